@@ -1,0 +1,197 @@
+// The C interface: arguments checked, exceptions turned into codes, nothing else.
+#include "capi.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "core/process.h"
+
+namespace {
+
+using glake::Block;
+using glake::Error;
+using glake::Process;
+using glake::StreamHandle;
+using glake::ThreadCache;
+
+struct LastError {
+  int code = GLAKE_OK;
+  std::string text;
+};
+
+LastError& last_error() {
+  thread_local LastError error;
+  return error;
+}
+
+int fail(int code, const char* text) {
+  LastError& error = last_error();
+  error.code = code;
+  error.text = text;
+  return code;
+}
+
+// Runs `body`; what it throws becomes the thread's last error.
+template <typename Body>
+int guarded(Body&& body) noexcept {
+  try {
+    body();
+    last_error().code = GLAKE_OK;
+    return GLAKE_OK;
+  } catch (const Error& e) {
+    return fail(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(GLAKE_OUT_OF_MEMORY, "no host memory left for glake's books");
+  } catch (const std::exception& e) {
+    return fail(GLAKE_INTERNAL, e.what());
+  }
+}
+
+StreamHandle handle(void* stream) { return reinterpret_cast<StreamHandle>(stream); }
+
+void require(bool ok, const char* text) {
+  if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);
+}
+
+size_t copy_out(const std::string& text, char* out, size_t capacity) {
+  if (out != nullptr && capacity != 0) {
+    size_t n = std::min(text.size(), capacity - 1);
+    std::memcpy(out, text.data(), n);
+    out[n] = '\0';
+  }
+  return text.size();
+}
+
+}  // namespace
+
+extern "C" {
+
+void* glake_malloc(size_t bytes, int device, void* stream) {
+  void* result = nullptr;
+  guarded([&] {
+    if (bytes == 0 || bytes > glake::kMaxRequest) {
+      throw Error(GLAKE_INVALID_ARGUMENT,
+                  "cannot allocate " + std::to_string(bytes) + " bytes: a block has 1 to " +
+                      std::to_string(glake::kMaxRequest) + " bytes" +
+                      (bytes > SIZE_MAX / 2 ? " (was the size negative?)" : ""));
+    }
+    Process& process = Process::instance();
+    ThreadCache& cache = process.cache(device);
+    Block* b = cache.device()->allocate(bytes, handle(stream), cache);
+    result = reinterpret_cast<void*>(b->ptr);
+    if (process.trace().on()) process.trace().allocated(result, bytes, handle(stream));
+  });
+  return result;
+}
+
+int glake_free(void* ptr) {
+  if (ptr == nullptr) return GLAKE_OK;
+  return guarded([&] {
+    Process& process = Process::instance();
+    Block& b = process.block(ptr, true);
+    if (process.trace().on()) process.trace().freed(ptr);
+    ThreadCache& cache = process.cache(b.device->device());
+    b.device->free(&b, cache);
+  });
+}
+
+int glake_record_stream(void* ptr, void* stream) {
+  return guarded([&] {
+    Process& process = Process::instance();
+    Block& b = process.block(ptr, false);
+    if (process.trace().on()) process.trace().recorded(ptr, handle(stream));
+    b.device->record_stream(&b, handle(stream));
+  });
+}
+
+int glake_empty_cache(int device) {
+  return guarded([&] { Process::instance().device(device).empty_cache(); });
+}
+
+size_t glake_stats(int device, char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] {
+    length = copy_out(Process::instance().device(device).stats_json(), json, capacity);
+  });
+  return length;
+}
+
+int glake_reset_peak_stats(int device) {
+  return guarded([&] { Process::instance().device(device).reset_peaks(); });
+}
+
+int glake_last_error(char* text, size_t capacity) {
+  const LastError& error = last_error();
+  copy_out(error.code == GLAKE_OK ? std::string() : error.text, text, capacity);
+  return error.code;
+}
+
+int glake_configure(const char* key, const char* value) {
+  return guarded([&] {
+    require(key != nullptr && value != nullptr, "glake_configure needs a key and a value");
+    Process::instance().configure(key, value);
+  });
+}
+
+size_t glake_options(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(Process::instance().options(), json, capacity); });
+  return length;
+}
+
+int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
+  return guarded([&] {
+    Block& b = Process::instance().block(ptr, false);
+    if (bytes != nullptr) *bytes = b.requested;
+    if (device != nullptr) *device = b.device->device();
+    if (stream != nullptr) *stream = reinterpret_cast<void*>(b.stream);
+  });
+}
+
+int glake_device_count(void) {
+  int count = 0;
+  int code = guarded([&] { count = Process::instance().device_count(); });
+  return code == GLAKE_OK ? count : -code;
+}
+
+int glake_enable_peer_access(int device, int peer) {
+  return guarded([&] {
+    require(device != peer, "a device reaches its own memory already");
+    Process::instance().device(peer);  // its context must exist
+    Process::instance().device(device).enable_peer(peer);
+  });
+}
+
+int glake_mark_step(int device) {
+  return guarded([&] {
+    Process& process = Process::instance();
+    process.device(device).mark_step();
+    if (process.trace().on()) process.trace().step();
+  });
+}
+
+int glake_trace(const char* path) {
+  return guarded([&] {
+    if (path == nullptr) {
+      Process::instance().trace().stop();
+    } else {
+      Process::instance().trace().start(path);
+    }
+  });
+}
+
+int glake_check(int device) {
+  return guarded([&] { Process::instance().device(device).check(); });
+}
+
+int glake_shutdown(void) {
+  return guarded([&] { Process::instance().shutdown(); });
+}
+
+const char* glake_driver_path(void) { return Process::instance().driver_path(); }
+
+const char* glake_version(void) { return GLAKE_VERSION; }
+
+}  // extern "C"

@@ -1,0 +1,118 @@
+#include "core/address_space.h"
+
+#include <algorithm>
+
+namespace glake {
+
+bool DebtBook::pay(Debt& debt) {
+  if (debt.bytes != 0) {
+    if (!driver_.unmap(debt.at, debt.bytes).ok()) return false;
+    debt.bytes = 0;
+  }
+  while (!debt.handles.empty()) {
+    if (!driver_.release(debt.handles.back()).ok()) return false;
+    debt.handles.pop_back();
+    --handles_;
+  }
+  if (debt.settled) debt.settled();
+  return true;
+}
+
+bool DebtBook::owe(Debt debt) {
+  handles_ += debt.handles.size();
+  if (pay(debt)) return true;
+  debts_.push_back(std::move(debt));
+  return false;
+}
+
+bool DebtBook::settle() {
+  for (auto it = debts_.begin(); it != debts_.end();) {
+    it = pay(*it) ? debts_.erase(it) : std::next(it);
+  }
+  return debts_.empty();
+}
+
+Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, Bytes slot)
+    : driver_(driver) {
+  // Asked for with room to align: drivers differ in the alignments they grant.
+  bytes = round_up(bytes, kRegionAlign);
+  reserved_bytes_ = bytes + kRegionAlign;
+  Status s = driver_.reserve(reserved_bytes_, &reserved_);
+  if (!s.ok()) {
+    throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
+                "the driver refused to reserve " + std::to_string(reserved_bytes_ / kGiB) +
+                    " GiB of addresses: " + driver_.describe(s));
+  }
+  try {
+    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, device);
+  } catch (...) {
+    driver_.free_range(reserved_, reserved_bytes_);
+    throw;
+  }
+  PointerMap::add(region_.get());
+}
+
+Reservation::~Reservation() {
+  if (region_ != nullptr && reserved_ != 0) PointerMap::remove(region_.get());
+}
+
+Status Reservation::release() {
+  if (reserved_ == 0) return {};
+  Status s = driver_.free_range(reserved_, reserved_bytes_);
+  if (s.ok()) {
+    PointerMap::remove(region_.get());
+    reserved_ = 0;
+  }
+  return s;
+}
+
+Address ViewSpace::take(Granules n) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->second < n) continue;
+      Address base = it->first;
+      Granules left = it->second - n;
+      free_.erase(it);
+      if (left.count != 0) free_.emplace(base + n.bytes(), left);
+      return base;
+    }
+    reservations_.push_back(std::make_unique<Reservation>(
+        driver_, device_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
+    Reservation& r = *reservations_.back();
+    free_.emplace(r.base(), Granules{r.size() / kGranule});
+  }
+  throw Error(GLAKE_INTERNAL, "a fresh reservation is too small");
+}
+
+void ViewSpace::give(Address base, Granules n) {
+  auto next = free_.lower_bound(base);
+  // Never merge across reservations: the pointer map's region differs.
+  auto same = [this](Address a, Address b) { return PointerMap::find(a) == PointerMap::find(b); };
+  if (next != free_.end() && base + n.bytes() == next->first && same(base, next->first)) {
+    n = n + next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second.bytes() == base && same(before->first, base)) {
+      before->second = before->second + n;
+      return;
+    }
+  }
+  free_.emplace(base, n);
+}
+
+Status ViewSpace::release() {
+  while (!reservations_.empty()) {
+    Reservation& r = *reservations_.back();
+    Address base = r.base();
+    Bytes size = r.size();
+    Status s = r.release();
+    if (!s.ok()) return s;
+    free_.erase(free_.lower_bound(base), free_.lower_bound(base + size));
+    reservations_.pop_back();
+  }
+  return {};
+}
+
+}  // namespace glake

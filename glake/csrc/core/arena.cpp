@@ -1,0 +1,386 @@
+// Best fit over extents: bins of 1/16 octave, each a list in (size, address) order, under a bitmap.
+#include "core/arena.h"
+
+#include <algorithm>
+#include <string>
+
+namespace glake {
+namespace {
+
+// Sorting a long bin exactly is not worth its time; beyond this many steps order is approximate.
+constexpr int kSortSteps = 48;
+
+bool before(const Segment* a, const Segment* b) {
+  return a->extent != b->extent ? a->extent < b->extent : a->begin < b->begin;
+}
+
+}  // namespace
+
+Segment* SegmentPool::make() {
+  if (idle_ == nullptr) {
+    store_.emplace_back();
+    return &store_.back();
+  }
+  Segment* s = idle_;
+  idle_ = s->next;
+  *s = Segment{};
+  return s;
+}
+
+void SegmentPool::recycle(Segment* s) {
+  s->next = idle_;
+  idle_ = s;
+}
+
+Arena::Arena(int id, Address base, Bytes size, SegmentPool& pool)
+    : id_(id), base_(base), size_(size), pool_(pool) {
+  uint64_t granules = size / kGranule;
+  edges_.resize(granules);
+  free_bits_.resize((granules + 63) / 64, 0);
+  first_ = pool_.make();
+  first_->begin = base;
+  first_->size = size;
+  link_absent(first_);
+}
+
+int Arena::bin_of(Bytes size) {
+  uint64_t units = size / kAlignment;
+  if (units < 16) return static_cast<int>(units);
+  int octave = 63 - __builtin_clzll(units);
+  return (octave - 3) * 16 + static_cast<int>((units >> (octave - 4)) & 15);
+}
+
+int Arena::next_bin(int bin) const {
+  int word = bin >> 6;
+  uint64_t bits = bin_bits_[word] & (~uint64_t{0} << (bin & 63));
+  while (bits == 0) {
+    if (++word == kBins / 64) return -1;
+    bits = bin_bits_[word];
+  }
+  return word * 64 + __builtin_ctzll(bits);
+}
+
+Segment* Arena::best_fit(Bytes bytes) const {
+  int bin = bin_of(bytes);
+  for (Segment* s = bins_[bin]; s != nullptr; s = s->bin_next) {
+    if (s->extent >= bytes) return s;
+  }
+  int above = bin + 1 < kBins ? next_bin(bin + 1) : -1;
+  return above < 0 ? nullptr : bins_[above];
+}
+
+Segment* Arena::next_fit(const Segment* head, Bytes bytes) const {
+  for (Segment* s = head->bin_next; s != nullptr; s = s->bin_next) {
+    if (s->extent >= bytes) return s;
+  }
+  int bin = bin_of(head->extent);
+  int above = bin + 1 < kBins ? next_bin(bin + 1) : -1;
+  return above < 0 ? nullptr : bins_[above];
+}
+
+Segment* Arena::largest() const {
+  for (int word = kBins / 64 - 1; word >= 0; --word) {
+    if (bin_bits_[word] == 0) continue;
+    Segment* best = bins_[word * 64 + 63 - __builtin_clzll(bin_bits_[word])];
+    for (Segment* s = best; s != nullptr; s = s->bin_next) {
+      if (s->extent > best->extent) best = s;
+    }
+    return best;
+  }
+  return nullptr;
+}
+
+void Arena::set_edges(Segment* head, Address begin, Address end) {
+  // Called with the head to enter the extent, with nullptr to erase it.
+  uint64_t first = granule_of(begin);
+  uint64_t last = granule_of(end);
+  bool starts_inside = begin % kGranule != 0;
+  bool ends_inside = end % kGranule != 0;
+  if (starts_inside && first < last) {
+    edges_[first].suffix =
+        head != nullptr ? static_cast<uint32_t>(granule_at(first + 1) - begin) : 0;
+    edges_[first].suffix_extent = head;
+  }
+  if (ends_inside && (first < last || !starts_inside)) {
+    edges_[last].prefix = head != nullptr ? static_cast<uint32_t>(end - granule_at(last)) : 0;
+    edges_[last].prefix_extent = head;
+  }
+  uint64_t whole = first + (starts_inside ? 1 : 0);
+  if (whole < last) edges_[whole].whole_extent = head;
+}
+
+void Arena::index(Segment* head, Segment* tail) {
+  head->mate = tail;
+  tail->mate = head;
+  head->extent = tail->end() - head->begin;
+  int bin = bin_of(head->extent);
+  Segment* after = nullptr;
+  Segment* at = bins_[bin];
+  for (int step = 0; at != nullptr && step < kSortSteps && before(at, head); ++step) {
+    after = at;
+    at = at->bin_next;
+  }
+  head->bin_prev = after;
+  head->bin_next = at;
+  (after != nullptr ? after->bin_next : bins_[bin]) = head;
+  if (at != nullptr) at->bin_prev = head;
+  bin_bits_[bin >> 6] |= uint64_t{1} << (bin & 63);
+  set_edges(head, head->begin, tail->end());
+}
+
+void Arena::unindex(Segment* head) {
+  int bin = bin_of(head->extent);
+  (head->bin_prev != nullptr ? head->bin_prev->bin_next : bins_[bin]) = head->bin_next;
+  if (head->bin_next != nullptr) head->bin_next->bin_prev = head->bin_prev;
+  if (bins_[bin] == nullptr) bin_bits_[bin >> 6] &= ~(uint64_t{1} << (bin & 63));
+  set_edges(nullptr, head->begin, head->begin + head->extent);
+  head->bin_prev = head->bin_next = nullptr;
+}
+
+Segment* Arena::split(Segment* s, Address at) {
+  Segment* right = pool_.make();
+  right->begin = at;
+  right->size = s->end() - at;
+  right->state = s->state;
+  right->tickets = s->tickets;
+  right->prev = s;
+  right->next = s->next;
+  if (s->next != nullptr) s->next->prev = right;
+  s->next = right;
+  s->size = at - s->begin;
+  return right;
+}
+
+Segment* Arena::absorb(Segment* left, Segment* right) {
+  left->size += right->size;
+  left->next = right->next;
+  if (right->next != nullptr) right->next->prev = left;
+  pool_.recycle(right);
+  return left;
+}
+
+Segment* Arena::take(Segment* head, Address begin, Bytes size) {
+  Segment* tail = head->mate;
+  Address end = begin + size;
+  unindex(head);
+  Segment* first = head;
+  while (first->end() <= begin) first = first->next;
+  if (first->begin < begin) {
+    Segment* right = split(first, begin);
+    if (tail == first) tail = right;
+    first = right;
+  }
+  Segment* last = first;
+  while (last->end() < end) last = last->next;
+  if (last->end() > end) {
+    Segment* right = split(last, end);
+    if (tail == last) tail = right;
+  }
+  Segment* left_tail = first == head ? nullptr : first->prev;
+  Segment* right_head = last == tail ? nullptr : last->next;
+  while (first->size < size) absorb(first, first->next);
+  first->state = SegmentState::kBusy;
+  first->tickets.clear();
+  first->piece_next = nullptr;
+  if (left_tail != nullptr) index(head, left_tail);
+  if (right_head != nullptr) index(right_head, tail);
+  mark_busy(begin, end);
+  free_ -= size;
+  return first;
+}
+
+void Arena::give(Segment* s, const Tickets& tickets) {
+  s->state = SegmentState::kFree;
+  s->tickets = tickets;
+  s->piece_next = nullptr;
+  Address begin = s->begin, end = s->end();
+  free_ += s->size;
+  Segment* head = s;
+  Segment* tail = s;
+  Segment* left = s->prev;
+  Segment* right = s->next;
+  if (left != nullptr && left->state == SegmentState::kFree) {
+    head = left->mate;
+    unindex(head);
+  }
+  if (right != nullptr && right->state == SegmentState::kFree) {
+    tail = right->mate;
+    unindex(right);
+  }
+  // Neighbours that wait for the same streams become one segment, safe when the later one is.
+  auto merges = [](const Segment* a, const Segment* b) {
+    return a->state == SegmentState::kFree && b->state == SegmentState::kFree &&
+           a->tickets.same_streams(b->tickets);
+  };
+  if (right != nullptr && merges(s, right)) {
+    for (Ticket t : right->tickets) s->tickets.add(t);
+    if (tail == right) tail = s;
+    absorb(s, right);
+  }
+  if (left != nullptr && merges(left, s)) {
+    for (Ticket t : s->tickets) left->tickets.add(t);
+    if (tail == s) tail = left;
+    absorb(left, s);
+  }
+  index(head, tail);
+  mark_free(begin, end, head->begin, head->begin + head->extent);
+}
+
+void Arena::mark_free(Address begin, Address end, Address extent_begin, Address extent_end) {
+  uint64_t first = granule_of(begin);
+  uint64_t last = granule_of(end - 1) + 1;
+  if (granule_at(first) < extent_begin) ++first;
+  if (granule_at(last) > extent_end) --last;
+  for (uint64_t g = first; g < last;) {
+    if ((g & 63) == 0 && g + 64 <= last) {
+      whole_free_ += 64 - static_cast<uint64_t>(__builtin_popcountll(free_bits_[g >> 6]));
+      free_bits_[g >> 6] = ~uint64_t{0};
+      g += 64;
+      continue;
+    }
+    uint64_t bit = uint64_t{1} << (g & 63);
+    whole_free_ += (free_bits_[g >> 6] & bit) == 0;
+    free_bits_[g >> 6] |= bit;
+    ++g;
+  }
+}
+
+void Arena::mark_busy(Address begin, Address end) {
+  uint64_t first = granule_of(begin);
+  uint64_t last = granule_of(end - 1) + 1;
+  for (uint64_t g = first; g < last;) {
+    if ((g & 63) == 0 && g + 64 <= last) {
+      whole_free_ -= static_cast<uint64_t>(__builtin_popcountll(free_bits_[g >> 6]));
+      free_bits_[g >> 6] = 0;
+      g += 64;
+      continue;
+    }
+    uint64_t bit = uint64_t{1} << (g & 63);
+    whole_free_ -= (free_bits_[g >> 6] & bit) != 0;
+    free_bits_[g >> 6] &= ~bit;
+    ++g;
+  }
+}
+
+uint64_t Arena::run(uint64_t g, uint64_t most, uint64_t flip) const {
+  most = std::min(most, granule_count() - g);
+  uint64_t length = 0;
+  while (length < most) {
+    uint64_t at = g + length;
+    uint64_t stop = (free_bits_[at >> 6] ^ flip) >> (at & 63);
+    uint64_t left = 64 - (at & 63);
+    uint64_t here = stop == 0 ? left : static_cast<uint64_t>(__builtin_ctzll(stop));
+    length += here;
+    if (here < left) break;
+  }
+  return std::min(length, most);
+}
+
+uint64_t Arena::free_run(uint64_t g, uint64_t most) const { return run(g, most, ~uint64_t{0}); }
+uint64_t Arena::busy_run(uint64_t g, uint64_t most) const { return run(g, most, 0); }
+
+Segment* Arena::extent_at_prefix(uint64_t g) const {
+  if (!whole_free(g)) return edges_[g].prefix_extent;
+  // Walk to the first granule of the run: extents never touch, so a run is one extent's.
+  uint64_t first = g;
+  while (first > 0) {
+    uint64_t before = first - 1;
+    uint64_t busy = ~free_bits_[before >> 6] << (63 - (before & 63));
+    uint64_t here = busy == 0 ? (before & 63) + 1 : static_cast<uint64_t>(__builtin_clzll(busy));
+    here = std::min(here, (before & 63) + 1);
+    first -= here;
+    if (here < (before & 63) + 1) break;
+  }
+  return edges_[first].whole_extent;
+}
+
+Segment* Arena::extent_at_suffix(uint64_t g) const {
+  return whole_free(g) ? extent_at_prefix(g) : edges_[g].suffix_extent;
+}
+
+Segment* Arena::free_segment_at(Address a) const {
+  uint64_t g = granule_of(a);
+  Segment* s = a % kGranule == 0 ? extent_at_prefix(g) : extent_at_suffix(g);
+  while (s->end() <= a) s = s->next;
+  return s;
+}
+
+void Arena::link_absent(Segment* s) {
+  s->state = SegmentState::kAbsent;
+  s->tickets.clear();
+  s->bin_prev = nullptr;
+  s->bin_next = absent_;
+  if (absent_ != nullptr) absent_->bin_prev = s;
+  absent_ = s;
+}
+
+void Arena::unlink_absent(Segment* s) {
+  (s->bin_prev != nullptr ? s->bin_prev->bin_next : absent_) = s->bin_next;
+  if (s->bin_next != nullptr) s->bin_next->bin_prev = s->bin_prev;
+  s->bin_prev = s->bin_next = nullptr;
+}
+
+Segment* Arena::claim(Segment* absent, Address begin, Bytes size) {
+  unlink_absent(absent);
+  Segment* mine = absent;
+  if (mine->begin < begin) {
+    mine = split(absent, begin);
+    link_absent(absent);
+  }
+  if (mine->size > size) link_absent(split(mine, begin + size));
+  mine->state = SegmentState::kBusy;
+  return mine;
+}
+
+void Arena::disclaim(Segment* s) {
+  if (s->next != nullptr && s->next->state == SegmentState::kAbsent) {
+    unlink_absent(s->next);
+    absorb(s, s->next);
+  }
+  if (s->prev != nullptr && s->prev->state == SegmentState::kAbsent) {
+    Segment* left = s->prev;
+    unlink_absent(left);
+    s = absorb(left, s);
+  }
+  link_absent(s);
+}
+
+std::string Arena::check() const {
+  Address at = base_;
+  Bytes free = 0;
+  uint64_t whole = 0;
+  const Segment* head = nullptr;
+  const Segment* before = nullptr;
+  for (const Segment* s = first_; s != nullptr; before = s, s = s->next) {
+    if (s->begin != at || s->size == 0) return "segments do not tile the arena";
+    if (s->prev != before) return "segment links are broken";
+    at = s->end();
+    if (s->state == SegmentState::kAbsent && before != nullptr &&
+        before->state == SegmentState::kAbsent) {
+      return "neighbouring absent segments are not merged";
+    }
+    if (s->state != SegmentState::kFree) {
+      head = nullptr;
+      continue;
+    }
+    free += s->size;
+    if (head == nullptr) head = s;
+    bool last = s->next == nullptr || s->next->state != SegmentState::kFree;
+    if (!last) continue;
+    if (head->mate != s || s->mate != head || head->extent != s->end() - head->begin) {
+      return "an extent's ends disagree";
+    }
+    uint64_t first = granule_of(round_up(head->begin - base_, kGranule) + base_);
+    uint64_t end = granule_of(s->end());
+    for (uint64_t g = first; g < end; ++g) {
+      ++whole;
+      if (!whole_free(g)) return "a free granule is marked busy";
+    }
+  }
+  if (at != base_ + size_) return "segments do not reach the arena's end";
+  if (free != free_) return "free bytes are miscounted";
+  if (whole != whole_free_) return "whole free granules are miscounted";
+  return "";
+}
+
+}  // namespace glake

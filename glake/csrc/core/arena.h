@@ -1,0 +1,138 @@
+// One long range of device memory, split and merged at 512 bytes. Pure bookkeeping: no driver call,
+// no lock of its own. Steady state allocates nothing (segments come from a pool).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/tickets.h"
+#include "types.h"
+
+namespace glake {
+
+struct Block;
+
+enum class SegmentState : uint8_t { kBusy, kFree, kAbsent };
+
+struct Segment {
+  Address begin = 0;
+  Bytes size = 0;
+  Segment* prev = nullptr;  // address order
+  Segment* next = nullptr;
+  SegmentState state = SegmentState::kAbsent;
+  Tickets tickets;  // free: the work that may still use it
+
+  // Free, at an extent's two ends: the other end. At its head: its size and place in the index.
+  Segment* mate = nullptr;
+  Bytes extent = 0;
+  Segment* bin_prev = nullptr;
+  Segment* bin_next = nullptr;
+
+  // Busy: whose work uses it, and the next segment of the same block (a block on a view has several).
+  StreamId stream = 0;
+  Segment* piece_next = nullptr;
+
+  Address end() const { return begin + size; }
+};
+
+class SegmentPool {
+ public:
+  Segment* make();
+  void recycle(Segment* s);
+
+ private:
+  std::deque<Segment> store_;
+  Segment* idle_ = nullptr;
+};
+
+class Arena {
+ public:
+  // Starts wholly absent.
+  Arena(int id, Address base, Bytes size, SegmentPool& pool);
+
+  int id() const { return id_; }
+  Address base() const { return base_; }
+  Bytes size() const { return size_; }
+  bool contains(Address a) const { return a >= base_ && a < base_ + size_; }
+
+  // Extents of at least `bytes`, smallest first, lowest address first among equals.
+  Segment* best_fit(Bytes bytes) const;
+  Segment* next_fit(const Segment* head, Bytes bytes) const;
+  Segment* largest() const;
+
+  // Makes [begin, begin + size) of the extent at `head` one busy segment.
+  Segment* take(Segment* head, Address begin, Bytes size);
+  // Frees a busy segment, merging it with its neighbours.
+  void give(Segment* s, const Tickets& tickets);
+
+  // Absent ranges: where granules can be put. claim() makes part of one busy while the driver
+  // works; then give() (now backed) or disclaim() (absent again).
+  Segment* first_segment() const { return first_; }
+  Segment* first_absent() const { return absent_; }
+  Segment* next_absent(const Segment* s) const { return s->bin_next; }
+  Segment* claim(Segment* absent, Address begin, Bytes size);
+  void disclaim(Segment* s);
+
+  // Granules by their index in the arena.
+  uint64_t granule_of(Address a) const { return (a - base_) / kGranule; }
+  Address granule_at(uint64_t g) const { return base_ + g * kGranule; }
+  uint64_t granule_count() const { return edges_.size(); }
+  bool whole_free(uint64_t g) const { return (free_bits_[g >> 6] >> (g & 63)) & 1; }
+  // How many granules from g on are wholly free, up to `most`.
+  uint64_t free_run(uint64_t g, uint64_t most) const;
+  // How many granules from g on are not wholly free, up to `most`.
+  uint64_t busy_run(uint64_t g, uint64_t most) const;
+  uint64_t whole_free_count() const { return whole_free_; }
+  // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
+  Bytes free_prefix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].prefix; }
+  Bytes free_suffix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].suffix; }
+  // The free segment that covers `a`, which begins a free granule or a free prefix or suffix of one.
+  Segment* free_segment_at(Address a) const;
+  // The extent that holds granule g's free start or end; g must have one.
+  Segment* extent_at_prefix(uint64_t g) const;
+  Segment* extent_at_suffix(uint64_t g) const;
+
+  Bytes free_bytes() const { return free_; }
+
+  // What is inconsistent, or "" (slow; for tests).
+  std::string check() const;
+
+ private:
+  static constexpr int kBins = 1024;
+  struct Edge {
+    uint32_t prefix = 0;  // free bytes at the start of a granule whose end is not free
+    uint32_t suffix = 0;
+    Segment* prefix_extent = nullptr;
+    Segment* suffix_extent = nullptr;
+    Segment* whole_extent = nullptr;  // at the first wholly free granule of an extent
+  };
+
+  uint64_t run(uint64_t g, uint64_t most, uint64_t flip) const;
+  static int bin_of(Bytes size);
+  int next_bin(int bin) const;
+  void index(Segment* head, Segment* tail);
+  void unindex(Segment* head);
+  void set_edges(Segment* head, Address begin, Address end);
+  Segment* split(Segment* s, Address at);
+  Segment* absorb(Segment* left, Segment* right);
+  void mark_free(Address begin, Address end, Address extent_begin, Address extent_end);
+  void mark_busy(Address begin, Address end);
+  void link_absent(Segment* s);
+  void unlink_absent(Segment* s);
+
+  int id_;
+  Address base_;
+  Bytes size_;
+  SegmentPool& pool_;
+  Segment* first_ = nullptr;
+  Segment* absent_ = nullptr;
+  Segment* bins_[kBins] = {};
+  uint64_t bin_bits_[kBins / 64] = {};
+  std::vector<uint64_t> free_bits_;
+  std::vector<Edge> edges_;
+  uint64_t whole_free_ = 0;
+  Bytes free_ = 0;
+};
+
+}  // namespace glake

@@ -1,0 +1,64 @@
+// What a caller holds.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/tickets.h"
+#include "driver/driver.h"
+#include "types.h"
+
+namespace glake {
+
+class DeviceAllocator;
+struct View;
+
+enum class BlockState : uint8_t {
+  kIdle,    // in the pool of block records
+  kLive,    // held by a caller
+  kCached,  // freed, kept whole by a thread's cache for the same size and stream
+};
+
+struct Block {
+  std::atomic<BlockState> state{BlockState::kIdle};
+  Address ptr = 0;
+  Bytes size = 0;       // rounded up to 512
+  Bytes requested = 0;  // as the caller asked
+  StreamHandle stream = 0;
+  StreamId stream_id = 0;
+  DeviceAllocator* device = nullptr;
+  Segment* pieces = nullptr;        // what it occupies, in view order
+  View* view = nullptr;             // the view it is reached through; null: at home in an arena
+  std::vector<StreamId> recorded;   // other streams that use it; empty for almost all
+  Block* slot_next = nullptr;       // other blocks that start in the same pointer-map slot
+  bool small() const { return size <= kSmallLimit; }
+};
+
+// Records are reused, never returned to the system, so a stale pointer's lookup reads no freed memory.
+class BlockPool {
+ public:
+  Block* make() {
+    if (idle_.empty()) {
+      store_.emplace_back();
+      return &store_.back();
+    }
+    Block* b = idle_.back();
+    idle_.pop_back();
+    return b;
+  }
+  void recycle(Block* b) {
+    b->state.store(BlockState::kIdle, std::memory_order_release);
+    b->pieces = nullptr;
+    b->view = nullptr;
+    b->recorded.clear();
+    idle_.push_back(b);
+  }
+
+ private:
+  std::deque<Block> store_;
+  std::vector<Block*> idle_;
+};
+
+}  // namespace glake

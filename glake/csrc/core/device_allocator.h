@@ -1,0 +1,178 @@
+// One device's allocator: two arenas, the views over their granules, and the order in which a
+// request tries them.
+//
+// Two locks. `hot_` guards the books and is never held across a call that maps memory; `slow_`
+// admits one thread at a time to the paths that do. A thread holds slow_ before hot_, never after.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/address_space.h"
+#include "core/arena.h"
+#include "core/block.h"
+#include "core/granule_pool.h"
+#include "core/options.h"
+#include "core/stats.h"
+#include "core/streams.h"
+#include "core/thread_cache.h"
+#include "core/view.h"
+
+namespace glake {
+
+// A mutex that notices when threads wait for it.
+class HotLock {
+ public:
+  void lock() {
+    if (mutex_.try_lock()) {
+      int recent = contention_.load(std::memory_order_relaxed);
+      if (recent != 0) contention_.store(recent - 1, std::memory_order_relaxed);
+      return;
+    }
+    mutex_.lock();
+    contention_.store(kMemory, std::memory_order_relaxed);
+  }
+  void unlock() { mutex_.unlock(); }
+  bool contended() const { return contention_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  static constexpr int kMemory = 4096;  // acquisitions for which contention is remembered
+  std::mutex mutex_;
+  std::atomic<int> contention_{0};
+};
+
+class DeviceAllocator {
+ public:
+  // Attaches the device and reserves its arenas. Throws Error; nothing is then left behind.
+  static std::unique_ptr<DeviceAllocator> open(Driver& driver, int device, const Options& options);
+  ~DeviceAllocator();
+  DeviceAllocator(const DeviceAllocator&) = delete;
+  DeviceAllocator& operator=(const DeviceAllocator&) = delete;
+
+  int device() const { return device_; }
+
+  // A live block of at least `bytes`. Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR).
+  Block* allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache);
+  // `block` has just been taken from the live state by the caller.
+  void free(Block* block, ThreadCache& cache);
+  void record_stream(Block* block, StreamHandle stream);
+  Block* find(const Region& region, Address ptr);
+  // Why no block starts at `ptr`, for an error message.
+  std::string explain_pointer(Address ptr);
+
+  void empty_cache();
+  void enable_peer(int peer);
+  std::string stats_json();
+  void reset_peaks();
+  void mark_step();
+  void check();  // throws Error(GLAKE_INTERNAL) naming what is broken
+  // Gives everything back. Throws Error while blocks are live or the driver refuses.
+  void close();
+
+  ThreadCache* make_cache();
+  void drop_cache(ThreadCache* cache);  // its thread ends
+
+ private:
+  DeviceAllocator(Driver& driver, int device, const Options& options, Bytes total);
+  void reserve_arenas();
+
+  using HotGuard = std::unique_lock<HotLock>;
+
+  // What a request found: the segments it now holds, and through which addresses.
+  struct Found {
+    Segment* pieces = nullptr;
+    View* view = nullptr;
+    Address ptr = 0;
+    explicit operator bool() const { return pieces != nullptr; }
+  };
+  struct Request {
+    Bytes size;
+    Bytes requested;
+    StreamId stream;
+    bool small() const { return size <= kSmallLimit; }
+  };
+  enum class Wait { kNo, kAllowed };
+
+  Arena& arena_of(Address a) { return small_->contains(a) ? *small_ : *large_; }
+  Arena& home_of(const Request& r) { return r.small() ? *small_ : *large_; }
+  Block* make_block(const Request& r, const Found& found, StreamHandle stream);
+
+  // search.cpp: finding memory that is mapped already. Under hot_.
+  Found hit(const Request& r);
+  Found fit(Arena& arena, const Request& r, Wait wait);
+  Found idle_view(const Request& r, Wait wait);
+  Found run_in_view(const Request& r, Wait wait);
+  Found at_home(Arena& arena, Segment* head, Address begin, const Request& r);
+  Found on_view(View* view, Bytes offset, const Request& r);
+  bool range_ordered(const Segment* from, Address begin, Bytes size, StreamId s, Tickets* pending);
+  bool stretch_free(const View& view, Bytes offset, Bytes size) const;
+  bool stretch_ordered(const View& view, Bytes offset, const Request& r, Tickets* pending);
+  bool edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const;
+  bool edge_usable(Arena& arena, uint64_t g, StreamId s) const;
+  void use_edges(Segment* pieces, StreamId s, int step);
+  int64_t offset_in_view(const View& view, const Request& r, Wait wait, Tickets* pending);
+
+  // slow_path.cpp: everything that may call the driver to map memory. Under slow_.
+  Found slow(const Request& r, HotGuard& hot);
+  Found reuse_waiting(const Request& r);
+  Found grow(const Request& r, HotGuard& hot);
+  Found grow_small(const Request& r, HotGuard& hot);
+  Found stitch(const Request& r, HotGuard& hot);
+  Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
+  void abandon_view(View* view, const Found& found, const Request& r, uint64_t mapped,
+                    HotGuard& hot);
+  bool back(Arena& arena, Segment* claimed, HotGuard& hot);
+  Granules room() const;
+  Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
+                   Tickets* pending);
+  Found stitch_edges(const Request& r, HotGuard& hot);
+  bool add_fresh(Granules n, std::vector<Run>& runs, HotGuard& hot);
+
+  // reclaim.cpp: giving memory back.
+  void free_locked(Block* block);
+  void give_pieces(Block* block, const Tickets& tickets);
+  void drain_caches(bool small_too);
+  void drain_limbo();
+  void release_view(const View& view);
+  bool settled_granule(const Arena& arena, uint64_t g) const;
+  bool evict(View* view, HotGuard& hot);
+  void make_view_room(Granules n, HotGuard& hot);
+  void trim(HotGuard& hot);
+  void settle(HotGuard& hot);
+
+  // report.cpp
+  Error out_of_memory(const Request& r);
+  std::string broken_invariant();
+  Granules used_granules(const Arena& arena) const;
+
+  Driver& driver_;
+  int device_;
+  Options options_;
+  Granules limit_;
+  Bytes total_memory_ = 0;
+
+  HotLock hot_;
+  std::mutex slow_;
+  SegmentPool segments_;
+  BlockPool blocks_;
+  DebtBook debts_;
+  GranulePool granules_;
+  std::unique_ptr<Reservation> small_range_, large_range_;
+  std::unique_ptr<Arena> small_, large_;
+  ViewSpace view_space_;
+  ViewIndex views_;
+  StreamClock clock_;
+  Stats stats_;
+  std::vector<std::unique_ptr<ThreadCache>> caches_;
+  std::vector<Block*> limbo_;   // freed, recorded on more streams than a ticket holds
+  std::vector<Block*> drained_; // scratch of drain_caches
+  uint64_t tick_ = 0;
+  uint64_t live_ = 0;           // blocks in callers' hands or thread caches
+  uint64_t steps_ = 0;
+  bool closing_ = false;        // close() has begun to give the address ranges back
+  bool driver_full_ = false;    // the driver refused a granule; growth is tried only as a last resort
+};
+
+}  // namespace glake

@@ -1,0 +1,60 @@
+// Physical memory: which granule lies at home where, and how often views alias it.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "core/address_space.h"
+#include "core/arena.h"
+#include "driver/driver.h"
+
+namespace glake {
+
+class GranulePool {
+ public:
+  GranulePool(Driver& driver, DebtBook& debts, int device)
+      : driver_(driver), debts_(debts), device_(device), grants_{device} {}
+
+  void add(const Arena& arena);
+
+  // Creates granules and maps them at home. All or nothing: what a refusal leaves behind is undone,
+  // or owed (then `settled` runs once it is paid). Driver calls; no lock of ours is needed.
+  Status back(const Arena& arena, Address begin, Granules n, bool* owed,
+              const std::function<void()>& settled);
+  // Unmaps and releases granules no view aliases. A refused unmap changes nothing; handles whose
+  // release is refused are owed.
+  Status unback(const Arena& arena, Address begin, Granules n);
+
+  Handle handle(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].handle; }
+  uint32_t& aliases(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].aliases; }
+  uint32_t aliases(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].aliases; }
+
+  // A granule of which a view's block holds only the start or the end is used through two addresses.
+  // Until a stress test on hardware says otherwise, both users must be of one stream.
+  struct Edge {
+    StreamId stream = 0;
+    uint32_t users = 0;
+  };
+  Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
+  const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
+
+  // Granules held from the driver, debts included.
+  Granules physical() const { return {physical_.load() + debts_.handles()}; }
+  const std::vector<int>& grants() const { return grants_; }
+  void grant(int peer) { grants_.push_back(peer); }
+
+ private:
+  struct Granule {
+    Handle handle = 0;
+    uint32_t aliases = 0;
+    Edge edge;
+  };
+  Driver& driver_;
+  DebtBook& debts_;
+  int device_;
+  std::vector<int> grants_;  // devices every mapping is accessible from
+  std::vector<std::vector<Granule>> homes_;
+  std::atomic<uint64_t> physical_{0};
+};
+
+}  // namespace glake

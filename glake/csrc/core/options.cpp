@@ -1,0 +1,198 @@
+#include "core/options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include <unistd.h>
+
+namespace glake {
+namespace {
+
+[[noreturn]] void refuse(const std::string& key, const std::string& value, const char* takes) {
+  throw Error(GLAKE_INVALID_OPTION,
+              "option " + key + " does not take \"" + value + "\"; it takes " + takes);
+}
+
+bool parse_number(const std::string& text, double* value, std::string* rest) {
+  if (text.empty() || std::isspace(static_cast<unsigned char>(text[0])) != 0) return false;
+  char* end = nullptr;
+  *value = std::strtod(text.c_str(), &end);
+  *rest = end;
+  return end != text.c_str() && std::isfinite(*value);
+}
+
+constexpr const char* kLimitTakes =
+    "none, a fraction of the device (0.9 or 90%) or bytes of at least 2MiB (70GiB, 512MiB, "
+    "1073741824)";
+
+void set_limit(Options& o, const std::string& v) {
+  double number = 0;
+  std::string rest;
+  if (v == "none") {
+    o.limit_fraction = 1.0;
+    o.limit_bytes = 0;
+    return;
+  }
+  if (!parse_number(v, &number, &rest)) refuse("limit", v, kLimitTakes);
+  if (rest == "%") {
+    number /= 100;
+    rest.clear();
+  } else if (!rest.empty() || number > 1.0) {
+    o.limit_bytes = parse_bytes("limit", v);
+    if (o.limit_bytes < kGranule) refuse("limit", v, kLimitTakes);
+    return;
+  }
+  if (!(number > 0 && number <= 1)) refuse("limit", v, kLimitTakes);
+  o.limit_fraction = number;
+  o.limit_bytes = 0;
+}
+
+std::string show_limit(const Options& o) {
+  if (o.limit_bytes != 0) return std::to_string(o.limit_bytes);
+  return o.limit_fraction == 1.0 ? "none" : std::to_string(o.limit_fraction);
+}
+
+void set_view_budget(Options& o, const std::string& v) {
+  double number = 0;
+  std::string rest;
+  if (!parse_number(v, &number, &rest) || !rest.empty() || number < 1 || number > 1000) {
+    refuse("view_budget", v, "a multiple of the limit from 1 to 1000");
+  }
+  o.view_budget = number;
+}
+
+struct Entry {
+  const char* key;
+  const char* fallback;
+  const char* help;
+  std::function<void(Options&, const std::string&)> set;
+  std::function<std::string(const Options&)> show;
+};
+
+const std::vector<Entry>& table() {
+  static const auto* entries = new std::vector<Entry>{
+      {"driver", "cuda", "cuda, sim[:preset] or the path of a library that exports cu* symbols",
+       [](Options& o, const std::string& v) { o.driver = v; },
+       [](const Options& o) { return o.driver; }},
+      {"policy", "balanced", "balanced grows before it stitches; compact stitches before it grows",
+       [](Options& o, const std::string& v) {
+         if (v == "balanced") {
+           o.policy = PolicyKind::kBalanced;
+         } else if (v == "compact") {
+           o.policy = PolicyKind::kCompact;
+         } else {
+           refuse("policy", v, "balanced or compact");
+         }
+       },
+       [](const Options& o) {
+         return std::string(o.policy == PolicyKind::kBalanced ? "balanced" : "compact");
+       }},
+      {"limit", "none", kLimitTakes, set_limit, show_limit},
+      {"peers", "none", "all: every peer that can reach a device may use its memory; none",
+       [](Options& o, const std::string& v) {
+         if (v != "none" && v != "all") refuse("peers", v, "none or all");
+         o.peers = v == "all";
+       },
+       [](const Options& o) { return std::string(o.peers ? "all" : "none"); }},
+      {"view_budget", "8", "most addresses mapped by views, as a multiple of the limit",
+       set_view_budget, [](const Options& o) { return std::to_string(o.view_budget); }},
+      {"trace", "", "path of a trace of every allocation to write",
+       [](Options& o, const std::string& v) { o.trace = v; },
+       [](const Options& o) { return o.trace; }},
+  };
+  return *entries;
+}
+
+// Read by the Python side or by the simulator; named here so that a misspelt one is an error.
+const std::vector<std::string>& other_keys() {
+  static const auto* keys = new std::vector<std::string>{
+      "allocator",    "strict",       "jit_dir",   "sim_preset",         "sim_platforms",
+      "sim_devices",  "sim_memory",   "sim_phantom", "sim_seed",         "sim_schedule",
+      "sim_machine",  "sim_call_us",  "sim_call_delay_us", "sim_complete_after"};
+  return *keys;
+}
+
+std::string lower(std::string s) {
+  std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return std::tolower(c); });
+  return s;
+}
+
+std::string quote(const std::string& s) {
+  std::string out = "\"";
+  for (char c : s) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) out += c;
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+Bytes parse_bytes(const std::string& what, const std::string& text) {
+  double number = 0;
+  std::string suffix;
+  constexpr const char* takes = "bytes, with KiB, MiB, GiB or TiB if you like (70GiB)";
+  if (!parse_number(text, &number, &suffix) || number < 0) refuse(what, text, takes);
+  Bytes unit = 1;
+  if (suffix == "KiB") {
+    unit = kKiB;
+  } else if (suffix == "MiB") {
+    unit = kMiB;
+  } else if (suffix == "GiB") {
+    unit = kGiB;
+  } else if (suffix == "TiB") {
+    unit = kGiB * 1024;
+  } else if (!suffix.empty() && suffix != "B") {
+    refuse(what, text, takes);
+  }
+  double bytes = number * static_cast<double>(unit);
+  if (bytes > static_cast<double>(kMaxRequest)) refuse(what, text, takes);
+  return static_cast<Bytes>(bytes);
+}
+
+void Options::set(const std::string& key, const std::string& value) {
+  std::string name = lower(key);
+  for (const Entry& e : table()) {
+    if (name == e.key) {
+      e.set(*this, value);
+      return;
+    }
+  }
+  std::string known;
+  for (const Entry& e : table()) known += std::string(known.empty() ? "" : ", ") + e.key;
+  throw Error(GLAKE_UNKNOWN_OPTION, "glake knows no option \"" + key + "\"; it knows " + known);
+}
+
+Options Options::from_environment() {
+  Options options;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    std::string text = *entry;
+    if (text.rfind("GLAKE_", 0) != 0) continue;
+    size_t equals = text.find('=');
+    std::string key = lower(text.substr(6, equals - 6));
+    const auto& others = other_keys();
+    if (std::find(others.begin(), others.end(), key) != others.end()) continue;
+    options.set(key, text.substr(equals + 1));
+  }
+  return options;
+}
+
+std::string Options::describe() const {
+  std::string json = "[";
+  for (const Entry& e : table()) {
+    std::string variable = std::string("GLAKE_") + e.key;
+    std::transform(variable.begin(), variable.end(), variable.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    if (json.size() > 1) json += ", ";
+    json += "{\"name\": " + quote(e.key) + ", \"variable\": " + quote(variable) +
+            ", \"default\": " + quote(e.fallback) + ", \"value\": " + quote(e.show(*this)) +
+            ", \"help\": " + quote(e.help) + "}";
+  }
+  return json + "]";
+}
+
+}  // namespace glake

@@ -1,0 +1,197 @@
+#include "core/process.h"
+
+#include <pthread.h>
+
+#include <cstdio>
+
+namespace glake {
+namespace {
+
+std::string hex(const void* p) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", p);
+  return text;
+}
+
+pthread_key_t thread_key;
+
+}  // namespace
+
+// A thread's caches, one per device it has used.
+struct Process::Thread {
+  uint64_t generation = 0;
+  ThreadCache* caches[kMaxDevices] = {};
+};
+
+namespace {
+// A plain pointer in the static block: reading it costs one instruction, also in a dlopened library.
+__attribute__((tls_model("initial-exec"))) thread_local void* this_thread = nullptr;
+}  // namespace
+
+Process::Process() {
+  pthread_key_create(&thread_key, &Process::thread_ended);
+  pthread_atfork(&Process::before_fork, nullptr, &Process::in_child);
+}
+
+Process& Process::instance() {
+  static Process* const process = new Process;
+  return *process;
+}
+
+void Process::before_fork() { instance().trace_.flush(); }
+
+void Process::in_child() {
+  instance().forked_.store(true, std::memory_order_relaxed);
+  instance().trace_.disable();
+}
+
+void Process::check_usable() const {
+  if (forked_.load(std::memory_order_relaxed)) {
+    throw Error(GLAKE_FORKED,
+                "glake was used before this process was forked, and CUDA does not survive fork; "
+                "use the spawn start method, or use glake only in the child");
+  }
+}
+
+void Process::thread_ended(void* state) {
+  auto* thread = static_cast<Thread*>(state);
+  Process& process = instance();
+  if (!process.forked_.load(std::memory_order_relaxed)) {
+    std::lock_guard<std::mutex> guard(process.mutex_);
+    for (ThreadCache* cache : thread->caches) {
+      if (cache != nullptr && thread->generation == process.generation_.load()) {
+        cache->device()->drop_cache(cache);
+      }
+    }
+  }
+  this_thread = nullptr;
+  delete thread;
+}
+
+ThreadCache& Process::cache(int device) {
+  auto* thread = static_cast<Thread*>(this_thread);
+  if (thread != nullptr && static_cast<unsigned>(device) < kMaxDevices &&
+      thread->generation == generation_.load(std::memory_order_acquire) &&
+      thread->caches[device] != nullptr && !forked_.load(std::memory_order_relaxed)) {
+    return *thread->caches[device];
+  }
+  return open_cache(device);
+}
+
+ThreadCache& Process::open_cache(int device) {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = open_driver();
+  if (device < 0 || device >= driver.device_count() || device >= kMaxDevices) {
+    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + ": the driver has " +
+                                          std::to_string(driver.device_count()));
+  }
+  auto* thread = static_cast<Thread*>(this_thread);
+  if (thread == nullptr) {
+    thread = new Thread;
+    this_thread = thread;
+    pthread_setspecific(thread_key, thread);
+  }
+  if (thread->generation != generation_.load()) {
+    *thread = Thread{};
+    thread->generation = generation_.load();
+  }
+  if (devices_[device] == nullptr) {
+    devices_[device] = DeviceAllocator::open(driver, device, options_);
+  }
+  thread->caches[device] = devices_[device]->make_cache();
+  return *thread->caches[device];
+}
+
+Block& Process::block(void* ptr, bool take) {
+  if (forked_.load(std::memory_order_relaxed)) check_usable();
+  auto address = reinterpret_cast<Address>(ptr);
+  Region* region = PointerMap::find(address);
+  // The reservation's last page may reach past the region's end.
+  if (region == nullptr || address - region->base() >= region->size()) {
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not glake's memory");
+  }
+  Block* b = region->peek(address);
+  if (b == nullptr) b = region->device()->find(*region, address);
+  if (b == nullptr) {
+    throw Error(GLAKE_INVALID_POINTER,
+                hex(ptr) + region->device()->explain_pointer(address));
+  }
+  BlockState live = BlockState::kLive;
+  bool ok = take ? b->state.compare_exchange_strong(live, BlockState::kCached,
+                                                    std::memory_order_acq_rel)
+                 : b->state.load() == BlockState::kLive;
+  if (!ok) throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " has been freed already");
+  return *b;
+}
+
+Options& Process::read_options() {
+  if (!options_read_) {
+    options_ = Options::from_environment();
+    if (!options_.trace.empty()) trace_.start(options_.trace);
+    options_read_ = true;
+  }
+  return options_;
+}
+
+Driver& Process::open_driver() {
+  if (driver_ == nullptr) {
+    driver_ = Driver::open(read_options().driver);
+    driver_path_ = driver_->path();
+  }
+  return *driver_;
+}
+
+void Process::configure(const std::string& key, const std::string& value) {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Options changed = read_options();
+  changed.set(key, value);
+  bool trace_only = changed.trace != options_.trace;
+  if (driver_ != nullptr && !trace_only && changed.describe() != options_.describe()) {
+    throw Error(GLAKE_INVALID_OPTION, "option " + key +
+                                          " must be set before the first use of a device, or "
+                                          "after glake_shutdown()");
+  }
+  if (trace_only) {
+    if (changed.trace.empty()) {
+      trace_.stop();
+    } else {
+      trace_.start(changed.trace);
+    }
+  }
+  options_ = changed;
+}
+
+std::string Process::options() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return read_options().describe();
+}
+
+int Process::device_count() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  return open_driver().device_count();
+}
+
+const char* Process::driver_path() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return driver_path_.c_str();
+}
+
+void Process::shutdown() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& device : devices_) {
+    if (device != nullptr) device->close();
+    device.reset();
+  }
+  trace_.stop();
+  driver_.reset();
+  driver_path_.clear();
+  options_read_ = false;
+  options_ = Options{};
+  ++generation_;
+}
+
+}  // namespace glake

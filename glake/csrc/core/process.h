@@ -1,0 +1,56 @@
+// The process's one allocator: options, the driver, a DeviceAllocator per device in use, and each
+// thread's caches. Never destroyed: a process that exits makes no driver call.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/device_allocator.h"
+#include "core/trace_writer.h"
+
+namespace glake {
+
+class Process {
+ public:
+  static constexpr int kMaxDevices = 64;
+  static Process& instance();
+
+  // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
+  ThreadCache& cache(int device);
+  // The block that starts at `ptr`, moved from live to freed (take) or left live. Throws Error.
+  Block& block(void* ptr, bool take);
+  DeviceAllocator& device(int device) { return *cache(device).device(); }
+
+  void configure(const std::string& key, const std::string& value);
+  std::string options();
+  int device_count();
+  const char* driver_path();
+  void shutdown();
+
+  TraceWriter& trace() { return trace_; }
+
+ private:
+  struct Thread;
+  Process();
+  Options& read_options();
+  Driver& open_driver();
+  void check_usable() const;
+  ThreadCache& open_cache(int device);
+  static void thread_ended(void* thread);
+  static void before_fork();
+  static void in_child();
+
+  std::mutex mutex_;  // of everything below; not taken on the hot path
+  bool options_read_ = false;
+  Options options_;
+  std::string driver_path_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
+  TraceWriter trace_;
+  std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
+  std::atomic<bool> forked_{false};
+};
+
+}  // namespace glake

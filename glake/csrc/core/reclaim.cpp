@@ -1,0 +1,177 @@
+// Giving memory back: to the arenas on free, to the driver on trim and eviction.
+#include "core/device_allocator.h"
+
+namespace glake {
+
+void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
+  PointerMap::find(b->ptr)->erase(b);
+  if (b->view != nullptr) {
+    use_edges(b->pieces, b->stream_id, -1);
+    --b->view->live;
+    for (Ticket t : tickets) b->view->tickets_full |= !b->view->tickets.add(t);
+  }
+  for (Segment* p = b->pieces; p != nullptr;) {
+    Segment* next = p->piece_next;
+    arena_of(p->begin).give(p, tickets);
+    p = next;
+  }
+  --live_;
+  blocks_.recycle(b);
+}
+
+void DeviceAllocator::free_locked(Block* b) {
+  Tickets tickets(clock_.stamp(b->stream_id, b->size));
+  for (StreamId s : b->recorded) {
+    if (!tickets.add(clock_.stamp(s, 0))) {
+      limbo_.push_back(b);
+      return;
+    }
+  }
+  give_pieces(b, tickets);
+}
+
+void DeviceAllocator::drain_caches(bool small_too) {
+  drained_.clear();
+  for (auto& cache : caches_) {
+    if (!small_too && !cache->holds_large()) continue;
+    cache->drain(small_too, drained_);
+    cache->collect(stats_);
+  }
+  for (Block* b : drained_) free_locked(b);
+}
+
+// Blocks recorded on many streams: their own stream waits for the others, then one ticket does.
+void DeviceAllocator::drain_limbo() {
+  std::vector<Block*> left;
+  for (Block* b : limbo_) {
+    bool ordered = true;
+    for (StreamId s : b->recorded) {
+      ordered = ordered && clock_.wait(b->stream_id, Tickets(clock_.stamp(s, 0)));
+    }
+    if (ordered) {
+      give_pieces(b, Tickets(clock_.stamp(b->stream_id, 0)));
+    } else {
+      left.push_back(b);
+    }
+  }
+  limbo_.swap(left);
+}
+
+// The view's mappings are gone: its addresses and its aliases with them. Under hot_.
+void DeviceAllocator::release_view(const View& view) {
+  for (const Run& run : view.runs) {
+    for (uint64_t i = 0; i < run.count; ++i) --granules_.aliases(*run.arena, run.granule + i);
+  }
+  view_space_.give(view.base, view.length);
+}
+
+// Unmaps an idle view whose work is complete. A refusal leaves it as it was.
+bool DeviceAllocator::evict(View* view, HotGuard& hot) {
+  if (view->live != 0 || view->tickets_full || !clock_.complete(view->tickets)) return false;
+  std::unique_ptr<View> owner = views_.remove(view);
+  hot.unlock();
+  Status s = driver_.unmap(view->base, view->length.bytes());
+  hot.lock();
+  if (!s.ok()) {
+    views_.add(std::move(owner));
+    return false;
+  }
+  release_view(*view);
+  ++stats_.evictions;
+  return true;
+}
+
+// Keeps the addresses mapped by views under the budget, oldest use first. Views with pending work
+// are kept while the budget is exceeded by less than half; beyond that the host waits for them.
+void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
+  Granules budget{static_cast<uint64_t>(static_cast<double>(limit_.count) * options_.view_budget)};
+  if (!(budget < views_.mapped() + n)) return;
+  std::vector<View*> oldest(views_.recent_first().rbegin(), views_.recent_first().rend());
+  clock_.poll();
+  for (View* view : oldest) {
+    if (!(budget < views_.mapped() + n)) return;
+    if (view->live != 0) continue;
+    bool over = budget.count + budget.count / 2 < views_.mapped().count + n.count;
+    if (over && !clock_.complete(view->tickets)) clock_.wait_host(view->tickets);
+    evict(view, hot);
+  }
+}
+
+void DeviceAllocator::settle(HotGuard& hot) {
+  if (debts_.empty()) return;
+  hot.unlock();
+  debts_.settle();
+  hot.lock();
+}
+
+// A wholly free granule whose every past user is done.
+bool DeviceAllocator::settled_granule(const Arena& arena, uint64_t g) const {
+  Address begin = arena.granule_at(g);
+  for (const Segment* s = arena.free_segment_at(begin); s != nullptr && s->begin < begin + kGranule;
+       s = s->next) {
+    if (!clock_.complete(s->tickets)) return false;
+  }
+  return true;
+}
+
+// Gives every wholly free granule that no view maps and no work uses back to the driver.
+void DeviceAllocator::trim(HotGuard& hot) {
+  for (Arena* arena : {large_.get(), small_.get()}) {
+    for (uint64_t g = 0; g < arena->granule_count();) {
+      uint64_t skip = arena->busy_run(g, arena->granule_count() - g);
+      if (skip != 0) {
+        g += skip;
+        continue;
+      }
+      uint64_t n = 0, run = arena->free_run(g, arena->granule_count() - g);
+      while (n < run && granules_.aliases(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
+        ++n;
+      }
+      if (n == 0) {
+        ++g;
+        continue;
+      }
+      Segment* s = arena->take(arena->extent_at_prefix(g), arena->granule_at(g), n * kGranule);
+      hot.unlock();
+      Status status = granules_.unback(*arena, s->begin, Granules{n});
+      hot.lock();
+      if (status.ok()) {
+        arena->disclaim(s);
+        stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
+        stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));
+      } else {
+        arena->give(s, Tickets{});
+      }
+      g += n;
+    }
+  }
+  driver_full_ = false;
+}
+
+void DeviceAllocator::empty_cache() {
+  std::lock_guard<std::mutex> slow(slow_);
+  DeviceScope scope(driver_, device_);
+  HotGuard hot(hot_);
+  settle(hot);
+  drain_caches(true);
+  drain_limbo();
+  clock_.begin_sync();
+  hot.unlock();
+  Status s = driver_.synchronize(device_);
+  hot.lock();
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "empty_cache cannot synchronise device " +
+                                        std::to_string(device_) + ": " + driver_.describe(s));
+  }
+  clock_.end_sync();
+  std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
+  for (View* view : all) {
+    if (view->live != 0) continue;
+    // The synchronisation covers work no ticket had room for.
+    view->tickets_full = false;
+    evict(view, hot);
+  }
+  trim(hot);
+}
+
+}  // namespace glake

@@ -1,0 +1,194 @@
+// What the allocator says of itself: statistics, out-of-memory messages, broken invariants.
+#include <cstdio>
+
+#include "core/device_allocator.h"
+
+namespace glake {
+namespace {
+
+std::string mib(Bytes b) {
+  char text[48];
+  if (b >= kGiB) {
+    std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(b) / kGiB);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(b) / kMiB);
+  }
+  return text;
+}
+
+}  // namespace
+
+Error DeviceAllocator::out_of_memory(const Request& r) {
+  Bytes physical = granules_.physical().bytes();
+  Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
+  Bytes whole = (large_->whole_free_count() + small_->whole_free_count()) * kGranule;
+  Bytes free = large_->free_bytes() + small_->free_bytes();
+  Bytes cached = 0;
+  for (auto& c : caches_) cached += c->held_bytes();
+  Bytes limbo = 0;
+  for (const Block* b : limbo_) limbo += b->size;
+  Segment* hole = r.small() ? small_->largest() : large_->largest();
+  Bytes fits = std::max(hole != nullptr ? hole->extent : 0, r.small() ? 0 : whole);
+  std::string text = "out of memory on device " + std::to_string(device_) + ": asked for " +
+                     mib(r.requested) + "; limit " + mib(limit_.bytes()) + " of " +
+                     mib(total_memory_) + ", held from the driver " + mib(physical) +
+                     (driver_full_ ? " (the driver has no more: other processes use the device)"
+                                   : "") +
+                     "; live " + mib(live) + " in " + std::to_string(live_) + " blocks; idle " +
+                     mib(free) + ": " + mib(whole) + " in whole granules, " + mib(free - whole) +
+                     " in parts of granules held by live blocks";
+  if (cached != 0) text += ", " + mib(cached) + " in thread caches";
+  if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
+  text += "; largest fit now " + mib(fits) + ". ";
+  Bytes short_by = r.size > fits ? round_up(r.size - fits, kGranule) : kGranule;
+  if (limit_.bytes() + short_by <= total_memory_) {
+    text += "Raising GLAKE_LIMIT by " + mib(short_by) + " would let this request through";
+  } else {
+    text += "Free about " + mib(short_by) + ", or use a smaller batch";
+  }
+  return Error(GLAKE_OUT_OF_MEMORY, text + ".");
+}
+
+std::string DeviceAllocator::stats_json() {
+  HotGuard hot(hot_);
+  for (auto& cache : caches_) cache->collect(stats_);
+  std::string json = "{";
+  append_stat(json, "allocation", stats_.allocation);
+  append_stat(json, "allocated_bytes", stats_.allocated_bytes);
+  append_stat(json, "requested_bytes", stats_.requested_bytes);
+  // Stream order makes a freed block reusable at once: active is allocated.
+  append_stat(json, "active", stats_.allocation);
+  append_stat(json, "active_bytes", stats_.allocated_bytes);
+  append_stat(json, "segment", stats_.segment);
+  append_stat(json, "reserved_bytes", stats_.reserved_bytes);
+  auto number = [&](const char* key, uint64_t v) {
+    append_number(json, key, static_cast<int64_t>(v));
+  };
+  number("num_alloc_retries", stats_.alloc_retries);
+  number("num_ooms", stats_.ooms);
+  number("num_device_alloc", driver_.calls(Call::kCreate));
+  number("num_device_free", driver_.calls(Call::kRelease));
+  number("glake.limit_bytes", limit_.bytes());
+  number("glake.physical_bytes", granules_.physical().bytes());
+  number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
+  number("glake.whole_free_bytes",
+         (large_->whole_free_count() + small_->whole_free_count()) * kGranule);
+  number("glake.live_blocks", live_);
+  number("glake.views", views_.count());
+  number("glake.view_bytes", views_.mapped().bytes());
+  number("glake.stitches", stats_.stitches);
+  number("glake.stitched_bytes", stats_.stitched_bytes);
+  number("glake.edge_stitches", stats_.edge_stitches);
+  number("glake.view_hits", stats_.view_hits);
+  number("glake.run_hits", stats_.run_hits);
+  number("glake.growths", stats_.growths);
+  number("glake.evictions", stats_.evictions);
+  number("glake.streams", clock_.count());
+  number("glake.stream_waits", clock_.waits());
+  number("glake.stream_marks", clock_.marks());
+  number("glake.cross_stream_hits", stats_.cross_stream_hits);
+  number("glake.steps", steps_);
+  for (size_t i = 0; i < kCallKinds; ++i) {
+    auto call = static_cast<Call>(i);
+    number((std::string("glake.driver_calls.") + call_name(call)).c_str(), driver_.calls(call));
+  }
+  number("glake.driver_calls", driver_.memory_calls());
+  return json + "}";
+}
+
+std::string DeviceAllocator::explain_pointer(Address ptr) {
+  HotGuard hot(hot_);
+  auto inside = [ptr](Address begin, Bytes size) { return ptr - begin < size; };
+  const View* view = nullptr;
+  for (const View* v : views_.recent_first()) {
+    if (inside(v->base, v->length.bytes())) view = v;
+  }
+  if (view == nullptr && !small_->contains(ptr) && !large_->contains(ptr)) {
+    return " lies in glake's addresses but no block is there";
+  }
+  // At home the segment tells whether somebody holds these bytes; in a view the runs do.
+  Address home = ptr;
+  if (view != nullptr) {
+    for_each_run(*view, ptr - view->base, 1, [&](Arena&, Address a, Bytes) {
+      home = a;
+      return false;
+    });
+  }
+  for (const Segment* s = arena_of(home).first_segment(); s != nullptr; s = s->next) {
+    if (home < s->begin || home >= s->end()) continue;
+    if (s->state == SegmentState::kBusy && home != s->begin) {
+      return " lies inside a block; only its first byte's address can be freed";
+    }
+  }
+  return " is no live block's address: freed already, or never given out";
+}
+
+void DeviceAllocator::reset_peaks() {
+  HotGuard hot(hot_);
+  for (auto& cache : caches_) cache->collect(stats_);
+  stats_.reset_peaks();
+}
+
+// Physical granules an arena has behind it.
+Granules DeviceAllocator::used_granules(const Arena& arena) const {
+  Bytes bytes = 0;
+  for (const Segment* s = arena.first_segment(); s != nullptr; s = s->next) {
+    if (s->state != SegmentState::kAbsent) bytes += s->size;
+  }
+  return Granules::floor(bytes);
+}
+
+std::string DeviceAllocator::broken_invariant() {
+  for (const Arena* arena : {small_.get(), large_.get()}) {
+    std::string wrong = arena->check();
+    if (!wrong.empty()) return wrong;
+  }
+  if (debts_.empty() &&
+      used_granules(*small_) + used_granules(*large_) != granules_.physical()) {
+    return "granules behind the arenas are not those held from the driver";
+  }
+  std::vector<std::vector<uint32_t>> aliases{std::vector<uint32_t>(small_->granule_count()),
+                                             std::vector<uint32_t>(large_->granule_count())};
+  uint64_t mapped = 0;
+  for (const View* v : views_.recent_first()) {
+    uint64_t length = 0;
+    for (const Run& run : v->runs) {
+      if (run.at != length) return "a view's runs do not tile it";
+      length += run.count;
+      for (uint64_t i = 0; i < run.count; ++i) ++aliases[run.arena->id()][run.granule + i];
+    }
+    if (length != v->length.count) return "a view's length is wrong";
+    mapped += length;
+  }
+  if (mapped != views_.mapped().count) return "mapped view granules are miscounted";
+  for (const Arena* arena : {small_.get(), large_.get()}) {
+    for (uint64_t g = 0; g < arena->granule_count() && debts_.empty(); ++g) {
+      if (aliases[arena->id()][g] != granules_.aliases(*arena, g)) {
+        return "a granule's aliases are miscounted";
+      }
+    }
+  }
+  Bytes busy = 0;
+  for (const Arena* arena : {small_.get(), large_.get()}) {
+    for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
+      if (s->state == SegmentState::kBusy) busy += s->size;
+    }
+  }
+  Bytes held = static_cast<Bytes>(stats_.allocated_bytes.all.current);
+  for (auto& c : caches_) held += c->held_bytes();
+  for (const Block* b : limbo_) held += b->size;
+  if (debts_.empty() && busy != held) return "busy bytes are not those of live and cached blocks";
+  return "";
+}
+
+void DeviceAllocator::check() {
+  std::lock_guard<std::mutex> slow(slow_);
+  HotGuard hot(hot_);
+  for (auto& cache : caches_) cache->collect(stats_);
+  std::string wrong = broken_invariant();
+  if (!wrong.empty()) {
+    throw Error(GLAKE_INTERNAL, "device " + std::to_string(device_) + ": " + wrong);
+  }
+}
+
+}  // namespace glake

@@ -1,0 +1,92 @@
+// Counters under PyTorch's own names (c10/core/CachingDeviceAllocator.h, torch.cuda.memory_stats).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "types.h"
+
+namespace glake {
+
+struct Stat {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  void add(int64_t n) {
+    current += n;
+    allocated += n;
+    peak = std::max(peak, current);
+  }
+  void subtract(int64_t n) {
+    current -= n;
+    freed += n;
+  }
+  void reset_peak() { peak = current; }
+};
+
+// One statistic for all memory and for each of PyTorch's two pools.
+struct PoolStat {
+  Stat all, small, large;
+  void add(bool is_small, int64_t n) {
+    all.add(n);
+    (is_small ? small : large).add(n);
+  }
+  void subtract(bool is_small, int64_t n) {
+    all.subtract(n);
+    (is_small ? small : large).subtract(n);
+  }
+  void reset_peak() {
+    all.reset_peak();
+    small.reset_peak();
+    large.reset_peak();
+  }
+};
+
+// What a thread's cache did since it last published: small-pool counts, and how far above its start
+// the thread's own balance went (so that one thread's peak is exact).
+struct StatDelta {
+  int64_t allocations = 0, frees = 0;
+  int64_t bytes_allocated = 0, bytes_freed = 0;
+  int64_t requested_allocated = 0, requested_freed = 0;
+  int64_t highest_bytes = 0, highest_requested = 0, highest_count = 0;
+  void allocate(Bytes size, Bytes requested) {
+    ++allocations;
+    bytes_allocated += static_cast<int64_t>(size);
+    requested_allocated += static_cast<int64_t>(requested);
+    highest_count = std::max(highest_count, allocations - frees);
+    highest_bytes = std::max(highest_bytes, bytes_allocated - bytes_freed);
+    highest_requested = std::max(highest_requested, requested_allocated - requested_freed);
+  }
+  void free(Bytes size, Bytes requested) {
+    ++frees;
+    bytes_freed += static_cast<int64_t>(size);
+    requested_freed += static_cast<int64_t>(requested);
+  }
+  bool empty() const { return allocations == 0 && frees == 0; }
+};
+
+struct Stats {
+  PoolStat allocation, allocated_bytes, requested_bytes, segment, reserved_bytes;
+  uint64_t alloc_retries = 0, ooms = 0;
+  uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0;
+  uint64_t evictions = 0, growths = 0, cross_stream_hits = 0;
+
+  void allocate(bool small, Bytes size, Bytes requested) {
+    allocation.add(small, 1);
+    allocated_bytes.add(small, static_cast<int64_t>(size));
+    requested_bytes.add(small, static_cast<int64_t>(requested));
+  }
+  void free(bool small, Bytes size, Bytes requested) {
+    allocation.subtract(small, 1);
+    allocated_bytes.subtract(small, static_cast<int64_t>(size));
+    requested_bytes.subtract(small, static_cast<int64_t>(requested));
+  }
+  void merge(bool small, const StatDelta& d);
+  void reset_peaks();
+};
+
+// {"a.b": 1, ...}: appends one more member.
+void append_number(std::string& json, const std::string& key, int64_t value);
+void append_stat(std::string& json, const std::string& name, const PoolStat& stat);
+
+}  // namespace glake

@@ -1,0 +1,80 @@
+// Which work is known to be complete, and which is ordered before which stream: one clock per
+// device. Frees on a stream fall into epochs; an epoch is closed by recording one event (a mark),
+// never one event per free. No call is made while only one stream is in use.
+#pragma once
+
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "core/tickets.h"
+#include "driver/driver.h"
+
+namespace glake {
+
+class StreamClock {
+ public:
+  StreamClock(Driver& driver, int device) : driver_(driver), device_(device) {}
+
+  StreamId id_of(StreamHandle handle);
+  StreamHandle handle_of(StreamId id) const { return streams_[id].handle; }
+  size_t count() const { return streams_.size(); }
+
+  // A free of `bytes` on this stream: its ticket.
+  Ticket stamp(StreamId id, Bytes bytes);
+
+  // True if work `ticket` names is complete, or ordered before `waiter`'s next work. No driver call.
+  bool ordered(StreamId waiter, Ticket ticket) const;
+  bool ordered(StreamId waiter, const Tickets& tickets) const;
+  bool complete(const Tickets& tickets) const;
+
+  // Called as an allocation starts on `id`: closes epochs that have grown, so that a later wait is
+  // for work enqueued long before.
+  void turn(StreamId id);
+  // Asks the driver which marks have completed.
+  void poll();
+  // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
+  // marks recorded earlier. False if the driver refuses (or a stream is being captured).
+  bool wait(StreamId waiter, const Tickets& tickets);
+  // Blocks the host until the tickets' work is complete.
+  bool wait_host(const Tickets& tickets);
+  // Around a device synchronisation: everything stamped before begin_sync() is complete at end_sync().
+  void begin_sync();
+  void end_sync();
+
+  uint64_t waits() const { return waits_; }
+  uint64_t marks() const { return marks_; }
+  // Destroys every event (shutdown).
+  void close();
+
+ private:
+  struct Mark {
+    uint64_t epoch;
+    EventId event;
+  };
+  struct Stream {
+    StreamHandle handle = 0;
+    uint64_t open = 1;       // the epoch frees are stamped with now
+    uint64_t completed = 0;  // every epoch up to this one is complete
+    uint64_t syncing = 0;    // will be complete at end_sync()
+    uint64_t frees = 0;      // in the open epoch
+    Bytes bytes = 0;
+    std::deque<Mark> marks;        // closed epochs not known complete, oldest first
+    std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
+  };
+
+  bool mark(StreamId id);
+  void thin(std::deque<Mark>& marks);
+  const Mark* covering(StreamId id, uint64_t epoch) const;
+
+  Driver& driver_;
+  int device_;
+  std::vector<Stream> streams_;
+  std::unordered_map<StreamHandle, StreamId> ids_;
+  StreamId last_ = 0;
+  std::vector<EventId> spare_events_;
+  uint64_t waits_ = 0;
+  uint64_t marks_ = 0;
+};
+
+}  // namespace glake

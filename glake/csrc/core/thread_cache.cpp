@@ -1,0 +1,71 @@
+#include "core/thread_cache.h"
+
+#include <mutex>
+
+#include <sched.h>
+
+namespace glake {
+namespace {
+
+void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
+  // Written only under the cache's lock: a plain read and write, atomic for readers elsewhere.
+  Bytes now = counter.load(std::memory_order_relaxed);
+  counter.store(add ? now + n : now - n, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void SpinLock::relax() { sched_yield(); }
+
+Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
+  Slot& slot = slots_[slot_of(size, stream)];
+  std::lock_guard<SpinLock> guard(lock_);
+  if (slot.count == 0 || slot.size != size || slot.stream != stream) return nullptr;
+  Block* b = slot.blocks[--slot.count];
+  bool small = size <= kSmallLimit;
+  move_bytes(small ? small_bytes_ : large_bytes_, size, false);
+  (small ? small_ : large_).allocate(size, requested);
+  b->requested = requested;
+  b->state.store(BlockState::kLive, std::memory_order_relaxed);
+  return b;
+}
+
+bool ThreadCache::put(Block* b) {
+  Slot& slot = slots_[slot_of(b->size, b->stream)];
+  bool small = b->small();
+  std::atomic<Bytes>& held = small ? small_bytes_ : large_bytes_;
+  std::lock_guard<SpinLock> guard(lock_);
+  if (slot.count == kDepth) return false;
+  if (slot.count != 0 && (slot.size != b->size || slot.stream != b->stream)) return false;
+  if (held.load(std::memory_order_relaxed) + b->size > (small ? kSmallCapacity : large_capacity_)) {
+    return false;
+  }
+  slot.size = b->size;
+  slot.stream = b->stream;
+  slot.blocks[slot.count++] = b;
+  move_bytes(held, b->size, true);
+  (small ? small_ : large_).free(b->size, b->requested);
+  return true;
+}
+
+void ThreadCache::drain(bool small_too, std::vector<Block*>& out) {
+  std::lock_guard<SpinLock> guard(lock_);
+  for (Slot& slot : slots_) {
+    if (slot.count == 0 || (slot.size <= kSmallLimit && !small_too)) continue;
+    for (int i = 0; i < slot.count; ++i) {
+      out.push_back(slot.blocks[i]);
+      move_bytes(slot.size <= kSmallLimit ? small_bytes_ : large_bytes_, slot.size, false);
+    }
+    slot.count = 0;
+  }
+}
+
+void ThreadCache::collect(Stats& stats) {
+  std::lock_guard<SpinLock> guard(lock_);
+  if (!small_.empty()) stats.merge(true, small_);
+  if (!large_.empty()) stats.merge(false, large_);
+  small_ = StatDelta{};
+  large_ = StatDelta{};
+}
+
+}  // namespace glake

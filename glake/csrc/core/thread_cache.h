@@ -1,0 +1,76 @@
+// A thread's own freed blocks, kept whole for the next request of the same size and stream: the hit
+// path takes this cache's lock, which nobody else wants, and nothing more.
+//
+// Small blocks always pass through it. Large ones do only while threads contend for the device's
+// lock, since a cached block cannot be split, merged or stitched.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "core/block.h"
+#include "core/stats.h"
+
+namespace glake {
+
+// Held for some ten instructions by its thread; by another only when memory is being reclaimed.
+class SpinLock {
+ public:
+  void lock() {
+    while (taken_.exchange(true, std::memory_order_acquire)) {
+      while (taken_.load(std::memory_order_relaxed)) relax();
+    }
+  }
+  void unlock() { taken_.store(false, std::memory_order_release); }
+
+ private:
+  static void relax();
+  std::atomic<bool> taken_{false};
+};
+
+class alignas(64) ThreadCache {
+ public:
+  ThreadCache(DeviceAllocator* device, Bytes large_capacity)
+      : device_(device), large_capacity_(large_capacity) {}
+
+  DeviceAllocator* device() const { return device_; }
+
+  // A live block, or null.
+  Block* take(Bytes size, Bytes requested, StreamHandle stream);
+  // Keeps a freed block; false if it has no room (the block is then the caller's still).
+  bool put(Block* block);
+
+  // For the device, under its lock: the blocks to free, and the counts since last asked.
+  void drain(bool small_too, std::vector<Block*>& out);
+  void collect(Stats& stats);
+  bool holds_large() const { return large_bytes_.load(std::memory_order_relaxed) != 0; }
+  Bytes held_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
+
+  // Set when its thread is gone; the device then destroys it.
+  std::atomic<bool> orphan{false};
+
+ private:
+  static constexpr int kSlots = 256;
+  static constexpr int kDepth = 6;
+  static constexpr Bytes kSmallCapacity = 4 * kMiB;
+  struct Slot {
+    Bytes size = 0;
+    StreamHandle stream = 0;
+    int count = 0;
+    Block* blocks[kDepth] = {};
+  };
+  static size_t slot_of(Bytes size, StreamHandle stream) {
+    uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
+    return (h >> 40) % kSlots;
+  }
+
+  SpinLock lock_;
+  DeviceAllocator* device_;
+  Bytes large_capacity_;
+  std::atomic<Bytes> small_bytes_{0};
+  std::atomic<Bytes> large_bytes_{0};
+  StatDelta small_, large_;
+  Slot slots_[kSlots];
+};
+
+}  // namespace glake

@@ -1,0 +1,88 @@
+// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use and are
+// found again by size, or by any run of free granules inside them.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/granule_pool.h"
+
+namespace glake {
+
+// Granules that are neighbours at home, and where in the view they are mapped.
+struct Run {
+  Arena* arena = nullptr;
+  uint64_t granule = 0;  // index in the arena
+  uint64_t count = 0;
+  uint64_t at = 0;       // index in the view
+};
+
+struct View {
+  Address base = 0;
+  Granules length;
+  std::vector<Run> runs;
+  uint64_t live = 0;       // blocks reached through it
+  uint64_t last_used = 0;  // tick of the device's allocation count
+  Tickets tickets;         // work that used its addresses
+  bool tickets_full = false;
+  std::list<View*>::iterator place;  // in the index, most recently used first
+};
+
+// A stretch of a view's bytes: [offset, offset + size) from its base.
+struct Stretch {
+  View* view = nullptr;
+  Bytes offset = 0;
+};
+
+class ViewIndex {
+ public:
+  View* add(std::unique_ptr<View> view);
+  std::unique_ptr<View> remove(View* view);
+  void touch(View* view, uint64_t tick);
+
+  // Views of exactly so many granules.
+  const std::vector<View*>& of_length(Granules n) const;
+  const std::list<View*>& recent_first() const { return order_; }
+
+  size_t count() const { return order_.size(); }
+  Granules mapped() const { return {mapped_}; }
+
+ private:
+  std::list<View*> order_;
+  std::unordered_map<View*, std::unique_ptr<View>> views_;
+  std::unordered_map<uint64_t, std::vector<View*>> by_length_;
+  uint64_t mapped_ = 0;
+};
+
+// Calls visit(arena, address at home, bytes) for each run under a stretch of `size` bytes; stops and
+// returns false when visit does.
+template <typename Visit>
+bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
+  uint64_t first = offset / kGranule;
+  size_t i = 0;
+  if (view.runs.size() > 8) {
+    size_t low = 0, high = view.runs.size();
+    while (high - low > 1) {
+      size_t middle = (low + high) / 2;
+      (view.runs[middle].at <= first ? low : high) = middle;
+    }
+    i = low;
+  }
+  Bytes left = size;
+  for (; i < view.runs.size() && left != 0; ++i) {
+    const Run& run = view.runs[i];
+    Bytes run_begin = run.at * kGranule;
+    Bytes run_end = run_begin + run.count * kGranule;
+    if (run_end <= offset) continue;
+    Bytes skip = offset > run_begin ? offset - run_begin : 0;
+    Bytes here = std::min(left, run_end - run_begin - skip);
+    if (!visit(*run.arena, run.arena->granule_at(run.granule) + skip, here)) return false;
+    left -= here;
+  }
+  return left == 0;
+}
+
+}  // namespace glake

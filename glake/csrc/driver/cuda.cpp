@@ -1,0 +1,248 @@
+// The core's driver in terms of the table. The only file that calls cu* functions.
+#include <algorithm>
+
+#include "driver/driver.h"
+#include "driver/load.h"
+
+namespace glake {
+
+bool Status::out_of_memory() const { return code == CUDA_ERROR_OUT_OF_MEMORY; }
+bool Status::not_ready() const { return code == CUDA_ERROR_NOT_READY; }
+
+const char* call_name(Call call) {
+  static const char* const names[kCallKinds] = {"reserve", "create",  "map",  "access", "unmap",
+                                                "release", "free_va", "mark", "wait"};
+  return names[static_cast<size_t>(call)];
+}
+
+namespace {
+
+CUmemAllocationProp granule_properties(int device) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  prop.location.id = device;
+  return prop;
+}
+
+Status status(CUresult result) { return {static_cast<int>(result)}; }
+CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(s); }
+CUevent event_of(EventId e) { return reinterpret_cast<CUevent>(e); }
+
+}  // namespace
+
+DeviceScope::DeviceScope(Driver& driver, int device) : driver_(driver) {
+  auto wanted = static_cast<CUcontext>(driver.contexts_[static_cast<size_t>(device)]);
+  CUcontext current = nullptr;
+  CUresult result = driver.table_->cuCtxGetCurrent(&current);
+  if (result == CUDA_SUCCESS && current != wanted) {
+    result = driver.table_->cuCtxPushCurrent(wanted);
+    pushed_ = result == CUDA_SUCCESS;
+  }
+  status_ = glake::status(result);
+}
+
+DeviceScope::~DeviceScope() {
+  CUcontext popped = nullptr;
+  if (pushed_) driver_.table_->cuCtxPopCurrent(&popped);
+}
+
+Driver::Driver() : table_(std::make_unique<driver::Table>()) {}
+Driver::~Driver() = default;
+
+std::unique_ptr<Driver> Driver::open(const std::string& choice) {
+  std::unique_ptr<Driver> d(new Driver);
+  d->path_ = driver::library_path(choice);
+  driver::fill(*d->table_, d->path_, choice);
+  auto check = [&](CUresult r, const char* what) {
+    if (r == CUDA_SUCCESS) return;
+    throw Error(GLAKE_DRIVER_ERROR, std::string(what) + ": " + d->describe(status(r)) +
+                                        " (GLAKE_DRIVER=" + choice + ")");
+  };
+  check(d->table_->cuInit(0), "cuInit");
+  check(d->table_->cuDeviceGetCount(&d->device_count_), "cuDeviceGetCount");
+  d->contexts_.resize(static_cast<size_t>(d->device_count_), nullptr);
+  return d;
+}
+
+std::string Driver::describe(Status s) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  table_->cuGetErrorName(static_cast<CUresult>(s.code), &name);
+  table_->cuGetErrorString(static_cast<CUresult>(s.code), &text);
+  return std::string(name != nullptr ? name : "CUDA error") + " (" + std::to_string(s.code) +
+         (text != nullptr ? std::string(": ") + text : "") + ")";
+}
+
+Status Driver::attach(int device) {
+  CUdevice d = 0;
+  CUresult r = table_->cuDeviceGet(&d, device);
+  if (r != CUDA_SUCCESS) return status(r);
+  CUcontext context = nullptr;
+  r = table_->cuDevicePrimaryCtxRetain(&context, d);
+  if (r == CUDA_SUCCESS) contexts_[static_cast<size_t>(device)] = context;
+  return status(r);
+}
+
+Status Driver::detach(int device) {
+  CUdevice d = 0;
+  CUresult r = table_->cuDeviceGet(&d, device);
+  if (r == CUDA_SUCCESS) r = table_->cuDevicePrimaryCtxRelease(d);
+  if (r == CUDA_SUCCESS) contexts_[static_cast<size_t>(device)] = nullptr;
+  return status(r);
+}
+
+Status Driver::total_memory(int device, Bytes* bytes) {
+  CUdevice d = 0;
+  size_t total = 0;
+  CUresult r = table_->cuDeviceGet(&d, device);
+  if (r == CUDA_SUCCESS) r = table_->cuDeviceTotalMem(&total, d);
+  *bytes = total;
+  return status(r);
+}
+
+Status Driver::free_memory(int device, Bytes* bytes) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  size_t free = 0, total = 0;
+  CUresult r = table_->cuMemGetInfo(&free, &total);
+  *bytes = free;
+  return status(r);
+}
+
+Status Driver::granularity(int device, Bytes* bytes) {
+  CUmemAllocationProp prop = granule_properties(device);
+  size_t value = 0;
+  CUresult r = table_->cuMemGetAllocationGranularity(&value, &prop,
+                                                     CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  *bytes = value;
+  return status(r);
+}
+
+Status Driver::vmm_supported(int device, bool* yes) {
+  CUdevice d = 0;
+  int value = 0;
+  CUresult r = table_->cuDeviceGet(&d, device);
+  if (r == CUDA_SUCCESS) {
+    r = table_->cuDeviceGetAttribute(
+        &value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, d);
+  }
+  *yes = value != 0;
+  return status(r);
+}
+
+Status Driver::can_access_peer(int device, int peer, bool* yes) {
+  CUdevice a = 0, b = 0;
+  int value = 0;
+  CUresult r = table_->cuDeviceGet(&a, device);
+  if (r == CUDA_SUCCESS) r = table_->cuDeviceGet(&b, peer);
+  if (r == CUDA_SUCCESS) r = table_->cuDeviceCanAccessPeer(&value, a, b);
+  *yes = value != 0;
+  return status(r);
+}
+
+Status Driver::synchronize(int device) {
+  DeviceScope scope(*this, device);
+  return scope.status().ok() ? status(table_->cuCtxSynchronize()) : scope.status();
+}
+
+Status Driver::reserve(Bytes bytes, Address* base) {
+  count(Call::kReserve);
+  CUdeviceptr pointer = 0;
+  CUresult r = table_->cuMemAddressReserve(&pointer, bytes, 0, 0, 0);
+  *base = pointer;
+  return status(r);
+}
+
+Status Driver::free_range(Address base, Bytes bytes) {
+  count(Call::kFree);
+  return status(table_->cuMemAddressFree(base, bytes));
+}
+
+Status Driver::create(int device, Handle* handle) {
+  count(Call::kCreate);
+  CUmemAllocationProp prop = granule_properties(device);
+  CUmemGenericAllocationHandle h = 0;
+  CUresult r = table_->cuMemCreate(&h, kGranule, &prop, 0);
+  *handle = h;
+  return status(r);
+}
+
+Status Driver::release(Handle handle) {
+  count(Call::kRelease);
+  return status(table_->cuMemRelease(handle));
+}
+
+Status Driver::map(Address at, Handle handle) {
+  count(Call::kMap);
+  return status(table_->cuMemMap(at, kGranule, 0, handle, 0));
+}
+
+Status Driver::unmap(Address at, Bytes bytes) {
+  count(Call::kUnmap);
+  return status(table_->cuMemUnmap(at, bytes));
+}
+
+Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devices) {
+  count(Call::kAccess);
+  std::vector<CUmemAccessDesc> grants(devices.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    grants[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    grants[i].location.id = devices[i];
+    grants[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  return status(table_->cuMemSetAccess(at, bytes, grants.data(), grants.size()));
+}
+
+Status Driver::create_event(int device, EventId* event) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  CUevent e = nullptr;
+  CUresult r = table_->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
+  *event = reinterpret_cast<EventId>(e);
+  return status(r);
+}
+
+Status Driver::destroy_event(EventId event) {
+  return status(table_->cuEventDestroy(event_of(event)));
+}
+
+Status Driver::record(int device, EventId event, StreamHandle stream) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  count(Call::kRecord);
+  return status(table_->cuEventRecord(event_of(event), stream_of(stream)));
+}
+
+Status Driver::query(EventId event) { return status(table_->cuEventQuery(event_of(event))); }
+
+Status Driver::wait_host(EventId event) {
+  return status(table_->cuEventSynchronize(event_of(event)));
+}
+
+Status Driver::wait_stream(int device, StreamHandle stream, EventId event) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  count(Call::kWait);
+  return status(table_->cuStreamWaitEvent(stream_of(stream), event_of(event), 0));
+}
+
+Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  // Asking must not itself invalidate another thread's capture.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  table_->cuThreadExchangeStreamCaptureMode(&mode);
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
+  table_->cuThreadExchangeStreamCaptureMode(&mode);
+  *yes = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  return status(r);
+}
+
+uint64_t Driver::memory_calls() const {
+  return calls(Call::kReserve) + calls(Call::kCreate) + calls(Call::kMap) + calls(Call::kAccess) +
+         calls(Call::kUnmap) + calls(Call::kRelease);
+}
+
+}  // namespace glake

@@ -1,0 +1,97 @@
+// dlopen of the driver: nothing links libcuda, so glake loads where there is none.
+#include "driver/load.h"
+
+#include <dlfcn.h>
+
+#include <vector>
+
+#include "types.h"
+
+namespace glake::driver {
+namespace {
+
+// The simulator lies beside this library.
+std::string simulator_path() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&library_path), &info) == 0 || info.dli_fname == nullptr) {
+    throw Error(GLAKE_DRIVER_ABSENT, "cannot tell where libglake.so was loaded from");
+  }
+  std::string self = info.dli_fname;
+  size_t slash = self.find_last_of('/');
+  return (slash == std::string::npos ? std::string(".") : self.substr(0, slash)) +
+         "/libsimcuda.so";
+}
+
+bool is_simulator(const std::string& choice) {
+  return choice == "sim" || choice.rfind("sim:", 0) == 0;
+}
+
+void* open_library(const std::string& path, const std::string& choice) {
+  // RTLD_NOLOAD first: a library already in the process is used whatever its path.
+  void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (library != nullptr) return library;
+  const char* reason = dlerror();
+  std::string help = choice == "cuda"
+                         ? "install an NVIDIA driver, or set GLAKE_DRIVER=sim to use the simulated one"
+                         : "GLAKE_DRIVER takes cuda, sim[:preset] or the path of a driver library";
+  throw Error(GLAKE_DRIVER_ABSENT, "cannot open the driver (GLAKE_DRIVER=" + choice + "): " +
+                                       (reason != nullptr ? reason : path) + "; " + help);
+}
+
+// A preset is an option of the simulator alone; any driver library may offer the same door.
+void configure_preset(void* library, const std::string& choice) {
+  size_t colon = choice.find(':');
+  if (!is_simulator(choice) || colon == std::string::npos) return;
+  using Configure = int (*)(const char*, const char*);
+  auto configure = reinterpret_cast<Configure>(dlsym(library, "simcuda_configure"));
+  std::string preset = choice.substr(colon + 1);
+  if (configure == nullptr || configure("preset", preset.c_str()) != 0) {
+    throw Error(GLAKE_INVALID_OPTION, "the simulator knows no preset \"" + preset +
+                                          "\"; `glake topo` lists them");
+  }
+}
+
+using GetProc = CUresult (*)(const char*, void**, int, cuuint64_t,
+                             CUdriverProcAddressQueryResult*);
+
+void* resolve(void* library, GetProc get, const char* name, const char* symbol, int version) {
+  void* function = nullptr;
+  CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+  if (get != nullptr &&
+      get(name, &function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) == CUDA_SUCCESS &&
+      function != nullptr) {
+    return function;
+  }
+  return dlsym(library, symbol);
+}
+
+}  // namespace
+
+std::string library_path(const std::string& choice) {
+  if (choice == "cuda") return "libcuda.so.1";
+  if (is_simulator(choice)) return simulator_path();
+  if (choice.find('/') != std::string::npos) return choice;
+  throw Error(GLAKE_INVALID_OPTION, "GLAKE_DRIVER=" + choice +
+                                        " is none of cuda, sim[:preset] or a path (with a \"/\")");
+}
+
+void fill(Table& table, const std::string& path, const std::string& choice) {
+  void* library = open_library(path, choice);
+  configure_preset(library, choice);
+  auto get = reinterpret_cast<GetProc>(dlsym(library, "cuGetProcAddress_v2"));
+  std::string missing;
+#define GLAKE_RESOLVE(name, symbol, version, required)                                          \
+  table.name = reinterpret_cast<decltype(table.name)>(                                          \
+      resolve(library, get, #name, symbol, version));                                           \
+  if (table.name == nullptr && (required)) missing += std::string(missing.empty() ? "" : ", ") + \
+                                                      #name;
+  GLAKE_DRIVER_FUNCTIONS(GLAKE_RESOLVE)
+#undef GLAKE_RESOLVE
+  if (!missing.empty()) {
+    throw Error(GLAKE_DRIVER_ABSENT, path + " lacks " + missing +
+                                         "; glake needs a driver with virtual memory management "
+                                         "(CUDA 11.0 or newer)");
+  }
+}
+
+}  // namespace glake::driver

@@ -1,0 +1,17 @@
+// Finds a driver library and fills the table from it.
+#pragma once
+
+#include <string>
+
+#include "driver/table.h"
+
+namespace glake::driver {
+
+// Resolves `choice` (see Driver::open) into the library's path. Throws Error.
+std::string library_path(const std::string& choice);
+
+// Fills every entry, by cuGetProcAddress where the library has it, else by dlsym of the versioned
+// names. Throws Error naming what is missing. The library is never closed.
+void fill(Table& table, const std::string& path, const std::string& choice);
+
+}  // namespace glake::driver

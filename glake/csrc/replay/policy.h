@@ -1,0 +1,62 @@
+// What an allocation policy must offer to be replayed. One instance is one device, fresh.
+//
+// The engine releases every block it still holds before it destroys a policy, so a policy need not
+// track what is live. Failures that are no out-of-memory (a broken book, a driver's refusal) are
+// thrown as ReplayError.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace glake::replay {
+
+constexpr uint64_t kUnlimited = UINT64_MAX;
+constexpr int64_t kNever = -1;
+
+class ReplayError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Memory-management driver calls (reserve, create, map, set access, unmap, release) and their
+// modelled cost in microseconds; waits apart: a stream made to wait for another's work, or the host
+// made to wait for a stream's.
+struct DriverCost {
+  uint64_t calls = 0;
+  double micros = 0;
+  uint64_t stream_waits = 0;
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  // A block handle (never 0), or 0 when out of memory; then oom_message() says why.
+  virtual uint64_t allocate(uint64_t bytes, uint32_t stream) = 0;
+  virtual void release(uint64_t block) = 0;
+  virtual void record_stream(uint64_t block, uint32_t stream) = 0;
+  // One trace event has passed: work enqueued `complete_after` events ago is now complete.
+  virtual void tick() = 0;
+  virtual uint64_t physical_bytes() const = 0;
+  virtual DriverCost cost() const = 0;
+  virtual std::string oom_message() const = 0;
+  // Checks the policy's own books after the last event; throws ReplayError with what is broken.
+  virtual void check() const {}
+};
+
+struct PolicyConfig {
+  uint64_t capacity = kUnlimited;  // bytes of physical memory the device has
+  int64_t complete_after = 0;      // events until enqueued work completes; kNever
+  std::string driver_path;         // simcuda, for glake's own policies; "" = beside libglake
+};
+
+// The names make_policy() takes.
+const std::vector<std::string>& policy_names();
+
+// A fresh device under the named policy. Throws ReplayError naming an unknown policy.
+std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& config);
+
+}  // namespace glake::replay
