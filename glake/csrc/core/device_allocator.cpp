@@ -131,19 +131,34 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
   if (size <= kSmallLimit || cache.holds_large()) {
     if (Block* b = cache.take(size, bytes, stream)) return b;
   }
+  uint64_t slot = 0;
   {
     HotGuard hot(hot_);
     cache.collect(stats_);
     Request r{size, bytes, clock_.id_of(stream)};
     clock_.turn(r.stream);
     ++tick_;
-    if (Found found = hit(r)) return make_block(r, found, stream);
+    if (!r.small()) {
+      Address place = history_.expect(size, r.stream, &slot);
+      if (place != 0) {
+        if (Found found = repeat(r, place)) {
+          history_.placed(slot, found.ptr);
+          ++stats_.repeats;
+          return make_block(r, found, stream);
+        }
+      }
+    }
+    if (Found found = hit(r)) {
+      if (!r.small()) history_.placed(slot, found.ptr);
+      return make_block(r, found, stream);
+    }
   }
   std::lock_guard<std::mutex> slow_guard(slow_);
   DeviceScope scope(driver_, device_);
   HotGuard hot(hot_);
   Request r{size, bytes, clock_.id_of(stream)};
   Found found = slow(r, hot);
+  if (!r.small()) history_.placed(slot, found.ptr);
   return make_block(r, found, stream);
 }
 

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/block.h"
 #include "core/granule_pool.h"
+#include "core/history.h"
 #include "core/options.h"
 #include "core/stats.h"
 #include "core/streams.h"
@@ -101,12 +102,14 @@ class DeviceAllocator {
 
   // search.cpp: finding memory that is mapped already. Under hot_.
   Found hit(const Request& r);
+  Found repeat(const Request& r, Address place);
   Found fit(Arena& arena, const Request& r, Wait wait);
   Found idle_view(const Request& r, Wait wait);
   Found run_in_view(const Request& r, Wait wait);
   Found at_home(Arena& arena, Segment* head, Address begin, const Request& r);
   Found on_view(View* view, Bytes offset, const Request& r);
   bool range_ordered(const Segment* from, Address begin, Bytes size, StreamId s, Tickets* pending);
+  bool range_free(const Arena& arena, Address begin, Bytes size) const;
   bool stretch_free(const View& view, Bytes offset, Bytes size) const;
   bool stretch_ordered(const View& view, Bytes offset, const Request& r, Tickets* pending);
   bool edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const;
@@ -164,6 +167,7 @@ class DeviceAllocator {
   ViewSpace view_space_;
   ViewIndex views_;
   StreamClock clock_;
+  PlacementHistory history_;
   Stats stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   std::vector<Block*> limbo_;   // freed, recorded on more streams than a ticket holds

@@ -20,9 +20,9 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
 }
 
 void DeviceAllocator::free_locked(Block* b) {
-  Tickets tickets(clock_.stamp(b->stream_id, b->size));
+  Tickets tickets(clock_.stamp(b->stream_id));
   for (StreamId s : b->recorded) {
-    if (!tickets.add(clock_.stamp(s, 0))) {
+    if (!tickets.add(clock_.stamp(s))) {
       limbo_.push_back(b);
       return;
     }
@@ -46,10 +46,10 @@ void DeviceAllocator::drain_limbo() {
   for (Block* b : limbo_) {
     bool ordered = true;
     for (StreamId s : b->recorded) {
-      ordered = ordered && clock_.wait(b->stream_id, Tickets(clock_.stamp(s, 0)));
+      ordered = ordered && clock_.wait(b->stream_id, Tickets(clock_.stamp(s)));
     }
     if (ordered) {
-      give_pieces(b, Tickets(clock_.stamp(b->stream_id, 0)));
+      give_pieces(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
       left.push_back(b);
     }

@@ -81,6 +81,7 @@ std::string DeviceAllocator::stats_json() {
   number("glake.edge_stitches", stats_.edge_stitches);
   number("glake.view_hits", stats_.view_hits);
   number("glake.run_hits", stats_.run_hits);
+  number("glake.repeats", stats_.repeats);
   number("glake.growths", stats_.growths);
   number("glake.evictions", stats_.evictions);
   number("glake.streams", clock_.count());

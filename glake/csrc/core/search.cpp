@@ -76,6 +76,9 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   Segment* head = arena.best_fit(r.size);
   if (head == nullptr) return {};
   if (clock_.count() == 1) return at_home(arena, head, head->begin, r);
+  // What is known complete must not depend on when somebody last asked, or a repeated step would not
+  // repeat its placement.
+  if (!range_ordered(head, head->begin, r.size, r.stream, nullptr)) clock_.poll();
   Segment* first = nullptr;
   for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head, r.size)) {
     Address low = head->begin;
@@ -102,20 +105,26 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   return at_home(arena, first, first->begin, r);
 }
 
+// Exact but for a range that lies inside one granule: that one must be wholly free.
+bool DeviceAllocator::range_free(const Arena& arena, Address begin, Bytes size) const {
+  uint64_t g = arena.granule_of(begin);
+  Bytes inside = begin % kGranule;
+  if (inside != 0) {
+    Bytes rest = kGranule - inside;
+    if (size < rest) return arena.whole_free(g);
+    if (arena.free_suffix(g) < rest) return false;
+    size -= rest;
+    ++g;
+  }
+  uint64_t whole = size / kGranule;
+  if (arena.free_run(g, whole) != whole) return false;
+  Bytes tail = size % kGranule;
+  return tail == 0 || arena.free_prefix(g + whole) >= tail;
+}
+
 bool DeviceAllocator::stretch_free(const View& view, Bytes offset, Bytes size) const {
   return for_each_run(view, offset, size, [&](Arena& arena, Address a, Bytes bytes) {
-    uint64_t g = arena.granule_of(a);
-    Bytes inside = a % kGranule;
-    if (inside != 0) {
-      Bytes rest = kGranule - inside;
-      if (bytes < rest || arena.free_suffix(g) < rest) return false;
-      bytes -= rest;
-      ++g;
-    }
-    uint64_t whole = bytes / kGranule;
-    if (arena.free_run(g, whole) != whole) return false;
-    Bytes tail = bytes % kGranule;
-    return tail == 0 || arena.free_prefix(g + whole) >= tail;
+    return range_free(arena, a, bytes);
   });
 }
 
@@ -151,24 +160,31 @@ DeviceAllocator::Found DeviceAllocator::on_view(View* view, Bytes offset, const 
   return {first, view, view->base + offset};
 }
 
+// Of several idle views the least recently used: a step that repeats then finds each view at the
+// same request as before.
 DeviceAllocator::Found DeviceAllocator::idle_view(const Request& r, Wait wait) {
-  const std::vector<View*>& same = views_.of_length(Granules::ceil(r.size));
+  View* best = nullptr;
+  Tickets best_pending;
   int tried = 0;
-  for (auto it = same.rbegin(); it != same.rend() && tried < kViewsTried; ++it, ++tried) {
-    View* view = *it;
+  for (View* view : views_.of_length(Granules::ceil(r.size))) {
+    if (++tried > kViewsTried) break;
+    if (best != nullptr && view->last_used >= best->last_used) continue;
     if (!stretch_free(*view, 0, r.size)) continue;
     Tickets pending;
-    if (!stretch_ordered(*view, 0, r, wait == Wait::kAllowed ? &pending : nullptr)) {
-      if (pending.empty() || !clock_.wait(r.stream, pending) ||
-          !stretch_ordered(*view, 0, r, nullptr)) {
-        continue;
-      }
-      ++stats_.cross_stream_hits;
+    if (!stretch_ordered(*view, 0, r, wait == Wait::kAllowed ? &pending : nullptr) &&
+        pending.empty()) {
+      continue;
     }
-    ++stats_.view_hits;
-    return on_view(view, 0, r);
+    best = view;
+    best_pending = pending;
   }
-  return {};
+  if (best == nullptr) return {};
+  if (!best_pending.empty()) {
+    if (!clock_.wait(r.stream, best_pending) || !stretch_ordered(*best, 0, r, nullptr)) return {};
+    ++stats_.cross_stream_hits;
+  }
+  ++stats_.view_hits;
+  return on_view(best, 0, r);
 }
 
 // The first granule of the view from which r fits in free granules, or -1.
@@ -222,6 +238,43 @@ DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait)
     return on_view(view, offset, r);
   }
   return {};
+}
+
+// The place a request's counterpart had, if it is free again. It may cost a wait, as it did then.
+DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) {
+  Tickets pending;
+  if (large_->contains(place)) {
+    if (!range_free(*large_, place, r.size)) return {};
+    Segment* from = large_->free_segment_at(place);
+    if (clock_.count() > 1) {
+      if (!edge_allows(*large_, place, r.size, r.stream)) return {};
+      if (!range_ordered(from, place, r.size, r.stream, &pending)) {
+        clock_.poll();
+        if (!clock_.wait(r.stream, pending) ||
+            !range_ordered(from, place, r.size, r.stream, nullptr)) {
+          return {};
+        }
+        ++stats_.cross_stream_hits;
+      }
+    }
+    Segment* head = place % kGranule == 0 ? large_->extent_at_prefix(large_->granule_of(place))
+                                          : large_->extent_at_suffix(large_->granule_of(place));
+    return at_home(*large_, head, place, r);
+  }
+  View* view = views_.find(place);
+  if (view == nullptr || place + r.size > view->base + view->length.bytes()) return {};
+  Bytes offset = place - view->base;
+  if (!stretch_free(*view, offset, r.size)) return {};
+  if (!stretch_ordered(*view, offset, r, &pending)) {
+    clock_.poll();
+    if (pending.empty() || !clock_.wait(r.stream, pending) ||
+        !stretch_ordered(*view, offset, r, nullptr)) {
+      return {};
+    }
+    ++stats_.cross_stream_hits;
+  }
+  ++stats_.view_hits;
+  return on_view(view, offset, r);
 }
 
 DeviceAllocator::Found DeviceAllocator::hit(const Request& r) {

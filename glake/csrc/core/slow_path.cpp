@@ -1,6 +1,7 @@
 // What a request tries when nothing mapped fits: grow, stitch, or both; see DESIGN's order of
 // preference in docs/design.md. Runs under slow_; hot_ is let go around every mapping call.
 #include "core/device_allocator.h"
+#include <algorithm>
 
 namespace glake {
 
@@ -120,7 +121,8 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
   return fit(*large_, r, Wait::kAllowed);
 }
 
-// Whole free granules for r, smallest extents first (the least use to anyone else).
+// Whole free granules for r, from the largest extents first: best fit leaves those alone longest, so
+// the view is the likelier to be idle when the step comes round again.
 Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
                                   std::vector<Run>& runs, Tickets* pending) {
   Granules have{0};
@@ -133,8 +135,14 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
     have = have + Granules{n};
   };
   for (Arena* arena : {large_.get(), small_.get()}) {
-    for (Segment* head = arena->best_fit(kGranule); head != nullptr && have < want;
+    std::vector<Segment*> heads;
+    for (Segment* head = arena->best_fit(kGranule); head != nullptr;
          head = arena->next_fit(head, kGranule)) {
+      heads.push_back(head);
+    }
+    std::reverse(heads.begin(), heads.end());
+    for (Segment* head : heads) {
+      if (!(have < want)) break;
       // Neighbouring segments that may be used now are one stretch.
       Address begin = head->begin, end = head->begin;
       for (Segment* s = head;; s = s->next) {
@@ -188,8 +196,9 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
   if (have < need && clock_.count() > 1) {
     std::vector<Run> more;
     Granules all = collect(r, need, Wait::kAllowed, more, &pending);
-    // Waiting is worth it only if it avoids growth altogether or growth is impossible.
-    if (!(all < need) || have + room() < need) {
+    // Growing instead of waiting is for `balanced`, where there is room.
+    bool compact = options_.policy == PolicyKind::kCompact;
+    if (!(all < need) || (compact && have < all) || have + room() < need) {
       runs.swap(more);
       have = all;
     } else {
@@ -211,7 +220,7 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
       holds.emplace_back(run.arena, held);
     }
     auto let_go = [&] {
-      for (auto& [arena, s] : holds) arena->give(s, Tickets(clock_.stamp(r.stream, 0)));
+      for (auto& [arena, s] : holds) arena->give(s, Tickets(clock_.stamp(r.stream)));
     };
     bool grown = false;
     try {
@@ -332,7 +341,7 @@ void DeviceAllocator::abandon_view(View* view, const Found& found, const Request
   use_edges(found.pieces, r.stream, -1);
   for (Segment* p = found.pieces; p != nullptr;) {
     Segment* next = p->piece_next;
-    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream, 0)));
+    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)));
     p = next;
   }
   std::shared_ptr<View> wreck = views_.remove(view);

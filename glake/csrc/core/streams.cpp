@@ -3,11 +3,9 @@
 namespace glake {
 namespace {
 
-// An epoch is closed once it holds so many frees, or fewer when allocation moves to another stream:
-// small enough that waits are for old work, large enough that an event (about 1 us) stays rare.
+// An epoch is closed when allocation moves to another stream, or once it holds so many frees: small
+// enough that waits are for old work, large enough that an event (about 1 us) stays rare.
 constexpr uint64_t kEpochFrees = 64;
-constexpr uint64_t kTurnFrees = 8;
-constexpr Bytes kTurnBytes = 32 * kMiB;
 constexpr size_t kMostMarks = 64;  // outstanding on one stream
 
 }  // namespace
@@ -24,10 +22,9 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   return id;
 }
 
-Ticket StreamClock::stamp(StreamId id, Bytes bytes) {
+Ticket StreamClock::stamp(StreamId id) {
   Stream& s = streams_[id];
   ++s.frees;
-  s.bytes += bytes;
   return {id, s.open};
 }
 
@@ -50,16 +47,14 @@ bool StreamClock::complete(const Tickets& tickets) const {
   return true;
 }
 
+// Where marks fall follows from the order of calls alone, so a repeated step repeats its placement.
 void StreamClock::turn(StreamId id) {
-  if (streams_.size() < 2) {
-    last_ = id;
-    return;
+  if (streams_.size() > 1) {
+    if (streams_[id].frees >= kEpochFrees) mark(id);
+    for (StreamId other = 0; id != last_ && other < streams_.size(); ++other) {
+      if (other != id && streams_[other].frees != 0) mark(other);
+    }
   }
-  Stream& mine = streams_[id];
-  if (mine.frees >= kEpochFrees) mark(id);
-  if (id == last_) return;
-  Stream& other = streams_[last_];
-  if (other.frees >= kTurnFrees || other.bytes >= kTurnBytes) mark(last_);
   last_ = id;
 }
 
@@ -95,7 +90,6 @@ bool StreamClock::mark(StreamId id) {
   s.marks.push_back({s.open, event});
   ++s.open;
   s.frees = 0;
-  s.bytes = 0;
   ++marks_;
   return true;
 }
@@ -154,7 +148,6 @@ void StreamClock::begin_sync() {
   for (Stream& s : streams_) {
     s.syncing = s.open++;
     s.frees = 0;
-    s.bytes = 0;
   }
 }
 

@@ -20,8 +20,8 @@ class StreamClock {
   StreamHandle handle_of(StreamId id) const { return streams_[id].handle; }
   size_t count() const { return streams_.size(); }
 
-  // A free of `bytes` on this stream: its ticket.
-  Ticket stamp(StreamId id, Bytes bytes);
+  // A free on this stream: its ticket.
+  Ticket stamp(StreamId id);
 
   // True if work `ticket` names is complete, or ordered before `waiter`'s next work. No driver call.
   bool ordered(StreamId waiter, Ticket ticket) const;
@@ -58,7 +58,6 @@ class StreamClock {
     uint64_t completed = 0;  // every epoch up to this one is complete
     uint64_t syncing = 0;    // will be complete at end_sync()
     uint64_t frees = 0;      // in the open epoch
-    Bytes bytes = 0;
     std::deque<Mark> marks;        // closed epochs not known complete, oldest first
     std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
   };

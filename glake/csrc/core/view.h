@@ -3,6 +3,7 @@
 #pragma once
 
 #include <list>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -43,6 +44,8 @@ class ViewIndex {
   std::unique_ptr<View> remove(View* view);
   void touch(View* view, uint64_t tick);
 
+  // The view that covers an address, or null.
+  View* find(Address a) const;
   // Views of exactly so many granules.
   const std::vector<View*>& of_length(Granules n) const;
   const std::list<View*>& recent_first() const { return order_; }
@@ -52,7 +55,7 @@ class ViewIndex {
 
  private:
   std::list<View*> order_;
-  std::unordered_map<View*, std::unique_ptr<View>> views_;
+  std::map<Address, std::unique_ptr<View>> views_;  // by base
   std::unordered_map<uint64_t, std::vector<View*>> by_length_;
   uint64_t mapped_ = 0;
 };

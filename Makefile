@@ -1,0 +1,87 @@
+# make demo | test | lint | bench | sanitize | gpu | clean
+#
+# Each sets up what it needs in .venv on first use. Variables: PYTHON (default python3), VENV
+# (default .venv; may be an environment you made), WERROR=1 (compiler warnings are errors).
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+WERROR ?= 0
+ifeq ($(WERROR),1)
+export CMAKE_ARGS := $(CMAKE_ARGS) -DGLAKE_WERROR=ON
+endif
+TORCH := torch==2.13.0
+CXX_FILES = $(shell find glake/csrc tests benchmarks -name '*.h' -o -name '*.c' -o -name '*.cpp')
+# Scripts that make a figure of the README; make_*.py make inputs, and are run by hand.
+BENCHMARKS = $(filter-out $(wildcard benchmarks/*/make_*.py),$(wildcard benchmarks/allocator/*.py))
+RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
+
+.PHONY: demo test lint bench sanitize gpu clean distclean build FORCE
+.DELETE_ON_ERROR:
+
+demo: build
+	$(PY) benchmarks/demo/demo.py
+
+test: build
+	$(PY) -m pytest tests
+
+lint: $(VENV)/.requirements
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+
+bench: build
+	$(PY) tools/native.py --group benchmarks
+	$(RUN_BENCHMARKS)
+
+# The torch-free core and simulator under ASan + UBSan, then under TSan.
+sanitize: sanitize-address,undefined sanitize-thread
+
+comma := ,
+sanitize-%: $(VENV)/.requirements FORCE
+	$(PY) tools/native.py --build build/$(subst $(comma),-,$*) --sanitize $* --run
+
+# The same programs and tests on a real GPU. `glake info --check` says so and fails without one.
+gpu: export GLAKE_DRIVER := cuda
+gpu: build
+	$(PY) -m glake.cli info --check
+	$(PY) tools/native.py --program conformance --run -- libcuda.so.1
+	$(PY) -m pytest tests -m gpu
+	$(PY) tools/native.py --group benchmarks
+	$(RUN_BENCHMARKS)
+
+# Quick when nothing changed; the package is installed in place, so Python edits need no build.
+build: $(VENV)/.installed
+	@mkdir -p build
+	@$(PY) setup.py -q build_ext --inplace >build/build.log 2>&1 || { cat build/build.log; exit 1; }
+
+$(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
+	mkdir -p build
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+# torch comes first and pinned, so that nothing later brings another one.
+$(VENV)/.requirements: $(VENV)/bin/python pyproject.toml tools/requirements.py
+	$(PY) -m pip install -q "$(TORCH)"
+	$(PY) tools/requirements.py build test lint demo >$(VENV)/requirements.txt
+	$(PY) -m pip install -q -r $(VENV)/requirements.txt
+	touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "glake needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing. On Debian or Ubuntu: apt-get install python3-venv;"; \
+	  echo "or make an environment by other means and name it: make VENV=path"; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || { \
+	  echo "No C++ compiler. On Debian or Ubuntu: apt-get install g++"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf build dist *.egg-info glake/lib glake/_C*.so .pytest_cache .mypy_cache .ruff_cache
+
+distclean: clean
+	rm -rf $(VENV)
+
+FORCE:

@@ -1,0 +1,83 @@
+"""glake: GPU memory that does not fragment. The public names, and nothing else.
+
+Importing it imports no torch, loads no native library and touches no device: each name is fetched
+from its module when first used.
+"""
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glake.errors import (
+    DriverAbsent,
+    DriverError,
+    Forked,
+    GlakeError,
+    Internal,
+    InvalidArgument,
+    InvalidDevice,
+    InvalidOption,
+    InvalidPointer,
+    OutOfMemory,
+    UnknownOption,
+)
+
+if TYPE_CHECKING:
+    from glake.allocator.emulation import covered_share
+    from glake.allocator.stats import stats, step
+    from glake.allocator.stats import trace as record
+    from glake.allocator.torch import enable
+
+    __version__: str
+
+_HOME = {
+    "enable": ("glake.allocator.torch", "enable"),
+    "covered_share": ("glake.allocator.emulation", "covered_share"),
+    "stats": ("glake.allocator.stats", "stats"),
+    "step": ("glake.allocator.stats", "step"),
+    # Not `trace`: importing the package glake.trace would replace it.
+    "record": ("glake.allocator.stats", "trace"),
+}
+
+
+def library_path() -> Path:
+    """Path of libglake.so, the C interface of csrc/capi.h."""
+    return Path(__file__).resolve().parent / "lib" / "libglake.so"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        module, attribute = _HOME[name]
+        value = getattr(importlib.import_module(module), attribute)
+    elif name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("glake")
+    else:
+        raise AttributeError(f"module 'glake' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME, "__version__"])
+
+
+__all__ = [
+    "DriverAbsent",
+    "DriverError",
+    "Forked",
+    "GlakeError",
+    "Internal",
+    "InvalidArgument",
+    "InvalidDevice",
+    "InvalidOption",
+    "InvalidPointer",
+    "OutOfMemory",
+    "UnknownOption",
+    "__version__",
+    "covered_share",
+    "enable",
+    "library_path",
+    "record",
+    "stats",
+    "step",
+]

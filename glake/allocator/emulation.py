@@ -1,0 +1,201 @@
+"""The emulation: torch's CPU allocator on glake over the simulated GPU (GLAKE_DRIVER=sim).
+
+Parameters, gradients, activations, optimizer state: whatever torch's CPU allocator serves lives in
+glake's simulated device memory. Outside stay tensors whose memory is not that allocator's
+(from_numpy, share_memory_, UntypedStorage(n)) and those made before it was installed;
+covered_share() says how much is inside. A forked child gets a copy of the live tensors, as of any
+other memory (above 2 GiB in all it shares their pages instead, and sees what the parent changes),
+and uses torch's own memory for new ones. For tests, demos and planning, never for production.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import gc
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import glake
+from glake import _C, simcuda
+from glake.allocator import adapter_build
+from glake.config import Config
+from glake.errors import GlakeError, InvalidOption, InvalidPointer
+
+GRANULE = 2 << 20
+STATES = ("unopened", "glake", "torch", "forked", "exiting")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Totals of this process: allocations and bytes by who served them; refused frees."""
+
+    state: str
+    allocations: int
+    glake_bytes: int
+    torch_bytes: int
+    failed_frees: int
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Live CPU tensor bytes: in glake's blocks (`inside`), and in other storages (`outside`)."""
+
+    inside: int
+    outside: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.inside + self.outside
+
+    @property
+    def share(self) -> float:
+        """inside / (inside + outside); 1.0 when nothing is live."""
+        return self.inside / self.total if self.total else 1.0
+
+
+@functools.cache
+def _adapter() -> ctypes.CDLL:
+    adapter = ctypes.CDLL(str(adapter_build.build("emulation")))
+    path, strict, text, capacity = ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
+    adapter.glake_emulation_install.argtypes = [path, strict, text, capacity]
+    adapter.glake_emulation_counters.argtypes = [ctypes.POINTER(ctypes.c_uint64)]
+    adapter.glake_emulation_counters.restype = None
+    return adapter
+
+
+def install(settings: Config, strict: bool) -> None:
+    """Puts glake under torch's CPU tensors for good; the driver opens at the first allocation.
+
+    If it cannot be opened then: an error with `strict`, else a warning and torch's own memory.
+    Raises InvalidOption, DriverAbsent, AdapterBuildError, GlakeError.
+    """
+    if settings.sim_phantom:
+        raise InvalidOption(
+            "GLAKE_SIM_PHANTOM=1 keeps the books only, and torch needs memory behind its tensors: "
+            "unset it, or use `glake replay`, which is phantom"
+        )
+    if settings.sim_memory is None and settings.driver.split(":")[0] == "sim":
+        simcuda.configure("memory", default_memory())
+    text = ctypes.create_string_buffer(1024)
+    where = str(glake.library_path()).encode()
+    if _adapter().glake_emulation_install(where, int(strict), text, len(text)) != 0:
+        raise GlakeError(f"cannot install the emulation: {text.value.decode()}")
+
+
+def default_memory() -> int:
+    """Bytes of the simulated device where GLAKE_SIM_MEMORY does not say.
+
+    Half of the host memory available now, shared among the ranks torchrun started here, in whole
+    granules, 64 MiB at least and 64 GiB at most. It is taken from the host as glake grows.
+    """
+    ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    share = _available_memory() // 2 // ranks
+    return min(max(share, 64 << 20), 64 << 30) // GRANULE * GRANULE
+
+
+def _available_memory() -> int:
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) << 10
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, max(0, int(text) - int(used.read_text())))
+    return available
+
+
+def counters() -> Counters:
+    """What was allocated so far, and who serves allocations now (one of STATES)."""
+    raw = (ctypes.c_uint64 * 5)()
+    _adapter().glake_emulation_counters(raw)
+    return Counters(STATES[raw[0]], *raw[1:])
+
+
+def coverage() -> Coverage:
+    """Measures the covered bytes now, by a walk over Python's objects (milliseconds).
+
+    Inside: the requested bytes of every live glake block, activations held in C++ included.
+    Outside: the storages of the live CPU tensors Python can reach that are no glake block, each
+    counted once. Tensors outside glake that only C++ holds are not seen.
+    """
+    import torch
+
+    outside: dict[int, int] = {}
+    for candidate in gc.get_objects():
+        if not issubclass(type(candidate), torch.Tensor):
+            continue
+        try:
+            storage = candidate.untyped_storage()
+            if storage.device.type != "cpu":
+                continue
+            address, size = storage.data_ptr(), storage.nbytes()
+        except (RuntimeError, NotImplementedError):  # no storage: sparse, fake or wrapped
+            continue
+        if size > 0 and not _is_block(address):
+            outside[address] = max(size, outside.get(address, 0))
+    inside = 0
+    if counters().state == "glake":
+        inside = int(_C.stats(0)["requested_bytes.all.current"])
+    return Coverage(inside, sum(outside.values()))
+
+
+def _is_block(address: int) -> bool:
+    try:
+        _C.block_info(address)
+    except InvalidPointer:
+        return False
+    return True
+
+
+def covered_share() -> float:
+    """The part of the live CPU tensor bytes that glake holds now, 0 to 1; see coverage()."""
+    return coverage().share
+
+
+class CoverageReport:
+    """Samples the coverage after optimizer steps 1, 2, 4, 8..., where most is live, and at exit."""
+
+    def __init__(self) -> None:
+        self.optimizer_steps = 0
+        self.largest = Coverage(0, 0)
+        self.process = os.getpid()
+
+    def start(self) -> None:
+        """Begins to sample, and prints the largest sample to stderr when the process exits."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(self._after_optimizer_step)
+        atexit.register(self._print)
+
+    def _after_optimizer_step(self, *_: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling() or os.getpid() != self.process:
+            return
+        self.optimizer_steps += 1
+        if self.optimizer_steps & (self.optimizer_steps - 1) == 0:
+            self._sample()
+
+    def _sample(self) -> None:
+        now = coverage()
+        if now.total > self.largest.total:
+            self.largest = now
+
+    def _print(self) -> None:
+        if os.getpid() != self.process or multiprocessing.parent_process() is not None:
+            return
+        self._sample()
+        found = self.largest
+        if found.inside == 0:
+            return
+        sys.stderr.write(
+            f"glake: emulation, no GPU: glake held {found.share:.1%} of the "
+            f"{found.total / 2**20:.1f} MiB of live CPU tensors\n"
+        )

@@ -1,0 +1,69 @@
+"""What glake's allocator did: statistics, steps, recorded traces."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from glake import _C
+from glake.errors import GlakeError
+
+
+def stats(device: int = 0) -> dict[str, Any]:
+    """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
+
+    Bytes and counts. Raises a GlakeError: no such device, no driver, a forked child.
+    """
+    return dict(_C.stats(device))
+
+
+def step(device: int = 0) -> None:
+    """Marks the start of the next training step, in the statistics and in the recorded trace.
+
+    Until the first call, every step of the program's first optimizer marks one. Raises a
+    GlakeError as stats() does.
+    """
+    _optimizer_steps.by_hand = True
+    _C.mark_step(device)
+
+
+def trace(path: str | Path | None) -> None:
+    """Records every later allocation and free in a file (docs/trace-format.md); None ends it.
+
+    Raises a GlakeError if the file cannot be written.
+    """
+    _C.trace(None if path is None else os.fspath(path))
+
+
+class _OptimizerSteps:
+    """Marks steps for programs that do not call step()."""
+
+    def __init__(self) -> None:
+        self.by_hand = False
+        self.first: Callable[[], Any] = lambda: None
+
+    def after(self, optimizer: Any, *_: Any) -> None:
+        import torch
+
+        if self.by_hand or torch.compiler.is_compiling():
+            return
+        if self.first() is None:
+            self.first = weakref.ref(optimizer)
+        if self.first() is optimizer:
+            try:
+                _C.mark_step(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
+            except GlakeError:  # a forked child, a driver that is gone: training goes on
+                self.by_hand = True
+
+
+_optimizer_steps = _OptimizerSteps()
+
+
+def mark_optimizer_steps() -> None:
+    """Marks a step after every step of the program's first optimizer, until step() is called."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_optimizer_steps.after)

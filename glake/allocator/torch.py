@@ -1,0 +1,120 @@
+"""Makes glake PyTorch's allocator: by the environment at `import torch`, or by enable().
+
+With a GPU it is the `basic` plug-in. Over the simulated GPU it is the emulation, in which torch's
+CPU tensors live in glake's memory. A process has one allocator for good: there is no way back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from glake import _C, config
+from glake.allocator import basic, emulation, stats
+from glake.errors import GlakeError, InvalidOption
+
+
+class AlreadyEnabled(InvalidOption):
+    """glake is on with other options, and they are fixed from then on."""
+
+
+@dataclass(frozen=True)
+class _Active:
+    mode: str
+    variables: dict[str, str]
+    config: config.Config
+
+
+_active: _Active | None = None
+_lock = threading.Lock()
+
+
+def enable(
+    driver: str | None = None,
+    policy: str | None = None,
+    limit: str | int | float | None = None,
+    **options: Any,
+) -> None:
+    """Makes glake torch's allocator for all later tensors, and opens the driver.
+
+    driver: "cuda", "sim[:preset]" or a driver library's path; policy: "balanced" or "compact";
+    limit: bytes, a fraction of the device, or text such as "70GiB"; options: any other by its name
+    (`glake info` lists them). What is not given comes from the GLAKE_* variables. Calling it again
+    with the same options does nothing. Raises a GlakeError: an unknown option or value, no usable
+    driver, no CUDA in this PyTorch, no compiler, or AlreadyEnabled for different options.
+    """
+    given = {"driver": driver, "policy": policy, "limit": limit, **options}
+    wanted = config.variables({name: _text(value) for name, value in given.items()})
+    with _lock:
+        if _active is None:
+            _install(wanted, strict=True)
+        else:
+            _require_same(_active, wanted)
+    _C.device_count()
+
+
+def enable_from_environment() -> None:
+    """What GLAKE_ALLOCATOR asks for; touches no device. Raises a GlakeError."""
+    with _lock:
+        if _active is None:
+            mode = _install({}, strict=config.read().strict)
+            if mode == "emulation":
+                emulation.CoverageReport().start()
+
+
+def mode() -> str | None:
+    """Who serves torch: "basic", "emulation", or None for torch itself."""
+    return _active.mode if _active else None
+
+
+def _install(wanted: dict[str, str], strict: bool) -> str:
+    global _active
+    import torch
+
+    variables = {k: v for k, v in os.environ.items() if k.startswith(config.PREFIX)} | wanted
+    settings = config.read(variables)
+    simulated = settings.driver.split(":")[0] == "sim" or "libsimcuda" in settings.driver
+    if simulated and settings.allocator == "basic" and torch.version.cuda is None:
+        raise InvalidOption(
+            "GLAKE_ALLOCATOR=basic needs a CUDA build of PyTorch; with GLAKE_DRIVER=sim use "
+            "GLAKE_ALLOCATOR=1"
+        )
+    mode = "emulation" if simulated and settings.allocator != "basic" else "basic"
+    if mode == "basic" and torch.version.cuda is None:
+        raise GlakeError(
+            f"this PyTorch ({torch.__version__}) has no CUDA, and the driver is "
+            f"{settings.driver!r}: set GLAKE_DRIVER=sim for the simulated GPU, or install a CUDA "
+            "build of PyTorch"
+        )
+    for variable, value in wanted.items():
+        if config.lookup(variable).reader == "core":
+            _C.configure(variable.removeprefix(config.PREFIX), value)
+        else:
+            os.environ[variable] = value
+    if mode == "emulation":
+        emulation.install(settings, strict)
+    else:
+        basic.install()
+    _active = _Active(mode, variables, settings)
+    stats.mark_optimizer_steps()
+    return mode
+
+
+def _require_same(active: _Active, wanted: dict[str, str]) -> None:
+    asked = config.read(active.variables | wanted)
+    for field in dataclasses.fields(config.Config):
+        is_now, would_be = getattr(active.config, field.name), getattr(asked, field.name)
+        if is_now != would_be:
+            raise AlreadyEnabled(
+                f"glake is already on with {field.name}={is_now}, not {would_be}; options are "
+                "fixed once torch uses glake: give them before, or in the GLAKE_* variables"
+            )
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(int(value))
+    return None if value is None else str(value)

@@ -1,0 +1,164 @@
+"""The `glake` command. Each subcommand is a few lines over the library."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from glake import config, library_path
+from glake.errors import GlakeError
+from glake.info import describe
+from glake.platforms import Platform, load_platforms
+
+# `replay` brings the native module, so it is fetched only when it is the one asked for.
+_LAZY = {"replay": ("glake.trace.cli", "Replay allocation traces through allocation policies.")}
+
+
+class _Group(click.Group):
+    """Subcommands of this file, and those of other modules by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_LAZY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LAZY:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(importlib.import_module(_LAZY[cmd_name][0]), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, text) for name, (_, text) in _LAZY.items()]
+        rows += [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GlakeError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="glake")
+def main() -> None:
+    """GPU memory that does not fragment."""
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--allocator", default="1", show_default=True, help="1, or basic: the C plug-in.")
+@click.option("--driver", help="cuda, sim[:preset] or the path of a driver library.")
+@click.option("--policy", help="balanced or compact.")
+@click.option("--limit", help='none, a fraction ("90%") or bytes ("70GiB").')
+@click.option("--trace", help="Record every allocation and free to this path.")
+@click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(
+    allocator: str,
+    driver: str | None,
+    policy: str | None,
+    limit: str | None,
+    trace: str | None,
+    as_module: bool,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
+    """Run SCRIPT with PyTorch's memory in glake; ARGS are the script's own."""
+    given = {
+        "allocator": allocator,
+        "driver": driver,
+        "policy": policy,
+        "limit": limit,
+        "trace": trace,
+    }
+    environment = {**os.environ, **config.variables(given)}
+    config.read(environment)
+    if not as_module and not Path(script).is_file():
+        raise click.ClickException(f"no such script: {script} (a module is run with -m)")
+    command = [sys.executable, *(["-m"] if as_module else []), script, *args]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)
+
+
+@main.command()
+@click.option("--library", is_flag=True, help="Print the path of libglake.so, nothing else.")
+@click.option("--options", is_flag=True, help="List the options, what they take and mean.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--check", is_flag=True, help="Fail unless the driver opens and has a device.")
+def info(library: bool, options: bool, as_json: bool, check: bool) -> None:
+    """Show version, driver, devices and options in force."""
+    if library:
+        click.echo(library_path())
+        return
+    if options:
+        Console().print(_options())
+        return
+    facts = describe()
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        rows = {name.replace("_", " "): value for name, value in facts.items() if name != "options"}
+        for name, value in {**rows, **facts["options"]}.items():
+            click.echo(f"{name:26}{_shown(value)}")
+    if check and not facts["devices"]:
+        reason = facts["driver_error"] or "the driver has no device"
+        raise click.ClickException(f"no GPU: {reason}")
+
+
+def _options() -> Table:
+    table = Table("variable", "default", "takes", "meaning")
+    for option in config.OPTIONS.values():
+        row = (config.PREFIX + option.name, option.default or "-", option.takes, option.meaning)
+        table.add_row(*map(escape, row))
+    return table
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def topo(name: str | None, as_json: bool) -> None:
+    """List the platforms the simulator knows, or the links of platform NAME."""
+    platforms = load_platforms(config.read().sim_platforms)
+    if name is not None and name not in platforms:
+        raise click.ClickException(f"no platform {name!r}: there are {', '.join(platforms)}")
+    if as_json:
+        chosen = platforms if name is None else {name: platforms[name]}
+        click.echo(json.dumps({key: each.as_dict() for key, each in chosen.items()}, indent=2))
+        return
+    Console().print(_presets(platforms) if name is None else _links(platforms[name]))
+
+
+def _presets(platforms: dict[str, Platform]) -> Table:
+    table = Table("platform", "GPUs", "sockets", "links", "fastest link GB/s")
+    for name, platform in platforms.items():
+        fastest = max((edge.gb_per_s for edge in platform.edges), default=0.0)
+        counts = (platform.gpus, platform.sockets, len(platform.edges))
+        table.add_row(name, *map(str, counts), f"{fastest:g}")
+    return table
+
+
+def _links(platform: Platform) -> Table:
+    table = Table("from", "to", "GB/s")
+    for edge in platform.edges:
+        table.add_row(edge.source, edge.target, f"{edge.gb_per_s:g}")
+    return table
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()

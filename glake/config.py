@@ -1,0 +1,249 @@
+"""Every option of glake: one typed table, set by GLAKE_* variables.
+
+`read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
+misspelt one is never silently ignored. The C++ core checks the same names and values for programs
+without Python (glake_options() in csrc/capi.h); tests/unit/test_config.py compares the two.
+"""
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from glake.errors import InvalidOption, UnknownOption
+
+PREFIX = "GLAKE_"
+GRANULE = 2 * 2**20
+T = TypeVar("T")
+Limit = float | int | None
+
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table. `reader` says who acts on it: python, core or simulator."""
+
+    name: str
+    default: str
+    parse: Callable[[str], Any]
+    takes: str
+    meaning: str
+    reader: str
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text)
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("not a number of bytes")
+    value = int(float(match[1]) * _UNITS[match[2]])
+    if value < 1:
+        raise ValueError("not above 0 bytes")
+    return value
+
+
+def parse_limit(text: str) -> Limit:
+    """None ("none"), a fraction of the device in (0, 1] ("0.9", "90%"), or bytes ("70GiB")."""
+    if text == "none":
+        return None
+    percent = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
+    plain = re.fullmatch(r"\d*\.?\d+", text)
+    fraction = float(percent[1]) / 100 if percent else float(text) if plain else 2.0
+    if percent or fraction <= 1:
+        if not 0 < fraction <= 1:
+            raise ValueError("a fraction must be above 0 and at most 1")
+        return fraction
+    size = parse_bytes(text)
+    if size < GRANULE:
+        raise ValueError("less than one granule of 2MiB")
+    return size
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError("not one of them")
+        return text
+
+    return parse
+
+
+_WORDS = {"": "0", "off": "0", "no": "0", "false": "0", "on": "1", "yes": "1", "true": "1"}
+
+
+def _switch(*more: str) -> Callable[[str], str]:
+    """0, 1 (or their usual words) and whatever else is named."""
+    parse = _choice("0", "1", *more)
+    return lambda text: parse(_WORDS.get(text.lower(), text))
+
+
+def _flag(text: str) -> bool:
+    return _switch()(text) == "1"
+
+
+def _integer(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("negative")
+    return value
+
+
+def _budget(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= 1000:
+        raise ValueError("not from 1 to 1000")
+    return value
+
+
+def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    return lambda text: parse(text) if text else None
+
+
+def _driver(text: str) -> str:
+    if text not in ("cuda", "sim") and not re.match(r"sim:.", text) and "/" not in text:
+        raise ValueError("not one of them")
+    return text
+
+
+def _complete_after(text: str) -> int | None:
+    """Ticks, -1 for never, None for "auto"."""
+    if text == "auto":
+        return None
+    value = int(text)
+    if value < -1:
+        raise ValueError("below -1")
+    return value
+
+
+def _option(
+    default: str, parse: Callable[[str], T], takes: str, meaning: str, reader: str = "core"
+) -> T:
+    # The field's static type is the parsed value's; its row of the table is the metadata.
+    row = {"option": (default, parse, takes, meaning, reader)}
+    return dataclasses.field(default=parse(default), metadata=row)
+
+
+_PATH = _optional(str)
+_SIM = "simulator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The options in force. Field `sim_seed` is the variable GLAKE_SIM_SEED."""
+
+    allocator: str = _option(
+        "0", _switch("basic"), "0, 1 or basic",
+        "put PyTorch's memory in glake at `import torch`; basic: through the C plug-in", "python",
+    )  # fmt: skip
+    strict: bool = _option(
+        "0", _flag, "0 or 1",
+        "1: failing to install the allocator is an error; 0: warn and keep PyTorch's own", "python",
+    )  # fmt: skip
+    jit_dir: str | None = _option(
+        "", _PATH, "a directory",
+        "where code compiled against the installed torch is kept (default: the user's cache)",
+        "python",
+    )  # fmt: skip
+    driver: str = _option(
+        "cuda", _driver, "cuda, sim[:preset] or the path of a driver library (with a /)",
+        "the CUDA driver to use; nothing falls back to the simulator",
+    )  # fmt: skip
+    policy: str = _option(
+        "balanced", _choice("balanced", "compact"), "balanced or compact",
+        "balanced grows while the limit has room; compact stitches before it grows",
+    )  # fmt: skip
+    limit: Limit = _option(
+        "none", parse_limit, 'none, a fraction ("0.9", "90%") or bytes ("70GiB")',
+        "most physical memory glake holds on each device",
+    )  # fmt: skip
+    peers: str = _option(
+        "none", _choice("none", "all"), "none or all",
+        "devices that may reach each device's memory from the start",
+    )  # fmt: skip
+    view_budget: float = _option(
+        "8", _budget, "a number from 1 to 1000",
+        "most bytes kept mapped in stitched views, as a multiple of the limit",
+    )  # fmt: skip
+    trace: str | None = _option("", _PATH, "a path", "record every allocation and free there")
+    sim_preset: str | None = _option(
+        "", _PATH, "a name in the platforms file", "platform to simulate", _SIM
+    )
+    sim_platforms: str | None = _option("", _PATH, "a path", "platforms file to use", _SIM)
+    sim_devices: int | None = _option(
+        "", _optional(_integer), "a count", "devices (default: the preset's)", _SIM
+    )
+    sim_memory: int | None = _option(
+        "", _optional(parse_bytes), 'bytes ("1GiB")', "memory of each device", _SIM
+    )
+    sim_phantom: bool = _option(
+        "0", _flag, "0 or 1", "1: keep the books only, no memory behind the mappings", _SIM
+    )
+    sim_seed: int = _option("0", _integer, "a whole number", "seed of the scheduler", _SIM)
+    sim_schedule: str = _option(
+        "lazy", _choice("lazy", "threaded"), "lazy or threaded",
+        "lazy: stream work runs as late as is legal; threaded: a thread per stream", _SIM,
+    )  # fmt: skip
+    sim_machine: str | None = _option(
+        "", _PATH, "a name", "machine that several processes share (default: private)", _SIM
+    )
+    sim_complete_after: int | None = _option(
+        "auto", _complete_after, "auto, -1 (never) or a count of ticks",
+        "when enqueued work is complete, in phantom mode", _SIM,
+    )  # fmt: skip
+    sim_call_us: str | None = _option(
+        "", _PATH, '"cuMemMap=2+1" pairs', "modelled cost of driver calls in microseconds", _SIM
+    )
+    sim_call_delay_us: str | None = _option(
+        "", _PATH, '"cuMemMap=10000" pairs', "real delay of driver calls in microseconds", _SIM
+    )
+
+
+OPTIONS: dict[str, Option] = {
+    field.name.upper(): Option(field.name.upper(), *field.metadata["option"])
+    for field in dataclasses.fields(Config)
+}
+
+
+def lookup(name: str) -> Option:
+    """The row called `name`, with or without GLAKE_, in any case. UnknownOption otherwise."""
+    key = name.upper().removeprefix(PREFIX)
+    if key in OPTIONS:
+        return OPTIONS[key]
+    near = difflib.get_close_matches(key, OPTIONS, n=1)
+    hint = f"did you mean {PREFIX}{near[0]}?" if near else "`glake info` lists the options"
+    raise UnknownOption(f"glake has no option {PREFIX}{key}; {hint}")
+
+
+def parse(name: str, text: str) -> Any:
+    """The value `text` gives option `name`. UnknownOption, InvalidOption."""
+    option = lookup(name)
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        reason = f"{PREFIX}{option.name}={text!r}: {error}; it takes {option.takes}"
+        raise InvalidOption(reason) from None
+
+
+def read(environ: Mapping[str, str] | None = None) -> Config:
+    """The options that the environment's GLAKE_* variables give; defaults for the rest.
+
+    UnknownOption for a variable not in the table, InvalidOption for a value not taken.
+    """
+    environ = os.environ if environ is None else environ
+    names = sorted(name for name in environ if name.startswith(PREFIX))
+    given = {lookup(name).name.lower(): parse(name, environ[name]) for name in names}
+    return Config(**given)
+
+
+def variables(settings: Mapping[str, str | None]) -> dict[str, str]:
+    """The GLAKE_* variables for options given by name; None leaves one out. Checks each value."""
+    found: dict[str, str] = {}
+    for name, text in settings.items():
+        if text is not None:
+            parse(name, text)
+            found[PREFIX + lookup(name).name] = text
+    return found

@@ -1,0 +1,44 @@
+// Remembers where the last large requests were placed, and follows the sequence: a training step asks
+// for the same sizes in the same order as the step before, and repeating its placement exactly is
+// what makes a repeated step free of driver calls. A guess only: the caller checks that the place is
+// free now, and falls back to searching. (The idea of planning from a recorded step is STAlloc's,
+// arXiv 2507.16274; here it is automatic and needs no marks.)
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tickets.h"
+#include "types.h"
+
+namespace glake {
+
+class PlacementHistory {
+ public:
+  PlacementHistory() : ring_(kEntries), index_(kEntries) {}
+
+  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0; `slot`
+  // names the entry for placed().
+  Address expect(Bytes size, StreamId stream, uint64_t* slot);
+  void placed(uint64_t slot, Address ptr) { ring_[slot % kEntries].ptr = ptr; }
+
+ private:
+  static constexpr uint64_t kEntries = 1 << 16;
+  static constexpr uint64_t kContext = 16;  // requests that must agree before a sequence is followed
+  static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;
+  struct Entry {
+    Bytes size = 0;
+    StreamId stream = 0;
+    Address ptr = 0;
+  };
+  static uint64_t key(const Entry& e) { return (e.size / kAlignment) * 64 + e.stream + 1; }
+  static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
+
+  std::vector<Entry> ring_;
+  std::vector<uint64_t> index_;  // hash of a context -> the request that followed it, + 1
+  uint64_t count_ = 0;           // requests ever
+  uint64_t hash_ = 0;            // of the last kContext requests
+  uint64_t cursor_ = 0;          // the request expected next, + 1; 0: following nothing
+};
+
+}  // namespace glake

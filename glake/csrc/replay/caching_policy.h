@@ -1,0 +1,133 @@
+// What the models of PyTorch's caching allocator share: size classes, the pools of free blocks,
+// best fit, splitting, coalescing, and blocks held back until recorded streams are done. How a pool
+// grows and what it can give back differ, and are left to NativePolicy and ExpandablePolicy.
+//
+// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.x, read for its rules; all code here is
+// our own. Known differences: one thread, no CUDA graphs or private pools, options at their
+// defaults, no memory the context itself takes, and the driver hands out addresses in rising order
+// for good.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver_cost.h"
+#include "policy.h"
+
+namespace glake::replay {
+
+constexpr uint64_t kMinBlock = 512;
+constexpr uint64_t kSmallLimit = kMiB;         // the largest request of the small pool
+constexpr uint64_t kSmallSegment = 2 * kMiB;   // what the small pool grows by
+constexpr uint64_t kLargeSegment = 20 * kMiB;  // what mid-size requests share
+constexpr uint64_t kMidSizeLimit = 10 * kMiB;  // from here a request gets a segment to itself
+constexpr uint64_t kLargeRounding = 2 * kMiB;
+
+struct Segment;
+
+// A contiguous run of one segment. Neighbours are linked in address order.
+struct Block {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t stream = 0;
+  bool small = false;
+  bool held = false;     // by the caller
+  bool mapped = true;    // false: address space only (expandable segments)
+  uint32_t pending = 0;  // recorded streams whose work is not known to be complete
+  std::vector<uint32_t> used_by;
+  Block* prev = nullptr;
+  Block* next = nullptr;
+  Segment* segment = nullptr;  // expandable segments only
+
+  bool idle() const { return !held && pending == 0; }
+  bool whole_segment() const { return prev == nullptr && next == nullptr; }
+};
+
+struct BySize {
+  bool operator()(const Block* a, const Block* b) const {
+    if (a->stream != b->stream) return a->stream < b->stream;
+    if (a->bytes != b->bytes) return a->bytes < b->bytes;
+    return a->address < b->address;
+  }
+};
+
+struct ByAddress {
+  bool operator()(const Block* a, const Block* b) const {
+    if (a->stream != b->stream) return a->stream < b->stream;
+    return a->address < b->address;
+  }
+};
+
+struct Pool {
+  bool small;
+  std::set<Block*, BySize> idle;         // mapped and idle
+  std::set<Block*, ByAddress> unmapped;  // expandable segments only
+};
+
+class CachingPolicy : public Policy {
+ public:
+  explicit CachingPolicy(const PolicyConfig& config);
+  uint64_t allocate(uint64_t bytes, uint32_t stream) override;
+  void release(uint64_t block) override;
+  void record_stream(uint64_t block, uint32_t stream) override;
+  void tick() override { ++now_; }
+  uint64_t physical_bytes() const override { return physical_; }
+  DriverCost cost() const override { return book_.total(); }
+  std::string oom_message() const override { return oom_message_; }
+  void check() const override;
+
+ protected:
+  using IdleIterator = std::set<Block*, BySize>::iterator;
+
+  // Which of the stream's idle blocks to take, `first` being the smallest that is large enough.
+  virtual IdleIterator choose(Pool&, IdleIterator first) { return first; }
+  virtual bool should_split(const Pool& pool, uint64_t remaining) const = 0;
+  // An idle block of at least `bytes` in no pool, made with new memory; null when there is none.
+  virtual Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) = 0;
+  // Gives the pool's idle memory back to the driver.
+  virtual void release_idle(Pool& pool) = 0;
+
+  Block* new_block(uint32_t stream, bool small, uint64_t address, uint64_t bytes);
+  void delete_block(Block* block);
+  // Joins `other` into `block` if both are idle and alike in mapping; `block` is in no pool.
+  void merge(Pool& pool, Block* block, Block* other);
+  void wait_for_stream();
+  bool fits(uint64_t more) const { return more <= capacity_ - physical_; }
+
+  const uint64_t capacity_;
+  uint64_t physical_ = 0;
+  CostBook book_;
+
+ private:
+  struct Marker {
+    uint64_t enqueued;
+    Block* block;
+  };
+
+  Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
+  Block* find(Pool& pool, uint32_t stream, uint64_t bytes);
+  Block* carve(Pool& pool, Block* block, uint64_t bytes);
+  void make_idle(Block* block);
+  bool complete(const Marker& marker) const;
+  void retire(const Marker& marker);
+  void process_markers();
+  void synchronize_markers();
+  void release_cached();
+  std::string describe_oom(uint64_t bytes, uint32_t stream) const;
+
+  const int64_t complete_after_;
+  uint64_t now_ = 0;
+  uint64_t held_bytes_ = 0;
+  Pool small_{true, {}, {}};
+  Pool large_{false, {}, {}};
+  std::deque<Block> blocks_;
+  std::vector<Block*> spare_blocks_;
+  std::map<uint32_t, std::deque<Marker>> markers_;  // by recorded stream
+  std::string oom_message_;
+};
+
+}  // namespace glake::replay

@@ -1,0 +1,160 @@
+// Growth, unmapping and search of expandable segments.
+#include "expandable_policy.h"
+
+#include <algorithm>
+
+namespace glake::replay {
+namespace {
+
+constexpr uint64_t kUnlimitedSpan = uint64_t{1} << 46;
+
+// What the block could become if the unmapped stretch after it were mapped.
+uint64_t expandable_bytes(const Block* block) {
+  const Block* next = block->next;
+  return block->bytes + (next != nullptr && !next->mapped ? next->bytes : 0);
+}
+
+bool enough_space(const Block* block, uint64_t bytes) {
+  uint64_t found = 0;
+  for (; block != nullptr && block->idle() && found < bytes; block = block->next) {
+    found += block->bytes;
+  }
+  return found >= bytes;
+}
+
+}  // namespace
+
+bool ExpandablePolicy::should_split(const Pool&, uint64_t remaining) const {
+  return remaining >= kMinBlock;
+}
+
+CachingPolicy::IdleIterator ExpandablePolicy::choose(Pool& pool, IdleIterator first) {
+  IdleIterator chosen = first;
+  for (IdleIterator next = std::next(chosen); next != pool.idle.end(); ++next) {
+    if ((*next)->stream != (*chosen)->stream) break;
+    if (expandable_bytes(*next) >= expandable_bytes(*chosen)) break;
+    chosen = next;
+  }
+  return chosen;
+}
+
+Block* ExpandablePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
+  Block* block = find_space(pool, stream, bytes);
+  if (!block->mapped && !map_front(pool, block, std::min(block->bytes, bytes))) return nullptr;
+  // From here `block` is idle and mapped, followed by unmapped and idle blocks in turn.
+  while (block->bytes < bytes) {
+    Block* next = block->next;
+    if (!map_front(pool, next, std::min(bytes - block->bytes, next->bytes))) return nullptr;
+    block = next;
+  }
+  pool.idle.erase(block);
+  return block;
+}
+
+// The lowest block of a run of unmapped and idle blocks with room for the request.
+Block* ExpandablePolicy::find_space(Pool& pool, uint32_t stream, uint64_t bytes) {
+  Block key;
+  key.stream = stream;
+  for (auto it = pool.unmapped.lower_bound(&key); it != pool.unmapped.end(); ++it) {
+    Block* block = *it;
+    if (block->stream != stream) break;
+    if (block->prev != nullptr && block->prev->idle()) block = block->prev;
+    if (enough_space(block, bytes)) return block;
+  }
+  return reserve_segment(pool, stream, bytes);
+}
+
+Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t bytes) {
+  const uint64_t handle = pool.small ? kSmallSegment : kLargeSegment;
+  // On a device smaller than the request the span must still let the mapping be tried and fail.
+  const uint64_t device = std::min(capacity_, kUnlimitedSpan);
+  const uint64_t span = round_up(std::max(device + device / 8, bytes), handle);
+  segments_.push_back({next_base_, handle, span});
+  next_base_ += round_up(span, kLargeSegment);
+  book_.charge(kReserveCost, span);
+  Block* block = new_block(stream, pool.small, segments_.back().base, span);
+  block->mapped = false;
+  block->segment = &segments_.back();
+  pool.unmapped.insert(block);
+  return block;
+}
+
+// Cuts `block` after `front_bytes` and returns the new block behind it.
+Block* ExpandablePolicy::split_off(Block* block, uint64_t front_bytes) {
+  Block* back = new_block(block->stream, block->small, block->address + front_bytes,
+                          block->bytes - front_bytes);
+  back->segment = block->segment;
+  back->mapped = block->mapped;
+  back->prev = block;
+  back->next = block->next;
+  if (back->next != nullptr) back->next->prev = back;
+  block->next = back;
+  block->bytes = front_bytes;
+  return back;
+}
+
+// Maps new handles at the front of an unmapped block and makes it idle. Handles are created one by
+// one, and those created before a refusal are paid for and released.
+bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
+  const uint64_t handle = block->segment->handle_bytes;
+  const uint64_t mapped = round_up(bytes, handle);
+  const uint64_t wanted = mapped / handle;
+  const uint64_t created = std::min(wanted, (capacity_ - physical_) / handle);
+  for (uint64_t i = 0; i < created; ++i) book_.charge(kCreateCost, handle);
+  if (created < wanted) {
+    book_.charge(kCreateCost, handle);  // the one refused
+    for (uint64_t i = 0; i < created; ++i) book_.charge(kReleaseCost, handle);
+    return false;
+  }
+  for (uint64_t i = 0; i < wanted; ++i) book_.charge(kMapCost, handle);
+  book_.charge(kSetAccessCost, mapped);
+  physical_ += mapped;
+  pool.unmapped.erase(block);
+  if (mapped < block->bytes) pool.unmapped.insert(split_off(block, mapped));
+  block->mapped = true;
+  merge(pool, block, block->prev);
+  merge(pool, block, block->next);
+  pool.idle.insert(block);
+  return true;
+}
+
+void ExpandablePolicy::release_idle(Pool& pool) {
+  const std::vector<Block*> idle(pool.idle.begin(), pool.idle.end());
+  for (Block* block : idle) {
+    Block* unmapped = unmap(pool, block);
+    if (unmapped == nullptr || !unmapped->whole_segment()) continue;
+    // Nothing of the segment is mapped any more: its address space goes back too.
+    pool.unmapped.erase(unmapped);
+    segments_.remove_if([&](const Segment& each) { return &each == unmapped->segment; });
+    delete_block(unmapped);
+  }
+}
+
+// Unmaps the handles that lie wholly inside an idle block; the unmapped stretch they join, or null.
+Block* ExpandablePolicy::unmap(Pool& pool, Block* block) {
+  const uint64_t handle = block->segment->handle_bytes;
+  const uint64_t base = block->segment->base;
+  const uint64_t begin = base + round_up(block->address - base, handle);
+  const uint64_t end = base + (block->address + block->bytes - base) / handle * handle;
+  if (begin >= end) return nullptr;
+  wait_for_stream();
+  for (uint64_t at = begin; at < end; at += handle) {
+    book_.charge(kUnmapCost, handle);
+    book_.charge(kReleaseCost, handle);
+  }
+  physical_ -= end - begin;
+  pool.idle.erase(block);
+  if (begin > block->address) {
+    Block* middle = split_off(block, begin - block->address);
+    pool.idle.insert(block);
+    block = middle;
+  }
+  if (block->address + block->bytes > end) pool.idle.insert(split_off(block, end - block->address));
+  block->mapped = false;
+  merge(pool, block, block->prev);
+  merge(pool, block, block->next);
+  pool.unmapped.insert(block);
+  return block;
+}
+
+}  // namespace glake::replay

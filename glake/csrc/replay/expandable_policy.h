@@ -1,0 +1,46 @@
+// `expandable`: a model of PyTorch's caching allocator with expandable_segments:True. Each (pool,
+// stream) has one long stretch of address space that grows by handles of 2 MiB (small pool) or
+// 20 MiB (large pool) at the lowest address where the request fits; pages that are wholly idle are
+// unmapped and released only when an allocation fails.
+//
+// Source and known differences: caching_policy.h. Also modelled: address space of 9/8 of the
+// device, a further segment when it is used up, blocks that can expand being preferred last, a
+// failed growth that leaves what it had mapped. Prices: one create, map, unmap and release per
+// handle, one set-access per contiguous mapping. The host wait before each unmapped run is counted
+// as a wait unless work completes at once. On a device without limit a segment spans 64 TiB.
+#pragma once
+
+#include <list>
+
+#include "caching_policy.h"
+
+namespace glake::replay {
+
+struct Segment {
+  uint64_t base;
+  uint64_t handle_bytes;
+  uint64_t span;
+};
+
+class ExpandablePolicy : public CachingPolicy {
+ public:
+  explicit ExpandablePolicy(const PolicyConfig& config) : CachingPolicy(config) {}
+
+ protected:
+  IdleIterator choose(Pool& pool, IdleIterator first) override;
+  bool should_split(const Pool& pool, uint64_t remaining) const override;
+  Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) override;
+  void release_idle(Pool& pool) override;
+
+ private:
+  Block* find_space(Pool& pool, uint32_t stream, uint64_t bytes);
+  Block* reserve_segment(Pool& pool, uint32_t stream, uint64_t bytes);
+  bool map_front(Pool& pool, Block* block, uint64_t bytes);
+  Block* split_off(Block* block, uint64_t front_bytes);
+  Block* unmap(Pool& pool, Block* block);
+
+  std::list<Segment> segments_;
+  uint64_t next_base_ = kLargeSegment;
+};
+
+}  // namespace glake::replay

@@ -1,0 +1,179 @@
+// The adaptor from the replay's policy interface to the core's C interface.
+#include "glake_policy.h"
+
+#include <algorithm>
+#include <array>
+
+#include "../capi.h"
+#include "driver_cost.h"
+#include "sim_driver.h"
+
+namespace glake::replay {
+namespace {
+
+constexpr int kDevice = 0;
+constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
+// What "unlimited" means to a simulated device: far above any trace, small enough for its tables.
+constexpr uint64_t kUnlimitedMemory = uint64_t{1} << 40;
+
+constexpr std::array<const char*, 6> kMemoryCalls = {
+    "cuMemAddressReserve", "cuMemCreate", "cuMemMap",
+    "cuMemSetAccess",      "cuMemUnmap",  "cuMemRelease"};
+constexpr std::array<const char*, 4> kWaitCalls = {"cuStreamWaitEvent", "cuEventSynchronize",
+                                                   "cuStreamSynchronize", "cuCtxSynchronize"};
+
+std::string last_error() {
+  std::string text(4096, '\0');
+  glake_last_error(text.data(), text.size());
+  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
+  return text;
+}
+
+// The option's present value, out of glake_options' JSON (names and values are quoted strings).
+std::string option_value(const std::string& key) {
+  std::string json(glake_options(nullptr, 0) + 1, '\0');
+  glake_options(json.data(), json.size());
+  const std::string field = "\"value\": \"";
+  size_t at = json.find("\"name\": \"" + key + "\"");
+  if (at != std::string::npos) at = json.find(field, at);
+  if (at == std::string::npos) throw ReplayError("glake has no option " + key);
+  std::string value;
+  for (at += field.size(); at < json.size() && json[at] != '"'; ++at) {
+    if (json[at] == '\\') ++at;
+    value += json[at];
+  }
+  return value;
+}
+
+void require_core(int status, const std::string& what) {
+  if (status != GLAKE_OK) throw ReplayError("glake: " + what + ": " + last_error());
+}
+
+void require_driver(int result, const std::string& what) {
+  if (result != 0) throw ReplayError("simulator: " + what + ": CUresult " + std::to_string(result));
+}
+
+}  // namespace
+
+GlakePolicy::GlakePolicy(const char* mode, const PolicyConfig& config) {
+  driver_ = std::make_unique<SimDriver>(config.driver_path);
+  require_core(glake_shutdown(), "a replay needs the allocator of this process to be idle");
+  try {
+    start(mode, config);
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+GlakePolicy::~GlakePolicy() { stop(); }
+
+void GlakePolicy::start(const char* mode, const PolicyConfig& config) {
+  const uint64_t memory = config.capacity == kUnlimited ? kUnlimitedMemory : config.capacity;
+  const auto set = [this](const char* key, const std::string& value) {
+    require_driver(driver_->configure(key, value.c_str()), std::string(key) + "=" + value);
+  };
+  require_driver(driver_->reset(), "reset");
+  set("phantom", "1");
+  set("devices", "1");
+  // Physical memory comes in granules; a part of one holds nothing.
+  set("memory", std::to_string(memory / kGranule * kGranule));
+  set("complete_after", std::to_string(config.complete_after));
+  set_option("driver", driver_->path);
+  set_option("policy", mode);
+  set_option("limit", "none");
+  set_option("trace", "");
+  if (glake_device_count() <= kDevice) throw ReplayError("glake: no device: " + last_error());
+  require_driver(driver_->init(0), "cuInit");
+  require_driver(driver_->retain_context(&context_, kDevice), "cuDevicePrimaryCtxRetain");
+  require_driver(driver_->set_context(context_), "cuCtxSetCurrent");
+}
+
+// Sets an option for the life of the replay.
+void GlakePolicy::set_option(const char* key, const std::string& value) {
+  saved_options_.emplace_back(key, option_value(key));
+  require_core(glake_configure(key, value.c_str()), std::string("option ") + key);
+}
+
+// Errors are ignored: this also runs after a failure, and the next start() refuses what is wrong.
+void GlakePolicy::stop() {
+  glake_shutdown();
+  for (const auto& [stream, handle] : streams_) driver_->destroy_stream(handle);
+  streams_.clear();
+  if (context_ != nullptr) {
+    driver_->set_context(nullptr);
+    driver_->release_context(kDevice);
+    context_ = nullptr;
+  }
+  for (const auto& [key, value] : saved_options_) glake_configure(key.c_str(), value.c_str());
+  saved_options_.clear();
+  driver_->reset();
+}
+
+void* GlakePolicy::stream_of(uint32_t stream) {
+  if (stream == 0) return nullptr;
+  for (const auto& [number, handle] : streams_) {
+    if (number == stream) return handle;
+  }
+  void* handle = nullptr;
+  require_driver(driver_->create_stream(&handle, kNonBlockingStream), "cuStreamCreate");
+  streams_.emplace_back(stream, handle);
+  return handle;
+}
+
+uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
+  void* block = glake_malloc(bytes, kDevice, stream_of(stream));
+  if (block != nullptr) return reinterpret_cast<uintptr_t>(block);
+  oom_message_ = last_error();
+  if (glake_last_error(nullptr, 0) != GLAKE_OUT_OF_MEMORY) {
+    throw ReplayError("glake: allocation of " + std::to_string(bytes) + " bytes: " + oom_message_);
+  }
+  return 0;
+}
+
+void GlakePolicy::release(uint64_t block) {
+  require_core(glake_free(reinterpret_cast<void*>(static_cast<uintptr_t>(block))), "free");
+}
+
+void GlakePolicy::record_stream(uint64_t block, uint32_t stream) {
+  require_core(glake_record_stream(reinterpret_cast<void*>(static_cast<uintptr_t>(block)),
+                                   stream_of(stream)),
+               "record_stream");
+}
+
+void GlakePolicy::tick() { driver_->tick(1); }
+
+// Asked after every event, so the driver is asked only when memory has come or gone.
+uint64_t GlakePolicy::physical_bytes() const {
+  const int64_t calls = driver_->calls("cuMemCreate") + driver_->calls("cuMemRelease");
+  if (calls != seen_calls_) {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    require_driver(driver_->memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+    physical_ = total_bytes - free_bytes;
+    seen_calls_ = calls;
+  }
+  return physical_;
+}
+
+DriverCost GlakePolicy::cost() const {
+  DriverCost cost;
+  for (const char* symbol : kMemoryCalls) {
+    cost.calls += static_cast<uint64_t>(driver_->calls(symbol));
+    cost.micros += driver_->cost_us(symbol);
+  }
+  for (const char* symbol : kWaitCalls) {
+    cost.stream_waits += static_cast<uint64_t>(driver_->calls(symbol));
+  }
+  return cost;
+}
+
+void GlakePolicy::check() const {
+  require_core(glake_check(kDevice), "check of the books");
+  std::string text(4096, '\0');
+  const size_t length = driver_->violations(text.data(), text.size(), 0);
+  text.resize(std::min(length, text.size() - 1));
+  if (text.find('{') != std::string::npos) throw ReplayError("driver misused: " + text);
+}
+
+}  // namespace glake::replay

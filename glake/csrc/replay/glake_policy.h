@@ -1,0 +1,54 @@
+// `glake` and `compact`: the real allocator core, through its C interface, over simcuda in phantom
+// mode (books without memory), so that what is replayed is the code that runs on a GPU.
+//
+// The core and the simulator are one per process. An instance shuts both down, starts them on a
+// device of the wanted capacity, and shuts them down and puts the options back when destroyed; it
+// is refused while the process holds glake blocks. Streams of the trace other than 0 are real
+// streams of the driver.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policy.h"
+
+namespace glake::replay {
+
+struct SimDriver;
+
+class GlakePolicy : public Policy {
+ public:
+  // `mode` is the core's option `policy`. Throws ReplayError if the core or the simulator refuses.
+  GlakePolicy(const char* mode, const PolicyConfig& config);
+  ~GlakePolicy() override;
+  GlakePolicy(const GlakePolicy&) = delete;
+  GlakePolicy& operator=(const GlakePolicy&) = delete;
+
+  uint64_t allocate(uint64_t bytes, uint32_t stream) override;
+  void release(uint64_t block) override;
+  void record_stream(uint64_t block, uint32_t stream) override;
+  void tick() override;
+  uint64_t physical_bytes() const override;
+  DriverCost cost() const override;
+  std::string oom_message() const override { return oom_message_; }
+  // The core's own check, and no violation on the simulator's ledger.
+  void check() const override;
+
+ private:
+  void start(const char* mode, const PolicyConfig& config);
+  void stop();
+  void set_option(const char* key, const std::string& value);
+  void* stream_of(uint32_t stream);
+
+  std::unique_ptr<SimDriver> driver_;
+  void* context_ = nullptr;
+  std::vector<std::pair<uint32_t, void*>> streams_;
+  std::vector<std::pair<std::string, std::string>> saved_options_;
+  mutable int64_t seen_calls_ = -1;
+  mutable uint64_t physical_ = 0;
+  std::string oom_message_;
+};
+
+}  // namespace glake::replay

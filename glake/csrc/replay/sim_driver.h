@@ -1,0 +1,47 @@
+// The few entry points of simcuda that a replay needs beside the core's own use of it, resolved
+// from the library the core is told to use.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "policy.h"
+
+namespace glake::replay {
+
+struct SimDriver {
+  explicit SimDriver(const std::string& path);
+
+  int (*configure)(const char* key, const char* value);
+  int (*reset)();
+  int64_t (*calls)(const char* symbol);
+  double (*cost_us)(const char* symbol);
+  void (*tick)(uint64_t ticks);
+  size_t (*violations)(char* json, size_t capacity, int clear);
+  int (*init)(unsigned flags);
+  int (*retain_context)(void** context, int device);
+  int (*release_context)(int device);
+  int (*set_context)(void* context);
+  int (*create_stream)(void** stream, unsigned flags);
+  int (*destroy_stream)(void* stream);
+  int (*memory_info)(size_t* free_bytes, size_t* total_bytes);
+
+  // "" stands for the simulator beside the core's own library.
+  static std::string locate(const std::string& path);
+  const std::string path;
+
+ private:
+  struct Close {
+    void operator()(void* library) const { dlclose(library); }
+  };
+  template <typename Function>
+  void resolve(Function*& function, const char* symbol);
+
+  std::unique_ptr<void, Close> library_;
+};
+
+}  // namespace glake::replay

@@ -1,0 +1,39 @@
+// Virtual addresses and the kernel mappings behind them. Real: mmap over the machine's memory
+// file. Phantom: addresses only, from a space of simcuda's own.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "types.h"
+
+namespace simcuda {
+
+class Backing {
+ public:
+  void start(bool phantom, int memory_fd, int64_t max_maps);
+  bool phantom() const { return phantom_; }
+
+  CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
+  void release(CUdeviceptr address, size_t bytes);
+  // None of these fails for want of kernel mappings: ask room_for first.
+  CUresult map(CUdeviceptr address, size_t bytes, uint64_t offset);
+  CUresult unmap(CUdeviceptr address, size_t bytes);
+  CUresult protect(CUdeviceptr address, size_t bytes, bool read, bool write);
+
+  // Kernel mappings this process may still add before the headroom kept for undoing is touched.
+  CUresult room_for(int64_t maps) const;
+  void count_maps(int64_t change) { maps_ += change; }
+  int64_t maps() const { return maps_; }
+
+ private:
+  CUresult reserve_phantom(size_t bytes, size_t alignment, CUdeviceptr* address);
+
+  bool phantom_ = false;
+  int memory_fd_ = -1;
+  int64_t maps_ = 0, max_maps_ = 0, limit_ = 0;
+  std::map<CUdeviceptr, size_t> free_;              // phantom: free ranges by address
+  std::set<std::pair<size_t, CUdeviceptr>> sizes_;  // and by size
+};
+
+}  // namespace simcuda

@@ -1,0 +1,76 @@
+// Contexts and each thread's stack of current ones.
+#include "context.h"
+
+#include <atomic>
+
+namespace simcuda {
+namespace {
+
+struct Current {
+  uint64_t epoch = 0;  // of the driver the stack belongs to
+  std::vector<uint64_t> stack;
+};
+
+thread_local Current current_;
+std::atomic<uint64_t> epochs{0};
+
+std::vector<uint64_t>& stack_of(uint64_t epoch) {
+  if (current_.epoch != epoch) {
+    current_.epoch = epoch;
+    current_.stack.clear();
+  }
+  return current_.stack;
+}
+
+}  // namespace
+
+CUresult no_context() {
+  return fail(CUDA_ERROR_INVALID_CONTEXT, "the calling thread has no current context");
+}
+
+void Contexts::start(int devices) {
+  epoch_ = ++epochs;
+  for (int device = 0; device < devices; ++device) {
+    primary_.push_back(create(device, 0));
+    Context* context = find(primary_.back());
+    context->primary = true;
+    context->refs = 0;
+  }
+}
+
+uint64_t Contexts::create(int device, unsigned flags) {
+  Context context;
+  context.device = device;
+  context.flags = flags;
+  context.refs = 1;
+  const uint64_t id = table_.add(context);
+  find(id)->id = id;
+  return id;
+}
+
+void Contexts::destroy(uint64_t id) { table_.remove(id); }
+
+Context* Contexts::current() {
+  const std::vector<uint64_t>& stack = stack_of(epoch_);
+  if (stack.empty()) return nullptr;
+  Context* context = find(stack.back());
+  return context != nullptr && context->refs > 0 ? context : nullptr;
+}
+
+void Contexts::push(uint64_t id) { stack_of(epoch_).push_back(id); }
+
+uint64_t Contexts::pop() {
+  std::vector<uint64_t>& stack = stack_of(epoch_);
+  if (stack.empty()) return 0;
+  const uint64_t id = stack.back();
+  stack.pop_back();
+  return id;
+}
+
+void Contexts::set(uint64_t id) {
+  std::vector<uint64_t>& stack = stack_of(epoch_);
+  if (!stack.empty()) stack.pop_back();
+  if (id != 0) stack.push_back(id);
+}
+
+}  // namespace simcuda

@@ -1,0 +1,41 @@
+// Contexts and each thread's stack of current ones.
+#pragma once
+
+#include "types.h"
+
+namespace simcuda {
+
+struct Context {
+  int device = -1;
+  bool primary = false;
+  uint32_t refs = 0;  // primary: retains; 0 is inactive
+  unsigned flags = 0;
+  uint32_t peers = 0;  // devices this context may reach
+  uint64_t id = 0;     // its handle
+  uint64_t synced = 0;  // phantom: work up to this sequence number has been waited for
+};
+
+class Contexts {
+ public:
+  void start(int devices);
+  Context* primary(int device) { return find(primary_[static_cast<size_t>(device)]); }
+  Context* find(uint64_t id) { return table_.find(id); }
+  Context* find(CUcontext handle) { return find(reinterpret_cast<uint64_t>(handle)); }
+  uint64_t create(int device, unsigned flags);
+  void destroy(uint64_t id);
+  // The calling thread's.
+  Context* current();
+  void push(uint64_t id);
+  uint64_t pop();  // 0: nothing there
+  void set(uint64_t id);
+
+ private:
+  Slots<Context, 2> table_;
+  std::vector<uint64_t> primary_;
+  uint64_t epoch_ = 0;
+};
+
+inline CUcontext as_context(uint64_t id) { return reinterpret_cast<CUcontext>(id); }
+CUresult no_context();
+
+}  // namespace simcuda

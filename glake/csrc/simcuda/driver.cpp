@@ -1,0 +1,97 @@
+// Starts and ends the driver; error names and the calling thread's last message.
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+namespace simcuda {
+namespace {
+
+thread_local std::string message_;
+std::mutex start_mutex;
+
+void mark_child() { forked.store(true); }
+
+}  // namespace
+
+std::atomic<Driver*> running{nullptr};
+std::atomic<bool> forked{false};
+
+CUresult fail(CUresult code, std::string text) {
+  message_ = std::move(text);
+  return code;
+}
+
+const std::string& last_message() { return message_; }
+
+CUresult not_initialized() {
+  if (forked) {
+    return fail(CUDA_ERROR_NOT_INITIALIZED,
+                "this process is a forked child: CUDA does not survive fork");
+  }
+  return fail(CUDA_ERROR_NOT_INITIALIZED, "cuInit has not been called");
+}
+
+Given& given_options() {
+  static Given* given = new Given;
+  return *given;
+}
+
+CUresult initialize() {
+  std::lock_guard<std::mutex> lock(start_mutex);
+  if (running != nullptr) return CUDA_SUCCESS;
+  std::unique_ptr<Driver> driver;
+  const CUresult result = Driver::start(given_options(), &driver);
+  if (result != CUDA_SUCCESS) return result;
+  static const int registered = pthread_atfork(nullptr, nullptr, mark_child);
+  if (registered != 0) return fail(CUDA_ERROR_OPERATING_SYSTEM, "pthread_atfork");
+  running = driver.release();
+  return CUDA_SUCCESS;
+}
+
+int configure(const std::string& key, const std::string& value) {
+  std::lock_guard<std::mutex> lock(start_mutex);
+  std::string why;
+  bool ok = true;
+  if (is_live_option(key)) {
+    ok = set_live_option(key, value, &why);
+  } else if (running != nullptr && is_option(key)) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "option " + key + " must be set before cuInit");
+  } else {
+    Options checked;
+    ok = set_option(&checked, key, value, &why);
+  }
+  if (!ok) return fail(CUDA_ERROR_INVALID_VALUE, why);
+  given_options()[key] = value;
+  return CUDA_SUCCESS;
+}
+
+void reset() {
+  std::lock_guard<std::mutex> lock(start_mutex);
+  delete running.exchange(nullptr);
+  given_options().clear();
+  complete_after() = kAuto;
+  books().reset();
+}
+
+CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
+  std::unique_ptr<Driver> made(new Driver);
+  std::string why;
+  if (!load_options(&made->options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
+  Options& options = made->options;
+  if (options.memory == 0) options.memory = uint64_t{options.phantom ? 80u : 1u} << 30;
+  made->devices = options.devices != 0 ? options.devices : 8;
+  CUresult result = Machine::open(options, made->devices, &made->machine);
+  if (result == CUDA_SUCCESS) {
+    result = made->memory.start(made->machine.get(), options.phantom, made->devices,
+                                options.max_maps);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  made->contexts.start(made->devices);
+  *driver = std::move(made);
+  return CUDA_SUCCESS;
+}
+
+Driver::~Driver() = default;
+
+}  // namespace simcuda

@@ -1,0 +1,161 @@
+// Primary and created contexts, and the calling thread's current one.
+#include "driver.h"
+#include "prototypes.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+namespace {
+
+template <class Body>
+CUresult on_primary(Symbol symbol, CUdevice device, Body&& body) {
+  return locked(symbol, 0, [&](Driver& driver) -> CUresult {
+    if (device < 0 || device >= driver.devices) {
+      return fail(CUDA_ERROR_INVALID_DEVICE, "no such device");
+    }
+    return body(driver, *driver.contexts.primary(device));
+  });
+}
+
+CUresult bad_context() { return fail(CUDA_ERROR_INVALID_CONTEXT, "not a live context"); }
+
+Context* live(Driver& driver, CUcontext handle) {
+  Context* context = driver.contexts.find(handle);
+  return context != nullptr && context->refs > 0 ? context : nullptr;
+}
+
+}  // namespace
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
+  return on_primary(CALL(cuDevicePrimaryCtxRetain), device,
+                    [&](Driver&, Context& context) -> CUresult {
+                      if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      ++context.refs;
+                      *result = as_context(context.id);
+                      return CUDA_SUCCESS;
+                    });
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return on_primary(CALL(cuDevicePrimaryCtxRelease), device,
+                    [&](Driver&, Context& context) -> CUresult {
+                      if (context.refs == 0) return bad_context();
+                      if (--context.refs == 0) context.peers = 0;
+                      return CUDA_SUCCESS;
+                    });
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  return on_primary(CALL(cuDevicePrimaryCtxGetState), device,
+                    [&](Driver&, Context& context) -> CUresult {
+                      if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      *flags = context.flags;
+                      *active = context.refs > 0;
+                      return CUDA_SUCCESS;
+                    });
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
+  return on_primary(CALL(cuDevicePrimaryCtxSetFlags), device, [&](Driver&, Context& context) {
+    context.flags = flags;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) {
+  return on_primary(CALL(cuCtxCreate), device, [&](Driver& driver, Context&) -> CUresult {
+    if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t id = driver.contexts.create(device, flags);
+    driver.contexts.push(id);
+    *result = as_context(id);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxDestroy(CUcontext handle) {
+  return locked(CALL(cuCtxDestroy), 0, [&](Driver& driver) -> CUresult {
+    Context* context = live(driver, handle);
+    if (context == nullptr || context->primary) return bad_context();
+    if (driver.contexts.current() == context) driver.contexts.pop();
+    driver.contexts.destroy(context->id);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxPushCurrent(CUcontext handle) {
+  return locked(CALL(cuCtxPushCurrent), 0, [&](Driver& driver) -> CUresult {
+    Context* context = live(driver, handle);
+    if (context == nullptr) return bad_context();
+    driver.contexts.push(context->id);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxPopCurrent(CUcontext* result) {
+  return locked(CALL(cuCtxPopCurrent), 0, [&](Driver& driver) -> CUresult {
+    const uint64_t id = driver.contexts.pop();
+    if (id == 0) return no_context();
+    if (result != nullptr) *result = as_context(id);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle) {
+  return locked(CALL(cuCtxSetCurrent), 0, [&](Driver& driver) -> CUresult {
+    if (handle != nullptr && live(driver, handle) == nullptr) return bad_context();
+    driver.contexts.set(reinterpret_cast<uint64_t>(handle));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetCurrent(CUcontext* result) {
+  return locked(CALL(cuCtxGetCurrent), 0, [&](Driver& driver) -> CUresult {
+    if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Context* context = driver.contexts.current();
+    *result = context == nullptr ? nullptr : as_context(context->id);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+  return in_context(CALL(cuCtxGetDevice), 0, [&](Driver&, Context& context) -> CUresult {
+    if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *device = context.device;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetFlags(unsigned int* flags) {
+  return in_context(CALL(cuCtxGetFlags), 0, [&](Driver&, Context& context) -> CUresult {
+    if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *flags = context.flags;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  return locked(CALL(cuCtxGetId), 0, [&](Driver& driver) -> CUresult {
+    const Context* context = handle == nullptr ? driver.contexts.current() : live(driver, handle);
+    if (context == nullptr) return bad_context();
+    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *id = context->id;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+  return locked(CALL(cuCtxGetApiVersion), 0, [&](Driver& driver) -> CUresult {
+    const Context* context = handle == nullptr ? driver.contexts.current() : live(driver, handle);
+    if (context == nullptr) return bad_context();
+    if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *version = 3020;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return in_context(CALL(cuCtxGetStreamPriorityRange), 0, [&](Driver&, Context&) {
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = -5;
+    return CUDA_SUCCESS;
+  });
+}

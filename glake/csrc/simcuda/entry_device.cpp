@@ -1,0 +1,159 @@
+// Initialisation, versions, devices and their attributes.
+#include <cstdio>
+#include <cstring>
+
+#include "driver.h"
+#include "prototypes.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+namespace {
+
+CUresult no_device() { return fail(CUDA_ERROR_INVALID_DEVICE, "no such device"); }
+
+template <class Body>
+CUresult on_device(Symbol symbol, CUdevice device, const void* out, Body&& body) {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    if (out == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "no place for the result");
+    if (device < 0 || device >= driver.devices) return no_device();
+    return body(driver);
+  });
+}
+
+// What a Hopper GPU answers, where somebody above is known to ask; 0 for the rest.
+int attribute(CUdevice_attribute which, CUdevice device) {
+  switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return 9;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+      return 1024;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return 132;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      return 3;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      return device + 1;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+    case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:
+      return 512;
+    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
+      return 1;
+    default:
+      return 0;  // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, memory pools, managed memory...
+  }
+}
+
+void bus_id(char* text, size_t size, CUdevice device) {
+  std::snprintf(text, size, "0000:%02X:00.0", (device + 1) & 0xff);
+}
+
+}  // namespace
+
+CUresult cuInit(unsigned int flags) {
+  if (forked) return not_initialized();
+  const CUresult told = books().enter(CALL(cuInit), 0);
+  if (told != CUDA_SUCCESS) return told;
+  if (flags != 0) return fail(CUDA_ERROR_INVALID_VALUE, "cuInit: flags must be 0");
+  try {
+    return initialize();
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+}
+
+CUresult cuDriverGetVersion(int* version) {
+  const CUresult told = books().enter(CALL(cuDriverGetVersion), 0);
+  if (told != CUDA_SUCCESS) return told;
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = kDriverVersion;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  return on_device(CALL(cuDeviceGet), ordinal, device, [&](Driver&) {
+    *device = ordinal;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  return call(CALL(cuDeviceGetCount), 0, [&](Driver& driver) -> CUresult {
+    if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *count = driver.devices;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  return on_device(CALL(cuDeviceGetName), device, name, [&](Driver& driver) -> CUresult {
+    if (length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    std::snprintf(name, static_cast<size_t>(length), "simcuda (%s)",
+                  driver.options.preset.c_str());
+    return CUDA_SUCCESS;
+  });
+}
+
+SIMCUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  return on_device(CALL(cuDeviceGetUuid), device, uuid, [&](Driver&) {
+    std::memset(uuid->bytes, 0, sizeof uuid->bytes);
+    std::memcpy(uuid->bytes, "glake-simcuda", 13);
+    uuid->bytes[15] = static_cast<char>(device);
+    return CUDA_SUCCESS;
+  });
+}
+
+SIMCUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return cuDeviceGetUuid_v2(uuid, device);
+}
+
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  return on_device(CALL(cuDeviceTotalMem), device, bytes, [&](Driver& driver) {
+    *bytes = driver.machine->capacity();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
+  return on_device(CALL(cuDeviceGetAttribute), device, value, [&](Driver&) -> CUresult {
+    if (which < CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK || which >= CU_DEVICE_ATTRIBUTE_MAX) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "no such device attribute");
+    }
+    *value = attribute(which, device);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+  return on_device(CALL(cuDeviceGetPCIBusId), device, text, [&](Driver&) -> CUresult {
+    if (length < 13) return fail(CUDA_ERROR_INVALID_VALUE, "a bus id takes 13 characters");
+    bus_id(text, static_cast<size_t>(length), device);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+  return call(CALL(cuDeviceGetByPCIBusId), 0, [&](Driver& driver) -> CUresult {
+    if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < driver.devices; ++i) {
+      char known[16];
+      bus_id(known, sizeof known, i);
+      if (strcasecmp(known, text) != 0 && strcasecmp(known + 5, text) != 0) continue;
+      *device = i;
+      return CUDA_SUCCESS;
+    }
+    return no_device();
+  });
+}

@@ -1,0 +1,122 @@
+// The virtual memory management calls.
+#include "driver.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
+                                       CUmemAllocationGranularity_flags option) {
+  return call(CALL(cuMemGetAllocationGranularity), 0, [&](Driver& driver) -> CUresult {
+    if (granularity == nullptr || prop == nullptr ||
+        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+         option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemGetAllocationGranularity");
+    }
+    if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        (prop->location.id < 0 || prop->location.id >= driver.devices)) {
+      return fail(CUDA_ERROR_INVALID_DEVICE, "no such device");
+    }
+    *granularity = kGranule;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+  return in_context(CALL(cuMemAddressReserve), 0, [&](Driver& driver, Context&) -> CUresult {
+    if (ptr == nullptr || flags != 0) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemAddressReserve: ptr or flags");
+    }
+    return driver.memory.reserve(size, alignment, addr, ptr);
+  });
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  return in_context(CALL(cuMemAddressFree), 0, [&](Driver& driver, Context&) {
+    return driver.memory.free_range(ptr, size);
+  });
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
+  return in_context(CALL(cuMemCreate), pages_of(size), [&](Driver& driver, Context&) -> CUresult {
+    if (handle == nullptr || prop == nullptr || flags != 0) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: handle, prop or flags");
+    }
+    uint64_t id = 0;
+    const CUresult result = driver.memory.create(size, *prop, &id);
+    if (result == CUDA_SUCCESS) *handle = id;
+    return result;
+  });
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return in_context(CALL(cuMemRelease), 0, [&](Driver& driver, Context&) {
+    return driver.memory.release(handle);
+  });
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  return in_context(CALL(cuMemMap), pages_of(size), [&](Driver& driver, Context&) -> CUresult {
+    if (flags != 0) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemMap: flags must be 0");
+    return driver.memory.map(ptr, size, offset, handle);
+  });
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  return in_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver, Context&) {
+    return driver.memory.unmap(ptr, size);
+  });
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  return in_context(CALL(cuMemSetAccess), pages_of(size),
+                    [&](Driver& driver, Context&) -> CUresult {
+                      if (desc == nullptr || count == 0) {
+                        return fail(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: no descriptors");
+                      }
+                      return driver.memory.set_access(ptr, size, desc, count);
+                    });
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                        CUdeviceptr ptr) {
+  return in_context(CALL(cuMemGetAccess), 0, [&](Driver& driver, Context&) -> CUresult {
+    if (flags == nullptr || location == nullptr ||
+        location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemGetAccess: flags or location");
+    }
+    return driver.memory.get_access(ptr, location->id, flags);
+  });
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  return in_context(CALL(cuMemRetainAllocationHandle), 0,
+                    [&](Driver& driver, Context&) -> CUresult {
+                      if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      uint64_t id = 0;
+                      const CUresult result =
+                          driver.memory.retain(reinterpret_cast<CUdeviceptr>(addr), &id);
+                      if (result == CUDA_SUCCESS) *handle = id;
+                      return result;
+                    });
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
+  return in_context(CALL(cuMemGetAllocationPropertiesFromHandle), 0,
+                    [&](Driver& driver, Context&) -> CUresult {
+                      if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      return driver.memory.properties(handle, prop);
+                    });
+}
+
+CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  return in_context(CALL(cuMemGetInfo), 0, [&](Driver& driver, Context& context) -> CUresult {
+    if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *total = driver.machine->capacity();
+    *free = *total - driver.machine->used(context.device);
+    return CUDA_SUCCESS;
+  });
+}

@@ -1,0 +1,159 @@
+// Parses and checks simcuda's options.
+#include "options.h"
+
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "books.h"
+#include "types.h"
+
+extern char** environ;
+
+namespace simcuda {
+namespace {
+
+bool parse_integer(const std::string& text, int64_t low, int64_t high, int64_t* value) {
+  errno = 0;
+  char* end = nullptr;
+  const long long parsed = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || *end != 0 || errno != 0 || parsed < low || parsed > high) return false;
+  *value = parsed;
+  return true;
+}
+
+bool parse_bytes(const std::string& text, uint64_t* bytes) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  double scale = 0;
+  if (unit.empty() || unit == "B") scale = 1;
+  if (unit == "KiB") scale = 1024.0;
+  if (unit == "MiB") scale = 1024.0 * 1024;
+  if (unit == "GiB") scale = 1024.0 * 1024 * 1024;
+  if (end == text.c_str() || scale == 0 || !(number > 0) || number * scale > 4e15) return false;
+  *bytes = static_cast<uint64_t>(number * scale) / kGranule * kGranule;
+  return *bytes > 0;
+}
+
+bool parse_flag(const std::string& text, bool* value) {
+  *value = text == "1" || text == "true";
+  return *value || text == "0" || text == "false";
+}
+
+bool safe_name(const std::string& text) {
+  for (const char c : text) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.') {
+      return false;
+    }
+  }
+  return text.size() <= 64 && text[0] != '.';
+}
+
+}  // namespace
+
+bool is_option(const std::string& key) {
+  for (const char* known : {"preset", "platforms", "devices", "memory", "phantom", "seed",
+                            "schedule", "machine", "machine_dir", "max_maps", "host_node"}) {
+    if (key == known) return true;
+  }
+  return false;
+}
+
+bool is_live_option(const std::string& key) {
+  return key == "complete_after" || key == "call_us" || key == "call_delay_us";
+}
+
+bool set_option(Options* options, const std::string& key, const std::string& value,
+                std::string* why) {
+  int64_t number = 0;
+  bool ok = true;
+  std::string takes;
+  if (key == "preset") {
+    options->preset = value;
+  } else if (key == "platforms") {
+    options->platforms = value;
+  } else if (key == "devices") {
+    takes = "1 to " + std::to_string(kMaxDevices);
+    ok = parse_integer(value, 1, kMaxDevices, &number);
+    options->devices = static_cast<int>(number);
+  } else if (key == "memory") {
+    takes = "at least 2MiB, with suffix KiB, MiB or GiB";
+    ok = parse_bytes(value, &options->memory);
+  } else if (key == "phantom") {
+    takes = "0 or 1";
+    ok = parse_flag(value, &options->phantom);
+  } else if (key == "seed") {
+    takes = "a whole number from 0";
+    ok = parse_integer(value, 0, INT64_MAX, &number);
+    options->seed = static_cast<uint64_t>(number);
+  } else if (key == "schedule") {
+    takes = "lazy or threaded";
+    ok = value == "lazy" || value == "threaded";
+    options->threaded = value == "threaded";
+  } else if (key == "machine") {
+    takes = "a name of letters, digits, '_', '-' and '.'";
+    ok = safe_name(value);
+    options->machine = value;
+  } else if (key == "machine_dir") {
+    options->machine_dir = value;
+  } else if (key == "max_maps") {
+    takes = "at least 64";
+    ok = parse_integer(value, 64, INT64_MAX, &options->max_maps);
+  } else if (key == "host_node") {
+    takes = "a socket's number, local or interleave";
+    ok = value == "local" || value == "interleave" || parse_integer(value, 0, 63, &number);
+    options->host_node = value;
+  } else {
+    *why = "simcuda has no option " + key;
+    return false;
+  }
+  if (!ok) *why = "simcuda option " + key + " takes " + takes + ", not \"" + value + "\"";
+  return ok;
+}
+
+bool load_options(Options* options, const Given& given, std::string* why) {
+  constexpr const char kPrefix[] = "GLAKE_SIM_";
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, kPrefix, sizeof kPrefix - 1) != 0) continue;
+    const std::string text = *entry + sizeof kPrefix - 1;
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) continue;
+    std::string key = text.substr(0, equals);
+    for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (given.count(key) != 0) continue;
+    const std::string value = text.substr(equals + 1);
+    const bool ok = is_live_option(key) ? set_live_option(key, value, why)
+                                        : set_option(options, key, value, why);
+    if (!ok) return false;
+  }
+  for (const auto& [key, value] : given) {
+    if (!is_live_option(key) && !set_option(options, key, value, why)) return false;
+  }
+  return true;
+}
+
+std::atomic<int64_t>& complete_after() {
+  static std::atomic<int64_t> value{kAuto};
+  return value;
+}
+
+bool set_live_option(const std::string& key, const std::string& value, std::string* why) {
+  int64_t number = kAuto;
+  if (key == "call_us" || key == "call_delay_us") {
+    const int code =
+        key == "call_us" ? books().configure_costs(value) : books().configure_delays(value);
+    if (code != 0) *why = last_message();
+    return code == 0;
+  }
+  if (value != "auto" && !parse_integer(value, -1, INT64_MAX, &number)) {
+    *why = "simcuda option complete_after takes auto, -1 or a number of ticks, not \"" + value +
+           "\"";
+    return false;
+  }
+  complete_after() = number;
+  return true;
+}
+
+}  // namespace simcuda

@@ -1,0 +1,42 @@
+// simcuda's options: set by simcuda_configure or GLAKE_SIM_<KEY>, read at cuInit.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace simcuda {
+
+constexpr int64_t kAuto = INT64_MIN;
+
+struct Options {
+  std::string preset = "hgx_h100_h200";
+  std::string platforms;  // "": platforms.json beside the library
+  int devices = 0;        // 0: the preset's
+  uint64_t memory = 0;    // 0: 1 GiB, phantom 80 GiB
+  bool phantom = false;
+  uint64_t seed = 0;
+  bool threaded = false;
+  std::string machine;      // "": private to the process
+  std::string machine_dir;  // "": /dev/shm
+  int64_t max_maps = 0;     // 0: the kernel's vm.max_map_count
+  std::string host_node = "0";  // socket of host memory: a number, "local" or "interleave"
+};
+
+// Options given by simcuda_configure, as text. They win over the environment.
+using Given = std::map<std::string, std::string>;
+
+// Sets one option from text; false, with *why filled, when it cannot.
+bool set_option(Options* options, const std::string& key, const std::string& value,
+                std::string* why);
+// The environment, then `given`. Unknown GLAKE_SIM_ variables are errors.
+bool load_options(Options* options, const Given& given, std::string* why);
+bool is_option(const std::string& key);
+
+// Options that may change at any time live here.
+bool set_live_option(const std::string& key, const std::string& value, std::string* why);
+bool is_live_option(const std::string& key);
+std::atomic<int64_t>& complete_after();
+
+}  // namespace simcuda

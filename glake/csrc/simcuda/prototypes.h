@@ -1,0 +1,14 @@
+// Exported functions whose declaration in cuda.h depends on the toolkit: simcuda exports the same
+// set whatever header it was compiled with.
+#pragma once
+
+#include "types.h"
+
+SIMCUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device);
+SIMCUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
+SIMCUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
+SIMCUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
+                                         cuuint64_t flags);
+SIMCUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version,
+                                            cuuint64_t flags,
+                                            CUdriverProcAddressQueryResult* status);

@@ -1,0 +1,76 @@
+// Every driver call simcuda has: base name, exported symbol, the CUDA version it appeared in, and
+// the one cost table: modelled microseconds of a call and of each further 2 MiB page in it.
+// UNMEASURED: taken from vAttention's and GMLake's published tables, slopes assumed. Zero is
+// "not modelled".
+#pragma once
+
+#define SIMCUDA_CALLS(X)                                                                    \
+  X(cuInit, cuInit, 2000, 0, 0)                                                             \
+  X(cuDriverGetVersion, cuDriverGetVersion, 2020, 0, 0)                                     \
+  X(cuGetErrorName, cuGetErrorName, 6000, 0, 0)                                             \
+  X(cuGetErrorString, cuGetErrorString, 6000, 0, 0)                                         \
+  X(cuGetProcAddress, cuGetProcAddress_v2, 12000, 0, 0)                                     \
+  X(cuDeviceGet, cuDeviceGet, 2000, 0, 0)                                                   \
+  X(cuDeviceGetCount, cuDeviceGetCount, 2000, 0, 0)                                         \
+  X(cuDeviceGetName, cuDeviceGetName, 2000, 0, 0)                                           \
+  X(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040, 0, 0)                                       \
+  X(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020, 0, 0)                                      \
+  X(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, 0, 0)                                 \
+  X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010, 0, 0)                                   \
+  X(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId, 4010, 0, 0)                               \
+  X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, 0, 0)                         \
+  X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000, 0, 0)                   \
+  X(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000, 0, 0)                     \
+  X(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2, 11000, 0, 0)                 \
+  X(cuCtxCreate, cuCtxCreate_v2, 3020, 0, 0)                                                \
+  X(cuCtxDestroy, cuCtxDestroy_v2, 4000, 0, 0)                                              \
+  X(cuCtxPushCurrent, cuCtxPushCurrent_v2, 4000, 0, 0)                                      \
+  X(cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000, 0, 0)                                        \
+  X(cuCtxSetCurrent, cuCtxSetCurrent, 4000, 0, 0)                                           \
+  X(cuCtxGetCurrent, cuCtxGetCurrent, 4000, 0, 0)                                           \
+  X(cuCtxGetDevice, cuCtxGetDevice, 2000, 0, 0)                                             \
+  X(cuCtxGetFlags, cuCtxGetFlags, 7000, 0, 0)                                               \
+  X(cuCtxGetId, cuCtxGetId, 12000, 0, 0)                                                    \
+  X(cuCtxGetApiVersion, cuCtxGetApiVersion, 3020, 0, 0)                                     \
+  X(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050, 0, 0)                   \
+  X(cuCtxSynchronize, cuCtxSynchronize, 2000, 0, 0)                                         \
+  X(cuMemGetInfo, cuMemGetInfo_v2, 3020, 0, 0)                                              \
+  X(cuMemAddressReserve, cuMemAddressReserve, 10020, 2, 0)                                  \
+  X(cuMemAddressFree, cuMemAddressFree, 10020, 0, 0)                                        \
+  X(cuMemCreate, cuMemCreate, 10020, 29, 1.2)                                               \
+  X(cuMemRelease, cuMemRelease, 10020, 23, 1)                                               \
+  X(cuMemMap, cuMemMap, 10020, 2, 0)                                                        \
+  X(cuMemUnmap, cuMemUnmap, 10020, 34, 1)                                                   \
+  X(cuMemSetAccess, cuMemSetAccess, 10020, 38, 2)                                           \
+  X(cuMemGetAccess, cuMemGetAccess, 10020, 0, 0)                                            \
+  X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, 0, 0)              \
+  X(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020, 0, 0) \
+  X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, 0, 0)                  \
+  X(cuStreamCreate, cuStreamCreate, 2000, 0, 0)                                             \
+  X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, 0, 0)                     \
+  X(cuStreamDestroy, cuStreamDestroy_v2, 4000, 0, 0)                                        \
+  X(cuStreamQuery, cuStreamQuery, 2000, 0, 0)                                               \
+  X(cuStreamSynchronize, cuStreamSynchronize, 2000, 0, 0)                                   \
+  X(cuStreamWaitEvent, cuStreamWaitEvent, 3020, 1, 0)                                       \
+  X(cuStreamGetPriority, cuStreamGetPriority, 5050, 0, 0)                                   \
+  X(cuStreamGetFlags, cuStreamGetFlags, 5050, 0, 0)                                         \
+  X(cuStreamGetCtx, cuStreamGetCtx, 9020, 0, 0)                                             \
+  X(cuStreamGetId, cuStreamGetId, 12000, 0, 0)                                              \
+  X(cuEventCreate, cuEventCreate, 2000, 0, 0)                                               \
+  X(cuEventDestroy, cuEventDestroy_v2, 4000, 0, 0)                                          \
+  X(cuEventRecord, cuEventRecord, 2000, 1, 0)                                               \
+  X(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010, 1, 0)                            \
+  X(cuEventQuery, cuEventQuery, 2000, 0, 0)                                                 \
+  X(cuEventSynchronize, cuEventSynchronize, 2000, 0, 0)
+
+namespace simcuda {
+
+enum class Symbol : unsigned {
+#define X(base, exported, since, first, further) k_##base,
+  SIMCUDA_CALLS(X)
+#undef X
+      kCount
+};
+constexpr unsigned kSymbols = static_cast<unsigned>(Symbol::kCount);
+
+}  // namespace simcuda

@@ -1,0 +1,187 @@
+// What a forked child does with the simulated device memory it inherits. The memory is a shared
+// file: left alone, a write on either side would appear on the other. The child replaces each
+// mapping by a private one of the same pages, at the same address, and copies the live blocks.
+// All of it runs in a pthread_atfork child handler: system calls only, no malloc, no stdio.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace glake::adapter {
+
+// A line of /proc/self/maps.
+struct Mapping {
+  uintptr_t begin = 0, end = 0;
+  uint64_t offset = 0;
+  uint64_t device_major = 0, device_minor = 0, inode = 0;
+  int protection = 0;
+  bool shared = false;
+  char name[64] = "";  // a longer path is cut: names are compared, never opened
+};
+
+// Reads /proc/self/maps line by line into fixed storage.
+class MapsReader {
+ public:
+  MapsReader() : fd_(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
+  ~MapsReader() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  MapsReader(const MapsReader&) = delete;
+  MapsReader& operator=(const MapsReader&) = delete;
+
+  bool next(Mapping* out) {
+    char line[256];
+    size_t length = 0;
+    for (int c = get(); c != '\n'; c = get()) {
+      if (c < 0) return false;
+      if (length + 1 < sizeof line) line[length++] = static_cast<char>(c);
+    }
+    line[length] = '\0';
+    parse(line, out);
+    return true;
+  }
+
+ private:
+  int get() {
+    if (at_ == filled_) {
+      ssize_t got = fd_ < 0 ? 0 : ::read(fd_, buffer_, sizeof buffer_);
+      if (got <= 0) return -1;
+      at_ = 0;
+      filled_ = static_cast<size_t>(got);
+    }
+    return buffer_[at_++];
+  }
+
+  static uint64_t number(const char*& p, unsigned base) {
+    uint64_t value = 0;
+    for (;; ++p) {
+      unsigned digit = *p >= '0' && *p <= '9'   ? static_cast<unsigned>(*p - '0')
+                       : *p >= 'a' && *p <= 'f' ? static_cast<unsigned>(*p - 'a') + 10
+                                                : base;
+      if (digit >= base) break;
+      value = value * base + digit;
+    }
+    if (*p != '\0') ++p;  // the one separator
+    return value;
+  }
+
+  // begin-end perms offset major:minor inode   name
+  static void parse(const char* p, Mapping* out) {
+    *out = Mapping();
+    out->begin = number(p, 16);
+    out->end = number(p, 16);
+    if (std::strlen(p) < 5) return;
+    out->protection = (p[0] == 'r' ? PROT_READ : 0) | (p[1] == 'w' ? PROT_WRITE : 0) |
+                      (p[2] == 'x' ? PROT_EXEC : 0);
+    out->shared = p[3] == 's';
+    p += 5;
+    out->offset = number(p, 16);
+    out->device_major = number(p, 16);
+    out->device_minor = number(p, 16);
+    out->inode = number(p, 10);
+    while (*p == ' ') ++p;
+    size_t length = 0;
+    while (p[length] != '\0' && length + 1 < sizeof out->name) ++length;
+    std::memcpy(out->name, p, length);
+    out->name[length] = '\0';
+  }
+
+  int fd_;
+  size_t at_ = 0, filled_ = 0;
+  char buffer_[16384];
+};
+
+class ForkedMemory {
+ public:
+  // In the parent, once, given any address in device memory: remembers what its mapping is called.
+  // Memory that is not a shared file (another driver's) needs nothing and is left alone.
+  void learn(const void* address) {
+    auto wanted = reinterpret_cast<uintptr_t>(address);
+    MapsReader maps;
+    Mapping m;
+    while (maps.next(&m)) {
+      if (wanted < m.begin || wanted >= m.end || !m.shared) continue;
+      std::memcpy(name_, m.name, sizeof name_);
+      known_ = true;
+    }
+  }
+
+  // In the child: makes every mapping of that name private. False if one could not be: it is
+  // read-only then, as a fault in the child is better than a write in the parent's tensors.
+  bool make_private() {
+    if (!known_) return true;
+    constexpr size_t kMost = size_t{1} << 20;  // mappings; 16 times the kernel's usual limit
+    void* table = mmap(nullptr, kMost * sizeof(Mapping), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (table == MAP_FAILED) return false;
+    auto* mappings = static_cast<Mapping*>(table);
+    size_t count = 0;
+    {
+      MapsReader maps;  // read to the end before anything is remapped
+      while (count < kMost && maps.next(&mappings[count])) {
+        const Mapping& m = mappings[count];
+        if (m.shared && std::strcmp(m.name, name_) == 0) ++count;
+      }
+    }
+    bool all = true;
+    for (size_t i = 0; i < count; ++i) all = make_private(mappings[i]) && all;
+    munmap(table, kMost * sizeof(Mapping));
+    return all;
+  }
+
+  // In the child: takes copies of a block's pages, so that what the parent does to them later is
+  // not seen. Writing to a private page is what copies it.
+  static void copy(void* block, size_t bytes) {
+    constexpr uintptr_t kPage = 4096;
+    auto begin = reinterpret_cast<uintptr_t>(block), end = begin + bytes;
+    for (uintptr_t page = begin / kPage * kPage; page < end; page += kPage) {
+      auto* byte = reinterpret_cast<volatile char*>(page);
+      *byte = *byte;
+    }
+  }
+
+ private:
+  bool make_private(const Mapping& m) {
+    void* at = reinterpret_cast<void*>(m.begin);
+    size_t bytes = m.end - m.begin;
+    constexpr int kHow = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+    auto offset = static_cast<off_t>(m.offset);
+    if (find_file(m) && mmap(at, bytes, m.protection, kHow, file_, offset) != MAP_FAILED) {
+      return true;
+    }
+    mprotect(at, bytes, m.protection & ~PROT_WRITE);
+    return false;
+  }
+
+  // The simulator keeps its memory files open: finds the descriptor of the mapping's file.
+  bool find_file(const Mapping& m) {
+    if (file_inode_ == m.inode) return file_ >= 0;
+    file_ = -1;
+    file_inode_ = m.inode;
+    long limit = sysconf(_SC_OPEN_MAX);
+    for (int fd = 0; fd < limit; ++fd) {
+      struct stat info;
+      if (fstat(fd, &info) != 0 || info.st_ino != m.inode || major(info.st_dev) != m.device_major ||
+          minor(info.st_dev) != m.device_minor) {
+        continue;
+      }
+      file_ = fd;
+      return true;
+    }
+    return false;
+  }
+
+  char name_[sizeof(Mapping::name)] = "";
+  bool known_ = false;
+  int file_ = -1;
+  uint64_t file_inode_ = 0;
+};
+
+}  // namespace glake::adapter

@@ -1,0 +1,93 @@
+"""The exceptions glake raises, one per status of its C interface (csrc/capi.h)."""
+
+
+class GlakeError(Exception):
+    """Base of all; `status` is the glake_status it stands for."""
+
+    status = 10
+
+
+class InvalidArgument(GlakeError, ValueError):
+    """A size, stream or buffer that no call accepts."""
+
+    status = 1
+
+
+class InvalidDevice(GlakeError, ValueError):
+    """The driver has no such device."""
+
+    status = 2
+
+
+class InvalidPointer(GlakeError, ValueError):
+    """A pointer that is foreign, inside a block, or already freed."""
+
+    status = 3
+
+
+class OutOfMemory(GlakeError, MemoryError):
+    """The text says who holds what, the largest size that fits, and what would help."""
+
+    status = 4
+
+
+class UnknownOption(GlakeError, KeyError):
+    """An option, or a GLAKE_* variable, that glake does not have."""
+
+    status = 5
+
+    def __str__(self) -> str:
+        # KeyError would show the sentence quoted.
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidOption(GlakeError, ValueError):
+    """A known option with a value it does not take, or set after it was read."""
+
+    status = 6
+
+
+class DriverAbsent(GlakeError, OSError):
+    """The driver library, or a symbol glake needs of it, is missing."""
+
+    status = 7
+
+
+class DriverError(GlakeError, RuntimeError):
+    """The driver refused a call; the books are as before it."""
+
+    status = 8
+
+
+class Forked(GlakeError, RuntimeError):
+    """Called in a forked child: CUDA does not survive a fork."""
+
+    status = 9
+
+
+class Internal(GlakeError, AssertionError):
+    """A broken invariant: please report it."""
+
+    status = 10
+
+
+_BY_STATUS: dict[int, type[GlakeError]] = {
+    kind.status: kind
+    for kind in (
+        InvalidArgument,
+        InvalidDevice,
+        InvalidPointer,
+        OutOfMemory,
+        UnknownOption,
+        InvalidOption,
+        DriverAbsent,
+        DriverError,
+        Forked,
+        Internal,
+    )
+}
+
+
+def from_status(status: int, text: str) -> GlakeError:
+    """The exception for a non-zero glake_status; GlakeError itself for one not known here."""
+    return _BY_STATUS.get(status, GlakeError)(text)

@@ -1,0 +1,195 @@
+"""`glake replay`: which allocation policy fits a recorded job, and at what cost."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from glake.trace import report
+from glake.trace.replay import NEVER, ReplayResult, load_trace, policies
+from glake.trace.replay import replay as run_replay
+
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_MAX_BYTES = (1 << 63) - 1
+_TABLE_WIDTH = 118
+
+
+class BadInput(click.ClickException):
+    """A trace that cannot be read."""
+
+    exit_code = 2
+
+
+def _parse_capacity(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> Callable[[int], int | None]:
+    """A function from a trace's peak live bytes to the device's bytes, None being unlimited."""
+    text = value.strip().lower()
+    if text == "unlimited":
+        return lambda live: None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
+    unit = match.group(2) if match else ""
+    if match is None or (unit != "x" and unit not in _UNITS):
+        raise click.BadParameter(
+            f"{value!r}: give bytes (85899345920), a size (80GiB), "
+            "a multiple of the peak live bytes (1.05x), or unlimited"
+        )
+    number = Fraction(match.group(1))
+    if unit == "x":
+        if not 0 < number <= 1000:
+            raise click.BadParameter(f"{value!r} is not above 0x and at most 1000x")
+        return lambda live: max(int(live * number), 1)
+    size = int(number * _UNITS[unit])
+    if not 0 < size <= _MAX_BYTES:
+        raise click.BadParameter(f"{value!r} is not between 1 byte and 2^63 bytes")
+    return lambda live: size
+
+
+def _parse_complete_after(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    text = value.strip().lower()
+    if text == "never":
+        return NEVER
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise click.BadParameter(f"{value!r}: give a count of events, 0 or above, or never")
+    return int(text)
+
+
+def _parse_policies(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
+    known = policies()
+    names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"unknown policy {name!r}; known: {', '.join(known)}")
+    if not names:
+        raise click.BadParameter(f"name at least one of {', '.join(known)}")
+    return names
+
+
+def _load(path: str) -> Any:
+    try:
+        return load_trace(path)
+    except (ValueError, OSError) as bad:
+        raise BadInput(str(bad)) from bad
+
+
+@click.command()
+@click.argument(
+    "traces",
+    nargs=-1,
+    required=True,
+    metavar="TRACE...",
+    type=click.Path(exists=True, dir_okay=False),
+)
+@click.option(
+    "--policy",
+    "policy_names",
+    default="glake,compact,native,expandable",
+    show_default=True,
+    callback=_parse_policies,
+    help="Policies to compare, separated by commas.",
+)
+@click.option(
+    "--capacity",
+    default="unlimited",
+    show_default=True,
+    callback=_parse_capacity,
+    metavar="BYTES",
+    help="Memory of the device: bytes, 80GiB, 1.05x (times the peak live bytes), unlimited.",
+)
+@click.option("--find-min-capacity", is_flag=True, help="Bisect the smallest one that fits.")
+@click.option(
+    "--complete-after",
+    default="512",
+    show_default=True,
+    callback=_parse_complete_after,
+    metavar="EVENTS",
+    help="Events until work enqueued on a stream completes, or never.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Draw live and physical memory over time into this file (PNG).",
+)
+def replay(
+    traces: tuple[str, ...],
+    policy_names: list[str],
+    capacity: Callable[[int], int | None],
+    find_min_capacity: bool,
+    complete_after: int,
+    as_json: bool,
+    plot_path: str | None,
+) -> None:
+    """Replay allocation traces under allocation policies, without a GPU.
+
+    TRACE is what a job allocated and freed (docs/trace-format.md), plain or gzip. glake and
+    compact are glake's own core on a simulated driver; native and expandable are models of
+    PyTorch's caching allocator. Running out of memory is a result: the exit code stays 0.
+    """
+    if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib, which is not installed")
+    loaded = [_load(path) for path in traces]
+    results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
+    if plot_path is not None:
+        try:
+            report.plot(results, plot_path)
+        except (OSError, ValueError) as bad:
+            raise click.BadParameter(str(bad), param_hint="--plot") from bad
+    if as_json:
+        click.echo(json.dumps([report.to_json(each) for each in results], indent=1))
+        return
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = _TABLE_WIDTH
+    report.print_table(results, console)
+
+
+def _run_all(
+    traces: list[Any],
+    policy_names: list[str],
+    capacity: Callable[[int], int | None],
+    find_min_capacity: bool,
+    complete_after: int,
+) -> list[ReplayResult]:
+    results = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        for trace in traces:
+            live: int = trace.peak_live_bytes
+            for policy in policy_names:
+                task = progress.add_task(policy, total=1.0)
+
+                def advance(share: float, task: TaskID = task) -> None:
+                    progress.update(task, completed=share)
+
+                try:
+                    result = run_replay(
+                        trace,
+                        policy,
+                        capacity=capacity(live),
+                        complete_after=complete_after,
+                        find_min_capacity=find_min_capacity,
+                        progress=advance,
+                    )
+                except RuntimeError as broken:
+                    raise click.ClickException(f"{policy}: {broken}") from broken
+                progress.remove_task(task)
+                results.append(result)
+    return results

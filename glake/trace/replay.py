@@ -1,0 +1,199 @@
+"""Loading traces and replaying them through allocation policies, no GPU needed.
+
+>>> trace = load_trace("job.trace.gz")
+>>> result = replay(trace, "glake", capacity=80 << 30)
+>>> result.oom is None, result.utilisation
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+NEVER = -1
+"""``complete_after`` for work that never completes until something waits for it."""
+
+_CHUNK = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def _native() -> Any:
+    return importlib.import_module("glake._C")
+
+
+def policies() -> list[str]:
+    """The policies a trace can be replayed under."""
+    names: list[str] = _native().replay_policies()
+    return names
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step of a trace cost: memory-management driver calls, modelled time, waits."""
+
+    step: int
+    driver_calls: int
+    driver_us: float
+    stream_waits: int
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """Where a replay ended: 0-based event index, step (None during set-up) and why."""
+
+    event: int
+    step: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Largest live and physical bytes of runs of events, each run named by its first event."""
+
+    event: list[int]
+    live: list[int]
+    physical: list[int]
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """One trace under one policy. Sizes are bytes, host times medians of one call in nanoseconds.
+
+    After an out-of-memory everything speaks of the events before it, and the per-step figures of
+    the steps completed. ``utilisation`` is peak live over peak physical bytes and
+    ``time_avg_utilisation`` the mean of live over physical bytes over events; ``driver_calls``
+    counts reserve, create, map, set access, unmap and release, ``driver_us`` their modelled time;
+    ``stream_waits`` counts streams made to wait for other streams and the host for any.
+    ``*_per_step`` are means over the second half of the steps, None where no step was completed.
+    """
+
+    trace: str
+    policy: str
+    capacity_bytes: int | None
+    peak_live_bytes: int
+    peak_physical_bytes: int
+    utilisation: float | None
+    time_avg_utilisation: float
+    min_capacity_bytes: int | None
+    driver_calls: int
+    driver_calls_per_step: float | None
+    driver_us_per_step: float | None
+    stream_waits_per_step: float | None
+    host_ns_alloc: float | None
+    host_ns_free: float | None
+    oom: OutOfMemory | None
+    complete_after: int
+    events: int
+    trace_peak_live_bytes: int
+    driver_us: float
+    stream_waits: int
+    steps: list[StepCost]
+    timeline: Timeline
+
+
+def _read_chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as raw:
+        compressed = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        if not compressed:
+            while chunk := raw.read(_CHUNK):
+                yield chunk
+            return
+        with gzip.GzipFile(fileobj=raw) as unpacked:
+            while chunk := unpacked.read(_CHUNK):
+                yield chunk
+
+
+def load_trace(path: str | os.PathLike[str]) -> Any:
+    """Parses a trace, plain or gzip (docs/trace-format.md), into a ``glake._C.Trace``.
+
+    Raises ``glake._C.TraceError`` (a ValueError with ``file``, ``line`` and ``field``) for a line
+    no trace may hold or a broken gzip stream, OSError for a file that cannot be read.
+    """
+    native = _native()
+    name = os.fspath(path)
+    shown = name.encode("utf-8", "replace").decode("utf-8")
+    try:
+        return native.parse_trace(shown, _read_chunks(name))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as broken:
+        line = getattr(broken, "trace_line", 1)
+        error = native.TraceError(f"{shown}:{line}: gzip: the stream is broken here: {broken}")
+        error.file, error.line, error.field = shown, line, "gzip"
+        raise error from broken
+
+
+def _mean_of_second_half(values: list[float]) -> float | None:
+    half = values[len(values) // 2 :]
+    return sum(half) / len(half) if half else None
+
+
+def replay(
+    trace: Any,
+    policy: str = "glake",
+    *,
+    capacity: int | None = None,
+    complete_after: int = 0,
+    find_min_capacity: bool = False,
+    timeline_points: int = 2000,
+    driver_path: str = "",
+    progress: Callable[[float], None] | None = None,
+) -> ReplayResult:
+    """Replays a trace through a policy on a fresh device.
+
+    Args:
+        trace: from :func:`load_trace`.
+        policy: one of :func:`policies`. ``glake`` and ``compact`` run the real allocator core on
+            the simulated driver; the process must hold no glake memory meanwhile.
+        capacity: bytes of the device; None is without limit.
+        complete_after: events until work enqueued on a stream completes; :data:`NEVER`.
+        find_min_capacity: also bisect the smallest capacity that fits, to 0.1 % (10 to 20 replays).
+        timeline_points: most points the timeline may have.
+        driver_path: the simulator's library; "" is the one beside glake's.
+        progress: told now and then the share (0..1) of the present replay's events done.
+
+    Raises:
+        glake._C.ReplayError: unknown policy, no simulator, or a policy whose books are broken.
+            Running out of memory is a result, not an error.
+        ValueError: a negative ``complete_after`` other than :data:`NEVER`.
+    """
+    raw: dict[str, Any] = _native().replay(
+        trace,
+        policy,
+        capacity,
+        complete_after,
+        find_min_capacity,
+        timeline_points,
+        driver_path,
+        progress,
+    )
+    steps = [StepCost(**each) for each in raw["steps"]]
+    live, physical = raw["peak_live_bytes"], raw["peak_physical_bytes"]
+    return ReplayResult(
+        trace=trace.name,
+        policy=policy,
+        capacity_bytes=capacity,
+        peak_live_bytes=live,
+        peak_physical_bytes=physical,
+        utilisation=live / physical if physical else None,
+        time_avg_utilisation=raw["time_avg_utilisation"],
+        min_capacity_bytes=raw["min_capacity_bytes"],
+        driver_calls=raw["driver_calls"],
+        driver_calls_per_step=_mean_of_second_half([float(each.driver_calls) for each in steps]),
+        driver_us_per_step=_mean_of_second_half([each.driver_us for each in steps]),
+        stream_waits_per_step=_mean_of_second_half([float(each.stream_waits) for each in steps]),
+        host_ns_alloc=raw["host_ns_alloc"],
+        host_ns_free=raw["host_ns_free"],
+        oom=OutOfMemory(**raw["oom"]) if raw["oom"] else None,
+        complete_after=complete_after,
+        events=raw["events"],
+        trace_peak_live_bytes=trace.peak_live_bytes,
+        driver_us=raw["driver_us"],
+        stream_waits=raw["stream_waits"],
+        steps=steps,
+        timeline=Timeline(**raw["timeline"]),
+    )

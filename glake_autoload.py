@@ -1,0 +1,37 @@
+"""The process-start switch: PyTorch calls load() once, at the end of `import torch`.
+
+It is the `torch.backends` entry point, so it runs in every process that imports torch, spawned
+workers included, and does nothing unless GLAKE_ALLOCATOR asks. A top-level module of its own that
+imports the standard library only: importing torch here would re-enter an unfinished import.
+"""
+
+import os
+import sys
+import warnings
+
+OFF = ("", "0", "off", "no", "false")
+
+
+def load() -> None:
+    """Makes glake torch's allocator if GLAKE_ALLOCATOR asks for it; touches no device.
+
+    A failure is a RuntimeWarning, and torch keeps its own allocator; with GLAKE_STRICT=1 it is
+    raised, which makes `import torch` fail.
+    """
+    if os.environ.get("GLAKE_ALLOCATOR", "").lower() in OFF:
+        return
+    try:
+        from glake.allocator import torch as adapter
+
+        adapter.enable_from_environment()
+    except Exception as error:
+        if os.environ.get("GLAKE_STRICT", "").lower() not in OFF:
+            raise
+        _warn(f"glake is off, torch keeps its own allocator: {error}")
+
+
+def _warn(message: str) -> None:
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:  # warnings are errors here, yet `import torch` must not fail
+        sys.stderr.write(f"RuntimeWarning: {message}\n")

@@ -1,0 +1,102 @@
+"""GLAKE_ALLOCATOR: on in every process that imports torch, inert when off, never in the way."""
+
+import sys
+
+import pytest
+
+import glake
+import glake_autoload
+from glake.allocator.torch import mode
+
+MODE = """
+import torch
+from glake.allocator.torch import mode
+torch.ones(3)
+print(mode())
+"""
+
+
+def test_does_nothing_unless_asked(passes, monkeypatch):
+    program = "import sys, torch; print([name for name in sys.modules if name[:6] == 'glake.'])"
+    assert passes(program, ALLOCATOR=None) == ["[]"]
+    monkeypatch.setitem(sys.modules, "glake.allocator.torch", None)  # an import of it would fail
+    for off in ("", "0", "off", "False"):
+        monkeypatch.setenv("GLAKE_ALLOCATOR", off)
+        glake_autoload.load()
+
+
+def test_isolated_mode_and_no_device_touched_before_the_first_tensor(passes):
+    program = """
+        import torch, glake
+        from glake import _C
+        from glake.allocator import emulation
+        print(repr(_C.driver_path()), emulation.counters().state)
+        torch.ones(3)
+        print("libsimcuda" in _C.driver_path(), emulation.counters().state)
+        print(glake.stats()["glake.limit_bytes"] / emulation.default_memory())
+    """
+    lines = passes(program, flags=("-I",), SIM_MEMORY=None)
+    assert lines[:2] == ["'' unopened", "True glake"]
+    assert 0.5 < float(lines[2]) < 2  # what the host has free changes meanwhile
+
+
+@pytest.mark.parametrize("first", ["glake_autoload, glake", "glake.allocator.torch"])
+def test_glake_may_be_imported_before_torch(passes, first):
+    assert passes(f"import {first}\n{MODE}") == ["emulation"]
+
+
+FAILURES = {
+    "no CUDA in torch": ("GLAKE_DRIVER", "cuda", "set GLAKE_DRIVER=sim"),
+    "misspelt variable": ("GLAKE_POLCY", "compact", "GLAKE_POLICY"),
+    "bad value": ("GLAKE_POLICY", "smart", "balanced or compact"),
+    "basic on the simulator": ("GLAKE_ALLOCATOR", "basic", "GLAKE_ALLOCATOR=1"),
+    "no memory to give": ("GLAKE_SIM_PHANTOM", "1", "glake replay"),
+    "unknown mode": ("GLAKE_ALLOCATOR", "maybe", "0, 1 or basic"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_failure_is_a_warning_or_when_strict_an_error(monkeypatch, case):
+    variable, value, words = FAILURES[case]
+    monkeypatch.setenv("GLAKE_ALLOCATOR", "1")
+    monkeypatch.setenv("GLAKE_DRIVER", "sim")
+    monkeypatch.setenv(variable, value)
+    with pytest.warns(RuntimeWarning, match=f"glake is off.*{words}"):
+        glake_autoload.load()
+    monkeypatch.setenv("GLAKE_STRICT", "1")
+    with pytest.raises(glake.GlakeError, match=words):
+        glake_autoload.load()
+    assert mode() is None
+
+
+def test_an_absent_driver_is_a_warning_at_the_first_tensor(run):
+    program = "import torch; print(torch.ones(3).sum().item())"
+    done = run(program, DRIVER="/absent/libsimcuda.so")
+    assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
+    assert "Warning: glake is off" in done.stderr and "/absent/libsimcuda.so" in done.stderr
+
+
+def test_strict_stops_the_program(run):
+    program = "import torch; print(torch.ones(3))"
+    for driver, words in (("/absent/libsimcuda.so", "/absent/libsimcuda.so"), ("cuda", "=sim")):
+        done = run(program, STRICT=1, DRIVER=driver)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert words in done.stderr and "Traceback" in done.stderr
+
+
+def test_no_compiler_is_said(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "absent-g++")
+    done = run(MODE, JIT_DIR=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "None\n")
+    assert "no C++ compiler" in done.stderr and "absent-g++" in done.stderr
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_import_torch_survives_warnings_as_errors(run):
+    done = run("import torch; print(torch.ones(3).sum().item())", flags=("-Werror",), DRIVER="cuda")
+    assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
+    assert "GLAKE_DRIVER=sim" in done.stderr
+
+
+def test_spawned_children_have_it_too(passes):
+    assert passes("spawn.py") == ["emulation", "emulation"]

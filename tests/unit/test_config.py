@@ -1,0 +1,143 @@
+"""The option table: parsing, typed errors, and agreement with the core's own table."""
+
+from typing import Any
+
+import pytest
+
+from glake import config
+from glake.errors import InvalidOption, UnknownOption
+
+
+def test_defaults_need_no_environment() -> None:
+    read = config.read({})
+    assert read == config.Config()
+    assert (read.driver, read.policy, read.limit, read.view_budget) == ("cuda", "balanced", None, 8)
+
+
+def test_variables_outside_glake_are_ignored() -> None:
+    assert config.read({"PATH": "/bin", "XGLAKE_DRIVER": "?"}) == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("limit", "none", None),
+        ("limit", "0.9", 0.9),
+        ("limit", "90%", 0.9),
+        ("limit", "100%", 1.0),
+        ("limit", "1", 1.0),
+        ("limit", "70GiB", 70 * 2**30),
+        ("limit", "1.5GiB", 3 * 2**29),
+        ("limit", "4194304", 4 * 2**20),
+        ("driver", "sim:dgx_a100", "sim:dgx_a100"),
+        ("driver", "./libfake.so", "./libfake.so"),
+        ("policy", "compact", "compact"),
+        ("allocator", "basic", "basic"),
+        ("allocator", "off", "0"),
+        ("strict", "1", True),
+        ("view_budget", "2.5", 2.5),
+        ("sim_memory", "64MiB", 64 * 2**20),
+        ("sim_complete_after", "-1", -1),
+        ("sim_complete_after", "auto", None),
+        ("sim_devices", "4", 4),
+        ("trace", "/x/y.trace", "/x/y.trace"),
+    ],
+)
+def test_values(name: str, text: str, value: Any) -> None:
+    parsed = getattr(config.read({f"GLAKE_{name.upper()}": text}), name)
+    assert parsed == value and type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("limit", "1.1"),
+        ("limit", "0.0"),
+        ("limit", "0"),
+        ("limit", "-3GiB"),
+        ("limit", "101%"),
+        ("limit", "70GB?"),
+        ("limit", "1.3"),
+        ("limit", "0.3B"),
+        ("limit", "1MiB"),
+        ("limit", "70gib"),
+        ("limit", ""),
+        ("policy", ""),
+        ("policy", "COMPACT"),
+        ("driver", "nvidia"),
+        ("driver", "sim:"),
+        ("policy", "best"),
+        ("peers", "some"),
+        ("view_budget", "0.5"),
+        ("view_budget", "1001"),
+        ("view_budget", "nan"),
+        ("view_budget", "inf"),
+        ("strict", "maybe"),
+        ("sim_devices", "-1"),
+        ("sim_seed", "x"),
+        ("sim_schedule", "eager"),
+        ("sim_complete_after", "-2"),
+    ],
+)
+def test_refused_values_name_the_value_and_what_is_taken(name: str, text: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        config.read({f"GLAKE_{name.upper()}": text})
+    assert repr(text) in str(caught.value)
+    assert config.lookup(name).takes in str(caught.value)
+
+
+def test_unknown_variable_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownOption, match="did you mean GLAKE_POLICY"):
+        config.read({"GLAKE_POLCY": "compact"})
+    with pytest.raises(UnknownOption, match="GLAKE_ZZZZZZ"):
+        config.read({"GLAKE_ZZZZZZ": "1"})
+
+
+def test_variables_checks_and_leaves_out_what_is_not_given() -> None:
+    given = {"policy": "compact", "limit": None, "DRIVER": "sim"}
+    assert config.variables(given) == {"GLAKE_POLICY": "compact", "GLAKE_DRIVER": "sim"}
+    with pytest.raises(InvalidOption):
+        config.variables({"policy": "tidy"})
+
+
+def test_every_option_is_explained() -> None:
+    for option in config.OPTIONS.values():
+        assert option.meaning and option.takes
+        assert option.reader in ("python", "core", "simulator")
+
+
+def test_core_has_the_same_table() -> None:
+    """The core's table holds its own options, with the defaults and none that Python lacks."""
+    from glake import _C
+
+    core = {row["name"].upper().removeprefix("GLAKE_"): row["default"] for row in _C.options()}
+    assert set(core) <= set(config.OPTIONS)
+    ours = {option.name for option in config.OPTIONS.values() if option.reader == "core"}
+    assert ours <= set(core)
+    for name in ours:
+        assert config.parse(name, core[name]) == config.parse(name, config.OPTIONS[name].default)
+
+
+TEXTS = {
+    "limit": "none 0.9 .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
+    "policy": "balanced compact COMPACT best",
+    "peers": "none all some",
+    "view_budget": "1 8 2.5 1000 0.5 1001 nan inf x",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, all in TEXTS.items() for text in ["", *all.split()]]
+)
+def test_core_takes_the_same_values(name: str, text: str) -> None:
+    from glake import _C
+
+    try:
+        config.parse(name, text)
+    except InvalidOption:
+        with pytest.raises(InvalidOption):
+            _C.configure(name, text)
+        return
+    before = next(row["value"] for row in _C.options() if row["name"] == name)
+    _C.configure(name, text)
+    _C.configure(name, before)

@@ -1,0 +1,38 @@
+"""Each glake_status of the C interface has its own exception."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import glake
+from glake import errors
+
+HEADER = Path(glake.__file__).parent / "csrc" / "capi.h"
+
+
+def statuses() -> dict[str, int]:
+    found = re.findall(r"GLAKE_([A-Z_]+) = (\d+)", HEADER.read_text())
+    return {name: int(value) for name, value in found if name != "OK"}
+
+
+def test_header_lists_statuses() -> None:
+    assert len(statuses()) >= 10
+
+
+@pytest.mark.parametrize(("name", "value"), statuses().items())
+def test_status_has_its_exception(name: str, value: int) -> None:
+    error = errors.from_status(value, "what went wrong")
+    assert type(error).__name__ == name.title().replace("_", "")
+    assert error.status == value and isinstance(error, errors.GlakeError)
+    assert str(error) == "what went wrong"
+
+
+def test_unknown_status_is_still_an_error() -> None:
+    assert type(errors.from_status(999, "new")) is errors.GlakeError
+
+
+def test_exceptions_are_also_the_usual_ones() -> None:
+    assert issubclass(errors.OutOfMemory, MemoryError)
+    assert issubclass(errors.InvalidArgument, ValueError)
+    assert issubclass(errors.UnknownOption, KeyError)

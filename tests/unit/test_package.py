@@ -1,0 +1,69 @@
+"""What importing and linking must not do: no torch, no device, no CUDA libraries."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import glake
+
+PACKAGE = Path(glake.__file__).parent
+
+
+def python(code: str, **variables: str) -> str:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_brings_no_torch_and_no_native_code() -> None:
+    code = (
+        "import sys, glake; print([m for m in ('torch', 'numpy', 'glake._C') if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
+def test_native_module_opens_no_driver() -> None:
+    maps = "open('/proc/self/maps').read()"
+    code = f"import glake._C as c; print(c.driver_path(), 'libsimcuda' in {maps})"
+    assert python(code, GLAKE_DRIVER="sim").split() == ["False"]
+
+
+def test_autoload_module_imports_only_the_standard_library() -> None:
+    code = "import sys, glake_autoload; print([m for m in ('glake', 'torch') if m in sys.modules])"
+    assert python(code).strip() == "[]"
+
+
+def test_every_public_name_resolves() -> None:
+    for name in glake.__all__:
+        assert getattr(glake, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = glake.nothing  # type: ignore[attr-defined]
+
+
+def test_entry_point_is_registered() -> None:
+    from importlib.metadata import entry_points
+
+    (found,) = entry_points(group="torch.backends", name="glake")
+    assert found.value == "glake_autoload:load"
+    assert callable(found.load())
+
+
+@pytest.mark.parametrize("pattern", ["lib/libglake.so", "lib/libsimcuda.so", "_C*.so"])
+def test_nothing_links_cuda_or_torch(pattern: str) -> None:
+    (library,) = PACKAGE.glob(pattern)
+    listed = subprocess.run(
+        ["readelf", "-d", str(library)], capture_output=True, text=True, check=True
+    )
+    needed = [line for line in listed.stdout.splitlines() if "(NEEDED)" in line]
+    assert needed
+    assert not [line for line in needed if any(word in line for word in ("cuda", "torch", "c10"))]
+
+
+def test_platforms_lie_beside_the_simulator() -> None:
+    assert (PACKAGE / "lib" / "platforms.json").is_file()

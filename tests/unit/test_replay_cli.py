@@ -1,0 +1,141 @@
+"""`glake replay`: options, exit codes, JSON and the picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from glake.trace.cli import replay
+
+MIB = 1 << 20
+TRACES = Path(__file__).resolve().parents[1] / "traces"
+FIXED = str(TRACES / "gpt-fixed.trace.gz")
+VARYING = str(TRACES / "gpt-varying.trace.gz")
+KEYS = [
+    "trace",
+    "policy",
+    "capacity_bytes",
+    "peak_live_bytes",
+    "peak_physical_bytes",
+    "utilisation",
+    "time_avg_utilisation",
+    "min_capacity_bytes",
+    "driver_calls",
+    "driver_calls_per_step",
+    "driver_us_per_step",
+    "stream_waits_per_step",
+    "host_ns_alloc",
+    "host_ns_free",
+    "oom",
+]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(replay, list(arguments))
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.trace"
+    path.write_text(f"s 0\na 0 {20 * MIB} 0\nf 0\ns 1\na 1 {10 * MIB} 1\n")
+    return str(path)
+
+
+def test_json_has_the_promised_keys_and_nothing_else_is_printed():
+    ran = run(FIXED, VARYING, "--policy", "native,expandable", "--json")
+    assert ran.exit_code == 0
+    results = json.loads(ran.stdout)
+    assert [(each["trace"], each["policy"]) for each in results] == [
+        (FIXED, "native"),
+        (FIXED, "expandable"),
+        (VARYING, "native"),
+        (VARYING, "expandable"),
+    ]
+    for each in results:
+        assert list(each)[: len(KEYS)] == KEYS
+        assert each["capacity_bytes"] is None and each["min_capacity_bytes"] is None
+        assert each["complete_after"] == 512
+        assert each["peak_live_bytes"] == each["trace_peak_live_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "capacity"),
+    [
+        ("41943040", 40 * MIB),
+        ("40MiB", 40 * MIB),
+        ("0.5 GiB", 512 * MIB),
+        ("1.5x", 30 * MIB),
+        ("unlimited", None),
+    ],
+)
+def test_capacities(tiny, text, capacity):
+    ran = run(tiny, "--policy", "native", "--capacity", text, "--json")
+    assert json.loads(ran.stdout)[0]["capacity_bytes"] == capacity
+
+
+def test_out_of_memory_is_a_result(tiny):
+    ran = run(tiny, "--policy", "native", "--capacity", "10MiB", "--json")
+    assert ran.exit_code == 0
+    oom = json.loads(ran.stdout)[0]["oom"]
+    assert (oom["event"], oom["step"]) == (1, 0)
+    table = run(tiny, "--policy", "native", "--capacity", "10MiB")
+    assert table.exit_code == 0
+    assert "native: step 0, event 1: out of memory" in table.stdout.replace("\n", " ")
+
+
+def test_min_capacity_and_never(tiny):
+    ran = run(
+        tiny, "--policy", "native", "--find-min-capacity", "--complete-after", "never", "--json"
+    )
+    result = json.loads(ran.stdout)[0]
+    assert result["complete_after"] == -1
+    # The first segment is given back for the second: 20 MiB, to 0.1 %.
+    assert 20 * MIB <= result["min_capacity_bytes"] <= 20 * MIB * 1.001
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["/nonexistent/job.trace"],
+        [FIXED, "--policy", "best"],
+        [FIXED, "--policy", ","],
+        [FIXED, "--capacity", "-1"],
+        [FIXED, "--capacity", "0"],
+        [FIXED, "--capacity", "0x"],
+        [FIXED, "--capacity", "80GB"],
+        [FIXED, "--capacity", "99999999TiB"],
+        [FIXED, "--complete-after", "-1"],
+        [FIXED, "--complete-after", "soon"],
+        [FIXED, "--complete-after", "9999999999999999999"],
+    ],
+)
+def test_bad_input_exits_with_two_and_a_reason(arguments):
+    ran = run(*arguments)
+    assert ran.exit_code == 2
+    assert ran.stdout == ""
+    assert "Error" in ran.stderr
+
+
+def test_a_bad_trace_exits_with_two_and_the_line(tmp_path):
+    bad = tmp_path / "bad.trace"
+    bad.write_text("a 0 512 0\nf 1\n")
+    ran = run(str(bad), "--policy", "native", "--json")
+    assert ran.exit_code == 2
+    assert ran.stdout == ""
+    assert f"{bad}:2: id: 1 is not a live block" in ran.stderr
+
+
+def test_plot_is_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "out.png"
+    ran = run(
+        VARYING, "--policy", "native,expandable", "--capacity", "1.05x", "--plot", str(picture)
+    )
+    assert ran.exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    refused = run(FIXED, "--policy", "native", "--plot", str(tmp_path / "out.nonsense"))
+    assert refused.exit_code == 2

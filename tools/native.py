@@ -1,0 +1,104 @@
+"""Builds the C++ test programs (or the benchmarks') and, with --run, runs them.
+
+    tools/native.py [--group tests|benchmarks] [--build DIR] [--sanitize LIST]
+                    [--program NAME]... [--run] [-- ARGUMENTS]
+
+Used by tests/sim/test_native_programs.py and the Makefile. There is one program per source file, as
+CMakeLists.txt says; a test program exits 0 when all its checks hold.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = {
+    "tests": ("tests/conformance/*.cpp", "tests/core/*.cpp", "tests/core/*.c"),
+    "benchmarks": ("benchmarks/*.cpp", "benchmarks/*/*.cpp"),
+}
+
+
+def programs(group: str = "tests") -> list[str]:
+    """Names of the group's programs, by their sources."""
+    return sorted(source.stem for glob in SOURCES[group] for source in ROOT.glob(glob))
+
+
+def find_tool(name: str) -> str:
+    """The tool beside this Python or on PATH. FileNotFoundError, with the way out, if neither."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} was not found: pip install {name}")
+    return found
+
+
+def build(directory: Path, group: str = "tests", sanitize: str = "", werror: bool = False) -> Path:
+    """Builds the group; returns its programs' directory. CalledProcessError if one fails.
+
+    Tests keep their assertions; benchmarks are optimised as the installed library is.
+    """
+    cmake, ninja = find_tool("cmake"), shutil.which("ninja", path=str(Path(sys.executable).parent))
+    configure = [cmake, "-S", str(ROOT), "-B", str(directory), "-DGLAKE_PYTHON=OFF"]
+    if ninja and not (directory / "CMakeCache.txt").exists():
+        configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-DGLAKE_{group.upper()}=ON"]
+    configure += [f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if group == 'tests' else 'Release'}"]
+    configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={'ON' if werror else 'OFF'}"]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
+    make = [cmake, "--build", str(directory), "--parallel", jobs, "--target"]
+    subprocess.run([*make, f"glake_{group}", "simcuda"], check=True)
+    return directory / "lib"
+
+
+def environment() -> dict[str, str]:
+    """This process's, sanitizers told to fail on any finding; of glake's options GLAKE_DRIVER only.
+
+    The driver is the simulator unless the caller's environment names one.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    kept["GLAKE_DRIVER"] = os.environ.get("GLAKE_DRIVER", "sim")
+    kept.setdefault("ASAN_OPTIONS", "detect_leaks=1:halt_on_error=1")
+    kept.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
+    kept.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
+    return kept
+
+
+def run(binaries: Path, name: str, arguments: list[str]) -> int:
+    """Runs one program in its own process and returns its exit status."""
+    return subprocess.run([str(binaries / name), *arguments], env=environment()).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, usage=argparse.SUPPRESS)
+    parser.add_argument("--group", choices=sorted(SOURCES), default="tests")
+    parser.add_argument("--build", type=Path, help="build directory (default: build/<group>)")
+    parser.add_argument("--sanitize", default="")
+    parser.add_argument("--program", action="append", default=[])
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("arguments", nargs="*")
+    options = parser.parse_args()
+    names = options.program or programs(options.group)
+    if unknown := set(names) - set(programs(options.group)):
+        parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    if options.run and not names:
+        parser.error(f"there are no {options.group} to run")
+    directory = options.build or ROOT / "build" / options.group
+    try:
+        binaries = build(directory, options.group, options.sanitize)
+    except subprocess.CalledProcessError as failure:
+        return failure.returncode  # the compiler has said why
+    failed = []
+    for name in names if options.run else []:
+        print(f"== {name}", flush=True)
+        if run(binaries, name, options.arguments) != 0:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
