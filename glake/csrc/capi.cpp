@@ -16,20 +16,17 @@ using glake::Process;
 using glake::StreamHandle;
 using glake::ThreadCache;
 
-struct LastError {
-  int code = GLAKE_OK;
-  std::string text;
-};
+// The code lies in the static block: every call clears it, so reaching it must cost nothing.
+__attribute__((tls_model("initial-exec"))) thread_local int last_code = GLAKE_OK;
 
-LastError& last_error() {
-  thread_local LastError error;
-  return error;
+std::string& last_text() {
+  thread_local std::string text;
+  return text;
 }
 
 int fail(int code, const char* text) {
-  LastError& error = last_error();
-  error.code = code;
-  error.text = text;
+  last_code = code;
+  last_text() = text;
   return code;
 }
 
@@ -38,7 +35,7 @@ template <typename Body>
 int guarded(Body&& body) noexcept {
   try {
     body();
-    last_error().code = GLAKE_OK;
+    last_code = GLAKE_OK;
     return GLAKE_OK;
   } catch (const Error& e) {
     return fail(e.code(), e.what());
@@ -123,9 +120,8 @@ int glake_reset_peak_stats(int device) {
 }
 
 int glake_last_error(char* text, size_t capacity) {
-  const LastError& error = last_error();
-  copy_out(error.code == GLAKE_OK ? std::string() : error.text, text, capacity);
-  return error.code;
+  copy_out(last_code == GLAKE_OK ? std::string() : last_text(), text, capacity);
+  return last_code;
 }
 
 int glake_configure(const char* key, const char* value) {

@@ -11,6 +11,10 @@
 #include <string>
 #include <vector>
 
+// Both versions have this signature; older drivers have only the first.
+#undef cuEventElapsedTime
+extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end);
+
 #define CONFORMANCE_SYMBOLS(X)                                                                   \
   X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount)      \
   X(cuDeviceGetAttribute) X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain)                   \

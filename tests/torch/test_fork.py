@@ -4,7 +4,7 @@ import pytest
 
 
 def test_a_forked_child_reads_writes_its_own_and_cannot_use_glake(passes):
-    assert passes("fork.py") == ["child ok", "parent ok"]
+    assert passes("fork.py", LIMIT="128MiB") == ["child ok", "parent ok"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -22,3 +22,36 @@ def test_a_fork_before_the_first_allocation_is_free(passes):
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), total)
     """
     assert passes(program) == ["0 1000.0"]
+
+
+def test_forks_while_threads_allocate(passes):
+    program = """
+        import os, threading, torch, glake
+        from glake.allocator import emulation
+        kept = [torch.full((50_000,), i) for i in range(20)]
+        done, wrong = threading.Event(), []
+
+        def churn(seed):
+            turn = 0
+            while not done.is_set():
+                turn += 1
+                tensor = torch.full((1000 * (turn % 50 + 1),), seed * turn)
+                if not bool((tensor == seed * turn).all()):
+                    wrong.append(turn)
+
+        threads = [threading.Thread(target=churn, args=(seed,)) for seed in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        codes = []
+        for _ in range(8):
+            child = os.fork()
+            if child == 0:
+                right = all(bool((tensor == i).all()) for i, tensor in enumerate(kept))
+                os._exit(0 if right and emulation.counters().state == "forked" else 1)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        done.set()
+        for thread in threads:
+            thread.join()
+        print(codes, wrong, emulation.counters().failed_frees)
+    """
+    assert passes(program) == [f"{[0] * 8} [] 0"]

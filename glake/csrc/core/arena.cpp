@@ -231,34 +231,28 @@ void Arena::mark_free(Address begin, Address end, Address extent_begin, Address 
   uint64_t last = granule_of(end - 1) + 1;
   if (granule_at(first) < extent_begin) ++first;
   if (granule_at(last) > extent_end) --last;
-  for (uint64_t g = first; g < last;) {
-    if ((g & 63) == 0 && g + 64 <= last) {
-      whole_free_ += 64 - static_cast<uint64_t>(__builtin_popcountll(free_bits_[g >> 6]));
-      free_bits_[g >> 6] = ~uint64_t{0};
-      g += 64;
-      continue;
-    }
-    uint64_t bit = uint64_t{1} << (g & 63);
-    whole_free_ += (free_bits_[g >> 6] & bit) == 0;
-    free_bits_[g >> 6] |= bit;
-    ++g;
-  }
+  for_each_word(first, last, [this](uint64_t& word, uint64_t mask) {
+    whole_free_ += static_cast<uint64_t>(__builtin_popcountll(mask & ~word));
+    word |= mask;
+  });
 }
 
 void Arena::mark_busy(Address begin, Address end) {
-  uint64_t first = granule_of(begin);
-  uint64_t last = granule_of(end - 1) + 1;
-  for (uint64_t g = first; g < last;) {
-    if ((g & 63) == 0 && g + 64 <= last) {
-      whole_free_ -= static_cast<uint64_t>(__builtin_popcountll(free_bits_[g >> 6]));
-      free_bits_[g >> 6] = 0;
-      g += 64;
-      continue;
-    }
-    uint64_t bit = uint64_t{1} << (g & 63);
-    whole_free_ -= (free_bits_[g >> 6] & bit) != 0;
-    free_bits_[g >> 6] &= ~bit;
-    ++g;
+  for_each_word(granule_of(begin), granule_of(end - 1) + 1, [this](uint64_t& word, uint64_t mask) {
+    whole_free_ -= static_cast<uint64_t>(__builtin_popcountll(mask & word));
+    word &= ~mask;
+  });
+}
+
+// Calls change(word, mask) for the words of granules [first, last).
+template <typename Change>
+void Arena::for_each_word(uint64_t first, uint64_t last, Change&& change) {
+  while (first < last) {
+    uint64_t in_word = first & 63;
+    uint64_t n = std::min(last - first, 64 - in_word);
+    uint64_t mask = (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << in_word;
+    change(free_bits_[first >> 6], mask);
+    first += n;
   }
 }
 

@@ -21,17 +21,15 @@ struct Segment {
   Segment* prev = nullptr;  // address order
   Segment* next = nullptr;
   SegmentState state = SegmentState::kAbsent;
-  Tickets tickets;  // free: the work that may still use it
+  StreamId stream = 0;            // busy: whose work uses it
+  Segment* piece_next = nullptr;  // busy: the next of the same block (on a view, a block has several)
 
   // Free, at an extent's two ends: the other end. At its head: its size and place in the index.
   Segment* mate = nullptr;
   Bytes extent = 0;
   Segment* bin_prev = nullptr;
   Segment* bin_next = nullptr;
-
-  // Busy: whose work uses it, and the next segment of the same block (a block on a view has several).
-  StreamId stream = 0;
-  Segment* piece_next = nullptr;
+  Tickets tickets;  // free: the work that may still use it
 
   Address end() const { return begin + size; }
 };
@@ -118,6 +116,8 @@ class Arena {
   Segment* absorb(Segment* left, Segment* right);
   void mark_free(Address begin, Address end, Address extent_begin, Address extent_end);
   void mark_busy(Address begin, Address end);
+  template <typename Change>
+  void for_each_word(uint64_t first, uint64_t last, Change&& change);
   void link_absent(Segment* s);
   void unlink_absent(Segment* s);
 

@@ -184,7 +184,7 @@ Block* DeviceAllocator::find(const Region& region, Address ptr) {
 }
 
 ThreadCache* DeviceAllocator::make_cache() {
-  auto cache = std::make_unique<ThreadCache>(this, limit_.bytes() / 32);
+  auto cache = std::make_unique<ThreadCache>(this, limit_.bytes());
   HotGuard hot(hot_);
   caches_.push_back(std::move(cache));
   return caches_.back().get();

@@ -15,6 +15,7 @@
 #include "core/block.h"
 #include "core/granule_pool.h"
 #include "core/history.h"
+#include "core/hot_lock.h"
 #include "core/options.h"
 #include "core/stats.h"
 #include "core/streams.h"
@@ -22,27 +23,6 @@
 #include "core/view.h"
 
 namespace glake {
-
-// A mutex that notices when threads wait for it.
-class HotLock {
- public:
-  void lock() {
-    if (mutex_.try_lock()) {
-      int recent = contention_.load(std::memory_order_relaxed);
-      if (recent != 0) contention_.store(recent - 1, std::memory_order_relaxed);
-      return;
-    }
-    mutex_.lock();
-    contention_.store(kMemory, std::memory_order_relaxed);
-  }
-  void unlock() { mutex_.unlock(); }
-  bool contended() const { return contention_.load(std::memory_order_relaxed) != 0; }
-
- private:
-  static constexpr int kMemory = 4096;  // acquisitions for which contention is remembered
-  std::mutex mutex_;
-  std::atomic<int> contention_{0};
-};
 
 class DeviceAllocator {
  public:
@@ -102,6 +82,7 @@ class DeviceAllocator {
 
   // search.cpp: finding memory that is mapped already. Under hot_.
   Found hit(const Request& r);
+  bool wait_budget_spent(const Request& r);
   Found repeat(const Request& r, Address place);
   Found fit(Arena& arena, const Request& r, Wait wait);
   Found idle_view(const Request& r, Wait wait);
@@ -172,7 +153,9 @@ class DeviceAllocator {
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   std::vector<Block*> limbo_;   // freed, recorded on more streams than a ticket holds
   std::vector<Block*> drained_; // scratch of drain_caches
-  uint64_t tick_ = 0;
+  uint64_t tick_ = 0;           // requests that reached the device, thread caches' hits apart
+  uint64_t window_begin_ = 0;   // of the repetition in which stream waits are counted
+  uint64_t window_waits_ = 0;
   uint64_t live_ = 0;           // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
   bool closing_ = false;        // close() has begun to give the address ranges back

@@ -3,29 +3,27 @@
 namespace glake {
 
 Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* slot) {
-  Entry now{size, stream, 0};
+  constexpr uint64_t forget = power(kContext);
+  uint64_t what = key(size, stream);
   Address place = 0;
   if (cursor_ != 0) {
     const Entry& e = ring_[(cursor_ - 1) % kEntries];
-    bool alive = cursor_ - 1 + kEntries > count_;
-    bool same = alive && e.size == size && e.stream == stream;
+    bool same = cursor_ - 1 + kEntries > count_ && e.what == what;
     place = same ? e.ptr : 0;
     cursor_ = same ? cursor_ + 1 : 0;
   }
-  Entry& entry = ring_[count_ % kEntries];
-  *slot = count_++;
-  entry = now;
-  hash_ = hash_ * kBase + key(now);
-  if (count_ > kContext) hash_ -= key(ring_[(count_ - 1 - kContext) % kEntries]) * power(kContext);
-  if (count_ < kContext) return place;
+  hash_ = hash_ * kBase + what;
+  if (count_ >= kContext) hash_ -= ring_[(count_ - kContext) % kEntries].what * forget;
+  *slot = count_;
+  ring_[count_++ % kEntries] = {what, 0};
+  // While a sequence is followed, a sparse index is enough to find it again.
+  if (count_ < kContext || (cursor_ != 0 && count_ % 4 != 0)) return place;
   uint64_t& known = index_[(hash_ >> 32) % kEntries];
   if (cursor_ == 0 && known != 0 && known - 1 + kEntries > count_) {
     // The same hash must mean the same requests: look at the last few.
     bool same = true;
     for (uint64_t back = 1; back <= 4 && same; ++back) {
-      const Entry& then = ring_[(known - 1 - back) % kEntries];
-      const Entry& here = ring_[(count_ - back) % kEntries];
-      same = then.size == here.size && then.stream == here.stream;
+      same = ring_[(known - 1 - back) % kEntries].what == ring_[(count_ - back) % kEntries].what;
     }
     if (same) cursor_ = known;
   }

@@ -20,6 +20,9 @@ class PlacementHistory {
   // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0; `slot`
   // names the entry for placed().
   Address expect(Bytes size, StreamId stream, uint64_t* slot);
+  uint64_t count() const { return count_; }
+  // Requests since the counterpart of the last one: a step's, once steps repeat.
+  uint64_t period() const { return cursor_ == 0 ? kEntries : count_ - cursor_ + 1; }
   void placed(uint64_t slot, Address ptr) { ring_[slot % kEntries].ptr = ptr; }
 
  private:
@@ -27,11 +30,12 @@ class PlacementHistory {
   static constexpr uint64_t kContext = 16;  // requests that must agree before a sequence is followed
   static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;
   struct Entry {
-    Bytes size = 0;
-    StreamId stream = 0;
+    uint64_t what = 0;  // size and stream
     Address ptr = 0;
   };
-  static uint64_t key(const Entry& e) { return (e.size / kAlignment) * 64 + e.stream + 1; }
+  static uint64_t key(Bytes size, StreamId stream) {
+    return (size / kAlignment) * kMaxStreams + stream + 1;
+  }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
 
   std::vector<Entry> ring_;

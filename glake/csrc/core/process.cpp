@@ -17,24 +17,17 @@ pthread_key_t thread_key;
 
 }  // namespace
 
-// A thread's caches, one per device it has used.
-struct Process::Thread {
-  uint64_t generation = 0;
-  ThreadCache* caches[kMaxDevices] = {};
-};
-
-namespace {
-// A plain pointer in the static block: reading it costs one instruction, also in a dlopened library.
-__attribute__((tls_model("initial-exec"))) thread_local void* this_thread = nullptr;
-}  // namespace
+std::atomic<Process*> Process::instance_{nullptr};
+thread_local Process::Thread* Process::this_thread_ = nullptr;
 
 Process::Process() {
   pthread_key_create(&thread_key, &Process::thread_ended);
   pthread_atfork(&Process::before_fork, nullptr, &Process::in_child);
 }
 
-Process& Process::instance() {
+Process& Process::start() {
   static Process* const process = new Process;
+  instance_.store(process, std::memory_order_release);
   return *process;
 }
 
@@ -64,18 +57,8 @@ void Process::thread_ended(void* state) {
       }
     }
   }
-  this_thread = nullptr;
+  this_thread_ = nullptr;
   delete thread;
-}
-
-ThreadCache& Process::cache(int device) {
-  auto* thread = static_cast<Thread*>(this_thread);
-  if (thread != nullptr && static_cast<unsigned>(device) < kMaxDevices &&
-      thread->generation == generation_.load(std::memory_order_acquire) &&
-      thread->caches[device] != nullptr && !forked_.load(std::memory_order_relaxed)) {
-    return *thread->caches[device];
-  }
-  return open_cache(device);
 }
 
 ThreadCache& Process::open_cache(int device) {
@@ -86,10 +69,10 @@ ThreadCache& Process::open_cache(int device) {
     throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + ": the driver has " +
                                           std::to_string(driver.device_count()));
   }
-  auto* thread = static_cast<Thread*>(this_thread);
+  auto* thread = this_thread_;
   if (thread == nullptr) {
     thread = new Thread;
-    this_thread = thread;
+    this_thread_ = thread;
     pthread_setspecific(thread_key, thread);
   }
   if (thread->generation != generation_.load()) {

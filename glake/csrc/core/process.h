@@ -15,10 +15,21 @@ namespace glake {
 class Process {
  public:
   static constexpr int kMaxDevices = 64;
-  static Process& instance();
+  static Process& instance() {
+    Process* process = instance_.load(std::memory_order_acquire);
+    return process != nullptr ? *process : start();
+  }
 
   // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
-  ThreadCache& cache(int device);
+  ThreadCache& cache(int device) {
+    auto* thread = static_cast<Thread*>(this_thread_);
+    if (thread != nullptr && static_cast<unsigned>(device) < kMaxDevices &&
+        thread->generation == generation_.load(std::memory_order_acquire) &&
+        thread->caches[device] != nullptr && !forked_.load(std::memory_order_relaxed)) {
+      return *thread->caches[device];
+    }
+    return open_cache(device);
+  }
   // The block that starts at `ptr`, moved from live to freed (take) or left live. Throws Error.
   Block& block(void* ptr, bool take);
   DeviceAllocator& device(int device) { return *cache(device).device(); }
@@ -32,8 +43,16 @@ class Process {
   TraceWriter& trace() { return trace_; }
 
  private:
-  struct Thread;
+  // A thread's caches, one per device it has used.
+  struct Thread {
+    uint64_t generation = 0;
+    ThreadCache* caches[kMaxDevices] = {};
+  };
+  // A plain pointer in the static block: one instruction to read, also in a dlopened library.
+  static __attribute__((tls_model("initial-exec"))) thread_local Thread* this_thread_;
   Process();
+  static Process& start();
+  static std::atomic<Process*> instance_;
   Options& read_options();
   Driver& open_driver();
   void check_usable() const;

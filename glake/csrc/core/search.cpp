@@ -5,8 +5,9 @@
 namespace glake {
 namespace {
 
-constexpr int kCandidates = 8;    // extents tried at both ends for one that needs no wait
+constexpr int kCandidates = 16;   // extents tried at both ends for one that needs no wait
 constexpr int kViewsTried = 64;   // idle views of the same length
+constexpr uint64_t kWaitsPerStep = 32;  // of one repetition, before its places are given up
 
 }  // namespace
 
@@ -240,6 +241,16 @@ DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait)
   return {};
 }
 
+// True once this repetition of the sequence has waited often: then a place that needs no wait is
+// better than the same place again, unless r is so large that moving it would cost mapping calls.
+bool DeviceAllocator::wait_budget_spent(const Request& r) {
+  if (history_.count() - window_begin_ >= history_.period()) {
+    window_begin_ = history_.count();
+    window_waits_ = clock_.waits();
+  }
+  return clock_.waits() - window_waits_ >= kWaitsPerStep && r.size < limit_.bytes() / 32;
+}
+
 // The place a request's counterpart had, if it is free again. It may cost a wait, as it did then.
 DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) {
   Tickets pending;
@@ -250,6 +261,9 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
       if (!edge_allows(*large_, place, r.size, r.stream)) return {};
       if (!range_ordered(from, place, r.size, r.stream, &pending)) {
         clock_.poll();
+        if (wait_budget_spent(r)) {
+          if (Found found = fit(*large_, r, Wait::kNo)) return found;
+        }
         if (!clock_.wait(r.stream, pending) ||
             !range_ordered(from, place, r.size, r.stream, nullptr)) {
           return {};

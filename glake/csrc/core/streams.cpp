@@ -15,6 +15,10 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   auto found = ids_.find(handle);
   if (found != ids_.end()) return found->second;
   auto id = static_cast<StreamId>(streams_.size());
+  if (id == kMaxStreams) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "more than 65536 streams on device " +
+                                            std::to_string(device_) + "; reuse streams");
+  }
   streams_.emplace_back();
   streams_.back().handle = handle;
   for (Stream& s : streams_) s.waited.resize(streams_.size(), 0);
@@ -25,7 +29,7 @@ StreamId StreamClock::id_of(StreamHandle handle) {
 Ticket StreamClock::stamp(StreamId id) {
   Stream& s = streams_[id];
   ++s.frees;
-  return {id, s.open};
+  return Ticket(id, s.open);
 }
 
 bool StreamClock::ordered(StreamId waiter, Ticket t) const {

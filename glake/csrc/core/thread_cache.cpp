@@ -18,26 +18,29 @@ void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
 void SpinLock::relax() { sched_yield(); }
 
 Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
-  Slot& slot = slots_[slot_of(size, stream)];
+  Slot& home = slots_[slot_of(size, stream)];
   std::lock_guard<SpinLock> guard(lock_);
-  if (slot.count == 0 || slot.size != size || slot.stream != stream) return nullptr;
+  Slot& slot = home.holds(size, stream) ? home : neighbour(home);
+  if (!slot.holds(size, stream)) return nullptr;
   Block* b = slot.blocks[--slot.count];
   bool small = size <= kSmallLimit;
   move_bytes(small ? small_bytes_ : large_bytes_, size, false);
   (small ? small_ : large_).allocate(size, requested);
+  changed_.store(true, std::memory_order_relaxed);
   b->requested = requested;
   b->state.store(BlockState::kLive, std::memory_order_relaxed);
   return b;
 }
 
 bool ThreadCache::put(Block* b) {
-  Slot& slot = slots_[slot_of(b->size, b->stream)];
+  Slot& home = slots_[slot_of(b->size, b->stream)];
   bool small = b->small();
   std::atomic<Bytes>& held = small ? small_bytes_ : large_bytes_;
   std::lock_guard<SpinLock> guard(lock_);
-  if (slot.count == kDepth) return false;
-  if (slot.count != 0 && (slot.size != b->size || slot.stream != b->stream)) return false;
-  if (held.load(std::memory_order_relaxed) + b->size > (small ? kSmallCapacity : large_capacity_)) {
+  Slot& other = neighbour(home);
+  Slot& slot = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
+  if (!slot.takes(*b)) return false;
+  if (held.load(std::memory_order_relaxed) + b->size > (small ? small_capacity_ : large_capacity_)) {
     return false;
   }
   slot.size = b->size;
@@ -45,6 +48,7 @@ bool ThreadCache::put(Block* b) {
   slot.blocks[slot.count++] = b;
   move_bytes(held, b->size, true);
   (small ? small_ : large_).free(b->size, b->requested);
+  changed_.store(true, std::memory_order_relaxed);
   return true;
 }
 
@@ -60,8 +64,9 @@ void ThreadCache::drain(bool small_too, std::vector<Block*>& out) {
   }
 }
 
-void ThreadCache::collect(Stats& stats) {
+void ThreadCache::publish(Stats& stats) {
   std::lock_guard<SpinLock> guard(lock_);
+  changed_.store(false, std::memory_order_relaxed);
   if (!small_.empty()) stats.merge(true, small_);
   if (!large_.empty()) stats.merge(false, large_);
   small_ = StatDelta{};

@@ -30,8 +30,9 @@ class SpinLock {
 
 class alignas(64) ThreadCache {
  public:
-  ThreadCache(DeviceAllocator* device, Bytes large_capacity)
-      : device_(device), large_capacity_(large_capacity) {}
+  // A thread keeps little of a device: 1/4096 in small blocks, 1/32 in large ones while contended.
+  ThreadCache(DeviceAllocator* device, Bytes limit)
+      : device_(device), small_capacity_(limit / 4096), large_capacity_(limit / 32) {}
 
   DeviceAllocator* device() const { return device_; }
 
@@ -42,23 +43,30 @@ class alignas(64) ThreadCache {
 
   // For the device, under its lock: the blocks to free, and the counts since last asked.
   void drain(bool small_too, std::vector<Block*>& out);
-  void collect(Stats& stats);
+  void collect(Stats& stats) {
+    if (changed_.load(std::memory_order_relaxed)) publish(stats);
+  }
   bool holds_large() const { return large_bytes_.load(std::memory_order_relaxed) != 0; }
   Bytes held_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
 
-  // Set when its thread is gone; the device then destroys it.
-  std::atomic<bool> orphan{false};
-
  private:
+  void publish(Stats& stats);
   static constexpr int kSlots = 256;
-  static constexpr int kDepth = 6;
-  static constexpr Bytes kSmallCapacity = 4 * kMiB;
+  static constexpr int kDepth = 14;
   struct Slot {
     Bytes size = 0;
     StreamHandle stream = 0;
     int count = 0;
     Block* blocks[kDepth] = {};
+    bool holds(Bytes s, StreamHandle h) const { return count != 0 && size == s && stream == h; }
+    bool takes(const Block& b) const {
+      return count == 0 || (count != kDepth && size == b.size && stream == b.stream);
+    }
   };
+  // Two sizes of one slot do not push each other out: each may use the slot beside it.
+  Slot& neighbour(const Slot& slot) {
+    return slots_[static_cast<size_t>(&slot - slots_) ^ 1];
+  }
   static size_t slot_of(Bytes size, StreamHandle stream) {
     uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
     return (h >> 40) % kSlots;
@@ -66,9 +74,10 @@ class alignas(64) ThreadCache {
 
   SpinLock lock_;
   DeviceAllocator* device_;
-  Bytes large_capacity_;
+  Bytes small_capacity_, large_capacity_;
   std::atomic<Bytes> small_bytes_{0};
   std::atomic<Bytes> large_bytes_{0};
+  std::atomic<bool> changed_{false};
   StatDelta small_, large_;
   Slot slots_[kSlots];
 };

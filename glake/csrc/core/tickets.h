@@ -1,7 +1,6 @@
 // After which work freed memory is safe: a few (stream, epoch) pairs.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -9,10 +8,14 @@ namespace glake {
 
 using StreamId = uint32_t;  // dense, per device
 
+// Eight bytes: segments carry several, and the hot path copies them.
 struct Ticket {
-  StreamId stream = 0;
-  uint64_t epoch = 0;
+  Ticket() : epoch(0), stream(0) {}
+  Ticket(StreamId s, uint64_t e) : epoch(e & ((uint64_t{1} << 48) - 1)), stream(s & 0xffff) {}
+  uint64_t epoch : 48;
+  uint64_t stream : 16;
 };
+constexpr StreamId kMaxStreams = 1 << 16;
 
 class Tickets {
  public:
@@ -30,7 +33,7 @@ class Tickets {
   bool add(Ticket t) {
     for (int i = 0; i < count_; ++i) {
       if (items_[i].stream != t.stream) continue;
-      items_[i].epoch = std::max(items_[i].epoch, t.epoch);
+      if (items_[i].epoch < t.epoch) items_[i] = t;
       return true;
     }
     if (count_ == kMax) return false;
@@ -40,6 +43,7 @@ class Tickets {
 
   bool same_streams(const Tickets& other) const {
     if (count_ != other.count_) return false;
+    if (count_ == 1) return items_[0].stream == other.items_[0].stream;
     for (int i = 0; i < count_; ++i) {
       if (!other.has(items_[i].stream)) return false;
     }
@@ -47,7 +51,7 @@ class Tickets {
   }
 
  private:
-  bool has(StreamId stream) const {
+  bool has(uint64_t stream) const {
     for (int i = 0; i < count_; ++i) {
       if (items_[i].stream == stream) return true;
     }

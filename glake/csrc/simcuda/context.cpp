@@ -1,6 +1,8 @@
 // Contexts and each thread's stack of current ones.
 #include "context.h"
 
+#include "driver.h"
+
 #include <atomic>
 
 namespace simcuda {
@@ -26,6 +28,10 @@ std::vector<uint64_t>& stack_of(uint64_t epoch) {
 
 CUresult no_context() {
   return fail(CUDA_ERROR_INVALID_CONTEXT, "the calling thread has no current context");
+}
+
+CUresult bad_handle(const char* what) {
+  return fail(CUDA_ERROR_INVALID_HANDLE, std::string("not a live ") + what);
 }
 
 void Contexts::start(int devices) {

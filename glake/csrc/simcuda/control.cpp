@@ -45,7 +45,20 @@ double simcuda_cost_us(const char* symbol) {
 
 void simcuda_reset_calls(void) { books().reset_calls(); }
 
-uint64_t simcuda_now_ns(void) { return 0; }
+uint64_t simcuda_now_ns(void) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return 0;
+  std::lock_guard<std::mutex> lock(driver->mutex);
+  return driver->scheduler.now_ns();
+}
+
+int simcuda_thread(int join) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return not_initialized();
+  std::lock_guard<std::mutex> lock(driver->mutex);
+  driver->scheduler.register_thread(join != 0);
+  return CUDA_SUCCESS;
+}
 
 void simcuda_tick(uint64_t ticks) {
   Driver* driver = running.load(std::memory_order_acquire);

@@ -12,6 +12,16 @@ std::mutex start_mutex;
 
 void mark_child() { forked.store(true); }
 
+std::string beside_library(const char* name) {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&mark_child), &info) == 0 || info.dli_fname == nullptr) {
+    return name;
+  }
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? name : path.substr(0, slash + 1) + name;
+}
+
 }  // namespace
 
 std::atomic<Driver*> running{nullptr};
@@ -80,18 +90,37 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   if (!load_options(&made->options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
   Options& options = made->options;
   if (options.memory == 0) options.memory = uint64_t{options.phantom ? 80u : 1u} << 30;
-  made->devices = options.devices != 0 ? options.devices : 8;
-  CUresult result = Machine::open(options, made->devices, &made->machine);
+  std::string platforms = options.platforms;
+  if (platforms.empty()) platforms = beside_library("platforms.json");
+  CUresult result = made->topology.load(platforms, options.preset);
+  if (result != CUDA_SUCCESS) return result;
+  made->devices = options.devices != 0 ? options.devices : made->topology.gpus();
+  if (made->devices > made->topology.gpus()) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "preset " + options.preset + " has " +
+                                              std::to_string(made->topology.gpus()) +
+                                              " devices, option devices asks for " +
+                                              std::to_string(made->devices));
+  }
+  result = Machine::open(options, made->devices, &made->machine);
   if (result == CUDA_SUCCESS) {
     result = made->memory.start(made->machine.get(), options.phantom, made->devices,
                                 options.max_maps);
   }
   if (result != CUDA_SUCCESS) return result;
   made->contexts.start(made->devices);
+  made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->streams);
   *driver = std::move(made);
   return CUDA_SUCCESS;
 }
 
-Driver::~Driver() = default;
+Driver::~Driver() { scheduler.stop(); }
+
+// A process that merely exits leaves a shared machine; everything else the kernel takes back.
+__attribute__((destructor)) static void leave_machine() {
+  Driver* driver = running.load();
+  if (driver == nullptr || forked || !driver->machine->shared()) return;
+  std::unique_lock<std::mutex> lock(driver->mutex, std::try_to_lock);
+  if (lock.owns_lock()) driver->machine->leave();
+}
 
 }  // namespace simcuda

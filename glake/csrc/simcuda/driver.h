@@ -9,10 +9,13 @@
 
 #include "books.h"
 #include "context.h"
+#include "host.h"
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
+#include "scheduler.h"
 #include "stream.h"
+#include "topology.h"
 #include "types.h"
 
 namespace simcuda {
@@ -25,10 +28,18 @@ class Driver {
   std::mutex mutex;
   Options options;
   int devices = 0;
+  Topology topology;
   std::unique_ptr<Machine> machine;
+  HostMemory host;
   Memory memory;
   Contexts contexts;
   Streams streams;
+  Scheduler scheduler;
+
+  // Phantom replays: stream work completes by ticks, not by the schedule.
+  bool ticking() const {
+    return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
+  }
 
  private:
   Driver() = default;
@@ -46,6 +57,7 @@ CUresult not_initialized();
 template <class Body>
 CUresult call(Symbol symbol, uint64_t pages, Body&& body) {
   if (forked.load(std::memory_order_relaxed)) return not_initialized();
+  if (in_host_function) return fail(CUDA_ERROR_NOT_PERMITTED, "no calls in a host function");
   const CUresult told = books().enter(symbol, pages);
   if (told != CUDA_SUCCESS) return told;
   Driver* driver = running.load(std::memory_order_acquire);
@@ -75,6 +87,50 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
     return body(driver, *context);
   });
 }
+
+// The same, for calls that wait: they may let go of the lock, and what they found before with it.
+template <class Body>
+CUresult blocking(Symbol symbol, Body&& body) {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
+    Context* context = driver.contexts.current();
+    if (context == nullptr) return no_context();
+    return body(driver, *context, &lock);
+  });
+}
+
+CUresult bad_handle(const char* what);
+
+// With the stream a call names; the default ones need a current context. The body gets the
+// stream's handle in the table, as the stream may be gone once the lock was let go of.
+template <class Body>
+CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
+    const Context* current = driver.contexts.current();
+    const Stream* stream = driver.streams.resolve(handle, current);
+    if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
+    return body(driver, stream->id, &lock);
+  });
+}
+
+template <class Body>
+CUresult on_stream(Symbol symbol, CUstream handle, Body&& body) {
+  return on_stream_blocking(symbol, handle, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
+    return body(driver, *driver.streams.streams.find(id));
+  });
+}
+
+// What is at an address: a mapping, a block, or pinned host memory.
+struct Range {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  int device = -1;
+  bool host = false, vmm = false;
+  unsigned exportable = 0;
+  uint32_t access = 0;
+};
+CUresult find_range(Driver* driver, CUdeviceptr address, Range* range);
 
 inline uint64_t pages_of(size_t bytes) { return (bytes + kGranule - 1) / kGranule; }
 

@@ -76,6 +76,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
     Context* context = live(driver, handle);
     if (context == nullptr || context->primary) return bad_context();
     if (driver.contexts.current() == context) driver.contexts.pop();
+    driver.streams.forget(context->id);
     driver.contexts.destroy(context->id);
     return CUDA_SUCCESS;
   });

@@ -22,6 +22,8 @@ const Export kExports[] = {
     SIMCUDA_CALLS(X)
 #undef X
     {"cuDeviceGetUuid", 9020, reinterpret_cast<void*>(&cuDeviceGetUuid)},
+    {"cuEventElapsedTime", 12080, reinterpret_cast<void*>(&cuEventElapsedTime_v2)},
+    {"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuStreamGetCaptureInfo_v3)},
     {"cuGetProcAddress", 11030, reinterpret_cast<void*>(&cuGetProcAddress)},
 };
 

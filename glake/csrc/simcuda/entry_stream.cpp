@@ -6,26 +6,17 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-CUresult bad_handle(const char* what) {
-  return fail(CUDA_ERROR_INVALID_HANDLE, std::string("not a live ") + what);
-}
-
-// With the stream a call names; the default ones need a current context.
-template <class Body>
-CUresult on_stream(Symbol symbol, CUstream handle, Body&& body) {
-  return locked(symbol, 0, [&](Driver& driver) -> CUresult {
-    const Context* current = driver.contexts.current();
-    Stream* stream = driver.streams.resolve(handle, current);
-    if (stream != nullptr) return body(driver, *stream);
-    return current == nullptr ? no_context() : bad_handle("stream");
-  });
-}
-
+// With the event a call names. The body may let go of the lock, and of the event with it.
 template <class Body>
 CUresult on_event(Symbol symbol, CUevent handle, Body&& body) {
-  return locked(symbol, 0, [&](Driver& driver) -> CUresult {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
     Event* event = driver.streams.find(handle);
-    return event == nullptr ? bad_handle("event") : body(driver, *event);
+    if (event == nullptr) return bad_handle("event");
+    if (event->capture != nullptr) {
+      return fail(CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture");
+    }
+    return body(driver, *event, &lock);
   });
 }
 
@@ -48,7 +39,20 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
     if (event->context != stream.context) {
       return fail(CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts");
     }
-    driver.streams.tick_record(event, stream);
+    bool taken = false;
+    const CUresult result = driver.streams.captured(&stream, &taken);
+    if (result != CUDA_SUCCESS) return result;
+    if (taken) {
+      event->capture = stream.capture;
+    } else if (driver.ticking()) {
+      driver.streams.tick_record(event, &stream);
+    } else {
+      event->op = std::make_shared<Op>();
+      event->capture = nullptr;
+      event->recorded = true;
+      event->stream = stream.id;
+      driver.scheduler.enqueue(&stream, event->op);
+    }
     return CUDA_SUCCESS;
   });
 }
@@ -76,14 +80,29 @@ CUresult cuStreamDestroy(CUstream handle) {
 }
 
 CUresult cuStreamQuery(CUstream handle) {
-  return on_stream(CALL(cuStreamQuery), handle, [&](Driver&, Stream&) { return CUDA_SUCCESS; });
+  return on_stream_blocking(CALL(cuStreamQuery), handle,
+                            [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
+                              Stream* stream = driver.streams.streams.find(id);
+                              const CUresult result = driver.streams.check_blocking(stream);
+                              if (result != CUDA_SUCCESS) return result;
+                              if (driver.ticking()) {
+                                return driver.streams.tick_complete(*stream, &driver.contexts)
+                                           ? CUDA_SUCCESS
+                                           : CUDA_ERROR_NOT_READY;
+                              }
+                              return driver.scheduler.query(lock, OpPtr(stream->tail));
+                            });
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  return on_stream(CALL(cuStreamSynchronize), handle, [&](Driver& driver, Stream& stream) {
-    driver.streams.tick_synchronize(&stream, driver.streams.sequence());
-    return CUDA_SUCCESS;
-  });
+  return on_stream_blocking(CALL(cuStreamSynchronize), handle,
+                            [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
+                              Stream* stream = driver.streams.streams.find(id);
+                              const CUresult result = driver.streams.check_blocking(stream);
+                              if (result != CUDA_SUCCESS) return result;
+                              driver.streams.tick_synchronize(stream, driver.streams.sequence());
+                              return driver.scheduler.wait(lock, OpPtr(stream->tail));
+                            });
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int flags) {
@@ -92,7 +111,13 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
                      const Event* event = driver.streams.find(event_handle);
                      if (event == nullptr) return bad_handle("event");
                      if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
-                     driver.streams.tick_wait(&stream, *event);
+                     bool taken = false;
+                     const CUresult result = driver.streams.join_capture(&stream, *event, &taken);
+                     if (result != CUDA_SUCCESS || taken) return result;
+                     if (driver.ticking()) driver.streams.tick_wait(&stream, *event);
+                     if (event->op != nullptr && !event->op->applied) {
+                       driver.scheduler.enqueue(&stream, std::make_shared<Op>(), event->op);
+                     }
                      return CUDA_SUCCESS;
                    });
 }
@@ -145,7 +170,8 @@ CUresult cuEventCreate(CUevent* result, unsigned int flags) {
 }
 
 CUresult cuEventDestroy(CUevent handle) {
-  return on_event(CALL(cuEventDestroy), handle, [&](Driver& driver, Event&) {
+  return locked(CALL(cuEventDestroy), 0, [&](Driver& driver) -> CUresult {
+    if (driver.streams.find(handle) == nullptr) return bad_handle("event");
     driver.streams.events.remove(reinterpret_cast<uint64_t>(handle));
     return CUDA_SUCCESS;
   });
@@ -160,23 +186,66 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int fla
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  return on_event(CALL(cuEventQuery), handle, [&](Driver& driver, Event& event) {
-    return driver.streams.tick_complete(event, &driver.contexts) ? CUDA_SUCCESS
-                                                                 : CUDA_ERROR_NOT_READY;
-  });
+  return on_event(CALL(cuEventQuery), handle,
+                  [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
+                    const CUresult unsafe = driver.streams.check_unsafe();
+                    if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
+                    if (event.op != nullptr) return driver.scheduler.query(lock, OpPtr(event.op));
+                    return driver.streams.tick_complete(event, &driver.contexts)
+                               ? CUDA_SUCCESS
+                               : CUDA_ERROR_NOT_READY;
+                  });
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
-  return on_event(CALL(cuEventSynchronize), handle, [&](Driver& driver, Event& event) {
-    Stream* stream = driver.streams.streams.find(event.stream);
-    if (stream != nullptr) driver.streams.tick_synchronize(stream, event.seq);
+  return on_event(CALL(cuEventSynchronize), handle,
+                  [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
+                    const CUresult unsafe = driver.streams.check_unsafe();
+                    if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
+                    if (event.op != nullptr) return driver.scheduler.wait(lock, OpPtr(event.op));
+                    Stream* stream = driver.streams.streams.find(event.stream);
+                    if (stream != nullptr) driver.streams.tick_synchronize(stream, event.seq);
+                    return CUDA_SUCCESS;
+                  });
+}
+
+namespace {
+
+CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+  return locked(CALL(cuEventElapsedTime), 0, [&](Driver& driver) -> CUresult {
+    const Event* start = driver.streams.find(start_handle);
+    const Event* end = driver.streams.find(end_handle);
+    if (start == nullptr || end == nullptr) return bad_handle("event");
+    if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (start->capture != nullptr || end->capture != nullptr) {
+      return fail(CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture");
+    }
+    if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0 || start->op == nullptr ||
+        end->op == nullptr) {
+      return fail(CUDA_ERROR_INVALID_HANDLE, "an event was not recorded, or has no timing");
+    }
+    if (!start->op->applied || !end->op->applied) return CUDA_ERROR_NOT_READY;
+    *milliseconds = static_cast<float>(
+        (static_cast<double>(end->op->end_ns) - static_cast<double>(start->op->end_ns)) / 1e6);
     return CUDA_SUCCESS;
   });
 }
 
+}  // namespace
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  return elapsed(milliseconds, start, end);
+}
+
+CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  return elapsed(milliseconds, start, end);
+}
+
 CUresult cuCtxSynchronize() {
-  return in_context(CALL(cuCtxSynchronize), 0, [&](Driver& driver, Context& context) {
+  return blocking(CALL(cuCtxSynchronize), [&](Driver& driver, Context& context, Lock* lock) {
+    const CUresult unsafe = driver.streams.check_unsafe();
+    if (unsafe != CUDA_SUCCESS) return unsafe;
     driver.streams.tick_synchronize(&context);
-    return CUDA_SUCCESS;
+    return driver.scheduler.wait_device(lock, context.device);
   });
 }

@@ -52,7 +52,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return in_context(CALL(cuMemRelease), 0, [&](Driver& driver, Context&) {
-    return driver.memory.release(handle);
+    uint32_t pages = 0;
+    const CUresult result = driver.memory.release(handle, &pages);
+    books().charge_pages(CALL(cuMemRelease), pages);
+    return result;
   });
 }
 
@@ -66,6 +69,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return in_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver, Context&) {
+    driver.scheduler.check_idle(ptr, size, "unmap under pending work");
     return driver.memory.unmap(ptr, size);
   });
 }
@@ -119,4 +123,32 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
     *free = *total - driver.machine->used(context.device);
     return CUDA_SUCCESS;
   });
+}
+
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  return in_context(CALL(cuMemExportToShareableHandle), 0,
+                    [&](Driver& driver, Context&) -> CUresult {
+                      if (shareable == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+                      if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+                        return fail(CUDA_ERROR_NOT_SUPPORTED, "only POSIX descriptors");
+                      }
+                      return driver.memory.export_fd(handle, static_cast<int*>(shareable));
+                    });
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
+                                        CUmemAllocationHandleType type) {
+  return in_context(CALL(cuMemImportFromShareableHandle), 0,
+                    [&](Driver& driver, Context&) -> CUresult {
+                      if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+                        return fail(CUDA_ERROR_NOT_SUPPORTED, "only POSIX descriptors");
+                      }
+                      const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+                      uint64_t id = 0;
+                      const CUresult result = driver.memory.import_fd(fd, &id);
+                      if (result == CUDA_SUCCESS) *handle = id;
+                      return result;
+                    });
 }

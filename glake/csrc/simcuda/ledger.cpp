@@ -25,6 +25,10 @@ std::string ledger_json(int device) {
   add("kernel_mappings", driver->memory.backing().maps());
   add("streams", static_cast<int64_t>(driver->streams.streams.live()));
   add("events", static_cast<int64_t>(driver->streams.events.live()));
+  add("graphs", static_cast<int64_t>(driver->streams.graphs.live()));
+  add("host_blocks", static_cast<int64_t>(driver->host.blocks()));
+  add("host_bytes", static_cast<int64_t>(driver->host.bytes()));
+  add("pending_work", static_cast<int64_t>(driver->scheduler.pending()));
   add("context_refs", driver->contexts.primary(device)->refs);
   add("ticks", static_cast<int64_t>(driver->streams.ticks.load()));
   return text + "}";

@@ -6,28 +6,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "machine_guard.h"
+
 namespace simcuda {
-
-// The state's lock. A private machine needs none: the driver's own mutex is held.
-class Machine::Guard {
- public:
-  explicit Guard(Machine* machine) : machine_(machine) {
-    if (!machine->shared()) return;
-    if (pthread_mutex_lock(&machine->state_->mutex) == EOWNERDEAD) {
-      pthread_mutex_consistent(&machine->state_->mutex);
-      machine->reclaim();
-    }
-  }
-  ~Guard() {
-    if (machine_->shared()) pthread_mutex_unlock(&machine_->state_->mutex);
-  }
-
- private:
-  Machine* machine_;
-};
 
 CUresult Machine::open(const Options& options, int devices, std::unique_ptr<Machine>* machine) {
   std::unique_ptr<Machine> made(new Machine);
@@ -158,8 +143,24 @@ bool Machine::hold(uint32_t index, uint32_t generation) {
   return true;
 }
 
+// Sums up again what is in use, and rebuilds the free lists.
+void Machine::recount() {
+  std::fill_n(state_->used, kMaxDevices, 0);
+  state_->free_granule = state_->free_slot = 0;
+  for (uint32_t i = 1; i < state_->extents; ++i) {
+    Extent& extent = state_->extent[i];
+    if (extent.bytes != 0) {
+      state_->used[extent.device] += extent.bytes;
+    } else {
+      extent.next_free = state_->free_slot;
+      state_->free_slot = i;
+    }
+  }
+}
+
 uint64_t Machine::used(int device) {
   Guard guard(this);
+  if (shared() || any_exported_) reclaim();
   return state_->used[device];
 }
 

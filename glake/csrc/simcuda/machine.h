@@ -35,7 +35,7 @@ struct MachineState {
   int32_t phantom;
   pthread_mutex_t mutex;  // robust, shared between processes
   uint64_t used[kMaxDevices];
-  uint64_t members;     // bit per process slot ever taken and not yet reclaimed
+  uint64_t id;            // random: tells one life of a machine from the next
   uint64_t next_offset;
   uint32_t extents;       // slots ever used
   uint32_t free_granule;  // free extents of one granule, offset kept, so neighbours stay neighbours
@@ -64,6 +64,7 @@ class Machine {
   int memory_fd() const { return memory_fd_; }  // -1: phantom
   uint64_t id() const { return id_; }
   bool shared() const { return !directory_.empty(); }
+  void leave();  // gives back what this process holds; the last one out removes the files
 
  private:
   class Guard;
@@ -73,11 +74,12 @@ class Machine {
   CUresult open_files(const std::string& directory);
   CUresult enter_state(const Options& options, int devices, bool first);
   void init_state(const Options& options, int devices, bool shared);
-  void leave();
   uint32_t new_extent(uint64_t bytes);
   void free_extent(uint32_t extent);
   bool export_alive(uint32_t extent);
   void reclaim();  // of dead processes and of closed descriptors
+  void forget_member(int slot);
+  void recount();
   bool member_alive(int slot);
 
   MachineState* state_ = nullptr;
@@ -86,6 +88,7 @@ class Machine {
   int members_fd_ = -1;
   int slot_ = 0;
   uint64_t id_ = 0;
+  bool joined_ = false, any_exported_ = false;
   std::string directory_;  // of a shared machine
 };
 

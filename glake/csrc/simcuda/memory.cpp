@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "books.h"
-
 namespace simcuda {
 namespace {
 
@@ -155,10 +153,10 @@ void Memory::drop_if_unused(uint64_t id) {
   handles_.remove(id);
 }
 
-CUresult Memory::release(uint64_t id) {
+CUresult Memory::release(uint64_t id, uint32_t* pages) {
   Handle* handle = handles_.find(id);
   if (handle == nullptr || handle->refs == 0) return invalid("cuMemRelease: not a live handle");
-  books().charge_pages(Symbol::k_cuMemRelease, handle->pages);
+  *pages = handle->pages;
   --handle->refs;  // mapped memory lives until its last unmap
   drop_if_unused(id);
   return CUDA_SUCCESS;
@@ -321,7 +319,12 @@ bool Memory::accessible(CUdeviceptr address, size_t bytes, int device, bool writ
   const uint32_t bits = write ? 2u : 1u;
   const uint32_t wanted = device < 0 ? (write ? kEveryWrite : kEveryRead) : bits << (2 * device);
   for (CUdeviceptr at = address; at < address + bytes;) {
-    Page* page = page_at(at);
+    Reservation* reservation = nullptr;
+    Page* page = page_at(at, &reservation);
+    if (page != nullptr && reservation->allocation != 0 &&
+        address + bytes - reservation->base > reservation->limit) {
+      return false;
+    }
     if (page == nullptr || (page->access & wanted) == 0) return false;
     at = (at / kGranule + 1) * kGranule;
   }

@@ -27,6 +27,7 @@ struct Reservation {
   uint64_t allocation = 0;  // the handle, if this is a cuMemAlloc block (or an opened IPC one)
   size_t requested = 0;     // and its size as asked for
   uint32_t opens = 0;       // of an IPC block; 0: not one
+  size_t limit = 0;         // bytes that may be touched, of a block
 };
 
 struct Handle {
@@ -49,7 +50,7 @@ class Memory {
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
   CUresult create(size_t bytes, const CUmemAllocationProp& prop, uint64_t* handle);
-  CUresult release(uint64_t handle);
+  CUresult release(uint64_t handle, uint32_t* pages);
   CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
   CUresult unmap(CUdeviceptr address, size_t bytes);
   CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc,
@@ -63,8 +64,9 @@ class Memory {
   // cuMemAlloc blocks and IPC: a reservation with one mapping, granted.
   CUresult allocate(int device, size_t bytes, CUdeviceptr* address);
   CUresult free_block(CUdeviceptr address);
-  CUresult open_extent(uint32_t extent, uint32_t generation, size_t requested,
-                       CUdeviceptr* address);
+  CUresult open_block(uint32_t extent, uint32_t generation, size_t requested,
+                      CUdeviceptr* address);
+  CUresult close_block(CUdeviceptr address);
 
   Reservation* find(CUdeviceptr address);
   Page* page_at(CUdeviceptr address, Reservation** reservation = nullptr);
@@ -83,7 +85,8 @@ class Memory {
   int64_t count_splits(const Reservation& reservation, size_t first, size_t pages) const;
   void unlink(Page* page);
   void drop_if_unused(uint64_t id);
-  CUresult place(Handle* handle, uint64_t id, size_t requested, CUdeviceptr* address);
+  CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
+  void remove_block(Reservation* block);
   uint64_t adopt(uint32_t extent);
 
   Machine* machine_ = nullptr;
@@ -94,6 +97,7 @@ class Memory {
   std::vector<uint32_t> free_reservations_;
   Slots<Handle, 1> handles_;
   std::unordered_map<uint32_t, uint64_t> shared_;  // extent -> handle, of those exported/imported
+  std::unordered_map<uint32_t, CUdeviceptr> opened_;  // extent -> block, of opened IPC blocks
   int64_t live_reservations_ = 0, reserved_bytes_ = 0;
   int64_t live_handles_[kMaxDevices] = {};
   int64_t mapped_pages_[kMaxDevices] = {};

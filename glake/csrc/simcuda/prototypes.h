@@ -7,6 +7,16 @@
 SIMCUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device);
 SIMCUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
 SIMCUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
+SIMCUDA_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end);
+SIMCUDA_EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end);
+SIMCUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status,
+                                                  cuuint64_t* id, CUgraph* graph,
+                                                  const CUgraphNode** dependencies,
+                                                  size_t* count);
+SIMCUDA_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status,
+                                                  cuuint64_t* id, CUgraph* graph,
+                                                  const CUgraphNode** dependencies,
+                                                  const CUgraphEdgeData** edges, size_t* count);
 SIMCUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                          cuuint64_t flags);
 SIMCUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version,

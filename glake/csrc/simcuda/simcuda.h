@@ -28,6 +28,11 @@ extern "C" {
  *               "threaded" (a thread per stream, for race detectors)
  *   complete_after  any time. Phantom replays: work enqueued at tick t is complete at tick t + K;
  *               -1: never until waited for on the host; "auto" (default): by the schedule.
+ *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the copy's
+ *               device, or "interleave"
+ *   max_maps    kernel mappings to allow instead of vm.max_map_count; beyond it, less an eighth,
+ *               calls return CUDA_ERROR_MAP_FAILED
+ *   machine_dir where shared machines keep their files (default /dev/shm)
  *   machine     name of a machine several processes share (default: private to the process)
  *   call_us     any time. "name=first+further" pairs overriding the cost table
  *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
@@ -51,6 +56,10 @@ SIMCUDA_API void simcuda_reset_calls(void);
 /* Virtual clock in nanoseconds, and host events for complete_after. */
 SIMCUDA_API uint64_t simcuda_now_ns(void);
 SIMCUDA_API void simcuda_tick(uint64_t ticks);
+
+/* join != 0: virtual time stands still unless this thread, too, waits or asks in the driver. Undo
+ * with 0 before the thread ends. Without any such thread, time moves whenever one waits. */
+SIMCUDA_API int simcuda_thread(int join);
 
 /* The books: live reservations, handles, mappings, granted accesses, events, streams, host
  * allocations and bytes in use, as one JSON object (as snprintf: returns the length). */

@@ -61,7 +61,58 @@
   X(cuEventRecord, cuEventRecord, 2000, 1, 0)                                               \
   X(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010, 1, 0)                            \
   X(cuEventQuery, cuEventQuery, 2000, 0, 0)                                                 \
-  X(cuEventSynchronize, cuEventSynchronize, 2000, 0, 0)
+  X(cuEventSynchronize, cuEventSynchronize, 2000, 0, 0) \
+  X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000, 0, 0) \
+  X(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute, 8000, 0, 0) \
+  X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, 0, 0) \
+  X(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, 0, 0) \
+  X(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020, 0, 0) \
+  X(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020, 0, 0) \
+  X(cuMemAlloc, cuMemAlloc_v2, 3020, 0, 0) \
+  X(cuMemFree, cuMemFree_v2, 3020, 0, 0) \
+  X(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, 0, 0) \
+  X(cuMemHostAlloc, cuMemHostAlloc, 2020, 0, 0) \
+  X(cuMemAllocHost, cuMemAllocHost_v2, 3020, 0, 0) \
+  X(cuMemFreeHost, cuMemFreeHost, 2000, 0, 0) \
+  X(cuMemHostRegister, cuMemHostRegister_v2, 6050, 0, 0) \
+  X(cuMemHostUnregister, cuMemHostUnregister, 4000, 0, 0) \
+  X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, 0, 0) \
+  X(cuMemHostGetFlags, cuMemHostGetFlags, 2030, 0, 0) \
+  X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, 0, 0) \
+  X(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000, 0, 0) \
+  X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, 0, 0) \
+  X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, 0, 0) \
+  X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, 0, 0) \
+  X(cuMemcpy, cuMemcpy, 4000, 0, 0) \
+  X(cuMemcpyAsync, cuMemcpyAsync, 4000, 0, 0) \
+  X(cuMemcpyPeer, cuMemcpyPeer, 4000, 0, 0) \
+  X(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, 0, 0) \
+  X(cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020, 0, 0) \
+  X(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020, 0, 0) \
+  X(cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020, 0, 0) \
+  X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, 0, 0) \
+  X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, 0, 0) \
+  X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, 0, 0) \
+  X(cuMemcpy2D, cuMemcpy2D_v2, 3020, 0, 0) \
+  X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, 0, 0) \
+  X(cuMemsetD8, cuMemsetD8_v2, 3020, 0, 0) \
+  X(cuMemsetD16, cuMemsetD16_v2, 3020, 0, 0) \
+  X(cuMemsetD32, cuMemsetD32_v2, 3020, 0, 0) \
+  X(cuMemsetD8Async, cuMemsetD8Async, 3020, 0, 0) \
+  X(cuMemsetD16Async, cuMemsetD16Async, 3020, 0, 0) \
+  X(cuMemsetD32Async, cuMemsetD32Async, 3020, 0, 0) \
+  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, 0, 0) \
+  X(cuStreamWriteValue32, cuStreamWriteValue32_v2, 11070, 0, 0) \
+  X(cuStreamWriteValue64, cuStreamWriteValue64_v2, 11070, 0, 0) \
+  X(cuStreamWaitValue32, cuStreamWaitValue32_v2, 11070, 0, 0) \
+  X(cuStreamWaitValue64, cuStreamWaitValue64_v2, 11070, 0, 0) \
+  X(cuEventElapsedTime, cuEventElapsedTime, 2000, 0, 0) \
+  X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, 0, 0) \
+  X(cuStreamEndCapture, cuStreamEndCapture, 10000, 0, 0) \
+  X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, 0, 0) \
+  X(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030, 0, 0) \
+  X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, 0, 0) \
+  X(cuGraphDestroy, cuGraphDestroy, 10000, 0, 0)
 
 namespace simcuda {
 

@@ -140,8 +140,11 @@ class ForkedMemory {
   // not seen. Writing to a private page is what copies it.
   static void copy(void* block, size_t bytes) {
     constexpr uintptr_t kPage = 4096;
-    auto begin = reinterpret_cast<uintptr_t>(block), end = begin + bytes;
-    for (uintptr_t page = begin / kPage * kPage; page < end; page += kPage) {
+    auto begin = reinterpret_cast<uintptr_t>(block) / kPage * kPage;
+    auto end = reinterpret_cast<uintptr_t>(block) + bytes;
+    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14: all in one call
+    if (madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite) == 0) return;
+    for (uintptr_t page = begin; page < end; page += kPage) {
       auto* byte = reinterpret_cast<volatile char*>(page);
       *byte = *byte;
     }

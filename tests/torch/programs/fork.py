@@ -9,6 +9,15 @@ import glake
 from glake.allocator import emulation
 
 
+def stitched() -> torch.Tensor:
+    """A tensor over granules that are not neighbours: as large as many small holes together."""
+    small = [torch.zeros(4 << 20, dtype=torch.uint8) for _ in range(24)]
+    del small[::2]
+    large = torch.full((9 << 20,), 15, dtype=torch.int32)
+    assert glake.stats()["glake.stitches"] > 0
+    return large
+
+
 def stamps() -> list[torch.Tensor]:
     sizes = (1, 500, 4000, 100_000, 3_000_000)
     return [torch.full((size,), 10 + i, dtype=torch.int32) for i, size in enumerate(sizes)]
@@ -47,7 +56,7 @@ def child(tensors: list[torch.Tensor], dropped: torch.Tensor, ready: int, go: in
 
 
 def main() -> None:
-    tensors = stamps()
+    tensors = [*stamps(), stitched()]
     live = glake.stats()["requested_bytes.all.current"]
     dropped = torch.full((2_000_000,), 5)
     reading, writing = os.pipe()

@@ -1,0 +1,133 @@
+// Stream capture: what it takes in, what it forbids. Captured work is counted, never run.
+#include <algorithm>
+#include <functional>
+#include <thread>
+
+#include "stream.h"
+
+namespace simcuda {
+namespace {
+
+uint64_t this_thread() { return std::hash<std::thread::id>()(std::this_thread::get_id()); }
+
+CUresult spoil(Capture* capture, CUresult code, const char* why) {
+  capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  return fail(code, why);
+}
+
+}  // namespace
+
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult Streams::begin_capture(Stream* stream, CUstreamCaptureMode mode) {
+  if (stream->legacy) {
+    return fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the legacy stream cannot be captured");
+  }
+  if (stream->capture != nullptr) {
+    return fail(CUDA_ERROR_ILLEGAL_STATE, "the stream is capturing already");
+  }
+  auto capture = std::make_shared<Capture>();
+  capture->mode = mode;
+  capture->id = ++capture_ids_;
+  capture->origin = stream->id;
+  capture->thread = this_thread();
+  captures_.push_back(capture);
+  stream->capture = std::move(capture);
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
+  const CapturePtr capture = stream->capture;
+  if (capture == nullptr) return fail(CUDA_ERROR_ILLEGAL_STATE, "the stream is not capturing");
+  if (capture->origin != stream->id) {
+    return spoil(capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+                 "the capture began in another stream");
+  }
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread()) {
+    return fail(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "the capture began in another thread");
+  }
+  streams.for_each([&](uint64_t, Stream& other) {
+    if (other.capture == capture) other.capture = nullptr;
+  });
+  captures_.erase(std::find(captures_.begin(), captures_.end(), capture));
+  *graph = nullptr;
+  if (capture->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    return fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated before");
+  }
+  capture->status = CU_STREAM_CAPTURE_STATUS_NONE;
+  *graph = reinterpret_cast<CUgraph>(graphs.add({capture->nodes}));
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::check_unsafe() {
+  if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  for (const CapturePtr& capture : captures_) {
+    const bool mine = capture->thread == this_thread();
+    const bool global = capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                        (mine || capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    const bool local = capture->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && mine;
+    if (!global && !local) continue;
+    return spoil(capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 "the call is not allowed while a stream is capturing");
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::check_blocking(Stream* stream) {
+  if (stream->capture != nullptr) {
+    return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                 "a capturing stream cannot be waited for");
+  }
+  bool taken = false;
+  return stream->legacy ? captured(stream, &taken) : CUDA_SUCCESS;
+}
+
+CUresult Streams::captured(Stream* stream, bool* taken) {
+  *taken = false;
+  if (stream->legacy && !captures_.empty()) {
+    CUresult result = CUDA_SUCCESS;
+    streams.for_each([&](uint64_t, Stream& other) {
+      if (other.capture == nullptr || other.context != stream->context) return;
+      if (other.non_blocking()) return;
+      result = spoil(other.capture.get(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                     "the legacy stream would wait for a capturing stream");
+    });
+    if (result != CUDA_SUCCESS) return result;
+  }
+  if (stream->capture == nullptr) return CUDA_SUCCESS;
+  if (stream->capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    return fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated before");
+  }
+  ++stream->capture->nodes;
+  *taken = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::join_capture(Stream* stream, const Event& event, bool* taken) {
+  *taken = false;
+  if (event.capture == nullptr) {
+    if (stream->capture == nullptr) return CUDA_SUCCESS;
+    if (!event.recorded) {
+      *taken = true;
+      return CUDA_SUCCESS;
+    }
+    return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+                 "a capturing stream would wait for work outside the capture");
+  }
+  if (event.capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    return fail(CUDA_ERROR_CAPTURED_EVENT, "the event was recorded in a capture that is over");
+  }
+  if (stream->legacy) {
+    return spoil(event.capture.get(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                 "the legacy stream cannot join a capture");
+  }
+  if (stream->capture != nullptr && stream->capture != event.capture) {
+    return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_MERGE,
+                 "two captures would become one");
+  }
+  stream->capture = event.capture;
+  *taken = true;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simcuda

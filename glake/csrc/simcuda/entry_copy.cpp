@@ -1,0 +1,167 @@
+// Copies and memsets.
+#include <cstring>
+
+#include "driver.h"
+#include "work.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+namespace {
+
+// Which end of a copy a call declares to be where.
+enum class Place { kHost, kDevice, kUnified };
+
+struct Request {
+  CopyEnd dst, src;
+  size_t bytes = 0, rows = 1;
+  bool peer = false, wait = false;
+};
+
+CopyEnd end(uint64_t address, Place place, size_t pitch = 0) {
+  return {address, pitch, place == Place::kHost, place == Place::kUnified};
+}
+
+CUresult run(Symbol symbol, CUstream stream, const Request& request) {
+  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) {
+    return copy(&driver, id, lock, request.dst, request.src, request.bytes, request.rows,
+                request.peer, request.wait);
+  });
+}
+
+CUresult plain(Symbol symbol, CUstream stream, CopyEnd dst, CopyEnd src, size_t bytes, bool wait,
+               bool peer = false) {
+  Request request;
+  request.dst = dst;
+  request.src = src;
+  request.bytes = bytes;
+  request.wait = wait;
+  request.peer = peer;
+  return run(symbol, stream, request);
+}
+
+uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+CUresult set(Symbol symbol, CUstream stream, CUdeviceptr dst, uint64_t value, unsigned width,
+             size_t count) {
+  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
+    return fill(&driver, id, dst, value, width, count);
+  });
+}
+
+// One end of a 2D copy. False: an array, which simcuda has none of.
+bool end_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, size_t y,
+            size_t pitch, CopyEnd* result) {
+  if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE &&
+      type != CU_MEMORYTYPE_UNIFIED) {
+    return false;
+  }
+  const Place place = type == CU_MEMORYTYPE_HOST     ? Place::kHost
+                      : type == CU_MEMORYTYPE_DEVICE ? Place::kDevice
+                                                     : Place::kUnified;
+  const uint64_t base = type == CU_MEMORYTYPE_HOST ? number(host) : device;
+  *result = end(base + y * pitch + x, place, pitch);
+  return true;
+}
+
+CUresult copy_2d(Symbol symbol, CUstream stream, const CUDA_MEMCPY2D* given, bool wait) {
+  if (given == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy2D: no parameters");
+  const size_t dst_pitch = given->dstPitch != 0 ? given->dstPitch : given->WidthInBytes;
+  const size_t src_pitch = given->srcPitch != 0 ? given->srcPitch : given->WidthInBytes;
+  Request request;
+  request.bytes = given->WidthInBytes;
+  request.rows = given->Height;
+  request.wait = wait;
+  if (!end_of(given->dstMemoryType, given->dstHost, given->dstDevice, given->dstXInBytes,
+              given->dstY, dst_pitch, &request.dst) ||
+      !end_of(given->srcMemoryType, given->srcHost, given->srcDevice, given->srcXInBytes,
+              given->srcY, src_pitch, &request.src)) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemcpy2D: simcuda has no arrays");
+  }
+  if (dst_pitch < given->dstXInBytes + given->WidthInBytes ||
+      src_pitch < given->srcXInBytes + given->WidthInBytes) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy2D: a row is wider than its pitch");
+  }
+  return run(symbol, stream, request);
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD(CUdeviceptr dst, const void* src, size_t bytes) {
+  return plain(CALL(cuMemcpyHtoD), nullptr, end(dst, Place::kDevice),
+               end(number(src), Place::kHost), bytes, true);
+}
+
+CUresult cuMemcpyDtoH(void* dst, CUdeviceptr src, size_t bytes) {
+  return plain(CALL(cuMemcpyDtoH), nullptr, end(number(dst), Place::kHost),
+               end(src, Place::kDevice), bytes, true);
+}
+
+// Between devices, or within one, even the synchronous call does not wait for the copy.
+CUresult cuMemcpyDtoD(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
+  return plain(CALL(cuMemcpyDtoD), nullptr, end(dst, Place::kDevice), end(src, Place::kDevice),
+               bytes, false);
+}
+
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
+  return plain(CALL(cuMemcpy), nullptr, end(dst, Place::kUnified), end(src, Place::kUnified),
+               bytes, true);
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t bytes) {
+  return plain(CALL(cuMemcpyPeer), nullptr, end(dst, Place::kDevice), end(src, Place::kDevice),
+               bytes, false, true);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr dst, const void* src, size_t bytes, CUstream stream) {
+  return plain(CALL(cuMemcpyHtoDAsync), stream, end(dst, Place::kDevice),
+               end(number(src), Place::kHost), bytes, false);
+}
+
+CUresult cuMemcpyDtoHAsync(void* dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  return plain(CALL(cuMemcpyDtoHAsync), stream, end(number(dst), Place::kHost),
+               end(src, Place::kDevice), bytes, false);
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  return plain(CALL(cuMemcpyDtoDAsync), stream, end(dst, Place::kDevice),
+               end(src, Place::kDevice), bytes, false);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  return plain(CALL(cuMemcpyAsync), stream, end(dst, Place::kUnified), end(src, Place::kUnified),
+               bytes, false);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t bytes,
+                           CUstream stream) {
+  return plain(CALL(cuMemcpyPeerAsync), stream, end(dst, Place::kDevice),
+               end(src, Place::kDevice), bytes, false, true);
+}
+
+CUresult cuMemcpy2D(const CUDA_MEMCPY2D* given) {
+  return copy_2d(CALL(cuMemcpy2D), nullptr, given, true);
+}
+
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* given, CUstream stream) {
+  return copy_2d(CALL(cuMemcpy2DAsync), stream, given, false);
+}
+
+// Memsets of device memory are asynchronous to the host in either form.
+CUresult cuMemsetD8(CUdeviceptr dst, unsigned char value, size_t count) {
+  return set(CALL(cuMemsetD8), nullptr, dst, value, 1, count);
+}
+CUresult cuMemsetD16(CUdeviceptr dst, unsigned short value, size_t count) {
+  return set(CALL(cuMemsetD16), nullptr, dst, value, 2, count);
+}
+CUresult cuMemsetD32(CUdeviceptr dst, unsigned int value, size_t count) {
+  return set(CALL(cuMemsetD32), nullptr, dst, value, 4, count);
+}
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream) {
+  return set(CALL(cuMemsetD8Async), stream, dst, value, 1, count);
+}
+CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t count, CUstream stream) {
+  return set(CALL(cuMemsetD16Async), stream, dst, value, 2, count);
+}
+CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count, CUstream stream) {
+  return set(CALL(cuMemsetD32Async), stream, dst, value, 4, count);
+}

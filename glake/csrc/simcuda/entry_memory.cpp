@@ -1,0 +1,162 @@
+// cuMemAlloc, pinned host memory, and memory handed to other processes.
+#include <unistd.h>
+
+#include <cstring>
+
+#include "driver.h"
+#include "prototypes.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+namespace {
+
+struct IpcHandle {
+  uint64_t magic, machine, bytes;
+  uint32_t extent, generation;
+  int32_t process;
+};
+static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle));
+constexpr uint64_t kIpcMagic = 0x676c616b65697063;
+
+}  // namespace
+
+CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
+  return in_context(CALL(cuMemAlloc), pages_of(bytes),
+                    [&](Driver& driver, Context& context) -> CUresult {
+                      if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      const CUresult unsafe = driver.streams.check_unsafe();
+                      if (unsafe != CUDA_SUCCESS) return unsafe;
+                      return driver.memory.allocate(context.device, bytes, address);
+                    });
+}
+
+CUresult cuMemFree(CUdeviceptr address) {
+  return blocking(CALL(cuMemFree), [&](Driver& driver, Context&, Lock* lock) -> CUresult {
+    if (address == 0) return CUDA_SUCCESS;
+    const CUresult unsafe = driver.streams.check_unsafe();
+    if (unsafe != CUDA_SUCCESS) return unsafe;
+    if (driver.memory.find(address) == nullptr) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: not a cuMemAlloc block");
+    }
+    // As the driver does: all work that may use the block is waited for.
+    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult freed = driver.memory.free_block(address);
+    return freed != CUDA_SUCCESS ? freed : waited;
+  });
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  return in_context(CALL(cuMemGetAddressRange), 0, [&](Driver& driver, Context&) -> CUresult {
+    Range range;
+    const CUresult result = find_range(&driver, address, &range);
+    if (result != CUDA_SUCCESS) return result;
+    if (base != nullptr) *base = range.base;
+    if (bytes != nullptr) *bytes = range.bytes;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
+  return in_context(CALL(cuMemHostAlloc), 0, [&](Driver& driver, Context&) -> CUresult {
+    if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult unsafe = driver.streams.check_unsafe();
+    return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
+  });
+}
+
+CUresult cuMemAllocHost(void** address, size_t bytes) {
+  return in_context(CALL(cuMemAllocHost), 0, [&](Driver& driver, Context&) -> CUresult {
+    if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult unsafe = driver.streams.check_unsafe();
+    return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
+  });
+}
+
+CUresult cuMemFreeHost(void* address) {
+  return blocking(CALL(cuMemFreeHost), [&](Driver& driver, Context&, Lock* lock) {
+    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult freed = driver.host.free(address);
+    return freed != CUDA_SUCCESS ? freed : waited;
+  });
+}
+
+CUresult cuMemHostRegister(void* address, size_t bytes, unsigned int flags) {
+  return in_context(CALL(cuMemHostRegister), 0, [&](Driver& driver, Context&) {
+    return driver.host.add(address, bytes, flags);
+  });
+}
+
+CUresult cuMemHostUnregister(void* address) {
+  return blocking(CALL(cuMemHostUnregister), [&](Driver& driver, Context&, Lock* lock) {
+    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult removed = driver.host.remove(address);
+    return removed != CUDA_SUCCESS ? removed : waited;
+  });
+}
+
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* result, void* address, unsigned int flags) {
+  return in_context(CALL(cuMemHostGetDevicePointer), 0, [&](Driver& driver, Context&) -> CUresult {
+    if (result == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver.host.pinned(reinterpret_cast<uint64_t>(address), 1)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "not pinned host memory");
+    }
+    *result = reinterpret_cast<CUdeviceptr>(address);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemHostGetFlags(unsigned int* flags, void* address) {
+  return in_context(CALL(cuMemHostGetFlags), 0, [&](Driver& driver, Context&) -> CUresult {
+    const HostBlock* block =
+        driver.host.find(reinterpret_cast<uint64_t>(address), 1, nullptr);
+    if (flags == nullptr || block == nullptr || block->registered) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "not allocated by cuMemHostAlloc");
+    }
+    *flags = block->flags;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
+  return in_context(CALL(cuIpcGetMemHandle), 0, [&](Driver& driver, Context&) -> CUresult {
+    Reservation* block = driver.memory.find(address);
+    if (result == nullptr || block == nullptr || block->base != address ||
+        block->allocation == 0 || block->opens != 0) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuIpcGetMemHandle: not a cuMemAlloc block");
+    }
+    const uint32_t extent = driver.memory.handle_of(block->page[0])->extent;
+    IpcHandle handle{};
+    handle.magic = kIpcMagic;
+    handle.machine = driver.machine->id();
+    handle.bytes = block->requested;
+    handle.extent = extent;
+    handle.generation = driver.machine->at(extent).generation;
+    handle.process = getpid();
+    std::memset(result, 0, sizeof *result);
+    std::memcpy(result, &handle, sizeof handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle given, unsigned int flags) {
+  return in_context(CALL(cuIpcOpenMemHandle), 0, [&](Driver& driver, Context&) -> CUresult {
+    IpcHandle handle;
+    std::memcpy(&handle, &given, sizeof handle);
+    if (address == nullptr || (flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != 0 ||
+        handle.magic != kIpcMagic || handle.machine != driver.machine->id()) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuIpcOpenMemHandle: not a handle of this machine");
+    }
+    if (handle.process == getpid()) {
+      return fail(CUDA_ERROR_INVALID_CONTEXT, "a process cannot open its own IPC handle");
+    }
+    return driver.memory.open_block(handle.extent, handle.generation, handle.bytes, address);
+  });
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  return blocking(CALL(cuIpcCloseMemHandle), [&](Driver& driver, Context&, Lock* lock) {
+    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult closed = driver.memory.close_block(address);
+    return closed != CUDA_SUCCESS ? closed : waited;
+  });
+}

@@ -1,0 +1,76 @@
+// Pinned and registered host memory.
+#include "host.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace simcuda {
+
+HostMemory::~HostMemory() {
+  for (const auto& [address, block] : blocks_) {
+    if (!block.registered) munmap(reinterpret_cast<void*>(address), block.bytes);
+  }
+}
+
+CUresult HostMemory::allocate(size_t bytes, unsigned flags, void** address) {
+  if (bytes == 0) return fail(CUDA_ERROR_INVALID_VALUE, "pinned host memory: size 0");
+  void* got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (got == MAP_FAILED) {
+    return fail(CUDA_ERROR_OUT_OF_MEMORY, std::string("pinned host memory: ") + strerror(errno));
+  }
+  blocks_[reinterpret_cast<uint64_t>(got)] = {bytes, flags, false};
+  bytes_ += bytes;
+  *address = got;
+  return CUDA_SUCCESS;
+}
+
+CUresult HostMemory::free(void* address) {
+  const auto found = blocks_.find(reinterpret_cast<uint64_t>(address));
+  if (found == blocks_.end() || found->second.registered) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost: not a pinned allocation");
+  }
+  munmap(address, found->second.bytes);
+  bytes_ -= found->second.bytes;
+  blocks_.erase(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostMemory::add(void* address, size_t bytes, unsigned flags) {
+  const auto start = reinterpret_cast<uint64_t>(address);
+  if (address == nullptr || bytes == 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: no memory");
+  }
+  const auto next = blocks_.lower_bound(start);
+  const bool overlaps_next = next != blocks_.end() && next->first < start + bytes;
+  const bool overlaps_previous =
+      next != blocks_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > start;
+  if (overlaps_next || overlaps_previous) {
+    return fail(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part of it is registered already");
+  }
+  blocks_[start] = {bytes, flags, true};
+  bytes_ += bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult HostMemory::remove(void* address) {
+  const auto found = blocks_.find(reinterpret_cast<uint64_t>(address));
+  if (found == blocks_.end() || !found->second.registered) {
+    return fail(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "cuMemHostUnregister: not registered");
+  }
+  bytes_ -= found->second.bytes;
+  blocks_.erase(found);
+  return CUDA_SUCCESS;
+}
+
+const HostBlock* HostMemory::find(uint64_t address, size_t bytes, uint64_t* base) const {
+  auto found = blocks_.upper_bound(address);
+  if (found == blocks_.begin()) return nullptr;
+  --found;
+  if (address + bytes > found->first + found->second.bytes) return nullptr;
+  if (base != nullptr) *base = found->first;
+  return &found->second;
+}
+
+}  // namespace simcuda

@@ -1,0 +1,34 @@
+// Host memory the driver knows: allocated pinned, or registered.
+#pragma once
+
+#include <map>
+
+#include "types.h"
+
+namespace simcuda {
+
+struct HostBlock {
+  size_t bytes = 0;
+  unsigned flags = 0;
+  bool registered = false;  // the caller's memory, not ours
+};
+
+class HostMemory {
+ public:
+  ~HostMemory();
+  CUresult allocate(size_t bytes, unsigned flags, void** address);
+  CUresult free(void* address);
+  CUresult add(void* address, size_t bytes, unsigned flags);
+  CUresult remove(void* address);
+  // The block that holds [address, address + bytes), and where it starts.
+  const HostBlock* find(uint64_t address, size_t bytes, uint64_t* base) const;
+  bool pinned(uint64_t address, size_t bytes) const { return find(address, bytes, nullptr); }
+  size_t blocks() const { return blocks_.size(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::map<uint64_t, HostBlock> blocks_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace simcuda

@@ -1,0 +1,54 @@
+// One piece of stream work. It is *timed* when the virtual clock has passed its end, and *applied*
+// when its effect has been made: as late as is legal, when somebody may know that it is done.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "topology.h"
+#include "types.h"
+
+namespace simcuda {
+
+struct Op;
+using OpPtr = std::shared_ptr<Op>;
+
+struct Op {
+  enum class Kind { kMarker, kCopy, kMemset, kHostFunction, kWriteValue, kWaitValue };
+  struct Side {  // one end of a copy
+    uint64_t address = 0;
+    size_t pitch = 0;
+    bool host = false;
+    int device = -1;  // that must have the access granted
+  };
+
+  Kind kind = Kind::kMarker;
+  int device = -1;  // of the stream
+  uint64_t seq = 0;
+
+  Side dst, src;             // copies; memsets and values use dst
+  size_t bytes = 0;          // of a row
+  size_t rows = 1;
+  std::vector<char> staged;  // source bytes taken at the call, from pageable host memory
+  uint64_t value = 0;        // memset pattern, or value to write or wait for
+  unsigned width = 1;        // bytes of the value
+  unsigned flags = 0;        // of a wait
+  CUhostFn function = nullptr;
+  void* data = nullptr;
+
+  // Timing.
+  uint64_t latency_ns = 0;
+  Route route;           // empty: no transfer
+  double remaining = 0;  // bytes still to move
+  bool timed = false;
+  uint64_t latency_end_ns = 0, end_ns = 0;
+  size_t untimed_deps = 0;
+
+  // Effects.
+  bool applied = false;
+  size_t unapplied_deps = 0;
+  uint64_t mark = 0;  // of the closure being applied
+  std::vector<OpPtr> deps, dependents;
+};
+
+}  // namespace simcuda

@@ -1,0 +1,218 @@
+// Reads a platform, finds plain routes, shares links max-min fairly.
+#include "topology.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "json.h"
+
+namespace simcuda {
+namespace {
+
+// Copies within one device and memsets, bytes per ns. Assumed: no preset gives it.
+constexpr double kLocalRate = 1000;
+
+std::string gpu(int device) { return "g" + std::to_string(device); }
+std::string memory(int socket) { return "m" + std::to_string(socket); }
+
+}  // namespace
+
+CUresult Topology::load(const std::string& path, const std::string& preset) {
+  std::ifstream file(path);
+  if (!file) {
+    return fail(CUDA_ERROR_FILE_NOT_FOUND,
+                "no platforms file at " + path + " (option platforms, GLAKE_SIM_PLATFORMS)");
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    const Json all = Json::parse(text.str());
+    const Json* platform = all.find(preset);
+    if (platform == nullptr) {
+      std::string names;
+      for (const auto& [name, value] : all.members()) {
+        if (name[0] != '_' && name != "per_copy_us") names += " " + name;
+      }
+      return fail(CUDA_ERROR_INVALID_VALUE, "no preset " + preset + " in " + path + "; it has" +
+                                                names);
+    }
+    copy_ns_ = static_cast<uint64_t>(all.at("per_copy_us").number() * 1000);
+    read(*platform);
+  } catch (const JsonError& error) {
+    return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + preset + ": " + error.what());
+  }
+  return CUDA_SUCCESS;
+}
+
+void Topology::read(const Json& platform) {
+  gpus_ = static_cast<int>(platform.at("gpus").number());
+  if (gpus_ < 1 || gpus_ > kMaxDevices) throw JsonError("gpus: out of range");
+  socket_.assign(static_cast<size_t>(gpus_), -1);
+  for (const Json& socket : platform.at("sockets").items()) {
+    for (const Json& device : socket.items()) {
+      const auto index = static_cast<size_t>(device.number());
+      if (index >= socket_.size()) throw JsonError("sockets: no such gpu");
+      socket_[index] = sockets_;
+    }
+    ++sockets_;
+  }
+  if (std::count(socket_.begin(), socket_.end(), -1) != 0) {
+    throw JsonError("sockets: a gpu is on none");
+  }
+  for (const Json& row : platform.at("edges").items()) {
+    if (row.items().size() != 3) throw JsonError("edges: expected [from, to, GB/s]");
+    add_edge(row.items()[0].text(), row.items()[1].text(), row.items()[2].number());
+  }
+  for (const Json& row : platform.at("joint").items()) {
+    if (row.items().size() != 2) throw JsonError("joint: expected [{edge: weight}, GB/s]");
+    Constraint constraint;
+    constraint.limit = row.items()[1].number();
+    for (const auto& [name, weight] : row.items()[0].members()) {
+      const size_t arrow = name.find('>');
+      const int found = arrow == std::string::npos
+                            ? -1
+                            : edge(name.substr(0, arrow), name.substr(arrow + 1));
+      if (found < 0) throw JsonError("joint: no edge " + name);
+      constraint.terms.push_back({found, weight.number()});
+    }
+    constraints_.push_back(constraint);
+  }
+  for (int device = 0; device < gpus_; ++device) {
+    add_edge(gpu(device), gpu(device), kLocalRate);
+    if (over_pcie(memory(0), gpu(device)).empty() || over_pcie(gpu(device), memory(0)).empty()) {
+      throw JsonError("edges: " + gpu(device) + " does not reach host memory");
+    }
+  }
+}
+
+int Topology::add_edge(const std::string& from, const std::string& to, double limit) {
+  if (!(limit > 0)) throw JsonError("edges: " + from + ">" + to + " needs a positive rate");
+  const int index = static_cast<int>(edges_.size());
+  if (!edges_.insert({{from, to}, index}).second) {
+    throw JsonError("edges: " + from + ">" + to + " given twice");
+  }
+  next_[from].push_back(to);
+  constraints_.push_back({{{index, 1.0}}, limit});
+  return index;
+}
+
+int Topology::edge(const std::string& from, const std::string& to) const {
+  const auto found = edges_.find({from, to});
+  return found == edges_.end() ? -1 : found->second;
+}
+
+Route Topology::along(const std::vector<std::string>& nodes) const {
+  Route route;
+  for (size_t i = 1; i < nodes.size(); ++i) route.push_back({edge(nodes[i - 1], nodes[i]), 1.0});
+  return route;
+}
+
+// The shortest way through sockets and switches only: no other GPU, no other host memory.
+Route Topology::over_pcie(const std::string& from, const std::string& to) const {
+  std::map<std::string, std::string> came;
+  std::deque<std::string> queue{from};
+  while (!queue.empty()) {
+    const std::string node = queue.front();
+    queue.pop_front();
+    const auto found = next_.find(node);
+    if (found == next_.end()) continue;
+    for (const std::string& next : found->second) {
+      const bool passable = next[0] == 's' || next[0] == 'u';
+      if ((next != to && !passable) || next == from || came.count(next) != 0) continue;
+      came[next] = node;
+      if (next != to) {
+        queue.push_back(next);
+        continue;
+      }
+      std::vector<std::string> nodes{to};
+      while (nodes.back() != from) nodes.push_back(came[nodes.back()]);
+      std::reverse(nodes.begin(), nodes.end());
+      return along(nodes);
+    }
+  }
+  return {};
+}
+
+Route Topology::spread(int node, bool from_host, int device) const {
+  if (node >= 0) {
+    return from_host ? over_pcie(memory(node), gpu(device)) : over_pcie(gpu(device), memory(node));
+  }
+  std::map<int, double> load;
+  for (int socket = 0; socket < sockets_; ++socket) {
+    for (const Hop& hop : spread(socket, from_host, device)) {
+      load[hop.edge] += hop.share / sockets_;
+    }
+  }
+  Route route;
+  for (const auto& [index, share] : load) route.push_back({index, share});
+  return route;
+}
+
+Route Topology::host_to_device(int node, int device) const { return spread(node, true, device); }
+Route Topology::device_to_host(int device, int node) const { return spread(node, false, device); }
+
+Route Topology::host_to_host(int node) const {
+  const std::string socket = "s" + std::to_string(std::max(node, 0));
+  return along({memory(std::max(node, 0)), socket, memory(std::max(node, 0))});
+}
+
+Route Topology::device_to_device(int from, int to) const {
+  if (edge(gpu(from), gpu(to)) >= 0) return along({gpu(from), gpu(to)});
+  if (linked(from, to)) return along({gpu(from), "N", gpu(to)});
+  return over_pcie(gpu(from), gpu(to));
+}
+
+bool Topology::linked(int a, int b) const {
+  return a != b && (edge(gpu(a), gpu(b)) >= 0 || (edge(gpu(a), "N") >= 0 && edge("N", gpu(b)) >= 0));
+}
+
+// Over PCIe only under one socket: what drivers allow without help from the host everywhere.
+bool Topology::peers(int a, int b) const {
+  return a != b && (linked(a, b) || socket_of(a) == socket_of(b));
+}
+
+// Progressive filling: all rates grow together; those a full constraint holds stop growing.
+std::vector<double> Topology::rates(const std::vector<const Route*>& flows) const {
+  const size_t count = flows.size();
+  std::vector<double> rate(count, 0.0);
+  std::vector<bool> frozen(count, false);
+  std::vector<std::vector<double>> load(constraints_.size(), std::vector<double>(count, 0.0));
+  for (size_t c = 0; c < constraints_.size(); ++c) {
+    for (const Hop& term : constraints_[c].terms) {
+      for (size_t f = 0; f < count; ++f) {
+        for (const Hop& hop : *flows[f]) {
+          if (hop.edge == term.edge) load[c][f] += hop.share * term.share;
+        }
+      }
+    }
+  }
+  for (size_t left = count; left > 0;) {
+    double grow = std::numeric_limits<double>::infinity();
+    std::vector<double> room(constraints_.size()), slope(constraints_.size(), 0.0);
+    for (size_t c = 0; c < constraints_.size(); ++c) {
+      room[c] = constraints_[c].limit;
+      for (size_t f = 0; f < count; ++f) {
+        room[c] -= load[c][f] * rate[f];
+        if (!frozen[f]) slope[c] += load[c][f];
+      }
+      if (slope[c] > 0) grow = std::min(grow, std::max(room[c], 0.0) / slope[c]);
+    }
+    if (!std::isfinite(grow)) break;  // cannot be: every route has an edge
+    for (size_t f = 0; f < count; ++f) rate[f] += frozen[f] ? 0.0 : grow;
+    for (size_t c = 0; c < constraints_.size(); ++c) {
+      if (slope[c] <= 0 || room[c] - grow * slope[c] > 1e-9 * constraints_[c].limit) continue;
+      for (size_t f = 0; f < count; ++f) {
+        if (frozen[f] || load[c][f] <= 0) continue;
+        frozen[f] = true;
+        --left;
+      }
+    }
+  }
+  return rate;
+}
+
+}  // namespace simcuda

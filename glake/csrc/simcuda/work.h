@@ -1,0 +1,24 @@
+// Turns copy, memset and value calls into stream work. Under the driver's mutex.
+#pragma once
+
+#include "driver.h"
+
+namespace simcuda {
+
+struct CopyEnd {
+  uint64_t address = 0;
+  size_t pitch = 0;
+  bool host = false;
+  bool unified = false;  // the address itself tells what it is
+};
+
+// `stream` is a handle of the table. Waits when `wait` is set, or when CUDA says so (to pageable
+// host memory, between host addresses).
+CUresult copy(Driver* driver, uint64_t stream, Lock* lock, CopyEnd dst, CopyEnd src, size_t bytes,
+              size_t rows, bool peer, bool wait);
+CUresult fill(Driver* driver, uint64_t stream, CUdeviceptr dst, uint64_t value, unsigned width,
+              size_t count);
+// Into the stream, or into its capture, or onto the tick clock.
+CUresult submit(Driver* driver, Stream* stream, const OpPtr& op);
+
+}  // namespace simcuda

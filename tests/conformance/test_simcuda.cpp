@@ -1,0 +1,348 @@
+// The simulator itself: books, faults, schedule, violations, limits, ticks.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "sim_harness.h"
+
+namespace {
+
+void check_options() {
+  simcuda_reset();
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("no_such_option", "1"));
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("devices", "0"));
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("memory", "12parsec"));
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("schedule", "sometimes"));
+  OK(simcuda_configure("preset", "no_such_preset"));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(0));
+  simcuda_reset();
+  OK(simcuda_configure("platforms", "/no/such/file"));
+  GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuInit(0));
+  char message[256];
+  simcuda_last_message(message, sizeof message);
+  TRUE(std::strstr(message, "/no/such/file") != nullptr);
+  const Sim sim({{"devices", "2"}, {"memory", "64MiB"}});
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("devices", "3"));  // too late
+  int count = 0;
+  OK(cuDeviceGetCount(&count));
+  TRUE(count == 2);
+  size_t free = 0, total = 0;
+  OK(cuMemGetInfo(&free, &total));
+  TRUE(free == size_t{64} << 20 && total == free);
+}
+
+void check_cost_and_counts() {
+  const Sim sim({});
+  simcuda_reset_calls();
+  Mapped one(kGranule), four(4 * kGranule);
+  TRUE(simcuda_calls("cuMemMap") == 2 && simcuda_cost_us("cuMemMap") == 4);
+  TRUE(simcuda_calls("cuMemCreate") == 2);
+  TRUE(simcuda_cost_us("cuMemCreate") > 61.59 && simcuda_cost_us("cuMemCreate") < 61.61);
+  TRUE(simcuda_cost_us("cuMemSetAccess") == 38 + 38 + 3 * 2);
+  four.free();
+  TRUE(simcuda_cost_us("cuMemUnmap") == 34 + 3 && simcuda_cost_us("cuMemRelease") == 23 + 3);
+  TRUE(simcuda_calls("cuNoSuchCall") == -1);
+  OK(simcuda_configure("call_us", "cuMemMap=10+1"));
+  simcuda_reset_calls();
+  Mapped again(4 * kGranule);
+  TRUE(simcuda_cost_us("cuMemMap") == 13);
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("call_us", "cuMemMap=x"));
+}
+
+void check_injected_failures() {
+  const Sim sim({});
+  const CUmemAllocationProp prop = device_memory(0);
+  CUmemGenericAllocationHandle handle = 0;
+  OK(simcuda_fail("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY, 2));
+  OK(cuMemCreate(&handle, kGranule, &prop, 0));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, kGranule, &prop, 0));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, kGranule, &prop, 0));
+  OK(cuMemCreate(&handle, kGranule, &prop, 0));
+  TRUE(ledger_of("handles") == 2);
+  OK(simcuda_fail("*", 2, CUDA_ERROR_UNKNOWN, -1));
+  CUdeviceptr at = 0;
+  OK(cuMemAddressReserve(&at, kGranule, 0, 0, 0));
+  GIVES(CUDA_ERROR_UNKNOWN, cuMemAddressFree(at, kGranule));
+  GIVES(CUDA_ERROR_UNKNOWN, cuMemRelease(handle));
+  OK(simcuda_fail(nullptr, 0, 0, 0));
+  OK(cuMemRelease(handle));
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_fail("cuNoSuchCall", 1, 1, 1));
+}
+
+void check_ledger_returns_to_zero() {
+  const Sim sim({});
+  const std::string before = ledger();
+  {
+    Mapped a(kGranule), b(8 * kGranule);
+    CUdeviceptr block = 0, small = 0;
+    void* host = nullptr;
+    OK(cuMemAlloc(&block, 5 << 20));
+    OK(cuMemAlloc(&small, 100));
+    OK(cuMemHostAlloc(&host, 1 << 20, 0));
+    CUstream stream = new_stream();
+    CUevent event = new_event();
+    OK(cuMemsetD8Async(a.at, 1, kGranule, stream));
+    OK(cuEventRecord(event, stream));
+    TRUE(ledger_of("handles") == 4 && ledger_of("pending_work") == 2);
+    TRUE(ledger_of("used_bytes") == (9 + 3) * static_cast<long>(kGranule) + (64 << 10));
+    OK(cuEventSynchronize(event));
+    OK(cuMemFree(block));
+    OK(cuMemFree(small));
+    OK(cuMemFreeHost(host));
+    OK(cuStreamDestroy(stream));
+    OK(cuEventDestroy(event));
+    a.free();
+    b.free();
+  }
+  TRUE(ledger() == before);
+  TRUE(violations() == "[]");
+}
+
+// Two copies of one byte each into one host byte, on streams nothing orders.
+std::string race(const char* seed) {
+  const Sim sim({{"seed", seed}});
+  Mapped memory(kGranule);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, 4096, 0));
+  auto* bytes = static_cast<unsigned char*>(host);
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
+  std::string outcome;
+  for (int round = 0; round < 16; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      OK(cuMemsetD8Async(memory.at, static_cast<unsigned char>('a' + i), 1, streams[i]));
+    }
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH(bytes, memory.at, 1));
+    outcome += static_cast<char>(bytes[0]);
+  }
+  return outcome + " " + std::to_string(simcuda_now_ns());
+}
+
+void check_seeds() {
+  const std::string first = race("1");
+  TRUE(first == race("1"));
+  TRUE(first != race("2"));
+}
+
+// Work enqueued earlier on another stream has not run yet: reuse without waiting is seen.
+void check_work_runs_late() {
+  const Sim sim({});
+  Mapped memory(kGranule);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kGranule, 0));
+  auto* source = static_cast<unsigned char*>(host);
+  CUstream reader = new_stream(), writer = new_stream();
+  std::memset(host, 1, kGranule);
+  OK(cuMemcpyHtoDAsync(memory.at, host, kGranule, reader));
+  source[5] = 2;  // too early: the copy has not read it
+  OK(cuStreamSynchronize(reader));
+  unsigned char seen = 0;
+  OK(cuMemcpyDtoH(&seen, memory.at + 5, 1));
+  TRUE(seen == 2);
+  // One stream's completion says nothing of the other's.
+  OK(cuMemsetD8Async(memory.at, 9, kGranule, reader));
+  OK(cuMemsetD8Async(memory.at + 1, 1, 1, writer));
+  OK(cuStreamSynchronize(writer));
+  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 1);
+  OK(cuStreamSynchronize(reader));
+  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 9);
+  // A query right after the enqueue finds work not ready, and asking again lets it finish.
+  CUevent event = new_event();
+  OK(cuMemsetD8Async(memory.at, 3, kGranule, reader));
+  OK(cuEventRecord(event, reader));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+  int asked = 0;
+  while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) TRUE(++asked < 100);
+  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 3);
+}
+
+void check_violations() {
+  const Sim sim({});
+  Mapped memory(kGranule), other(kGranule);
+  CUstream stream = new_stream();
+  OK(cuMemsetD8Async(memory.at, 1, kGranule, stream));
+  OK(cuMemUnmap(memory.at, kGranule));
+  TRUE(violations(false).find("unmap under pending work") != std::string::npos);
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
+  TRUE(violations().find("access to unmapped memory") != std::string::npos);
+  OK(cuMemMap(memory.at, kGranule, 0, memory.handle, 0));
+  OK(cuMemsetD8Async(memory.at, 1, kGranule, stream));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
+  TRUE(violations().find("access without grant") != std::string::npos);
+  OK(grant(memory.at, kGranule, 0));
+  OK(cuMemsetD8Async(memory.at, 1, kGranule, stream));
+  OK(cuMemUnmap(other.at, kGranule));  // nothing pending touches it
+  OK(cuStreamSynchronize(stream));
+  TRUE(violations() == "[]");
+}
+
+void check_map_limit() {
+  const Sim sim({{"max_maps", "64"}});
+  std::vector<Mapped> kept;
+  CUresult result = CUDA_SUCCESS;
+  const CUmemAllocationProp prop = device_memory(0);
+  for (int i = 0; i < 64 && result == CUDA_SUCCESS; ++i) {
+    CUdeviceptr at = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    OK(cuMemCreate(&handle, kGranule, &prop, 0));
+    result = cuMemAddressReserve(&at, 3 * kGranule, 0, 0, 0);
+    if (result == CUDA_SUCCESS) result = cuMemMap(at + kGranule, kGranule, 0, handle, 0);
+  }
+  GIVES(CUDA_ERROR_MAP_FAILED, result);
+  char message[512];
+  simcuda_last_message(message, sizeof message);
+  TRUE(std::strstr(message, "vm.max_map_count") != nullptr);
+  TRUE(ledger_of("kernel_mappings") <= 64);
+}
+
+void check_neighbours_share_a_kernel_mapping() {
+  const Sim sim({});
+  const CUmemAllocationProp prop = device_memory(0);
+  CUdeviceptr at = 0;
+  OK(cuMemAddressReserve(&at, 64 * kGranule, 0, 0, 0));
+  for (int i = 0; i < 64; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    OK(cuMemCreate(&handle, kGranule, &prop, 0));
+    OK(cuMemMap(at + i * kGranule, kGranule, 0, handle, 0));
+  }
+  OK(grant(at, 64 * kGranule, 0));
+  TRUE(ledger_of("kernel_mappings") == 1);
+}
+
+void check_ticks() {
+  const Sim sim({{"phantom", "1"}, {"complete_after", "3"}});
+  CUstream a = new_stream(), b = new_stream();
+  CUevent first = new_event(), second = new_event();
+  OK(cuEventRecord(first, a));
+  simcuda_tick(2);
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(first));
+  simcuda_tick(1);
+  OK(cuEventQuery(first));
+  OK(simcuda_configure("complete_after", "-1"));
+  OK(cuEventRecord(first, a));
+  OK(cuStreamWaitEvent(b, first, 0));
+  OK(cuEventRecord(second, b));
+  simcuda_tick(1000000);
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(first));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(b));
+  OK(cuEventSynchronize(second));  // b waited for a: both are known to be done
+  OK(cuEventQuery(first));
+  OK(cuEventQuery(second));
+  OK(cuEventRecord(first, a));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(first));
+  OK(cuCtxSynchronize());
+  OK(cuEventQuery(first));
+}
+
+void check_phantom_memory() {
+  const Sim sim({{"phantom", "1"}, {"memory", "1024GiB"}});
+  Mapped memory(size_t{512} << 30);
+  CUstream stream = new_stream();
+  OK(cuMemsetD8Async(memory.at, 1, memory.bytes, stream));
+  OK(cuStreamSynchronize(stream));
+  OK(cuMemUnmap(memory.at, memory.bytes));
+  TRUE(violations() == "[]");
+  OK(cuMemMap(memory.at, memory.bytes, 0, memory.handle, 0));
+  memory.free();
+  TRUE(ledger_of("used_bytes") == 0);
+}
+
+void check_delays_hold_no_lock() {
+  const Sim sim({{"call_delay_us", "cuMemAddressReserve=300000"}});
+  std::atomic<bool> done{false};
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  std::thread slow([&] {
+    CUdeviceptr at = 0;
+    cuCtxSetCurrent(context);
+    cuMemAddressReserve(&at, kGranule, 0, 0, 0);
+    done = true;
+  });
+  int calls = 0;
+  size_t free = 0, total = 0;
+  while (!done && calls < 1000) calls += cuMemGetInfo(&free, &total) == CUDA_SUCCESS;
+  const bool early = !done;
+  slow.join();
+  TRUE(early && calls == 1000);
+}
+
+void check_threaded_schedule() {
+  const Sim sim({{"schedule", "threaded"}});
+  Mapped memory(kGranule);
+  CUstream writer = new_stream(), reader = new_stream();
+  CUevent event = new_event();
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kGranule, 0));
+  for (unsigned char round = 1; round < 50; ++round) {
+    OK(cuMemsetD8Async(memory.at, round, kGranule, writer));
+    OK(cuEventRecord(event, writer));
+    OK(cuStreamWaitEvent(reader, event, 0));
+    OK(cuMemcpyDtoHAsync(host, memory.at, kGranule, reader));
+    OK(cuStreamSynchronize(reader));
+    TRUE(static_cast<unsigned char*>(host)[kGranule - 1] == round);
+  }
+}
+
+void check_host_function_may_not_call() {
+  const Sim sim({});
+  CUstream stream = new_stream();
+  static CUresult inside;
+  inside = CUDA_SUCCESS;
+  OK(cuLaunchHostFunc(
+      stream, [](void*) { inside = cuCtxSynchronize(); }, nullptr));
+  OK(cuStreamSynchronize(stream));
+  TRUE(inside == CUDA_ERROR_NOT_PERMITTED);
+}
+
+void check_many_threads() {
+  const Sim sim({});
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      try {
+        OK(cuCtxSetCurrent(context));
+        CUstream stream = new_stream();
+        for (int i = 0; i < 50; ++i) {
+          Mapped memory(kGranule);
+          OK(cuMemsetD8Async(memory.at, static_cast<unsigned char>(t), kGranule, stream));
+          OK(cuStreamSynchronize(stream));
+          if (*reinterpret_cast<unsigned char*>(memory.at + i) != t) ++wrong;
+          memory.free();
+        }
+        OK(cuStreamDestroy(stream));
+      } catch (const Failed&) {
+        ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  TRUE(wrong == 0);
+  TRUE(ledger_of("used_bytes") == 0 && ledger_of("reservations") == 0);
+}
+
+}  // namespace
+
+int main() {
+  return run_checks({
+      {"options", check_options},
+      {"cost and counts", check_cost_and_counts},
+      {"injected failures", check_injected_failures},
+      {"the ledger returns to zero", check_ledger_returns_to_zero},
+      {"seeds", check_seeds},
+      {"work runs as late as legal", check_work_runs_late},
+      {"violations", check_violations},
+      {"mappings are limited", check_map_limit},
+      {"neighbours share a kernel mapping", check_neighbours_share_a_kernel_mapping},
+      {"ticks", check_ticks},
+      {"phantom memory", check_phantom_memory},
+      {"delays hold no lock", check_delays_hold_no_lock},
+      {"threaded schedule", check_threaded_schedule},
+      {"host functions may not call the driver", check_host_function_may_not_call},
+      {"many threads", check_many_threads},
+  });
+}
