@@ -1,6 +1,6 @@
 """The demo's training job: data-parallel GPT training in two processes, on CPU or GPU.
 
-    python benchmarks/demo/train.py --steps 40 --out losses.json
+    python benchmarks/demo/train.py --steps 30 --out losses.json
 
 It knows nothing of glake but how to name its steps and to record: who serves torch's memory is the
 environment's choice (GLAKE_ALLOCATOR), as for any job. On a GPU glake is there as its basic
@@ -41,7 +41,7 @@ class Job:
 
 
 SIZES = {
-    "small": Job(Shape(width=256, layers=4, heads=4, length=1024), sequences=4),
+    "small": Job(Shape(width=192, layers=8, heads=3, length=1024), sequences=4),
     "tiny": Job(Shape(width=64, layers=2, heads=2, length=512), sequences=4),
 }
 
@@ -176,7 +176,7 @@ def _digest(model: nn.Module) -> str:
 
 
 @click.command()
-@click.option("--steps", default=40, show_default=True, type=click.IntRange(1))
+@click.option("--steps", default=30, show_default=True, type=click.IntRange(1))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option("--size", default="small", show_default=True, type=click.Choice(list(SIZES)))
 @click.option("--title", default="train", help="Shown by the progress bar.")

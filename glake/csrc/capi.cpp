@@ -84,8 +84,8 @@ void* glake_malloc(size_t bytes, int device, void* stream) {
 }
 
 int glake_free(void* ptr) {
-  if (ptr == nullptr) return GLAKE_OK;
   return guarded([&] {
+    if (ptr == nullptr) return;
     Process& process = Process::instance();
     Block& b = process.block(ptr, true);
     if (process.trace().on()) process.trace().freed(ptr);
@@ -171,9 +171,9 @@ int glake_mark_step(int device) {
 int glake_trace(const char* path) {
   return guarded([&] {
     if (path == nullptr) {
-      Process::instance().trace().stop();
+      Process::instance().trace_control().stop();
     } else {
-      Process::instance().trace().start(path);
+      Process::instance().trace_control().start(path);
     }
   });
 }

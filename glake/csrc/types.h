@@ -45,6 +45,7 @@ struct Granules {
   constexpr bool operator==(const Granules& o) const { return count == o.count; }
   constexpr bool operator!=(const Granules& o) const { return count != o.count; }
   constexpr bool operator<(const Granules& o) const { return count < o.count; }
+  constexpr bool operator<=(const Granules& o) const { return count <= o.count; }
   constexpr Granules operator+(const Granules& o) const { return {count + o.count}; }
   constexpr Granules operator-(const Granules& o) const { return {count - o.count}; }
 };

@@ -46,9 +46,11 @@ void check_proc_address() {
   CUdriverProcAddressQueryResult status;
   OK(cu.cuGetProcAddress("cuMemAlloc", &function, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &status));
   TRUE(status == CU_GET_PROC_ADDRESS_SUCCESS);
-  TRUE(function == reinterpret_cast<void*>(cu.cuMemAlloc));  // the newest: _v2
+  CUdeviceptr block = 0;  // the newest version: the one with 64-bit addresses
+  OK(reinterpret_cast<decltype(cu.cuMemAlloc)>(function)(&block, granule));
+  OK(cu.cuMemFree(block));
   OK(cu.cuGetProcAddress("cuMemMap", &function, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &status));
-  TRUE(function == reinterpret_cast<void*>(cu.cuMemMap));
+  TRUE(function != nullptr);
   cu.cuGetProcAddress("cuNoSuchCall", &function, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &status);
   TRUE(function == nullptr && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
   cu.cuGetProcAddress("cuMemMap", &function, 9000, CU_GET_PROC_ADDRESS_DEFAULT, &status);

@@ -15,27 +15,36 @@
 #undef cuEventElapsedTime
 extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end);
 
-#define CONFORMANCE_SYMBOLS(X)                                                                   \
-  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount)      \
-  X(cuDeviceGetAttribute) X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain)                   \
-  X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxGetState) X(cuCtxSetCurrent)                  \
-  X(cuCtxGetCurrent) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetDevice)                    \
-  X(cuCtxSynchronize) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess) X(cuMemGetInfo)         \
-  X(cuMemGetAllocationGranularity) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate)     \
-  X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess)                  \
-  X(cuMemRetainAllocationHandle) X(cuMemGetAllocationPropertiesFromHandle)                       \
-  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemAlloc) X(cuMemFree)   \
-  X(cuMemGetAddressRange) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister)                \
-  X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) X(cuIpcGetMemHandle)                       \
-  X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuPointerGetAttribute) X(cuMemcpyAsync)         \
-  X(cuMemcpyPeerAsync) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync)                      \
-  X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD8Async) X(cuMemsetD32Async)               \
-  X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamQuery) X(cuStreamSynchronize)                   \
-  X(cuStreamWaitEvent) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuStreamIsCapturing)      \
-  X(cuThreadExchangeStreamCaptureMode) X(cuGraphDestroy) X(cuStreamWriteValue32)                 \
-  X(cuStreamWaitValue32) X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy)                  \
-  X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime)                   \
-  X(cuGetProcAddress)
+#define CONFORMANCE_SYMBOLS(X)                                                                     \
+  X(cuInit)                                                                                        \
+  X(cuDriverGetVersion)                                                                            \
+  X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGetAttribute) X(             \
+      cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)              \
+      X(cuDevicePrimaryCtxGetState) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxPushCurrent) X(   \
+          cuCtxPopCurrent) X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuCtxEnablePeerAccess)          \
+          X(cuCtxDisablePeerAccess) X(cuMemGetInfo) X(cuMemGetAllocationGranularity) X(            \
+              cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap)  \
+              X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) X(cuMemRetainAllocationHandle)     \
+                  X(cuMemGetAllocationPropertiesFromHandle) X(cuMemExportToShareableHandle)        \
+                      X(cuMemImportFromShareableHandle) X(cuMemAlloc) X(cuMemFree) X(              \
+                          cuMemGetAddressRange) X(cuMemHostAlloc) X(cuMemFreeHost)                 \
+                          X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) \
+                              X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X( \
+                                  cuPointerGetAttribute) X(cuMemcpyAsync) X(cuMemcpyPeerAsync)     \
+                                  X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync)             \
+                                      X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD8Async) \
+                                          X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamDestroy) \
+                                              X(cuStreamQuery) X(cuStreamSynchronize) X(           \
+                                                  cuStreamWaitEvent) X(cuStreamBeginCapture)       \
+                                                  X(cuStreamEndCapture) X(cuStreamIsCapturing) X(  \
+                                                      cuThreadExchangeStreamCaptureMode)           \
+                                                      X(cuGraphDestroy) X(cuStreamWriteValue32) X( \
+                                                          cuStreamWaitValue32) X(cuLaunchHostFunc) \
+                                                          X(cuEventCreate) X(cuEventDestroy)       \
+                                                              X(cuEventRecord) X(cuEventQuery)     \
+                                                                  X(cuEventSynchronize)            \
+                                                                      X(cuEventElapsedTime)        \
+                                                                          X(cuGetProcAddress)
 
 // Members carry the exported (versioned) name: cu.cuMemAlloc is spelled cu.cuMemAlloc_v2 by the
 // preprocessor, here and where it is called.
@@ -50,8 +59,8 @@ struct CudaTable {
     if (handle == nullptr) return dlerror();
 #define CONFORMANCE_TEXT_(name) #name
 #define CONFORMANCE_TEXT(name) CONFORMANCE_TEXT_(name)
-#define X(name)                                                                             \
-  name = reinterpret_cast<decltype(name)>(dlsym(handle, CONFORMANCE_TEXT(name)));            \
+#define X(name)                                                                   \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, CONFORMANCE_TEXT(name))); \
   if (name == nullptr) return std::string("no symbol ") + CONFORMANCE_TEXT(name);
     CONFORMANCE_SYMBOLS(X)
 #undef X
@@ -82,18 +91,18 @@ inline void expect(CUresult got, CUresult wanted, const char* what, int line) {
 
 #define OK(call) expect((call), CUDA_SUCCESS, #call, __LINE__)
 #define GIVES(code, call) expect((call), (code), #call, __LINE__)
-#define FAILS(call)                                                                         \
-  do {                                                                                      \
-    if ((call) == CUDA_SUCCESS) throw Failed{"line " + std::to_string(__LINE__) + ": " #call \
-                                             " succeeded"};                                 \
+#define FAILS(call)                                                               \
+  do {                                                                            \
+    if ((call) == CUDA_SUCCESS)                                                   \
+      throw Failed{"line " + std::to_string(__LINE__) + ": " #call " succeeded"}; \
   } while (0)
-#define TRUE(condition)                                                                     \
-  do {                                                                                      \
+#define TRUE(condition)                                                                       \
+  do {                                                                                        \
     if (!(condition)) throw Failed{"line " + std::to_string(__LINE__) + ": not " #condition}; \
   } while (0)
-#define SKIP_UNLESS(condition, why)                                                         \
-  do {                                                                                      \
-    if (!(condition)) throw Skipped{why};                                                   \
+#define SKIP_UNLESS(condition, why)       \
+  do {                                    \
+    if (!(condition)) throw Skipped{why}; \
   } while (0)
 
 struct Check {
@@ -143,9 +152,7 @@ struct Memory {
 };
 
 struct Range {
-  explicit Range(size_t bytes) : bytes(bytes) {
-    OK(cu.cuMemAddressReserve(&base, bytes, 0, 0, 0));
-  }
+  explicit Range(size_t bytes) : bytes(bytes) { OK(cu.cuMemAddressReserve(&base, bytes, 0, 0, 0)); }
   ~Range() {
     for (const auto& [at, size] : mapped) cu.cuMemUnmap(at, size);
     cu.cuMemAddressFree(base, bytes);

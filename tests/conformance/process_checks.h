@@ -143,12 +143,12 @@ inline void check_descriptors() {
   int fd = -1;
   FAILS(cu.cuMemExportToShareableHandle(&fd, closed.handle,
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  OK(cu.cuMemExportToShareableHandle(&fd, memory.handle,
-                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cu.cuMemExportToShareableHandle(&fd, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                     0));
   CUmemGenericAllocationHandle again = 0;
-  const CUresult imported = cu.cuMemImportFromShareableHandle(
-      &again, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const CUresult imported =
+      cu.cuMemImportFromShareableHandle(&again, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   close(fd);
   OK(imported);
   const CUresult mapped = cu.cuMemMap(second.base, granule, 0, again, 0);

@@ -1,7 +1,8 @@
-// The simulator itself: books, faults, schedule, violations, limits, ticks.
+// The simulator itself: options, books, faults, violations, limits, ticks.
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "sim_harness.h"
@@ -99,65 +100,6 @@ void check_ledger_returns_to_zero() {
   TRUE(violations() == "[]");
 }
 
-// Two copies of one byte each into one host byte, on streams nothing orders.
-std::string race(const char* seed) {
-  const Sim sim({{"seed", seed}});
-  Mapped memory(kGranule);
-  void* host = nullptr;
-  OK(cuMemHostAlloc(&host, 4096, 0));
-  auto* bytes = static_cast<unsigned char*>(host);
-  std::vector<CUstream> streams;
-  for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
-  std::string outcome;
-  for (int round = 0; round < 16; ++round) {
-    for (int i = 0; i < 4; ++i) {
-      OK(cuMemsetD8Async(memory.at, static_cast<unsigned char>('a' + i), 1, streams[i]));
-    }
-    OK(cuCtxSynchronize());
-    OK(cuMemcpyDtoH(bytes, memory.at, 1));
-    outcome += static_cast<char>(bytes[0]);
-  }
-  return outcome + " " + std::to_string(simcuda_now_ns());
-}
-
-void check_seeds() {
-  const std::string first = race("1");
-  TRUE(first == race("1"));
-  TRUE(first != race("2"));
-}
-
-// Work enqueued earlier on another stream has not run yet: reuse without waiting is seen.
-void check_work_runs_late() {
-  const Sim sim({});
-  Mapped memory(kGranule);
-  void* host = nullptr;
-  OK(cuMemHostAlloc(&host, kGranule, 0));
-  auto* source = static_cast<unsigned char*>(host);
-  CUstream reader = new_stream(), writer = new_stream();
-  std::memset(host, 1, kGranule);
-  OK(cuMemcpyHtoDAsync(memory.at, host, kGranule, reader));
-  source[5] = 2;  // too early: the copy has not read it
-  OK(cuStreamSynchronize(reader));
-  unsigned char seen = 0;
-  OK(cuMemcpyDtoH(&seen, memory.at + 5, 1));
-  TRUE(seen == 2);
-  // One stream's completion says nothing of the other's.
-  OK(cuMemsetD8Async(memory.at, 9, kGranule, reader));
-  OK(cuMemsetD8Async(memory.at + 1, 1, 1, writer));
-  OK(cuStreamSynchronize(writer));
-  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 1);
-  OK(cuStreamSynchronize(reader));
-  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 9);
-  // A query right after the enqueue finds work not ready, and asking again lets it finish.
-  CUevent event = new_event();
-  OK(cuMemsetD8Async(memory.at, 3, kGranule, reader));
-  OK(cuEventRecord(event, reader));
-  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
-  int asked = 0;
-  while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) TRUE(++asked < 100);
-  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 3);
-}
-
 void check_violations() {
   const Sim sim({});
   Mapped memory(kGranule), other(kGranule);
@@ -209,6 +151,50 @@ void check_neighbours_share_a_kernel_mapping() {
   }
   OK(grant(at, 64 * kGranule, 0));
   TRUE(ledger_of("kernel_mappings") == 1);
+}
+
+// What the books say of kernel mappings is what the kernel says, after a random walk.
+void check_kernel_mappings_are_counted() {
+  const Sim sim({});
+  constexpr int kPages = 32;
+  const CUmemAllocationProp prop = device_memory(0);
+  std::vector<CUmemGenericAllocationHandle> handles(kPages, 0);
+  for (auto& handle : handles) OK(cuMemCreate(&handle, kGranule, &prop, 0));
+  CUdeviceptr at = 0;
+  OK(cuMemAddressReserve(&at, kPages * kGranule, 0, 0, 0));
+  std::vector<bool> mapped(kPages, false);
+  uint64_t random = 12345;
+  for (int step = 0; step < 400; ++step) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const size_t page = random >> 40 & (kPages - 1), handle = random >> 50 & (kPages - 1);
+    const CUdeviceptr where = at + page * kGranule;
+    if (mapped[page]) {
+      OK(cuMemUnmap(where, kGranule));
+    } else {
+      // Mostly the handle that makes neighbours of neighbours.
+      OK(cuMemMap(where, kGranule, 0, handles[step % 4 == 0 ? handle : page], 0));
+      if (step % 3 != 0) OK(grant(where, kGranule, 0));
+    }
+    mapped[page] = !mapped[page];
+  }
+  long real = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const CUdeviceptr start = std::strtoull(line.c_str(), nullptr, 16);
+    const CUdeviceptr end = std::strtoull(line.c_str() + line.find('-') + 1, nullptr, 16);
+    real += start < at + kPages * kGranule && end > at;
+  }
+  TRUE(ledger_of("kernel_mappings") == real);
+}
+
+void check_grants_follow_the_topology() {
+  Sim sim({{"preset", "dgx1v"}});  // no link from 0 to 5, and not one socket
+  Mapped memory(kGranule, 0);
+  OK(grant(memory.at, kGranule, 3));
+  GIVES(CUDA_ERROR_INVALID_DEVICE, grant(memory.at, kGranule, 5));
+  int reach = -1;
+  OK(cuDeviceCanAccessPeer(&reach, 0, 5));
+  TRUE(reach == 0);
 }
 
 void check_ticks() {
@@ -268,63 +254,6 @@ void check_delays_hold_no_lock() {
   TRUE(early && calls == 1000);
 }
 
-void check_threaded_schedule() {
-  const Sim sim({{"schedule", "threaded"}});
-  Mapped memory(kGranule);
-  CUstream writer = new_stream(), reader = new_stream();
-  CUevent event = new_event();
-  void* host = nullptr;
-  OK(cuMemHostAlloc(&host, kGranule, 0));
-  for (unsigned char round = 1; round < 50; ++round) {
-    OK(cuMemsetD8Async(memory.at, round, kGranule, writer));
-    OK(cuEventRecord(event, writer));
-    OK(cuStreamWaitEvent(reader, event, 0));
-    OK(cuMemcpyDtoHAsync(host, memory.at, kGranule, reader));
-    OK(cuStreamSynchronize(reader));
-    TRUE(static_cast<unsigned char*>(host)[kGranule - 1] == round);
-  }
-}
-
-void check_host_function_may_not_call() {
-  const Sim sim({});
-  CUstream stream = new_stream();
-  static CUresult inside;
-  inside = CUDA_SUCCESS;
-  OK(cuLaunchHostFunc(
-      stream, [](void*) { inside = cuCtxSynchronize(); }, nullptr));
-  OK(cuStreamSynchronize(stream));
-  TRUE(inside == CUDA_ERROR_NOT_PERMITTED);
-}
-
-void check_many_threads() {
-  const Sim sim({});
-  CUcontext context = nullptr;
-  OK(cuCtxGetCurrent(&context));
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      try {
-        OK(cuCtxSetCurrent(context));
-        CUstream stream = new_stream();
-        for (int i = 0; i < 50; ++i) {
-          Mapped memory(kGranule);
-          OK(cuMemsetD8Async(memory.at, static_cast<unsigned char>(t), kGranule, stream));
-          OK(cuStreamSynchronize(stream));
-          if (*reinterpret_cast<unsigned char*>(memory.at + i) != t) ++wrong;
-          memory.free();
-        }
-        OK(cuStreamDestroy(stream));
-      } catch (const Failed&) {
-        ++wrong;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  TRUE(wrong == 0);
-  TRUE(ledger_of("used_bytes") == 0 && ledger_of("reservations") == 0);
-}
-
 }  // namespace
 
 int main() {
@@ -333,16 +262,13 @@ int main() {
       {"cost and counts", check_cost_and_counts},
       {"injected failures", check_injected_failures},
       {"the ledger returns to zero", check_ledger_returns_to_zero},
-      {"seeds", check_seeds},
-      {"work runs as late as legal", check_work_runs_late},
       {"violations", check_violations},
       {"mappings are limited", check_map_limit},
       {"neighbours share a kernel mapping", check_neighbours_share_a_kernel_mapping},
+      {"kernel mappings are counted", check_kernel_mappings_are_counted},
+      {"grants follow the topology", check_grants_follow_the_topology},
       {"ticks", check_ticks},
       {"phantom memory", check_phantom_memory},
       {"delays hold no lock", check_delays_hold_no_lock},
-      {"threaded schedule", check_threaded_schedule},
-      {"host functions may not call the driver", check_host_function_may_not_call},
-      {"many threads", check_many_threads},
   });
 }

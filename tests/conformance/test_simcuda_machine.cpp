@@ -99,7 +99,7 @@ void check_capacity_is_shared() {
   const CUmemAllocationProp prop = device_memory(0);
   GIVES(CUDA_ERROR_OUT_OF_MEMORY,
         cuMemCreate(&handle, static_cast<size_t>(all) - 4 * kGranule, &prop, 0));
-  struct stat info {};
+  struct stat info{};
   TRUE(stat(directory_of(machine).c_str(), &info) == 0 && (info.st_mode & 0777) == 0700);
   TRUE(stat((directory_of(machine) + "/memory").c_str(), &info) == 0 &&
        (info.st_mode & 0777) == 0600);
@@ -114,7 +114,7 @@ void check_the_dead_give_back() {
   TRUE(free_bytes() < all);
   TRUE(kill(other.pid, SIGKILL) == 0 && waitpid(other.pid, nullptr, 0) == other.pid);
   TRUE(free_bytes() == all);
-  struct stat info {};
+  struct stat info{};
   TRUE(stat((directory_of(machine) + "/memory").c_str(), &info) == 0);
   TRUE(info.st_blocks * 512 < static_cast<long>(kGranule));  // really given back
 }
@@ -134,7 +134,9 @@ void check_the_last_cleans_up() {
   }
   TRUE(access(directory_of(machine).c_str(), F_OK) == 0);
   const std::string next = machine + "-next";
-  { const Sim sim({{"machine", next.c_str()}, {"memory", kMemory}}); }
+  {
+    const Sim sim({{"machine", next.c_str()}, {"memory", kMemory}});
+  }
   TRUE(access(directory_of(machine).c_str(), F_OK) != 0);
   TRUE(access(directory_of(next).c_str(), F_OK) != 0);
 }

@@ -125,7 +125,7 @@ void check_shares_change_over_time() {
   OK(cuEventElapsedTime(&shorter, start, ends[0]));
   OK(cuEventElapsedTime(&longer, start, ends[1]));
   const double alone_ms = static_cast<double>(kBytes) / 12.3e6;  // the whole uplink, 12.3 GB/s
-  TRUE(std::abs(shorter - alone_ms - 0.008) < 0.01);              // half the bytes, half the rate
+  TRUE(std::abs(shorter - alone_ms - 0.008) < 0.01);             // half the bytes, half the rate
   TRUE(std::abs(longer - 1.5 * alone_ms - 0.008) < 0.01);
 }
 

@@ -25,12 +25,12 @@ inline void check_unaligned_sizes_fail() {
 inline void check_map_rules() {
   Range range(4 * granule);
   Memory memory, other;
-  FAILS(cu.cuMemMap(range.base, granule, granule, memory.handle, 0));     // offset
-  FAILS(cu.cuMemMap(range.base + 512, granule, 0, memory.handle, 0));     // unaligned address
-  FAILS(cu.cuMemMap(range.base, granule / 2, 0, memory.handle, 0));       // unaligned size
+  FAILS(cu.cuMemMap(range.base, granule, granule, memory.handle, 0));  // offset
+  FAILS(cu.cuMemMap(range.base + 512, granule, 0, memory.handle, 0));  // unaligned address
+  FAILS(cu.cuMemMap(range.base, granule / 2, 0, memory.handle, 0));    // unaligned size
   range.map(0, memory);
-  FAILS(cu.cuMemMap(range.base, granule, 0, other.handle, 0));            // over a live mapping
-  FAILS(cu.cuMemUnmap(range.base + granule, granule));                    // nothing there
+  FAILS(cu.cuMemMap(range.base, granule, 0, other.handle, 0));  // over a live mapping
+  FAILS(cu.cuMemUnmap(range.base + granule, granule));          // nothing there
 }
 
 inline void check_aliasing() {

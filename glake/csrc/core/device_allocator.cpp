@@ -8,103 +8,74 @@ namespace {
 // Room for blocks, growth and absent holes; addresses cost nothing until mapped.
 constexpr Bytes kArenaFactor = 2;
 
-Bytes attach(Driver& driver, int device) {
-  auto check = [&](Status s, const char* what) {
-    if (s.ok()) return;
-    throw Error(GLAKE_DRIVER_ERROR, std::string(what) + " of device " + std::to_string(device) +
-                                        ": " + driver.describe(s));
-  };
-  check(driver.attach(device), "primary context");
-  try {
-    bool vmm = false;
-    check(driver.vmm_supported(device, &vmm), "attributes");
-    if (!vmm) {
-      throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device) +
-                                           " has no virtual memory management; glake needs it");
-    }
-    Bytes granularity = 0;
-    check(driver.granularity(device, &granularity), "granularity");
-    if (granularity == 0 || kGranule % granularity != 0) {
-      throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device) + " maps memory by " +
-                                           std::to_string(granularity) +
-                                           " bytes; glake needs a divisor of 2 MiB");
-    }
-    Bytes total = 0;
-    check(driver.total_memory(device, &total), "memory size");
-    return total;
-  } catch (...) {
-    driver.detach(device);
-    throw;
-  }
-}
-
-// Detaches the device if construction fails after it was attached.
-class Attached {
- public:
-  Attached(Driver& driver, int device) : driver_(driver), device_(device) {}
-  ~Attached() {
-    if (armed_) driver_.detach(device_);
-  }
-  Attached(const Attached&) = delete;
-  Attached& operator=(const Attached&) = delete;
-  void keep() { armed_ = false; }
-
- private:
-  Driver& driver_;
-  int device_;
-  bool armed_ = true;
-};
-
 }  // namespace
 
-std::unique_ptr<DeviceAllocator> DeviceAllocator::open(Driver& driver, int device,
-                                                       const Options& options) {
-  Bytes total = attach(driver, device);
-  Attached attached(driver, device);
-  DeviceScope scope(driver, device);
-  // A reservation whose partner is refused is given back before the exception leaves.
-  std::unique_ptr<DeviceAllocator> d(new DeviceAllocator(driver, device, options, total));
-  d->reserve_arenas();
-  if (options.peers) {
-    for (int peer = 0; peer < driver.device_count(); ++peer) {
-      bool yes = false;
-      if (peer != device && driver.can_access_peer(device, peer, &yes).ok() && yes) {
-        d->granules_.grant(peer);
-      }
-    }
-  }
-  attached.keep();
-  return d;
-}
-
-DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& options, Bytes total)
+DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& options)
     : driver_(driver),
       device_(device),
       options_(options),
-      total_memory_(total),
       debts_(driver),
       granules_(driver, debts_, device),
-      view_space_(driver, this, round_up(total * 2, kRegionAlign)),
-      clock_(driver, device) {
-  Bytes limit = options.limit_bytes != 0
-                    ? options.limit_bytes
-                    : static_cast<Bytes>(options.limit_fraction * static_cast<double>(total));
-  limit_ = Granules::floor(std::min(limit, total));
+      clock_(driver, device) {}
+
+void DeviceAllocator::start() {
+  if (started_) return;
+  auto check = [this](Status s, const char* what) {
+    if (s.ok()) return;
+    throw Error(GLAKE_DRIVER_ERROR, std::string(what) + " of device " + std::to_string(device_) +
+                                        ": " + driver_.describe(s));
+  };
+  if (!attached_) check(driver_.attach(device_), "primary context");
+  attached_ = true;
+  DeviceScope scope(driver_, device_);
+  check(scope.status(), "context");
+  bool vmm = false;
+  Bytes granularity = 0;
+  check(driver_.vmm_supported(device_, &vmm), "attributes");
+  if (!vmm) {
+    throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) +
+                                         " has no virtual memory management; glake needs it");
+  }
+  check(driver_.granularity(device_, &granularity), "granularity");
+  if (granularity == 0 || kGranule % granularity != 0) {
+    throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) + " maps memory by " +
+                                         std::to_string(granularity) +
+                                         " bytes; glake needs a divisor of 2 MiB");
+  }
+  check(driver_.total_memory(device_, &total_memory_), "memory size");
+  Bytes limit = options_.limit_bytes != 0 ? options_.limit_bytes
+                                          : static_cast<Bytes>(options_.limit_fraction *
+                                                               static_cast<double>(total_memory_));
+  limit_ = Granules::floor(std::min(limit, total_memory_));
+  reserve_arenas();
+  if (options_.peers) grant_peers();
+  started_ = true;
 }
 
 void DeviceAllocator::reserve_arenas() {
-  small_range_ = std::make_unique<Reservation>(driver_, this, total_memory_, kAlignment);
-  try {
+  if (small_range_ == nullptr) {
+    small_range_ = std::make_unique<Reservation>(driver_, this, total_memory_, kAlignment);
+  }
+  if (large_range_ == nullptr) {
     large_range_ =
         std::make_unique<Reservation>(driver_, this, total_memory_ * kArenaFactor, kMiB);
-  } catch (...) {
-    small_range_->release();
-    throw;
+  }
+  if (view_space_ == nullptr) {
+    view_space_ = std::make_unique<ViewSpace>(driver_, this, total_memory_ * kArenaFactor);
   }
   small_ = std::make_unique<Arena>(0, small_range_->base(), small_range_->size(), segments_);
   large_ = std::make_unique<Arena>(1, large_range_->base(), large_range_->size(), segments_);
   granules_.add(*small_);
   granules_.add(*large_);
+}
+
+void DeviceAllocator::grant_peers() {
+  for (int peer = 0; peer < driver_.device_count(); ++peer) {
+    bool yes = false;
+    if (peer != device_ && driver_.can_access_peer(peer, device_, &yes).ok() && yes) {
+      granules_.grant(peer);
+    }
+  }
 }
 
 DeviceAllocator::~DeviceAllocator() = default;
@@ -208,7 +179,12 @@ void DeviceAllocator::enable_peer(int peer) {
   if (std::find(now.begin(), now.end(), peer) != now.end()) return;
   bool yes = false;
   Status s = driver_.can_access_peer(peer, device_, &yes);
-  if (!s.ok() || !yes) {
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver does not say whether device " +
+                                        std::to_string(peer) + " reaches device " +
+                                        std::to_string(device_) + ": " + driver_.describe(s));
+  }
+  if (!yes) {
     throw Error(GLAKE_INVALID_DEVICE, "device " + std::to_string(peer) +
                                           " cannot reach the memory of device " +
                                           std::to_string(device_));
@@ -217,6 +193,11 @@ void DeviceAllocator::enable_peer(int peer) {
   grants.push_back(peer);
   std::vector<std::pair<Address, Bytes>> ranges;
   HotGuard hot(hot_);
+  settle(hot);  // a half undone mapping is a hole that access cannot be set over
+  if (!debts_.empty()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on device " +
+                                        std::to_string(device_) + "; try again");
+  }
   for (const Arena* arena : {small_.get(), large_.get()}) {
     for (const Segment* seg = arena->first_segment(); seg != nullptr; seg = seg->next) {
       if (seg->state == SegmentState::kAbsent) continue;
@@ -245,37 +226,53 @@ void DeviceAllocator::mark_step() {
   ++steps_;
 }
 
-// After empty_cache() nothing but reservations and events is left.
+uint64_t DeviceAllocator::live_blocks() {
+  if (!started_) return 0;
+  std::lock_guard<std::mutex> slow(slow_);
+  HotGuard hot(hot_);
+  drain_caches(true);
+  drain_limbo();
+  return live_;
+}
+
+// May be called again after a refusal: what was given back stays given back.
 void DeviceAllocator::close() {
-  {
-    std::lock_guard<std::mutex> slow(slow_);
-    HotGuard hot(hot_);
-    drain_caches(true);
-    drain_limbo();
-    if (live_ != 0) {
+  if (started_) {
+    uint64_t live = live_blocks();
+    if (live != 0) {
       throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device_) + " still has " +
-                                              std::to_string(live_) + " live blocks; free them");
+                                              std::to_string(live) + " live blocks; free them");
     }
+    empty_cache();
   }
-  empty_cache();
+  if (!attached_) return;
   std::lock_guard<std::mutex> slow(slow_);
   Status s;
-  bool clean = false;
   {
     DeviceScope scope(driver_, device_);
-    clean = debts_.settle() && views_.count() == 0 && granules_.physical().count == 0;
-    closing_ = clean;
-    if (clean) s = view_space_.release();
-    if (clean && s.ok()) s = small_range_->release();
-    if (clean && s.ok()) s = large_range_->release();
-    if (clean && s.ok()) clock_.close();
+    s = scope.status();
+    bool clean = debts_.settle() && views_.count() == 0 && granules_.physical().count == 0;
+    if (!clean) {
+      throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
+                                          std::to_string(device_) + "'s memory back; try again");
+    }
+    started_ = false;
+    auto release = [&s](auto& owner) {
+      if (s.ok() && owner != nullptr) s = owner->release();
+      if (s.ok()) owner.reset();
+    };
+    release(view_space_);
+    release(small_range_);
+    release(large_range_);
+    if (s.ok()) s = clock_.close();
   }
-  if (clean && s.ok()) s = driver_.detach(device_);
-  if (!clean || !s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
-                                        std::to_string(device_) + "'s memory back" +
-                                        (s.ok() ? "" : ": " + driver_.describe(s)) + "; try again");
+  if (s.ok()) s = driver_.detach(device_);
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to give up device " +
+                                        std::to_string(device_) + ": " + driver_.describe(s) +
+                                        "; try again");
   }
+  attached_ = false;
 }
 
 }  // namespace glake

@@ -26,11 +26,15 @@ namespace glake {
 
 class DeviceAllocator {
  public:
-  // Attaches the device and reserves its arenas. Throws Error; nothing is then left behind.
-  static std::unique_ptr<DeviceAllocator> open(Driver& driver, int device, const Options& options);
+  // Makes no driver call; start() does.
+  DeviceAllocator(Driver& driver, int device, const Options& options);
   ~DeviceAllocator();
   DeviceAllocator(const DeviceAllocator&) = delete;
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
+
+  // Attaches the device and reserves its arenas, once. Throws Error; what was done stays for the next
+  // try, or for close().
+  void start();
 
   int device() const { return device_; }
 
@@ -49,6 +53,8 @@ class DeviceAllocator {
   void reset_peaks();
   void mark_step();
   void check();  // throws Error(GLAKE_INTERNAL) naming what is broken
+  // Blocks that callers hold, thread caches emptied.
+  uint64_t live_blocks();
   // Gives everything back. Throws Error while blocks are live or the driver refuses.
   void close();
 
@@ -56,8 +62,8 @@ class DeviceAllocator {
   void drop_cache(ThreadCache* cache);  // its thread ends
 
  private:
-  DeviceAllocator(Driver& driver, int device, const Options& options, Bytes total);
   void reserve_arenas();
+  void grant_peers();
 
   using HotGuard = std::unique_lock<HotLock>;
 
@@ -103,23 +109,33 @@ class DeviceAllocator {
   Found reuse_waiting(const Request& r);
   Found grow(const Request& r, HotGuard& hot);
   Found grow_small(const Request& r, HotGuard& hot);
-  Found stitch(const Request& r, HotGuard& hot);
-  Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
-  void abandon_view(View* view, const Found& found, const Request& r, uint64_t mapped,
-                    HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   Granules room() const;
+  Granules whole_free() const {
+    return {large_->whole_free_count() + small_->whole_free_count()};
+  }
+
+  // stitch.cpp: building and extending views. Under slow_.
+  class Hold;
+  Found stitch(const Request& r, HotGuard& hot);
+  Found stitch_edges(const Request& r, HotGuard& hot);
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
-  Found stitch_edges(const Request& r, HotGuard& hot);
-  bool add_fresh(Granules n, std::vector<Run>& runs, HotGuard& hot);
+  bool add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot);
+  View* longest_free_end(const Request& r, Granules need, std::vector<Run>& runs);
+  Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
+  Found extend_view(const Request& r, HotGuard& hot);
+  Found map_behind(View* view, Bytes offset, std::vector<Run> runs, const Request& r,
+                   HotGuard& hot);
+  void abandon(View* view, Granules before, const Found& found, const Request& r, uint64_t mapped,
+               HotGuard& hot);
+  void add_aliases(const View& view, Granules from, int step);
 
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
   void drain_limbo();
-  void release_view(const View& view);
   bool settled_granule(const Arena& arena, uint64_t g) const;
   bool evict(View* view, HotGuard& hot);
   void make_view_room(Granules n, HotGuard& hot);
@@ -145,7 +161,7 @@ class DeviceAllocator {
   GranulePool granules_;
   std::unique_ptr<Reservation> small_range_, large_range_;
   std::unique_ptr<Arena> small_, large_;
-  ViewSpace view_space_;
+  std::unique_ptr<ViewSpace> view_space_;
   ViewIndex views_;
   StreamClock clock_;
   PlacementHistory history_;
@@ -158,7 +174,8 @@ class DeviceAllocator {
   uint64_t window_waits_ = 0;
   uint64_t live_ = 0;           // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
-  bool closing_ = false;        // close() has begun to give the address ranges back
+  bool attached_ = false;
+  bool started_ = false;        // false too once close() has begun to give the address ranges back
   bool driver_full_ = false;    // the driver refused a granule; growth is tried only as a last resort
 };
 

@@ -29,6 +29,13 @@ class GranulePool {
   uint32_t& aliases(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].aliases; }
   uint32_t aliases(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].aliases; }
 
+  // Marks granules for the length of one search; new_mark() clears every mark.
+  void new_mark() { ++mark_; }
+  void mark(const Arena& arena, uint64_t g, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) homes_[arena.id()][g + i].mark = mark_;
+  }
+  bool marked(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].mark == mark_; }
+
   // A granule of which a view's block holds only the start or the end is used through two addresses.
   // Until a stress test on hardware says otherwise, both users must be of one stream.
   struct Edge {
@@ -48,6 +55,7 @@ class GranulePool {
     Handle handle = 0;
     uint32_t aliases = 0;
     Edge edge;
+    uint32_t mark = 0;
   };
   Driver& driver_;
   DebtBook& debts_;
@@ -55,6 +63,7 @@ class GranulePool {
   std::vector<int> grants_;  // devices every mapping is accessible from
   std::vector<std::vector<Granule>> homes_;
   std::atomic<uint64_t> physical_{0};
+  uint32_t mark_ = 1;
 };
 
 }  // namespace glake

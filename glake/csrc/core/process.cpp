@@ -22,7 +22,7 @@ thread_local Process::Thread* Process::this_thread_ = nullptr;
 
 Process::Process() {
   pthread_key_create(&thread_key, &Process::thread_ended);
-  pthread_atfork(&Process::before_fork, nullptr, &Process::in_child);
+  pthread_atfork(&Process::before_fork, &Process::in_parent, &Process::in_child);
 }
 
 Process& Process::start() {
@@ -31,11 +31,19 @@ Process& Process::start() {
   return *process;
 }
 
-void Process::before_fork() { instance().trace_.flush(); }
+// The lock is held across fork, so that a child that may still use glake finds whole books.
+void Process::before_fork() {
+  instance().mutex_.lock();
+  instance().trace_.flush();
+}
+
+void Process::in_parent() { instance().mutex_.unlock(); }
 
 void Process::in_child() {
-  instance().forked_.store(true, std::memory_order_relaxed);
-  instance().trace_.disable();
+  Process& process = instance();
+  if (process.driver_used_) process.forked_.store(true, std::memory_order_relaxed);
+  process.trace_.disable();
+  process.mutex_.unlock();
 }
 
 void Process::check_usable() const {
@@ -80,8 +88,9 @@ ThreadCache& Process::open_cache(int device) {
     thread->generation = generation_.load();
   }
   if (devices_[device] == nullptr) {
-    devices_[device] = DeviceAllocator::open(driver, device, options_);
+    devices_[device] = std::make_unique<DeviceAllocator>(driver, device, options_);
   }
+  devices_[device]->start();
   thread->caches[device] = devices_[device]->make_cache();
   return *thread->caches[device];
 }
@@ -119,10 +128,17 @@ Options& Process::read_options() {
 
 Driver& Process::open_driver() {
   if (driver_ == nullptr) {
+    read_options();
+    driver_used_ = true;
     driver_ = Driver::open(read_options().driver);
     driver_path_ = driver_->path();
   }
   return *driver_;
+}
+
+TraceWriter& Process::trace_control() {
+  check_usable();
+  return trace_;
 }
 
 void Process::configure(const std::string& key, const std::string& value) {
@@ -166,6 +182,14 @@ void Process::shutdown() {
   check_usable();
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto& device : devices_) {
+    uint64_t live = device != nullptr ? device->live_blocks() : 0;
+    if (live == 0) continue;
+    throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device->device()) +
+                                            " still has " + std::to_string(live) +
+                                            " live blocks; free them before glake_shutdown()");
+  }
+  ++generation_;  // even if a device below refuses: the caches of those before it are gone
+  for (auto& device : devices_) {
     if (device != nullptr) device->close();
     device.reset();
   }
@@ -174,7 +198,6 @@ void Process::shutdown() {
   driver_path_.clear();
   options_read_ = false;
   options_ = Options{};
-  ++generation_;
 }
 
 }  // namespace glake

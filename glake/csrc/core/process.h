@@ -41,6 +41,7 @@ class Process {
   void shutdown();
 
   TraceWriter& trace() { return trace_; }
+  TraceWriter& trace_control();  // to start and stop it: not in a forked child
 
  private:
   // A thread's caches, one per device it has used.
@@ -59,6 +60,7 @@ class Process {
   ThreadCache& open_cache(int device);
   static void thread_ended(void* thread);
   static void before_fork();
+  static void in_parent();
   static void in_child();
 
   std::mutex mutex_;  // of everything below; not taken on the hot path
@@ -66,6 +68,7 @@ class Process {
   Options options_;
   std::string driver_path_;
   std::unique_ptr<Driver> driver_;
+  bool driver_used_ = false;  // ever: a forked child can then use no driver
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void

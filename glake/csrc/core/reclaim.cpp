@@ -57,17 +57,20 @@ void DeviceAllocator::drain_limbo() {
   limbo_.swap(left);
 }
 
-// The view's mappings are gone: its addresses and its aliases with them. Under hot_.
-void DeviceAllocator::release_view(const View& view) {
+// Counts (step = 1) or discounts (-1) the aliases of a view's granules from its granule `from` on.
+void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
   for (const Run& run : view.runs) {
-    for (uint64_t i = 0; i < run.count; ++i) --granules_.aliases(*run.arena, run.granule + i);
+    if (run.at < from.count) continue;  // views grow by whole runs
+    for (uint64_t i = 0; i < run.count; ++i) {
+      uint32_t& aliases = granules_.aliases(*run.arena, run.granule + i);
+      aliases = static_cast<uint32_t>(static_cast<int>(aliases) + step);
+    }
   }
-  view_space_.give(view.base, view.length);
 }
 
 // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
 bool DeviceAllocator::evict(View* view, HotGuard& hot) {
-  if (view->live != 0 || view->tickets_full || !clock_.complete(view->tickets)) return false;
+  if (view->live != 0 || view->owed || view->tickets_full || !clock_.complete(view->tickets)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
   Status s = driver_.unmap(view->base, view->length.bytes());
@@ -76,7 +79,8 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
     views_.add(std::move(owner));
     return false;
   }
-  release_view(*view);
+  add_aliases(*view, Granules{0}, -1);
+  view_space_->give(view->base, view->capacity);
   ++stats_.evictions;
   return true;
 }

@@ -1,5 +1,6 @@
 // What the allocator says of itself: statistics, out-of-memory messages, broken invariants.
 #include <cstdio>
+#include <set>
 
 #include "core/device_allocator.h"
 
@@ -21,14 +22,15 @@ std::string mib(Bytes b) {
 Error DeviceAllocator::out_of_memory(const Request& r) {
   Bytes physical = granules_.physical().bytes();
   Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
-  Bytes whole = (large_->whole_free_count() + small_->whole_free_count()) * kGranule;
+  Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
   Bytes cached = 0;
   for (auto& c : caches_) cached += c->held_bytes();
   Bytes limbo = 0;
   for (const Block* b : limbo_) limbo += b->size;
   Segment* hole = r.small() ? small_->largest() : large_->largest();
-  Bytes fits = std::max(hole != nullptr ? hole->extent : 0, r.small() ? 0 : whole);
+  Bytes growth = driver_full_ ? 0 : room().bytes();
+  Bytes fits = std::max(hole != nullptr ? hole->extent : 0, (r.small() ? 0 : whole) + growth);
   std::string text = "out of memory on device " + std::to_string(device_) + ": asked for " +
                      mib(r.requested) + "; limit " + mib(limit_.bytes()) + " of " +
                      mib(total_memory_) + ", held from the driver " + mib(physical) +
@@ -71,14 +73,14 @@ std::string DeviceAllocator::stats_json() {
   number("glake.limit_bytes", limit_.bytes());
   number("glake.physical_bytes", granules_.physical().bytes());
   number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
-  number("glake.whole_free_bytes",
-         (large_->whole_free_count() + small_->whole_free_count()) * kGranule);
+  number("glake.whole_free_bytes", whole_free().bytes());
   number("glake.live_blocks", live_);
   number("glake.views", views_.count());
   number("glake.view_bytes", views_.mapped().bytes());
   number("glake.stitches", stats_.stitches);
   number("glake.stitched_bytes", stats_.stitched_bytes);
   number("glake.edge_stitches", stats_.edge_stitches);
+  number("glake.view_extensions", stats_.extensions);
   number("glake.view_hits", stats_.view_hits);
   number("glake.run_hits", stats_.run_hits);
   number("glake.repeats", stats_.repeats);
@@ -153,10 +155,16 @@ std::string DeviceAllocator::broken_invariant() {
   uint64_t mapped = 0;
   for (const View* v : views_.recent_first()) {
     uint64_t length = 0;
+    std::set<std::pair<int, uint64_t>> seen;
     for (const Run& run : v->runs) {
       if (run.at != length) return "a view's runs do not tile it";
       length += run.count;
-      for (uint64_t i = 0; i < run.count; ++i) ++aliases[run.arena->id()][run.granule + i];
+      for (uint64_t i = 0; i < run.count; ++i) {
+        ++aliases[run.arena->id()][run.granule + i];
+        if (!seen.emplace(run.arena->id(), run.granule + i).second) {
+          return "a view holds a granule twice";
+        }
+      }
     }
     if (length != v->length.count) return "a view's length is wrong";
     mapped += length;

@@ -165,13 +165,17 @@ void StreamClock::end_sync() {
   }
 }
 
-void StreamClock::close() {
+Status StreamClock::close() {
   for (Stream& s : streams_) {
     for (const Mark& m : s.marks) spare_events_.push_back(m.event);
     s.marks.clear();
   }
-  for (EventId e : spare_events_) driver_.destroy_event(e);
-  spare_events_.clear();
+  while (!spare_events_.empty()) {
+    Status s = driver_.destroy_event(spare_events_.back());
+    if (!s.ok()) return s;
+    spare_events_.pop_back();
+  }
+  return {};
 }
 
 }  // namespace glake

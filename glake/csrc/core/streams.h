@@ -44,8 +44,8 @@ class StreamClock {
 
   uint64_t waits() const { return waits_; }
   uint64_t marks() const { return marks_; }
-  // Destroys every event (shutdown).
-  void close();
+  // Destroys every event (shutdown); a refusal stops it, to be tried again.
+  Status close();
 
  private:
   struct Mark {

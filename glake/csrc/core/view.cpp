@@ -8,22 +8,46 @@ View* ViewIndex::add(std::unique_ptr<View> view) {
   View* v = view.get();
   order_.push_front(v);
   v->place = order_.begin();
-  by_length_[v->length.count].push_back(v);
-  mapped_ += v->length.count;
+  enter_length(v);
   views_.emplace(v->base, std::move(view));
   return v;
 }
 
 std::unique_ptr<View> ViewIndex::remove(View* view) {
   order_.erase(view->place);
-  std::vector<View*>& same = by_length_[view->length.count];
-  same.erase(std::find(same.begin(), same.end(), view));
-  if (same.empty()) by_length_.erase(view->length.count);
-  mapped_ -= view->length.count;
+  leave_length(view);
   auto found = views_.find(view->base);
   std::unique_ptr<View> owner = std::move(found->second);
   views_.erase(found);
   return owner;
+}
+
+void ViewIndex::extend(View* view, const std::vector<Run>& runs) {
+  leave_length(view);
+  for (const Run& run : runs) {
+    view->runs.push_back(run);
+    view->length = view->length + Granules{run.count};
+  }
+  enter_length(view);
+}
+
+void ViewIndex::truncate(View* view, Granules length) {
+  leave_length(view);
+  while (!view->runs.empty() && view->runs.back().at >= length.count) view->runs.pop_back();
+  view->length = length;
+  enter_length(view);
+}
+
+void ViewIndex::enter_length(View* view) {
+  by_length_[view->length.count].push_back(view);
+  mapped_ += view->length.count;
+}
+
+void ViewIndex::leave_length(View* view) {
+  std::vector<View*>& same = by_length_[view->length.count];
+  same.erase(std::find(same.begin(), same.end(), view));
+  if (same.empty()) by_length_.erase(view->length.count);
+  mapped_ -= view->length.count;
 }
 
 void ViewIndex::touch(View* view, uint64_t tick) {

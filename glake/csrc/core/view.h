@@ -23,12 +23,14 @@ struct Run {
 
 struct View {
   Address base = 0;
-  Granules length;
+  Granules length;    // mapped
+  Granules capacity;  // reserved: room to be extended into
   std::vector<Run> runs;
   uint64_t live = 0;       // blocks reached through it
   uint64_t last_used = 0;  // tick of the device's allocation count
   Tickets tickets;         // work that used its addresses
   bool tickets_full = false;
+  bool owed = false;  // a refused extension is still partly mapped behind it
   std::list<View*>::iterator place;  // in the index, most recently used first
 };
 
@@ -42,6 +44,9 @@ class ViewIndex {
  public:
   View* add(std::unique_ptr<View> view);
   std::unique_ptr<View> remove(View* view);
+  // Appends runs, which must carry their places; and undoes that.
+  void extend(View* view, const std::vector<Run>& runs);
+  void truncate(View* view, Granules length);
   void touch(View* view, uint64_t tick);
 
   // The view that covers an address, or null.
@@ -54,6 +59,8 @@ class ViewIndex {
   Granules mapped() const { return {mapped_}; }
 
  private:
+  void enter_length(View* view);
+  void leave_length(View* view);
   std::list<View*> order_;
   std::map<Address, std::unique_ptr<View>> views_;  // by base
   std::unordered_map<uint64_t, std::vector<View*>> by_length_;

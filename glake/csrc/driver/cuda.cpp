@@ -232,9 +232,10 @@ Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
   if (!scope.status().ok()) return scope.status();
   // Asking must not itself invalidate another thread's capture.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  table_->cuThreadExchangeStreamCaptureMode(&mode);
+  CUresult r = table_->cuThreadExchangeStreamCaptureMode(&mode);
+  if (r != CUDA_SUCCESS) return status(r);
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
+  r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
   table_->cuThreadExchangeStreamCaptureMode(&mode);
   *yes = capture != CU_STREAM_CAPTURE_STATUS_NONE;
   return status(r);

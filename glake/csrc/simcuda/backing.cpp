@@ -52,20 +52,22 @@ void Backing::start(bool phantom, int memory_fd, int64_t max_maps) {
 CUresult Backing::room_for(int64_t maps) const {
   if (phantom_ || maps_ + maps <= limit_) return CUDA_SUCCESS;
   return fail(CUDA_ERROR_MAP_FAILED,
-              "simcuda holds " + std::to_string(maps_) + " kernel mappings, its share of "
-              "vm.max_map_count = " + std::to_string(max_maps_) + " (an eighth is kept as "
-              "headroom). Raise it with sysctl vm.max_map_count=N, or use option phantom=1");
+              "simcuda holds " + std::to_string(maps_) +
+                  " kernel mappings, its share of "
+                  "vm.max_map_count = " +
+                  std::to_string(max_maps_) +
+                  " (an eighth is kept as "
+                  "headroom). Raise it with sysctl vm.max_map_count=N, or use option phantom=1");
 }
 
-CUresult Backing::reserve(size_t bytes, size_t alignment, CUdeviceptr hint,
-                          CUdeviceptr* address) {
+CUresult Backing::reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address) {
   if (phantom_) return reserve_phantom(bytes, alignment, address);
   const CUresult room = room_for(1);
   if (room != CUDA_SUCCESS) return room;
   const size_t padded = bytes + alignment;
   if (padded < bytes) return fail(CUDA_ERROR_OUT_OF_MEMORY, "reservation larger than memory");
-  void* got = mmap(pointer(hint), padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+  void* got =
+      mmap(pointer(hint), padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) {
     return fail(CUDA_ERROR_OUT_OF_MEMORY, std::string("reserve: ") + strerror(errno));
   }

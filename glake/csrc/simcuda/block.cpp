@@ -60,8 +60,8 @@ CUresult Memory::place(uint64_t id, size_t requested, CUdeviceptr* address) {
 CUresult Memory::allocate(int device, size_t bytes, CUdeviceptr* address) {
   if (bytes == 0) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemAlloc: size 0");
   if (bytes > machine_->capacity()) {
-    return fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: " + std::to_string(bytes) +
-                                              " bytes is more than the device has");
+    return fail(CUDA_ERROR_OUT_OF_MEMORY,
+                "cuMemAlloc: " + std::to_string(bytes) + " bytes is more than the device has");
   }
   const size_t rounded = round_up(bytes, bytes < kGranule / 2 ? kSmallStep : kGranule);
   uint32_t extent = 0;

@@ -105,8 +105,8 @@ CUresult Books::due_fault(Symbol symbol) {
   CUresult due = CUDA_SUCCESS;
   for (size_t i = 0; i < faults_.size();) {
     Fault& fault = faults_[i];
-    const bool matches = fault.symbol < 0 ? may_fail(symbol)
-                                          : fault.symbol == static_cast<int>(symbol);
+    const bool matches =
+        fault.symbol < 0 ? may_fail(symbol) : fault.symbol == static_cast<int>(symbol);
     bool spent = false;
     if (matches && (fault.countdown == 1 || --fault.countdown == 0)) {
       fault.countdown = 1;

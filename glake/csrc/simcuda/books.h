@@ -23,9 +23,9 @@ class Books {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     entry.calls.fetch_add(1, std::memory_order_relaxed);
     const uint64_t further = pages > 1 ? pages - 1 : 0;
-    const int64_t cost = entry.first_ns.load(std::memory_order_relaxed) +
-                         static_cast<int64_t>(further) *
-                             entry.further_ns.load(std::memory_order_relaxed);
+    const int64_t cost =
+        entry.first_ns.load(std::memory_order_relaxed) +
+        static_cast<int64_t>(further) * entry.further_ns.load(std::memory_order_relaxed);
     if (cost != 0) entry.cost_ns.fetch_add(cost, std::memory_order_relaxed);
     if (!special_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
     return special(symbol);

@@ -59,6 +59,13 @@ CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
   return CUDA_SUCCESS;
 }
 
+void Streams::abandon_capture(const Stream& stream) {
+  if (stream.capture == nullptr) return;
+  stream.capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  if (stream.capture->origin != stream.id) return;
+  captures_.erase(std::find(captures_.begin(), captures_.end(), stream.capture));
+}
+
 CUresult Streams::check_unsafe() {
   if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   for (const CapturePtr& capture : captures_) {

@@ -1,9 +1,9 @@
 // Contexts and each thread's stack of current ones.
 #include "context.h"
 
-#include "driver.h"
-
 #include <atomic>
+
+#include "driver.h"
 
 namespace simcuda {
 namespace {

@@ -10,8 +10,8 @@ struct Context {
   bool primary = false;
   uint32_t refs = 0;  // primary: retains; 0 is inactive
   unsigned flags = 0;
-  uint32_t peers = 0;  // devices this context may reach
-  uint64_t id = 0;     // its handle
+  uint32_t peers = 0;   // devices this context may reach
+  uint64_t id = 0;      // its handle
   uint64_t synced = 0;  // phantom: work up to this sequence number has been waited for
 };
 

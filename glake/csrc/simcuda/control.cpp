@@ -1,10 +1,10 @@
 // The control interface (simcuda.h).
-#include "simcuda.h"
+#include "control.h"
 
 #include <cstring>
 
-#include "control.h"
 #include "driver.h"
+#include "simcuda.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
@@ -35,9 +35,7 @@ int simcuda_fail(const char* symbol, int64_t k, int code, int64_t times) {
   return books().arm(symbol, k, code, times);
 }
 
-int64_t simcuda_calls(const char* symbol) {
-  return symbol == nullptr ? -1 : books().calls(symbol);
-}
+int64_t simcuda_calls(const char* symbol) { return symbol == nullptr ? -1 : books().calls(symbol); }
 
 double simcuda_cost_us(const char* symbol) {
   return symbol == nullptr ? -1 : books().cost_us(symbol);

@@ -77,6 +77,7 @@ int configure(const std::string& key, const std::string& value) {
 }
 
 void reset() {
+  if (forked) return;  // the driver is the parent's
   std::lock_guard<std::mutex> lock(start_mutex);
   delete running.exchange(nullptr);
   given_options().clear();
@@ -96,14 +97,20 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   if (result != CUDA_SUCCESS) return result;
   made->devices = options.devices != 0 ? options.devices : made->topology.gpus();
   if (made->devices > made->topology.gpus()) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "preset " + options.preset + " has " +
-                                              std::to_string(made->topology.gpus()) +
-                                              " devices, option devices asks for " +
-                                              std::to_string(made->devices));
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "preset " + options.preset + " has " + std::to_string(made->topology.gpus()) +
+                    " devices, option devices asks for " + std::to_string(made->devices));
   }
   result = Machine::open(options, made->devices, &made->machine);
   if (result == CUDA_SUCCESS) {
-    result = made->memory.start(made->machine.get(), options.phantom, made->devices,
+    std::vector<uint32_t> reach;
+    for (int owner = 0; owner < made->devices; ++owner) {
+      reach.push_back(1u << owner);
+      for (int other = 0; other < made->devices; ++other) {
+        if (made->topology.peers(other, owner)) reach.back() |= 1u << other;
+      }
+    }
+    result = made->memory.start(made->machine.get(), options.phantom, std::move(reach),
                                 options.max_maps);
   }
   if (result != CUDA_SUCCESS) return result;

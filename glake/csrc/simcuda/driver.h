@@ -66,6 +66,8 @@ CUresult call(Symbol symbol, uint64_t pages, Body&& body) {
     return body(*driver);
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (...) {  // the host refused a thread
+    return CUDA_ERROR_OPERATING_SYSTEM;
   }
 }
 

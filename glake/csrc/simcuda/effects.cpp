@@ -15,12 +15,11 @@ bool Scheduler::legal(const Op& op, const Op::Side& side, bool write) {
   for (size_t row = 0; row < op.rows; ++row) {
     const CUdeviceptr at = side.address + row * side.pitch;
     if (memory_->accessible(at, op.bytes, side.device, write)) continue;
-    const bool mapped = memory_->page_at(at) != nullptr &&
-                        memory_->page_at(at + op.bytes - 1) != nullptr;
+    const bool mapped =
+        memory_->page_at(at) != nullptr && memory_->page_at(at + op.bytes - 1) != nullptr;
     books().violation(mapped ? "access without grant" : "access to unmapped memory",
-                      std::string(write ? "write to [" : "read of [") + std::to_string(at) +
-                          ", +" + std::to_string(op.bytes) + ") by device " +
-                          std::to_string(side.device),
+                      std::string(write ? "write to [" : "read of [") + std::to_string(at) + ", +" +
+                          std::to_string(op.bytes) + ") by device " + std::to_string(side.device),
                       now_ns());
     return false;
   }
@@ -66,8 +65,8 @@ void Scheduler::perform(const Op& op) {
   auto* to = reinterpret_cast<char*>(op.dst.address);
   switch (op.kind) {
     case Op::Kind::kCopy: {
-      const char* from = op.staged.empty() ? reinterpret_cast<const char*>(op.src.address)
-                                           : op.staged.data();
+      const char* from =
+          op.staged.empty() ? reinterpret_cast<const char*>(op.src.address) : op.staged.data();
       const size_t pitch = op.staged.empty() ? op.src.pitch : op.bytes;
       for (size_t row = 0; row < op.rows; ++row) {
         std::memmove(to + row * op.dst.pitch, from + row * pitch, op.bytes);
@@ -160,8 +159,7 @@ void Scheduler::work(Worker* worker) {
   Lock lock(*mutex_);
   while (true) {
     changed_.wait(lock, [&] {
-      return stopping_ ||
-             (!worker->queue.empty() && worker->queue.front()->unapplied_deps == 0);
+      return stopping_ || (!worker->queue.empty() && worker->queue.front()->unapplied_deps == 0);
     });
     if (stopping_) return;
     const OpPtr op = worker->queue.front();

@@ -51,8 +51,7 @@ CUresult set(Symbol symbol, CUstream stream, CUdeviceptr dst, uint64_t value, un
 // One end of a 2D copy. False: an array, which simcuda has none of.
 bool end_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, size_t y,
             size_t pitch, CopyEnd* result) {
-  if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE &&
-      type != CU_MEMORYTYPE_UNIFIED) {
+  if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) {
     return false;
   }
   const Place place = type == CU_MEMORYTYPE_HOST     ? Place::kHost
@@ -103,8 +102,8 @@ CUresult cuMemcpyDtoD(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
 }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
-  return plain(CALL(cuMemcpy), nullptr, end(dst, Place::kUnified), end(src, Place::kUnified),
-               bytes, true);
+  return plain(CALL(cuMemcpy), nullptr, end(dst, Place::kUnified), end(src, Place::kUnified), bytes,
+               true);
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t bytes) {
@@ -123,8 +122,8 @@ CUresult cuMemcpyDtoHAsync(void* dst, CUdeviceptr src, size_t bytes, CUstream st
 }
 
 CUresult cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
-  return plain(CALL(cuMemcpyDtoDAsync), stream, end(dst, Place::kDevice),
-               end(src, Place::kDevice), bytes, false);
+  return plain(CALL(cuMemcpyDtoDAsync), stream, end(dst, Place::kDevice), end(src, Place::kDevice),
+               bytes, false);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
@@ -134,8 +133,8 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream 
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t bytes,
                            CUstream stream) {
-  return plain(CALL(cuMemcpyPeerAsync), stream, end(dst, Place::kDevice),
-               end(src, Place::kDevice), bytes, false, true);
+  return plain(CALL(cuMemcpyPeerAsync), stream, end(dst, Place::kDevice), end(src, Place::kDevice),
+               bytes, false, true);
 }
 
 CUresult cuMemcpy2D(const CUDA_MEMCPY2D* given) {

@@ -100,8 +100,7 @@ CUresult cuDeviceGetCount(int* count) {
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   return on_device(CALL(cuDeviceGetName), device, name, [&](Driver& driver) -> CUresult {
     if (length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(name, static_cast<size_t>(length), "simcuda (%s)",
-                  driver.options.preset.c_str());
+    std::snprintf(name, static_cast<size_t>(length), "simcuda (%s)", driver.options.preset.c_str());
     return CUDA_SUCCESS;
   });
 }

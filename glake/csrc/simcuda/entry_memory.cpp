@@ -107,8 +107,7 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* result, void* address, unsigned 
 
 CUresult cuMemHostGetFlags(unsigned int* flags, void* address) {
   return in_context(CALL(cuMemHostGetFlags), 0, [&](Driver& driver, Context&) -> CUresult {
-    const HostBlock* block =
-        driver.host.find(reinterpret_cast<uint64_t>(address), 1, nullptr);
+    const HostBlock* block = driver.host.find(reinterpret_cast<uint64_t>(address), 1, nullptr);
     if (flags == nullptr || block == nullptr || block->registered) {
       return fail(CUDA_ERROR_INVALID_VALUE, "not allocated by cuMemHostAlloc");
     }
@@ -120,8 +119,8 @@ CUresult cuMemHostGetFlags(unsigned int* flags, void* address) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
   return in_context(CALL(cuIpcGetMemHandle), 0, [&](Driver& driver, Context&) -> CUresult {
     Reservation* block = driver.memory.find(address);
-    if (result == nullptr || block == nullptr || block->base != address ||
-        block->allocation == 0 || block->opens != 0) {
+    if (result == nullptr || block == nullptr || block->base != address || block->allocation == 0 ||
+        block->opens != 0) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuIpcGetMemHandle: not a cuMemAlloc block");
     }
     const uint32_t extent = driver.memory.handle_of(block->page[0])->extent;

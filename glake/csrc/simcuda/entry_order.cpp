@@ -28,20 +28,18 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
 // What a capturing stream answers; nothing for one that is not.
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                       CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
-  return on_stream(CALL(cuStreamGetCaptureInfo), handle,
-                   [&](Driver&, Stream& stream) -> CUresult {
-                     if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                     const Capture* capture = stream.capture.get();
-                     *status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
-                                                  : capture->status;
-                     if (capture == nullptr) return CUDA_SUCCESS;
-                     if (id != nullptr) *id = capture->id;
-                     // The graph under construction has no nodes anybody could ask for.
-                     if (graph != nullptr) *graph = nullptr;
-                     if (dependencies != nullptr) *dependencies = nullptr;
-                     if (count != nullptr) *count = 0;
-                     return CUDA_SUCCESS;
-                   });
+  return on_stream(CALL(cuStreamGetCaptureInfo), handle, [&](Driver&, Stream& stream) -> CUresult {
+    if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Capture* capture = stream.capture.get();
+    *status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : capture->status;
+    if (capture == nullptr) return CUDA_SUCCESS;
+    if (id != nullptr) *id = capture->id;
+    // The graph under construction has no nodes anybody could ask for.
+    if (graph != nullptr) *graph = nullptr;
+    if (dependencies != nullptr) *dependencies = nullptr;
+    if (count != nullptr) *count = 0;
+    return CUDA_SUCCESS;
+  });
 }
 
 }  // namespace

@@ -43,13 +43,13 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-CUresult attribute(Driver* driver, const Context& context, void* data,
-                   CUpointer_attribute which, CUdeviceptr address, const Range& range) {
+CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer_attribute which,
+                   CUdeviceptr address, const Range& range) {
   switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (range.vmm) return fail(CUDA_ERROR_INVALID_VALUE, "VMM memory belongs to no context");
-      return put(data, as_context(range.host ? context.id
-                                             : driver->contexts.primary(range.device)->id));
+      return put(data,
+                 as_context(range.host ? context.id : driver->contexts.primary(range.device)->id));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(data, range.host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -96,28 +96,28 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdevicept
 // Unlike the single form: what is not known reads as zero, and the call succeeds.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, void** data,
                                 CUdeviceptr address) {
-  return in_context(CALL(cuPointerGetAttributes), 0,
-                    [&](Driver& driver, Context& context) -> CUresult {
-                      if (which == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      Range range;
-                      const bool known = find_range(&driver, address, &range) == CUDA_SUCCESS;
-                      for (unsigned i = 0; i < count; ++i) {
-                        if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        if (known && attribute(&driver, context, data[i], which[i], address,
-                                               range) == CUDA_SUCCESS) {
-                          continue;
-                        }
-                        if (which[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
-                          put<int>(data[i], -2);
-                        } else if (which[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
-                                   which[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
-                          put<unsigned>(data[i], 0);
-                        } else if (which[i] == CU_POINTER_ATTRIBUTE_MAPPED) {
-                          put<bool>(data[i], false);
-                        } else {
-                          put<uint64_t>(data[i], 0);
-                        }
-                      }
-                      return CUDA_SUCCESS;
-                    });
+  return in_context(
+      CALL(cuPointerGetAttributes), 0, [&](Driver& driver, Context& context) -> CUresult {
+        if (which == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        Range range;
+        const bool known = find_range(&driver, address, &range) == CUDA_SUCCESS;
+        for (unsigned i = 0; i < count; ++i) {
+          if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+          if (known &&
+              attribute(&driver, context, data[i], which[i], address, range) == CUDA_SUCCESS) {
+            continue;
+          }
+          if (which[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+            put<int>(data[i], -2);
+          } else if (which[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+                     which[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
+            put<unsigned>(data[i], 0);
+          } else if (which[i] == CU_POINTER_ATTRIBUTE_MAPPED) {
+            put<bool>(data[i], false);
+          } else {
+            put<uint64_t>(data[i], 0);
+          }
+        }
+        return CUDA_SUCCESS;
+      });
 }

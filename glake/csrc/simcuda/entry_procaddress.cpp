@@ -17,11 +17,10 @@ struct Export {
 
 // Later rows of one base name are newer versions.
 const Export kExports[] = {
-#define X(base, exported, since, first, further) \
-  {#base, since, reinterpret_cast<void*>(&exported)},
+#define X(base, exported, since, first, further) {#base, since, reinterpret_cast<void*>(&exported)},
     SIMCUDA_CALLS(X)
 #undef X
-    {"cuDeviceGetUuid", 9020, reinterpret_cast<void*>(&cuDeviceGetUuid)},
+        {"cuDeviceGetUuid", 9020, reinterpret_cast<void*>(&cuDeviceGetUuid)},
     {"cuEventElapsedTime", 12080, reinterpret_cast<void*>(&cuEventElapsedTime_v2)},
     {"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuStreamGetCaptureInfo_v3)},
     {"cuGetProcAddress", 11030, reinterpret_cast<void*>(&cuGetProcAddress)},

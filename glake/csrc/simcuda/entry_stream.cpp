@@ -74,24 +74,24 @@ CUresult cuStreamDestroy(CUstream handle) {
     }
     Stream* stream = driver.streams.resolve(handle, nullptr);
     if (stream == nullptr) return bad_handle("stream");
+    driver.streams.abandon_capture(*stream);
     driver.streams.streams.remove(stream->id);
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuStreamQuery(CUstream handle) {
-  return on_stream_blocking(CALL(cuStreamQuery), handle,
-                            [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
-                              Stream* stream = driver.streams.streams.find(id);
-                              const CUresult result = driver.streams.check_blocking(stream);
-                              if (result != CUDA_SUCCESS) return result;
-                              if (driver.ticking()) {
-                                return driver.streams.tick_complete(*stream, &driver.contexts)
-                                           ? CUDA_SUCCESS
-                                           : CUDA_ERROR_NOT_READY;
-                              }
-                              return driver.scheduler.query(lock, OpPtr(stream->tail));
-                            });
+  return on_stream_blocking(
+      CALL(cuStreamQuery), handle, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
+        Stream* stream = driver.streams.streams.find(id);
+        const CUresult result = driver.streams.check_blocking(stream);
+        if (result != CUDA_SUCCESS) return result;
+        if (driver.ticking()) {
+          return driver.streams.tick_complete(*stream, &driver.contexts) ? CUDA_SUCCESS
+                                                                         : CUDA_ERROR_NOT_READY;
+        }
+        return driver.scheduler.query(lock, OpPtr(stream->tail));
+      });
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
@@ -186,15 +186,14 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int fla
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  return on_event(CALL(cuEventQuery), handle,
-                  [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
-                    const CUresult unsafe = driver.streams.check_unsafe();
-                    if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
-                    if (event.op != nullptr) return driver.scheduler.query(lock, OpPtr(event.op));
-                    return driver.streams.tick_complete(event, &driver.contexts)
-                               ? CUDA_SUCCESS
-                               : CUDA_ERROR_NOT_READY;
-                  });
+  return on_event(
+      CALL(cuEventQuery), handle, [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
+        const CUresult unsafe = driver.streams.check_unsafe();
+        if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
+        if (event.op != nullptr) return driver.scheduler.query(lock, OpPtr(event.op));
+        return driver.streams.tick_complete(event, &driver.contexts) ? CUDA_SUCCESS
+                                                                     : CUDA_ERROR_NOT_READY;
+      });
 }
 
 CUresult cuEventSynchronize(CUevent handle) {

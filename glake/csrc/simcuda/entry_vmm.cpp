@@ -6,8 +6,7 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
                                        CUmemAllocationGranularity_flags option) {
   return call(CALL(cuMemGetAllocationGranularity), 0, [&](Driver& driver) -> CUresult {
-    if (granularity == nullptr || prop == nullptr ||
-        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+    if (granularity == nullptr || prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
          option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemGetAllocationGranularity");
@@ -32,9 +31,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  return in_context(CALL(cuMemAddressFree), 0, [&](Driver& driver, Context&) {
-    return driver.memory.free_range(ptr, size);
-  });
+  return in_context(CALL(cuMemAddressFree), 0,
+                    [&](Driver& driver, Context&) { return driver.memory.free_range(ptr, size); });
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
@@ -59,8 +57,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   });
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   return in_context(CALL(cuMemMap), pages_of(size), [&](Driver& driver, Context&) -> CUresult {
     if (flags != 0) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemMap: flags must be 0");
     return driver.memory.map(ptr, size, offset, handle);
@@ -84,11 +82,9 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
                     });
 }
 
-CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
-                        CUdeviceptr ptr) {
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
   return in_context(CALL(cuMemGetAccess), 0, [&](Driver& driver, Context&) -> CUresult {
-    if (flags == nullptr || location == nullptr ||
-        location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemGetAccess: flags or location");
     }
     return driver.memory.get_access(ptr, location->id, flags);
@@ -96,15 +92,14 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
-  return in_context(CALL(cuMemRetainAllocationHandle), 0,
-                    [&](Driver& driver, Context&) -> CUresult {
-                      if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      uint64_t id = 0;
-                      const CUresult result =
-                          driver.memory.retain(reinterpret_cast<CUdeviceptr>(addr), &id);
-                      if (result == CUDA_SUCCESS) *handle = id;
-                      return result;
-                    });
+  return in_context(
+      CALL(cuMemRetainAllocationHandle), 0, [&](Driver& driver, Context&) -> CUresult {
+        if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        uint64_t id = 0;
+        const CUresult result = driver.memory.retain(reinterpret_cast<CUdeviceptr>(addr), &id);
+        if (result == CUDA_SUCCESS) *handle = id;
+        return result;
+      });
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,

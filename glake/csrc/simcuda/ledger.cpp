@@ -6,7 +6,7 @@ namespace simcuda {
 
 std::string ledger_json(int device) {
   Driver* driver = running.load(std::memory_order_acquire);
-  if (driver == nullptr || device < 0 || device >= driver->devices) return "{}";
+  if (driver == nullptr || forked || device < 0 || device >= driver->devices) return "{}";
   std::lock_guard<std::mutex> lock(driver->mutex);
   const MemoryCounts counts = driver->memory.counts(device);
   std::string text = "{";

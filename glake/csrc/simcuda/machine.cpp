@@ -87,8 +87,8 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent) {
     return fail(CUDA_ERROR_OUT_OF_MEMORY,
                 "device " + std::to_string(device) + " has " +
                     std::to_string(state_->memory_bytes - state_->used[device]) + " of " +
-                    std::to_string(state_->memory_bytes) + " bytes free, " +
-                    std::to_string(bytes) + " wanted (option memory)");
+                    std::to_string(state_->memory_bytes) + " bytes free, " + std::to_string(bytes) +
+                    " wanted (option memory)");
   }
   const uint32_t index = new_extent(bytes);
   if (index == 0) return fail(CUDA_ERROR_OUT_OF_MEMORY, "simcuda's table of extents is full");

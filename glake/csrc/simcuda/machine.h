@@ -35,7 +35,7 @@ struct MachineState {
   int32_t phantom;
   pthread_mutex_t mutex;  // robust, shared between processes
   uint64_t used[kMaxDevices];
-  uint64_t id;            // random: tells one life of a machine from the next
+  uint64_t id;  // random: tells one life of a machine from the next
   uint64_t next_offset;
   uint32_t extents;       // slots ever used
   uint32_t free_granule;  // free extents of one granule, offset kept, so neighbours stay neighbours

@@ -51,7 +51,7 @@ class JoinLock {
   JoinLock(const JoinLock&) = delete;
   JoinLock& operator=(const JoinLock&) = delete;
   bool ok() const {
-    struct stat mine {}, there {};
+    struct stat mine{}, there{};
     return fd_ >= 0 && fstat(fd_, &mine) == 0 && stat(path_.c_str(), &there) == 0 &&
            mine.st_ino == there.st_ino;
   }
@@ -62,7 +62,7 @@ class JoinLock {
 };
 
 bool byte_locked(int fd, off_t byte, off_t length) {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
@@ -71,7 +71,7 @@ bool byte_locked(int fd, off_t byte, off_t length) {
 }
 
 bool lock_byte(int fd, off_t byte, short type) {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
@@ -91,7 +91,7 @@ void sweep(const std::string& parent, const std::string& mine) {
   while (const dirent* entry = readdir(listing)) {
     const std::string path = parent + "/" + entry->d_name;
     if (std::string(entry->d_name).rfind(prefix(), 0) != 0 || path == mine) continue;
-    struct stat info {};
+    struct stat info{};
     if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) {
       continue;
     }
@@ -113,7 +113,7 @@ CUresult Machine::join_shared(const Options& options, int devices) {
   sweep(parent, directory);
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return os_error(directory);
-    struct stat info {};
+    struct stat info{};
     if (lstat(directory.c_str(), &info) != 0) continue;
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
       return fail(CUDA_ERROR_NOT_PERMITTED,
@@ -136,8 +136,8 @@ CUresult Machine::open_files(const std::string& directory) {
   const int state = open_file(directory + "/state");
   void* mapped = MAP_FAILED;
   if (state >= 0 && ftruncate(state, sizeof(MachineState)) == 0) {
-    mapped = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_NORESERVE, state, 0);
+    mapped = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                  state, 0);
   }
   if (state >= 0) close(state);
   if (mapped == MAP_FAILED || members_fd_ < 0 || exports_fd_ < 0 || memory_fd_ < 0) {
@@ -197,9 +197,7 @@ void Machine::leave() {
   if (lock.ok() && !byte_locked(members_fd_, 0, kMaxProcesses)) remove_files(directory_);
 }
 
-bool Machine::member_alive(int slot) {
-  return slot == slot_ || byte_locked(members_fd_, slot, 1);
-}
+bool Machine::member_alive(int slot) { return slot == slot_ || byte_locked(members_fd_, slot, 1); }
 
 void Machine::forget_member(int slot) {
   for (uint32_t i = 1; i < state_->extents; ++i) {
@@ -225,7 +223,7 @@ void Machine::reclaim() {
 
 bool Machine::export_alive(uint32_t index) {
   if (state_->extent[index].exported == 0) return false;
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = index;
@@ -236,11 +234,11 @@ bool Machine::export_alive(uint32_t index) {
 }
 
 CUresult Machine::export_fd(uint32_t index, int* result) {
-  const std::string path = shared() ? directory_ + "/exports"
-                                    : "/proc/self/fd/" + std::to_string(exports_fd_);
+  const std::string path =
+      shared() ? directory_ + "/exports" : "/proc/self/fd/" + std::to_string(exports_fd_);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return os_error("cuMemExportToShareableHandle");
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_RDLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = index;
@@ -258,9 +256,9 @@ CUresult Machine::export_fd(uint32_t index, int* result) {
 }
 
 CUresult Machine::import_fd(int fd, uint32_t* extent) {
-  struct stat theirs {}, ours {};
-  if (fstat(fd, &theirs) != 0 || fstat(exports_fd_, &ours) != 0 ||
-      theirs.st_ino != ours.st_ino || theirs.st_dev != ours.st_dev) {
+  struct stat theirs{}, ours{};
+  if (fstat(fd, &theirs) != 0 || fstat(exports_fd_, &ours) != 0 || theirs.st_ino != ours.st_ino ||
+      theirs.st_dev != ours.st_dev) {
     return fail(CUDA_ERROR_INVALID_VALUE,
                 "the descriptor is not an allocation of this simulated machine (processes share "
                 "one by option machine)");

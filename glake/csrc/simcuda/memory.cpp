@@ -28,9 +28,11 @@ Memory::~Memory() {
   }
 }
 
-CUresult Memory::start(Machine* machine, bool phantom, int devices, int64_t max_maps) {
+CUresult Memory::start(Machine* machine, bool phantom, std::vector<uint32_t> reach,
+                       int64_t max_maps) {
   machine_ = machine;
-  devices_ = devices;
+  devices_ = static_cast<int>(reach.size());
+  reach_ = std::move(reach);
   backing_.start(phantom, machine->memory_fd(), max_maps);
   void* table = mmap(nullptr, kOwnerBytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -53,8 +55,7 @@ Page* Memory::page_at(CUdeviceptr address, Reservation** found) {
   return page->handle == 0 ? nullptr : page;
 }
 
-CUresult Memory::reserve(size_t bytes, size_t alignment, CUdeviceptr hint,
-                         CUdeviceptr* address) {
+CUresult Memory::reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address) {
   if (bytes == 0 || !aligned(bytes)) {
     return invalid("cuMemAddressReserve: size " + std::to_string(bytes) +
                    " is not a positive multiple of 2 MiB");
@@ -221,17 +222,22 @@ CUresult Memory::map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t 
   return CUDA_SUCCESS;
 }
 
-// Whether the range holds only whole mappings, and no hole.
-CUresult Memory::check_whole_mappings(const Reservation& reservation, size_t first,
-                                      size_t pages) {
+// Whether the range holds only whole mappings, no hole, and memory that `devices` can reach.
+CUresult Memory::check_whole_mappings(const Reservation& reservation, size_t first, size_t pages,
+                                      uint32_t devices) {
   for (size_t i = first; i < first + pages;) {
     const Page& page = reservation.page[i];
     if (page.handle == 0) return invalid("part of the range is not mapped");
-    const uint32_t length = handles_.at(page.handle - 1).pages;
-    if (page.index != 0 || i + length > first + pages) {
+    const Handle& handle = handles_.at(page.handle - 1);
+    if (page.index != 0 || i + handle.pages > first + pages) {
       return invalid("the range cuts a mapping in two");
     }
-    i += length;
+    if ((devices & ~reach_[static_cast<size_t>(handle.prop.location.id)]) != 0) {
+      return fail(CUDA_ERROR_INVALID_DEVICE,
+                  "cuMemSetAccess: a device cannot reach memory of device " +
+                      std::to_string(handle.prop.location.id));
+    }
+    i += handle.pages;
   }
   return CUDA_SUCCESS;
 }
@@ -240,7 +246,7 @@ CUresult Memory::unmap(CUdeviceptr address, size_t bytes) {
   Reservation* reservation = nullptr;
   size_t first = 0, pages = 0;
   CUresult result = check_range(address, bytes, &reservation, &first, &pages);
-  if (result == CUDA_SUCCESS) result = check_whole_mappings(*reservation, first, pages);
+  if (result == CUDA_SUCCESS) result = check_whole_mappings(*reservation, first, pages, 0);
   if (result == CUDA_SUCCESS) result = backing_.unmap(address, bytes);
   if (result != CUDA_SUCCESS) return result;
   const int64_t before = count_splits(*reservation, first, pages);
@@ -262,17 +268,11 @@ CUresult Memory::unmap(CUdeviceptr address, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc,
-                            size_t count) {
-  Reservation* reservation = nullptr;
-  size_t first = 0, pages = 0;
-  CUresult result = check_range(address, bytes, &reservation, &first, &pages);
-  if (result == CUDA_SUCCESS) result = check_whole_mappings(*reservation, first, pages);
-  if (result != CUDA_SUCCESS) return result;
-  uint32_t clear = 0, set = 0;
+// Reads the descriptors into masks over Page::access.
+CUresult Memory::read_access(const CUmemAccessDesc* desc, size_t count, AccessChange* change) {
   for (size_t i = 0; i < count; ++i) {
-    if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || desc[i].location.id < 0 ||
-        desc[i].location.id >= devices_) {
+    const int device = desc[i].location.id;
+    if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 || device >= devices_) {
       return fail(CUDA_ERROR_INVALID_DEVICE, "cuMemSetAccess: no such device");
     }
     if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
@@ -280,29 +280,45 @@ CUresult Memory::set_access(CUdeviceptr address, size_t bytes, const CUmemAccess
         desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return invalid("cuMemSetAccess: flags");
     }
-    const int shift = 2 * desc[i].location.id;
-    clear |= 3u << shift;
-    set = (set & ~(3u << shift)) | static_cast<uint32_t>(desc[i].flags) << shift;
+    const int shift = 2 * device;
+    change->clear |= 3u << shift;
+    change->set = (change->set & ~(3u << shift)) | static_cast<uint32_t>(desc[i].flags) << shift;
+    if (desc[i].flags != 0) change->devices |= 1u << device;
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc,
+                            size_t count) {
+  Reservation* reservation = nullptr;
+  size_t first = 0, pages = 0;
+  AccessChange change;
+  CUresult result = check_range(address, bytes, &reservation, &first, &pages);
+  if (result == CUDA_SUCCESS) result = read_access(desc, count, &change);
+  if (result == CUDA_SUCCESS) {
+    result = check_whole_mappings(*reservation, first, pages, change.devices);
+  }
+  if (result != CUDA_SUCCESS) return result;
   if ((result = backing_.room_for(2)) != CUDA_SUCCESS) return result;
   const int64_t before = count_splits(*reservation, first, pages);
   // The host's protection is the union over devices; runs of equal protection take one call.
-  for (size_t i = first; i < first + pages;) {
-    const uint32_t access = (reservation->page[i].access & ~clear) | set;
+  for (size_t i = first; i < first + pages && result == CUDA_SUCCESS;) {
+    const uint32_t access = (reservation->page[i].access & ~change.clear) | change.set;
     size_t end = i;
     for (; end < first + pages; ++end) {
       Page& page = reservation->page[end];
-      if (((page.access & ~clear) | set) != access) break;
-      granted_pages_[handle_of(page)->prop.location.id] += (access != 0) - (page.access != 0);
+      if (((page.access & ~change.clear) | change.set) != access) break;
+      if ((access != 0) != (page.access != 0)) {
+        granted_pages_[handle_of(page)->prop.location.id] += access != 0 ? 1 : -1;
+      }
       page.access = access;
     }
     result = backing_.protect(reservation->base + i * kGranule, (end - i) * kGranule,
                               (access & kEveryRead) != 0, (access & kEveryWrite) != 0);
-    if (result != CUDA_SUCCESS) return result;
     i = end;
   }
   backing_.count_maps(count_splits(*reservation, first, pages) - before);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult Memory::get_access(CUdeviceptr address, int device, unsigned long long* flags) {
@@ -340,9 +356,8 @@ bool Memory::splits(const Reservation& reservation, size_t page) const {
   const auto protection = [](uint32_t access) {
     return (access & kEveryRead ? 1 : 0) | (access & kEveryWrite ? 2 : 0);
   };
-  auto& handles = const_cast<Slots<Handle, 1>&>(handles_);
-  const uint64_t end = handles.at(a.handle - 1).offset + (a.index + uint64_t{1}) * kGranule;
-  const uint64_t start = handles.at(b.handle - 1).offset + b.index * kGranule;
+  const uint64_t end = handles_.at(a.handle - 1).offset + (a.index + uint64_t{1}) * kGranule;
+  const uint64_t start = handles_.at(b.handle - 1).offset + b.index * kGranule;
   return end != start || protection(a.access) != protection(b.access);
 }
 

@@ -2,6 +2,7 @@
 // Every method runs under the driver's mutex.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <unordered_map>
 
@@ -22,8 +23,8 @@ struct Page {
 struct Reservation {
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  Page* page = nullptr;  // calloc: untouched pages cost nothing
-  size_t mapped = 0;     // pages
+  Page* page = nullptr;     // calloc: untouched pages cost nothing
+  size_t mapped = 0;        // pages
   uint64_t allocation = 0;  // the handle, if this is a cuMemAlloc block (or an opened IPC one)
   size_t requested = 0;     // and its size as asked for
   uint32_t opens = 0;       // of an IPC block; 0: not one
@@ -45,7 +46,8 @@ struct MemoryCounts {
 class Memory {
  public:
   ~Memory();
-  CUresult start(Machine* machine, bool phantom, int devices, int64_t max_maps);
+  // `reach`: for each device, a bit for every other one that can be granted access to its memory.
+  CUresult start(Machine* machine, bool phantom, std::vector<uint32_t> reach, int64_t max_maps);
 
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
@@ -53,8 +55,7 @@ class Memory {
   CUresult release(uint64_t handle, uint32_t* pages);
   CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
   CUresult unmap(CUdeviceptr address, size_t bytes);
-  CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc,
-                      size_t count);
+  CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count);
   CUresult get_access(CUdeviceptr address, int device, unsigned long long* flags);
   CUresult retain(CUdeviceptr address, uint64_t* handle);
   CUresult properties(uint64_t handle, CUmemAllocationProp* prop);
@@ -64,8 +65,7 @@ class Memory {
   // cuMemAlloc blocks and IPC: a reservation with one mapping, granted.
   CUresult allocate(int device, size_t bytes, CUdeviceptr* address);
   CUresult free_block(CUdeviceptr address);
-  CUresult open_block(uint32_t extent, uint32_t generation, size_t requested,
-                      CUdeviceptr* address);
+  CUresult open_block(uint32_t extent, uint32_t generation, size_t requested, CUdeviceptr* address);
   CUresult close_block(CUdeviceptr address);
 
   Reservation* find(CUdeviceptr address);
@@ -78,9 +78,15 @@ class Memory {
   const Backing& backing() const { return backing_; }
 
  private:
+  struct AccessChange {
+    uint32_t clear = 0, set = 0;  // bits of Page::access
+    uint32_t devices = 0;         // that get access
+  };
+  CUresult read_access(const CUmemAccessDesc* desc, size_t count, AccessChange* change);
   CUresult check_range(CUdeviceptr address, size_t bytes, Reservation** reservation, size_t* first,
                        size_t* pages);
-  CUresult check_whole_mappings(const Reservation& reservation, size_t first, size_t pages);
+  CUresult check_whole_mappings(const Reservation& reservation, size_t first, size_t pages,
+                                uint32_t devices);
   bool splits(const Reservation& reservation, size_t page) const;
   int64_t count_splits(const Reservation& reservation, size_t first, size_t pages) const;
   void unlink(Page* page);
@@ -92,6 +98,7 @@ class Memory {
   Machine* machine_ = nullptr;
   Backing backing_;
   int devices_ = 0;
+  std::vector<uint32_t> reach_;
   uint32_t* owner_ = nullptr;  // reservation slot + 1 of every 2 MiB of address space
   std::deque<Reservation> reservations_;
   std::vector<uint32_t> free_reservations_;

@@ -26,8 +26,8 @@ struct Op {
   int device = -1;  // of the stream
   uint64_t seq = 0;
 
-  Side dst, src;             // copies; memsets and values use dst
-  size_t bytes = 0;          // of a row
+  Side dst, src;     // copies; memsets and values use dst
+  size_t bytes = 0;  // of a row
   size_t rows = 1;
   std::vector<char> staged;  // source bytes taken at the call, from pageable host memory
   uint64_t value = 0;        // memset pattern, or value to write or wait for

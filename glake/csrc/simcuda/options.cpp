@@ -148,8 +148,8 @@ bool set_live_option(const std::string& key, const std::string& value, std::stri
     return code == 0;
   }
   if (value != "auto" && !parse_integer(value, -1, INT64_MAX, &number)) {
-    *why = "simcuda option complete_after takes auto, -1 or a number of ticks, not \"" + value +
-           "\"";
+    *why =
+        "simcuda option complete_after takes auto, -1 or a number of ticks, not \"" + value + "\"";
     return false;
   }
   complete_after() = number;

@@ -18,9 +18,9 @@ struct Options {
   bool phantom = false;
   uint64_t seed = 0;
   bool threaded = false;
-  std::string machine;      // "": private to the process
-  std::string machine_dir;  // "": /dev/shm
-  int64_t max_maps = 0;     // 0: the kernel's vm.max_map_count
+  std::string machine;          // "": private to the process
+  std::string machine_dir;      // "": /dev/shm
+  int64_t max_maps = 0;         // 0: the kernel's vm.max_map_count
   std::string host_node = "0";  // socket of host memory: a number, "local" or "interleave"
 };
 

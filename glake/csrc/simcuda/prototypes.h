@@ -11,8 +11,7 @@ SIMCUDA_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, C
 SIMCUDA_EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end);
 SIMCUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status,
                                                   cuuint64_t* id, CUgraph* graph,
-                                                  const CUgraphNode** dependencies,
-                                                  size_t* count);
+                                                  const CUgraphNode** dependencies, size_t* count);
 SIMCUDA_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status,
                                                   cuuint64_t* id, CUgraph* graph,
                                                   const CUgraphNode** dependencies,

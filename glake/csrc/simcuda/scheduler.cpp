@@ -2,6 +2,7 @@
 #include "scheduler.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 
@@ -10,7 +11,9 @@
 namespace simcuda {
 namespace {
 
-thread_local bool registered_here = false;
+// The life of the scheduler this thread is registered with; 0: none.
+thread_local uint64_t registered_with = 0;
+std::atomic<uint64_t> lives{0};
 
 uint64_t wall_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -20,8 +23,8 @@ uint64_t wall_ns() {
 
 }  // namespace
 
-void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topology,
-                      Memory* memory, Streams* streams) {
+void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topology, Memory* memory,
+                      Streams* streams) {
   mutex_ = mutex;
   topology_ = topology;
   memory_ = memory;
@@ -30,13 +33,16 @@ void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topol
   threaded_ = options.threaded;
   random_.seed(options.seed);
   epoch_ns_ = wall_ns();
+  life_ = ++lives;
 }
+
+bool Scheduler::registered_here() const { return registered_with == life_; }
 
 uint64_t Scheduler::now_ns() const { return threaded_ ? wall_ns() - epoch_ns_ : now_ns_; }
 
 void Scheduler::register_thread(bool join) {
-  if (join == registered_here) return;
-  registered_here = join;
+  if (join == registered_here()) return;
+  registered_with = join ? life_ : 0;
   registered_ += join ? 1 : -1;
   changed_.notify_all();
 }
@@ -65,7 +71,10 @@ void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
   }
   stream->tail = op;
   pending_[op->seq] = op;
-  if (op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset) touching_[op->seq] = op.get();
+  if (op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset ||
+      op->kind == Op::Kind::kWriteValue) {
+    touching_[op->seq] = op.get();
+  }
   if (threaded_) {
     std::unique_ptr<Worker>& worker = workers_[stream->id];
     if (worker == nullptr) {
@@ -185,9 +194,9 @@ bool Scheduler::wait_for_progress(Lock* lock) {
 CUresult Scheduler::wait(Lock* lock, const OpPtr& op) {
   if (op == nullptr || op->applied) return CUDA_SUCCESS;
   if (threaded_) return wait_threaded(lock, op);
-  if (registered_here) ++waiting_;
+  if (registered_here()) ++waiting_;
   while (!op->timed && !stopping_) wait_for_progress(lock);
-  if (registered_here) --waiting_;
+  if (registered_here()) --waiting_;
   return apply(lock, {op});
 }
 
@@ -197,7 +206,7 @@ CUresult Scheduler::wait_device(Lock* lock, int device) {
   for (const auto& [seq, op] : pending_) {
     if (device < 0 || op->device == device) targets.push_back(op);
   }
-  if (registered_here) ++waiting_;
+  if (registered_here()) ++waiting_;
   for (const OpPtr& op : targets) {
     if (threaded_) {
       result = wait_threaded(lock, op);
@@ -205,7 +214,7 @@ CUresult Scheduler::wait_device(Lock* lock, int device) {
     }
     while (!op->timed && !stopping_) wait_for_progress(lock);
   }
-  if (registered_here) --waiting_;
+  if (registered_here()) --waiting_;
   return threaded_ ? result : apply(lock, targets);
 }
 
@@ -213,12 +222,12 @@ CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
   if (op == nullptr || op->applied) return CUDA_SUCCESS;
   if (threaded_) return CUDA_ERROR_NOT_READY;
   if (op->timed) return apply(lock, {op});
-  if (registered_here) ++waiting_;
+  if (registered_here()) ++waiting_;
   if (may_advance() && !advance()) {
     apply_timed(lock);
     poll_waiters();
   }
-  if (registered_here) --waiting_;
+  if (registered_here()) --waiting_;
   return CUDA_ERROR_NOT_READY;
 }
 
@@ -228,13 +237,13 @@ void Scheduler::check_idle(CUdeviceptr address, size_t bytes, const char* what) 
     return !side.host && side.address < address + bytes && address < side.address + span;
   };
   for (const auto& [seq, op] : touching_) {
-    if (!overlaps(op->dst, *op) &&
-        (op->kind != Op::Kind::kCopy || !overlaps(op->src, *op))) {
+    if (!overlaps(op->dst, *op) && (op->kind != Op::Kind::kCopy || !overlaps(op->src, *op))) {
       continue;
     }
-    books().violation(what, "work " + std::to_string(seq) + " on device " +
-                                std::to_string(op->device) + " is pending on [" +
-                                std::to_string(address) + ", +" + std::to_string(bytes) + ")",
+    books().violation(what,
+                      "work " + std::to_string(seq) + " on device " + std::to_string(op->device) +
+                          " is pending on [" + std::to_string(address) + ", +" +
+                          std::to_string(bytes) + ")",
                       now_ns());
   }
 }

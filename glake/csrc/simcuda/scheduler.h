@@ -47,6 +47,7 @@ class Scheduler {
   void begin(const OpPtr& op);
   void finish(const OpPtr& op);
   bool poll_waiters();
+  bool registered_here() const;
   bool may_advance() const;
   bool wait_for_progress(Lock* lock);
 
@@ -74,9 +75,9 @@ class Scheduler {
   std::mutex* mutex_ = nullptr;
   std::mt19937_64 random_;
 
-  uint64_t now_ns_ = 0, sequence_ = 0, marks_ = 0, epoch_ns_ = 0;
-  std::list<OpPtr> ready_;             // all they wait for is timed
-  std::vector<OpPtr> running_;         // in their latency or moving bytes
+  uint64_t now_ns_ = 0, sequence_ = 0, marks_ = 0, epoch_ns_ = 0, life_ = 0;
+  std::list<OpPtr> ready_;      // all they wait for is timed
+  std::vector<OpPtr> running_;  // in their latency or moving bytes
   std::vector<OpPtr> value_waiters_;
   std::map<uint64_t, OpPtr> pending_;  // not applied, by sequence
   std::map<uint64_t, Op*> touching_;   // those with addresses

@@ -28,14 +28,12 @@ extern "C" {
  *               "threaded" (a thread per stream, for race detectors)
  *   complete_after  any time. Phantom replays: work enqueued at tick t is complete at tick t + K;
  *               -1: never until waited for on the host; "auto" (default): by the schedule.
- *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the copy's
- *               device, or "interleave"
- *   max_maps    kernel mappings to allow instead of vm.max_map_count; beyond it, less an eighth,
- *               calls return CUDA_ERROR_MAP_FAILED
- *   machine_dir where shared machines keep their files (default /dev/shm)
- *   machine     name of a machine several processes share (default: private to the process)
- *   call_us     any time. "name=first+further" pairs overriding the cost table
- *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
+ *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the
+ * copy's device, or "interleave" max_maps    kernel mappings to allow instead of vm.max_map_count;
+ * beyond it, less an eighth, calls return CUDA_ERROR_MAP_FAILED machine_dir where shared machines
+ * keep their files (default /dev/shm) machine     name of a machine several processes share
+ * (default: private to the process) call_us     any time. "name=first+further" pairs overriding the
+ * cost table call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
  */
 SIMCUDA_API int simcuda_configure(const char* key, const char* value);
 
@@ -61,12 +59,17 @@ SIMCUDA_API void simcuda_tick(uint64_t ticks);
  * with 0 before the thread ends. Without any such thread, time moves whenever one waits. */
 SIMCUDA_API int simcuda_thread(int join);
 
-/* The books: live reservations, handles, mappings, granted accesses, events, streams, host
- * allocations and bytes in use, as one JSON object (as snprintf: returns the length). */
+/* The books, as one flat JSON object of numbers (as snprintf: returns the length; "{}" before
+ * cuInit and for no such device). Of the device: handles, mapped_granules, granted_granules,
+ * used_bytes, capacity_bytes, context_refs. Of the process: reservations, reserved_bytes,
+ * kernel_mappings, streams, events, graphs, host_blocks, host_bytes, pending_work, ticks. */
 SIMCUDA_API size_t simcuda_ledger(int device, char* json, size_t capacity);
 
-/* What a GPU leaves undefined (unmap under pending work, reuse before completion, access without
- * grant...), as a JSON array of objects {kind, detail, time_ns}; clear != 0 empties it. */
+/* What a GPU leaves undefined, as a JSON array of objects {kind, detail, time_ns}; clear != 0
+ * empties it. Kinds: "unmap under pending work", "access to unmapped memory" (then the call that
+ * waits for the work returns CUDA_ERROR_ILLEGAL_ADDRESS), "access without grant" (likewise). Reuse
+ * before completion is no violation of its own: work runs late, so it corrupts what a test reads.
+ */
 SIMCUDA_API size_t simcuda_violations(char* json, size_t capacity, int clear);
 
 /* Why the calling thread's last failed call failed, in words (as snprintf). */

@@ -54,7 +54,10 @@ void Streams::forget(uint64_t context) {
   streams.for_each([&](uint64_t id, Stream& stream) {
     if (stream.context == context) gone.push_back(id);
   });
-  for (const uint64_t id : gone) streams.remove(id);
+  for (const uint64_t id : gone) {
+    abandon_capture(*streams.find(id));
+    streams.remove(id);
+  }
   gone.clear();
   events.for_each([&](uint64_t id, Event& event) {
     if (event.context == context) gone.push_back(id);

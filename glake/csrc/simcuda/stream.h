@@ -28,12 +28,12 @@ struct Stream {
   uint64_t context = 0;
   unsigned flags = 0;
   int priority = 0;
-  uint64_t id = 0;      // its handle
-  bool legacy = false;  // a context's NULL stream
-  OpPtr tail;           // the last work enqueued
-  CapturePtr capture;   // nullptr: not capturing
+  uint64_t id = 0;                       // its handle
+  bool legacy = false;                   // a context's NULL stream
+  OpPtr tail;                            // the last work enqueued
+  CapturePtr capture;                    // nullptr: not capturing
   uint64_t last_seq = 0, last_tick = 0;  // tick clock: of the last work enqueued
-  uint64_t synced = 0;                   // tick clock: work up to this sequence number has been waited for
+  uint64_t synced = 0;  // tick clock: work up to this sequence number has been waited for
   // Tick clock: waiting for this stream also waits for these. Ordered by `at`.
   struct Wait {
     uint64_t at, stream, seq, tick;
@@ -47,8 +47,8 @@ struct Event {
   uint64_t context = 0;
   unsigned flags = 0;
   bool recorded = false;
-  CapturePtr capture;  // recorded in a capture: says nothing of time
-  OpPtr op;            // the last record; nullptr: tick clock
+  CapturePtr capture;                      // recorded in a capture: says nothing of time
+  OpPtr op;                                // the last record; nullptr: tick clock
   uint64_t stream = 0, seq = 0, tick = 0;  // of the last record, tick clock
 };
 
@@ -71,8 +71,9 @@ class Streams {
   // Stream capture. A call that would break a capture under way says so and spoils it.
   CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode);
   CUresult end_capture(Stream* stream, CUgraph* graph);
-  CUresult check_unsafe();                        // for calls no capture allows
-  CUresult check_blocking(Stream* stream);        // for queries and waits of a stream
+  void abandon_capture(const Stream& stream);      // its stream is destroyed
+  CUresult check_unsafe();                         // for calls no capture allows
+  CUresult check_blocking(Stream* stream);         // for queries and waits of a stream
   CUresult captured(Stream* stream, bool* taken);  // work: *taken if it went into a capture
   CUresult join_capture(Stream* stream, const Event& event, bool* taken);
 
@@ -90,9 +91,9 @@ class Streams {
   bool tick_passed(uint64_t tick) const;
   uint64_t default_stream(const Context& context, bool per_thread);
 
-  uint64_t sequence_ = 0;  // grows with every piece of work enqueued
+  uint64_t sequence_ = 0;                              // grows with every piece of work enqueued
   std::vector<std::pair<uint64_t, uint64_t>> legacy_;  // context, stream
-  std::vector<CapturePtr> captures_;                    // under way
+  std::vector<CapturePtr> captures_;                   // under way
   uint64_t capture_ids_ = 0;
 };
 

@@ -37,8 +37,8 @@ CUresult Topology::load(const std::string& path, const std::string& preset) {
       for (const auto& [name, value] : all.members()) {
         if (name[0] != '_' && name != "per_copy_us") names += " " + name;
       }
-      return fail(CUDA_ERROR_INVALID_VALUE, "no preset " + preset + " in " + path + "; it has" +
-                                                names);
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "no preset " + preset + " in " + path + "; it has" + names);
     }
     copy_ns_ = static_cast<uint64_t>(all.at("per_copy_us").number() * 1000);
     read(*platform);
@@ -73,9 +73,8 @@ void Topology::read(const Json& platform) {
     constraint.limit = row.items()[1].number();
     for (const auto& [name, weight] : row.items()[0].members()) {
       const size_t arrow = name.find('>');
-      const int found = arrow == std::string::npos
-                            ? -1
-                            : edge(name.substr(0, arrow), name.substr(arrow + 1));
+      const int found =
+          arrow == std::string::npos ? -1 : edge(name.substr(0, arrow), name.substr(arrow + 1));
       if (found < 0) throw JsonError("joint: no edge " + name);
       constraint.terms.push_back({found, weight.number()});
     }
@@ -85,6 +84,12 @@ void Topology::read(const Json& platform) {
     add_edge(gpu(device), gpu(device), kLocalRate);
     if (over_pcie(memory(0), gpu(device)).empty() || over_pcie(gpu(device), memory(0)).empty()) {
       throw JsonError("edges: " + gpu(device) + " does not reach host memory");
+    }
+  }
+  holds_.assign(edges_.size(), {});
+  for (size_t c = 0; c < constraints_.size(); ++c) {
+    for (const Hop& term : constraints_[c].terms) {
+      holds_[static_cast<size_t>(term.edge)].push_back({static_cast<int>(c), term.share});
     }
   }
 }
@@ -167,7 +172,8 @@ Route Topology::device_to_device(int from, int to) const {
 }
 
 bool Topology::linked(int a, int b) const {
-  return a != b && (edge(gpu(a), gpu(b)) >= 0 || (edge(gpu(a), "N") >= 0 && edge("N", gpu(b)) >= 0));
+  return a != b &&
+         (edge(gpu(a), gpu(b)) >= 0 || (edge(gpu(a), "N") >= 0 && edge("N", gpu(b)) >= 0));
 }
 
 // Over PCIe only under one socket: what drivers allow without help from the host everywhere.
@@ -177,38 +183,47 @@ bool Topology::peers(int a, int b) const {
 
 // Progressive filling: all rates grow together; those a full constraint holds stop growing.
 std::vector<double> Topology::rates(const std::vector<const Route*>& flows) const {
-  const size_t count = flows.size();
-  std::vector<double> rate(count, 0.0);
-  std::vector<bool> frozen(count, false);
-  std::vector<std::vector<double>> load(constraints_.size(), std::vector<double>(count, 0.0));
-  for (size_t c = 0; c < constraints_.size(); ++c) {
-    for (const Hop& term : constraints_[c].terms) {
-      for (size_t f = 0; f < count; ++f) {
-        for (const Hop& hop : *flows[f]) {
-          if (hop.edge == term.edge) load[c][f] += hop.share * term.share;
+  struct Active {
+    double limit;
+    std::vector<std::pair<size_t, double>> loads;  // flow, weight
+  };
+  std::map<int, Active> loaded;  // constraints somebody's route touches, in a fixed order
+  for (size_t f = 0; f < flows.size(); ++f) {
+    for (const Hop& hop : *flows[f]) {
+      for (const Hop& held : holds_[static_cast<size_t>(hop.edge)]) {  // edge: the constraint
+        Active& active = loaded[held.edge];
+        active.limit = constraints_[static_cast<size_t>(held.edge)].limit;
+        const double weight = hop.share * held.share;
+        if (!active.loads.empty() && active.loads.back().first == f) {
+          active.loads.back().second += weight;
+        } else {
+          active.loads.emplace_back(f, weight);
         }
       }
     }
   }
-  for (size_t left = count; left > 0;) {
+  std::vector<double> rate(flows.size(), 0.0);
+  std::vector<bool> frozen(flows.size(), false);
+  for (size_t left = flows.size(); left > 0;) {
     double grow = std::numeric_limits<double>::infinity();
-    std::vector<double> room(constraints_.size()), slope(constraints_.size(), 0.0);
-    for (size_t c = 0; c < constraints_.size(); ++c) {
-      room[c] = constraints_[c].limit;
-      for (size_t f = 0; f < count; ++f) {
-        room[c] -= load[c][f] * rate[f];
-        if (!frozen[f]) slope[c] += load[c][f];
+    std::vector<std::pair<const Active*, double>> full;  // and what each could grow by
+    for (const auto& [index, active] : loaded) {
+      double room = active.limit, slope = 0;
+      for (const auto& [flow, weight] : active.loads) {
+        room -= weight * rate[flow];
+        if (!frozen[flow]) slope += weight;
       }
-      if (slope[c] > 0) grow = std::min(grow, std::max(room[c], 0.0) / slope[c]);
+      if (slope <= 0) continue;
+      full.emplace_back(&active, std::max(room, 0.0) / slope);
+      grow = std::min(grow, full.back().second);
     }
     if (!std::isfinite(grow)) break;  // cannot be: every route has an edge
-    for (size_t f = 0; f < count; ++f) rate[f] += frozen[f] ? 0.0 : grow;
-    for (size_t c = 0; c < constraints_.size(); ++c) {
-      if (slope[c] <= 0 || room[c] - grow * slope[c] > 1e-9 * constraints_[c].limit) continue;
-      for (size_t f = 0; f < count; ++f) {
-        if (frozen[f] || load[c][f] <= 0) continue;
-        frozen[f] = true;
-        --left;
+    for (size_t f = 0; f < flows.size(); ++f) rate[f] += frozen[f] ? 0.0 : grow;
+    for (const auto& [active, most] : full) {
+      if (most > grow * (1 + 1e-12) + 1e-12) continue;
+      for (const auto& [flow, weight] : active->loads) {
+        left -= !frozen[flow];
+        frozen[flow] = true;
       }
     }
   }

@@ -59,6 +59,7 @@ class Topology {
   std::map<std::pair<std::string, std::string>, int> edges_;
   std::map<std::string, std::vector<std::string>> next_;
   std::vector<Constraint> constraints_;
+  std::vector<std::vector<Hop>> holds_;  // of each edge: constraints and its weight in them
 };
 
 }  // namespace simcuda

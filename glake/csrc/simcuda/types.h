@@ -8,7 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,57 +40,62 @@ template <class T, unsigned kKind>
 class Slots {
  public:
   uint64_t add(T value) {
-    uint32_t index;
-    if (!free_.empty()) {
-      index = free_.back();
-      free_.pop_back();
-      slots_[index].value = std::move(value);
-    } else {
-      index = static_cast<uint32_t>(slots_.size());
-      slots_.push_back({std::move(value), 1, false});
-      // Room for every slot, so that remove() cannot fail.
-      if (free_.capacity() < slots_.size()) free_.reserve(2 * slots_.size());
-    }
-    slots_[index].live = true;
+    if (free_.empty()) grow();
+    const uint32_t index = free_.back();
+    free_.pop_back();
+    Slot& slot = at_slot(index);
+    slot.value = std::move(value);
+    slot.live = true;
     ++live_;
     return id(index);
   }
   T* find(uint64_t handle) {
     const uint64_t index = (handle & 0xffffffffu) >> 4;
-    if ((handle & 15) != kKind || index >= slots_.size()) return nullptr;
-    Slot& slot = slots_[index];
+    if ((handle & 15) != kKind || index >= chunks_.size() * kChunk) return nullptr;
+    Slot& slot = at_slot(static_cast<uint32_t>(index));
     return slot.live && slot.generation == handle >> 32 ? &slot.value : nullptr;
   }
   void remove(uint64_t handle) {
-    const auto index = static_cast<uint32_t>((handle & 0xffffffffu) >> 4);
-    slots_[index].live = false;
-    slots_[index].value = T{};
-    ++slots_[index].generation;
-    free_.push_back(index);
+    const uint32_t index = index_of(handle);
+    Slot& slot = at_slot(index);
+    slot.live = false;
+    slot.value = T{};
+    ++slot.generation;
+    free_.push_back(index);  // never grows: there is room for every slot
     --live_;
   }
   uint64_t id(uint32_t index) const {
-    return uint64_t{slots_[index].generation} << 32 | uint64_t{index} << 4 | kKind;
+    return uint64_t{at_slot(index).generation} << 32 | uint64_t{index} << 4 | kKind;
   }
   static uint32_t index_of(uint64_t handle) {
     return static_cast<uint32_t>((handle & 0xffffffffu) >> 4);
   }
-  T& at(uint32_t index) { return slots_[index].value; }
+  T& at(uint32_t index) { return at_slot(index).value; }
+  const T& at(uint32_t index) const { return at_slot(index).value; }
   size_t live() const { return live_; }
   template <class F>
   void for_each(F&& visit) {
-    for (uint32_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].live) visit(id(i), slots_[i].value);
+    for (uint32_t i = 0; i < chunks_.size() * kChunk; ++i) {
+      if (at_slot(i).live) visit(id(i), at_slot(i).value);
     }
   }
 
  private:
+  static constexpr uint32_t kChunk = 256;
   struct Slot {
-    T value;
-    uint32_t generation;
-    bool live;
+    T value{};
+    uint32_t generation = 1;
+    bool live = false;
   };
-  std::deque<Slot> slots_;
+  Slot& at_slot(uint32_t index) const { return chunks_[index / kChunk][index % kChunk]; }
+  void grow() {
+    const auto first = static_cast<uint32_t>(chunks_.size()) * kChunk;
+    if (free_.capacity() < first + kChunk) free_.reserve(2 * (first + kChunk));
+    chunks_.push_back(std::make_unique<Slot[]>(kChunk));
+    for (uint32_t i = kChunk; i-- > 0;) free_.push_back(first + i);
+  }
+
+  std::vector<std::unique_ptr<Slot[]>> chunks_;
   std::vector<uint32_t> free_;
   size_t live_ = 0;
 };

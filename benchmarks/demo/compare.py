@@ -1,0 +1,114 @@
+"""Replays the recorded job under each allocation policy at one capacity, and tabulates it.
+
+Every policy gets the same trace and the same capacity. `native` and `expandable` are models of
+PyTorch's caching allocator; `glake` is glake's own core, on a simulated driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from glake.trace.replay import ReplayResult, load_trace, replay
+
+POLICIES = {
+    "native": "PyTorch's caching allocator (model)",
+    "expandable": "PyTorch, expandable segments (model)",
+    "glake": "glake",
+}
+HEADROOM = 1.05
+GRANULE = 2 << 20
+COMPLETE_AFTER = 512  # events until work enqueued is complete: `glake replay`'s default
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One policy: at the capacity, and for the picture (None if it fits) without limit."""
+
+    result: ReplayResult
+    unlimited: ReplayResult | None
+
+
+def capacity_for(peak_live_bytes: int) -> int:
+    """The demo's rule: HEADROOM times the peak live bytes, rounded up to whole granules."""
+    return -(-int(peak_live_bytes * HEADROOM) // GRANULE) * GRANULE
+
+
+def compare(trace_path: Path, capacity: int) -> list[Outcome]:
+    """Each of POLICIES over the trace, with the smallest capacity it can do with."""
+    trace = load_trace(trace_path)
+    outcomes = []
+    for policy in POLICIES:
+        found = replay(
+            trace,
+            policy,
+            capacity=capacity,
+            complete_after=COMPLETE_AFTER,
+            find_min_capacity=True,
+        )
+        free = replay(trace, policy, complete_after=COMPLETE_AFTER) if found.oom else None
+        outcomes.append(Outcome(found, free))
+    return outcomes
+
+
+def size_text(size: int) -> str:
+    """Bytes as "412.0 MiB", or "1.50 GiB" from a GiB on."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def print_table(outcomes: list[Outcome], console: Console) -> None:
+    """The table, and under it where a policy ran out."""
+    live = outcomes[0].result.trace_peak_live_bytes
+    table = Table(
+        title=f"The recorded job, replayed: peak live {size_text(live)}", title_justify="left"
+    )
+    table.add_column("policy")
+    for heading in ("capacity", "fits?", "peak\nphysical", "utili-\nsation", "needs at least",
+                    "driver calls\n/ step"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for each in outcomes:
+        table.add_row(*_row(each.result))
+    console.print(table)
+    for each in outcomes:
+        if (oom := each.result.oom) is not None:
+            step = "in set-up" if oom.step is None else f"in step {oom.step}"
+            console.print(f"[red]{each.result.policy}[/] ran out {step}: its row and line end there.")
+
+
+def _row(found: ReplayResult) -> list[str]:
+    needs, calls = found.min_capacity_bytes, found.driver_calls_per_step
+    return [
+        f"[bold]{found.policy}[/]\n[dim]{POLICIES[found.policy]}[/]",
+        "unlimited" if found.capacity_bytes is None else size_text(found.capacity_bytes),
+        "[green]yes[/]" if found.oom is None else "[red]no[/]",
+        size_text(found.peak_physical_bytes),
+        "-" if found.utilisation is None else f"{found.utilisation:.1%}",
+        "-"
+        if needs is None
+        else f"{size_text(needs)}\n[dim]{needs / found.trace_peak_live_bytes:.3f} x live[/]",
+        "-" if calls is None else f"{calls:,.1f}",
+    ]
+
+
+def as_json(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """What the table shows, in bytes, one object a policy."""
+    rows = []
+    for found in (each.result for each in outcomes):
+        rows.append(
+            {
+                "policy": found.policy,
+                "capacity_bytes": found.capacity_bytes,
+                "fits": found.oom is None,
+                "oom_step": found.oom.step if found.oom else None,
+                "peak_live_bytes": found.trace_peak_live_bytes,
+                "peak_physical_bytes": found.peak_physical_bytes,
+                "utilisation": found.utilisation,
+                "min_capacity_bytes": found.min_capacity_bytes,
+                "driver_calls_per_step": found.driver_calls_per_step,
+            }
+        )
+    return rows

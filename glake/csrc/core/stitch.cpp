@@ -1,0 +1,340 @@
+// Stitching: idle granules from anywhere, mapped side by side into a view, or behind an idle one.
+// Nothing is unmapped and nothing is synchronised. Runs under slow_.
+#include <algorithm>
+
+#include "core/device_allocator.h"
+
+namespace glake {
+namespace {
+
+// An idle view is extended when at least one in so many of the granules needed is there already.
+constexpr uint64_t kLeastReuse = 8;
+
+Granules total(const std::vector<Run>& runs) {
+  Granules sum{0};
+  for (const Run& run : runs) sum = sum + Granules{run.count};
+  return sum;
+}
+
+}  // namespace
+
+// Whole free granules for r but the marked ones, from the largest extents first: best fit leaves those alone longest, so
+// the view is the likelier to be idle when the step comes round again.
+Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
+                                  std::vector<Run>& runs, Tickets* pending) {
+  Granules have{0};
+  auto add = [&](Arena& arena, Address begin, Address end) {
+    Address from = round_up(begin, kGranule);
+    if (from >= end) return;
+    uint64_t g = arena.granule_of(from);
+    for (uint64_t last = g + (end - from) / kGranule; g < last && have < want;) {
+      uint64_t n = 0, most = std::min(last - g, want.count - have.count);
+      while (n < most && !granules_.marked(arena, g + n)) ++n;
+      if (n != 0) runs.push_back({&arena, g, n, 0});
+      have = have + Granules{n};
+      g += n == most ? n : n + 1;
+    }
+  };
+  for (Arena* arena : {large_.get(), small_.get()}) {
+    std::vector<Segment*> heads;
+    for (Segment* head = arena->best_fit(kGranule); head != nullptr;
+         head = arena->next_fit(head, kGranule)) {
+      heads.push_back(head);
+    }
+    std::reverse(heads.begin(), heads.end());
+    for (Segment* head : heads) {
+      if (!(have < want)) break;
+      // Neighbouring segments that may be used now are one stretch.
+      Address begin = head->begin, end = head->begin;
+      for (Segment* s = head;; s = s->next) {
+        bool usable = clock_.ordered(r.stream, s->tickets);
+        if (!usable && wait == Wait::kAllowed) {
+          usable = true;
+          for (Ticket t : s->tickets) {
+            if (!clock_.ordered(r.stream, t)) usable = pending->add(t) && usable;
+          }
+        }
+        if (usable) end = s->end();
+        if (!usable || s == head->mate) {
+          add(*arena, begin, end);
+          begin = end = s->end();
+        }
+        if (s == head->mate || !(have < want)) break;
+      }
+    }
+  }
+  return have;
+}
+
+// Granules taken out of their arenas while hot_ is let go, and given back at the scope's end.
+class DeviceAllocator::Hold {
+ public:
+  Hold(DeviceAllocator& device, StreamId stream) : device_(device), stream_(stream) {}
+  ~Hold() { release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  // The runs' past work must be ordered before the stream's next.
+  void take(const std::vector<Run>& runs) {
+    for (const Run& run : runs) {
+      Segment* head = run.arena->extent_at_prefix(run.granule);
+      Segment* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
+      s->stream = stream_;
+      used_.emplace_back(run.arena, s);
+    }
+  }
+  // A segment just backed: no work has used it.
+  void adopt(Arena& arena, Segment* s) { fresh_.emplace_back(&arena, s); }
+  void release() {
+    for (auto& [arena, s] : used_) arena->give(s, Tickets(device_.clock_.stamp(stream_)));
+    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{});
+    used_.clear();
+    fresh_.clear();
+  }
+
+ private:
+  DeviceAllocator& device_;
+  StreamId stream_;
+  std::vector<std::pair<Arena*, Segment*>> used_, fresh_;
+};
+
+// New granules at the first absent places, as runs that `hold` keeps: hot_ is let go for each place.
+bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot) {
+  while (n.count != 0) {
+    Segment* place = large_->first_absent();
+    for (Segment* s = place; s != nullptr; s = large_->next_absent(s)) {
+      if (s->begin < place->begin) place = s;
+    }
+    if (place == nullptr) return false;
+    Granules here = std::min(n, Granules::floor(place->size));
+    Segment* claimed = large_->claim(place, place->begin, here.bytes());
+    uint64_t granule = large_->granule_of(claimed->begin);
+    if (!back(*large_, claimed, hot)) return false;
+    hold.adopt(*large_, claimed);
+    runs.push_back({large_.get(), granule, here.count, 0});
+    n = n - here;
+  }
+  return true;
+}
+
+// The view whose free end is longest, and that end's runs: mapping the rest of r behind it saves
+// mapping what is there already. Only ends that may be used at once.
+View* DeviceAllocator::longest_free_end(const Request& r, Granules need, std::vector<Run>& runs) {
+  View* best = nullptr;
+  for (View* view : views_.recent_first()) {
+    std::vector<Run> end;
+    Granules length{0};
+    for (auto run = view->runs.rbegin(); run != view->runs.rend() && length < need; ++run) {
+      uint64_t free = 0;
+      while (free < run->count && run->arena->whole_free(run->granule + run->count - 1 - free)) {
+        ++free;
+      }
+      free = std::min(free, need.count - length.count);
+      if (free == 0) break;
+      end.insert(end.begin(), {run->arena, run->granule + run->count - free, free, 0});
+      length = length + Granules{free};
+      if (free < run->count) break;
+    }
+    bool room = view->length + need - length <= view->capacity;
+    if (!room || length.count * kLeastReuse < need.count || length <= total(runs)) continue;
+    bool ordered = true;
+    for (const Run& run : end) {
+      Address a = run.arena->granule_at(run.granule);
+      ordered = ordered && range_ordered(run.arena->free_segment_at(a), a, run.count * kGranule,
+                                         r.stream, nullptr);
+    }
+    if (!ordered) continue;
+    best = view;
+    runs = std::move(end);
+  }
+  return best;
+}
+
+// r in the free end of a view and in more granules mapped behind it, when that needs no wait.
+DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& hot) {
+  Granules need = Granules::ceil(r.size);
+  std::vector<Run> end, runs;
+  View* view = longest_free_end(r, need, end);
+  if (view == nullptr) return {};
+  Granules reused = total(end);
+  Granules rest = need - reused;
+  // A view holds each granule once.
+  granules_.new_mark();
+  for (const Run& run : view->runs) granules_.mark(*run.arena, run.granule, run.count);
+  Granules have = collect(r, rest, Wait::kNo, runs, nullptr);
+  granules_.new_mark();
+  if (have < rest) {
+    // `compact` grows only when no free granule is left, this view's own included.
+    if (options_.policy == PolicyKind::kCompact || driver_full_ || room() < rest - have) return {};
+    Hold hold(*this, r.stream);
+    hold.take(end);
+    hold.take(runs);
+    if (!add_fresh(rest - have, runs, hold, hot)) return {};
+  }
+  ++stats_.extensions;
+  return map_behind(view, (view->length - reused).bytes(), std::move(runs), r, hot);
+}
+
+DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) {
+  Granules need = Granules::ceil(r.size);
+  if (whole_free() + room() < need) return {};
+  make_view_room(need, hot);
+  if (Found found = extend_view(r, hot)) return found;
+  std::vector<Run> runs;
+  Granules have = collect(r, need, Wait::kNo, runs, nullptr);
+  Tickets pending;
+  if (have < need && clock_.count() > 1) {
+    std::vector<Run> more;
+    Granules all = collect(r, need, Wait::kAllowed, more, &pending);
+    // Growing instead of waiting is for `balanced`, where there is room.
+    bool compact = options_.policy == PolicyKind::kCompact;
+    if (!(all < need) || (compact && have < all) || have + room() < need) {
+      runs.swap(more);
+      have = all;
+    } else {
+      pending.clear();
+    }
+  }
+  if (have < need && room() < need - have) return {};
+  if (!clock_.wait(r.stream, pending)) return {};
+  if (have < need) {
+    if (have.count == 0) return grow(r, hot);
+    Hold hold(*this, r.stream);
+    hold.take(runs);
+    if (!add_fresh(need - have, runs, hold, hot)) return {};
+  }
+  return build_view(std::move(runs), 0, r, hot);
+}
+
+// A last resort: the free end of one granule, whole granules, the free start of another.
+DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard& hot) {
+  if (whole_free() + Granules{2} < Granules::ceil(r.size)) return {};
+  make_view_room(Granules::ceil(r.size) + Granules{1}, hot);
+  Run head{}, tail{};
+  Bytes head_bytes = 0;
+  auto usable = [&](Arena& arena, uint64_t g, Address a, Bytes bytes) {
+    return edge_usable(arena, g, r.stream) &&
+           range_ordered(arena.free_segment_at(a), a, bytes, r.stream, nullptr);
+  };
+  auto each_extent = [&](auto&& visit) {
+    for (Arena* arena : {large_.get(), small_.get()}) {
+      for (Segment* s = arena->best_fit(kAlignment); s != nullptr;
+           s = arena->next_fit(s, kAlignment)) {
+        visit(*arena, s);
+      }
+    }
+  };
+  each_extent([&](Arena& arena, Segment* s) {
+    uint64_t g = arena.granule_of(s->begin);
+    Bytes inside = s->begin % kGranule;
+    if (inside == 0 || s->extent < kGranule - inside) return;
+    Bytes bytes = kGranule - inside;
+    if (bytes <= head_bytes || !usable(arena, g, s->begin, bytes)) return;
+    head = {&arena, g, 1, 0};
+    head_bytes = bytes;
+  });
+  // A block no longer than the head alone would have been a best fit.
+  if (r.size <= head_bytes) head_bytes = 0;
+  Bytes rest = r.size - head_bytes;
+  Granules whole = Granules::floor(rest);
+  Bytes tail_bytes = rest % kGranule;
+  Bytes best = kGranule;
+  each_extent([&](Arena& arena, Segment* s) {
+    Address end = s->begin + s->extent;
+    Bytes bytes = end % kGranule;
+    if (tail_bytes == 0 || bytes < tail_bytes || bytes >= best || s->extent < bytes) return;
+    uint64_t g = arena.granule_of(end);
+    if (head_bytes != 0 && head.arena == &arena && head.granule == g) return;
+    if (!usable(arena, g, end - bytes, tail_bytes)) return;
+    tail = {&arena, g, 1, 0};
+    best = bytes;
+  });
+  bool partial_tail = best < kGranule;
+  Granules need = whole + Granules{tail_bytes != 0 && !partial_tail ? 1u : 0u};
+  std::vector<Run> runs;
+  Tickets pending;
+  if (collect(r, need, Wait::kAllowed, runs, &pending) < need) return {};
+  if (!clock_.wait(r.stream, pending)) return {};
+  if (head_bytes != 0) runs.insert(runs.begin(), head);
+  if (partial_tail) runs.push_back(tail);
+  ++stats_.edge_stitches;
+  return build_view(std::move(runs), head_bytes != 0 ? kGranule - head_bytes : 0, r, hot);
+}
+
+DeviceAllocator::Found DeviceAllocator::build_view(std::vector<Run> runs, Bytes offset,
+                                                   const Request& r, HotGuard& hot) {
+  auto owner = std::make_unique<View>();
+  View* view = owner.get();
+  Granules length = total(runs);
+  view->capacity = length + length;  // addresses to extend it into
+  view->base = view_space_->take(view->capacity);
+  views_.add(std::move(owner));
+  return map_behind(view, offset, std::move(runs), r, hot);
+}
+
+// Maps the runs behind what the view has, and takes r's bytes from `offset` on. They are held before
+// hot_ is let go. All or nothing.
+DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std::vector<Run> runs,
+                                                   const Request& r, HotGuard& hot) {
+  Granules before = view->length;
+  Granules added = total(runs);
+  std::vector<Handle> handles;
+  handles.reserve(added.count);
+  for (Run& run : runs) {
+    run.at = before.count + handles.size();
+    for (uint64_t i = 0; i < run.count; ++i) {
+      handles.push_back(granules_.handle(*run.arena, run.granule + i));
+    }
+  }
+  views_.extend(view, runs);
+  add_aliases(*view, before, 1);
+  Found found = on_view(view, offset, r);
+  Address at = view->base + before.bytes();
+  hot.unlock();
+  uint64_t mapped = 0;
+  Status s;
+  while (mapped < handles.size()) {
+    s = driver_.map(at + mapped * kGranule, handles[mapped]);
+    if (!s.ok()) break;
+    ++mapped;
+  }
+  if (s.ok()) s = driver_.set_access(at, added.bytes(), granules_.grants());
+  hot.lock();
+  if (s.ok()) {
+    ++stats_.stitches;
+    stats_.stitched_bytes += added.bytes();
+    return found;
+  }
+  abandon(view, before, found, r, mapped, hot);
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused to map " + std::to_string(handles.size()) +
+                                      " granules into a view on device " +
+                                      std::to_string(device_) + ": " + driver_.describe(s));
+}
+
+// Undoes map_behind() after `mapped` granules: at once, or when the driver lets us.
+void DeviceAllocator::abandon(View* view, Granules before, const Found& found, const Request& r,
+                              uint64_t mapped, HotGuard& hot) {
+  use_edges(found.pieces, r.stream, -1);
+  for (Segment* p = found.pieces; p != nullptr;) {
+    Segment* next = p->piece_next;
+    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)));
+    p = next;
+  }
+  --view->live;
+  // Until the debt is paid nothing may be mapped there, and the view may not be evicted.
+  view->owed = true;
+  hot.unlock();
+  debts_.owe({view->base + before.bytes(), mapped * kGranule, {}, [this, view, before] {
+                HotGuard guard(hot_);
+                view->owed = false;
+                add_aliases(*view, before, -1);
+                views_.truncate(view, before);
+                if (before.count == 0) {
+                  view_space_->give(view->base, view->capacity);
+                  views_.remove(view);
+                }
+              }});
+  hot.lock();
+}
+
+}  // namespace glake

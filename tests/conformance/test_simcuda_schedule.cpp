@@ -1,0 +1,170 @@
+// The simulator's schedule: seeds, lateness, threads, the virtual clock.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "sim_harness.h"
+
+namespace {
+
+// Two copies of one byte each into one host byte, on streams nothing orders.
+std::string race(const char* seed) {
+  const Sim sim({{"seed", seed}});
+  Mapped memory(kGranule);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, 4096, 0));
+  auto* bytes = static_cast<unsigned char*>(host);
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
+  std::string outcome;
+  for (int round = 0; round < 16; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      OK(cuMemsetD8Async(memory.at, static_cast<unsigned char>('a' + i), 1, streams[i]));
+    }
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH(bytes, memory.at, 1));
+    outcome += static_cast<char>(bytes[0]);
+  }
+  return outcome + " " + std::to_string(simcuda_now_ns());
+}
+
+void check_seeds() {
+  const std::string first = race("1");
+  TRUE(first == race("1"));
+  TRUE(first != race("2"));
+}
+
+// Work enqueued earlier on another stream has not run yet: reuse without waiting is seen.
+void check_work_runs_late() {
+  const Sim sim({});
+  Mapped memory(kGranule);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kGranule, 0));
+  auto* source = static_cast<unsigned char*>(host);
+  CUstream reader = new_stream(), writer = new_stream();
+  std::memset(host, 1, kGranule);
+  OK(cuMemcpyHtoDAsync(memory.at, host, kGranule, reader));
+  source[5] = 2;  // too early: the copy has not read it
+  OK(cuStreamSynchronize(reader));
+  unsigned char seen = 0;
+  OK(cuMemcpyDtoH(&seen, memory.at + 5, 1));
+  TRUE(seen == 2);
+  // One stream's completion says nothing of the other's.
+  OK(cuMemsetD8Async(memory.at, 9, kGranule, reader));
+  OK(cuMemsetD8Async(memory.at + 1, 1, 1, writer));
+  OK(cuStreamSynchronize(writer));
+  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 1);
+  OK(cuStreamSynchronize(reader));
+  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 9);
+  // A query right after the enqueue finds work not ready, and asking again lets it finish.
+  CUevent event = new_event();
+  OK(cuMemsetD8Async(memory.at, 3, kGranule, reader));
+  OK(cuEventRecord(event, reader));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+  int asked = 0;
+  while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) TRUE(++asked < 100);
+  TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 3);
+}
+
+void check_threaded_schedule() {
+  const Sim sim({{"schedule", "threaded"}});
+  Mapped memory(kGranule);
+  CUstream writer = new_stream(), reader = new_stream();
+  CUevent event = new_event();
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kGranule, 0));
+  for (unsigned char round = 1; round < 50; ++round) {
+    OK(cuMemsetD8Async(memory.at, round, kGranule, writer));
+    OK(cuEventRecord(event, writer));
+    OK(cuStreamWaitEvent(reader, event, 0));
+    OK(cuMemcpyDtoHAsync(host, memory.at, kGranule, reader));
+    OK(cuStreamSynchronize(reader));
+    TRUE(static_cast<unsigned char*>(host)[kGranule - 1] == round);
+  }
+}
+
+void check_host_function_may_not_call() {
+  const Sim sim({});
+  CUstream stream = new_stream();
+  static CUresult inside;
+  inside = CUDA_SUCCESS;
+  OK(cuLaunchHostFunc(stream, [](void*) { inside = cuCtxSynchronize(); }, nullptr));
+  OK(cuStreamSynchronize(stream));
+  TRUE(inside == CUDA_ERROR_NOT_PERMITTED);
+}
+
+void check_many_threads() {
+  const Sim sim({});
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      try {
+        OK(cuCtxSetCurrent(context));
+        CUstream stream = new_stream();
+        for (int i = 0; i < 50; ++i) {
+          Mapped memory(kGranule);
+          OK(cuMemsetD8Async(memory.at, static_cast<unsigned char>(t), kGranule, stream));
+          OK(cuStreamSynchronize(stream));
+          if (*reinterpret_cast<unsigned char*>(memory.at + i) != t) ++wrong;
+          memory.free();
+        }
+        OK(cuStreamDestroy(stream));
+      } catch (const Failed&) {
+        ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  TRUE(wrong == 0);
+  TRUE(ledger_of("used_bytes") == 0 && ledger_of("reservations") == 0);
+}
+
+// With registered threads the clock stands still until each of them waits in the driver.
+void check_registered_threads_hold_time() {
+  const Sim sim({});
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  Mapped memory(kGranule);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kGranule, 0));
+  CUstream mine = new_stream(), theirs = new_stream();
+  std::atomic<bool> joined{false}, waits{false};
+  std::atomic<uint64_t> before{1};
+  std::thread other([&] {
+    cuCtxSetCurrent(context);
+    simcuda_thread(1);
+    joined = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    before = simcuda_now_ns();  // the main thread has been waiting meanwhile
+    waits = true;
+    cuMemcpyHtoDAsync(memory.at, host, kGranule, theirs);
+    cuStreamSynchronize(theirs);
+    simcuda_thread(0);
+  });
+  while (!joined) std::this_thread::yield();
+  OK(simcuda_thread(1));
+  OK(cuMemcpyHtoDAsync(memory.at, host, 4096, mine));
+  OK(cuStreamSynchronize(mine));
+  const bool held = waits;
+  OK(simcuda_thread(0));
+  other.join();
+  TRUE(held && before == 0);
+  TRUE(simcuda_now_ns() > 8000);
+}
+
+}  // namespace
+
+int main() {
+  return run_checks({
+      {"seeds", check_seeds},
+      {"work runs as late as legal", check_work_runs_late},
+      {"threaded schedule", check_threaded_schedule},
+      {"host functions may not call the driver", check_host_function_may_not_call},
+      {"many threads", check_many_threads},
+      {"registered threads hold time", check_registered_threads_hold_time},
+  });
+}

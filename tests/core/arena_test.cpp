@@ -1,0 +1,273 @@
+// Arena against a byte map: random takes, gives, claims and disclaims at several granules' scale,
+// every query compared with what the map says, and Arena::check() after every step.
+#include "core/arena.h"
+
+#include <algorithm>
+
+#include "harness.h"
+
+using namespace glake;
+
+namespace {
+
+constexpr Bytes kUnit = kAlignment;
+constexpr uint64_t kUnitsPerGranule = kGranule / kUnit;
+constexpr uint64_t kGranules = 70;  // more than one word of the free bitmap
+
+enum class Unit : uint8_t { kAbsent, kFree, kBusy };
+
+class Model {
+ public:
+  Model() : units_(kGranules * kUnitsPerGranule, Unit::kAbsent) {}
+  void set(Address a, Bytes size, Unit state) {
+    std::fill_n(units_.begin() + static_cast<std::ptrdiff_t>(a / kUnit), size / kUnit, state);
+  }
+  bool all(uint64_t from, uint64_t count, Unit state) const {
+    for (uint64_t u = from; u < from + count; ++u) {
+      if (units_[u] != state) return false;
+    }
+    return true;
+  }
+  // Maximal free runs: (address, bytes).
+  std::vector<std::pair<Address, Bytes>> extents() const {
+    std::vector<std::pair<Address, Bytes>> found;
+    for (uint64_t u = 0; u < units_.size();) {
+      uint64_t end = u;
+      while (end < units_.size() && units_[end] == Unit::kFree) ++end;
+      if (end > u) found.emplace_back(u * kUnit, (end - u) * kUnit);
+      u = end > u ? end : u + 1;
+    }
+    return found;
+  }
+  bool whole_free(uint64_t g) const {
+    return all(g * kUnitsPerGranule, kUnitsPerGranule, Unit::kFree);
+  }
+  Bytes prefix(uint64_t g) const {
+    uint64_t n = 0;
+    while (n < kUnitsPerGranule && units_[g * kUnitsPerGranule + n] == Unit::kFree) ++n;
+    return n * kUnit;
+  }
+  Bytes suffix(uint64_t g) const {
+    uint64_t n = 0;
+    while (n < kUnitsPerGranule && units_[(g + 1) * kUnitsPerGranule - 1 - n] == Unit::kFree) ++n;
+    return n * kUnit;
+  }
+  uint64_t run(uint64_t g, uint64_t most, bool free) const {
+    uint64_t n = 0;
+    while (n < most && g + n < kGranules && whole_free(g + n) == free) ++n;
+    return n;
+  }
+
+ private:
+  std::vector<Unit> units_;
+};
+
+class Trial {
+ public:
+  explicit Trial(uint64_t seed) : dice_(seed), arena_(3, 0, kGranules * kGranule, pool_) {}
+
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      switch (dice_(0, 9)) {
+        case 0:
+          claim();
+          break;
+        case 1:
+          drop_granules();
+          break;
+        case 2:
+        case 3:
+        case 4:
+        case 5:
+          take();
+          break;
+        default:
+          give();
+      }
+      CHECK_TEXT(arena_.check().empty(), arena_.check());
+      if (i % 4 == 0) compare();
+    }
+    CHECK(takes_ > steps / 10 && claims_ > 10 && drops_ > 3);
+  }
+
+ private:
+  Bytes size() {
+    Bytes most = dice_.chance(50) ? kMiB : 9 * kMiB;
+    return round_up(dice_(1, dice_.chance(20) ? 4 * kUnit : most), kUnit);
+  }
+
+  Tickets ticket() {
+    Tickets t;
+    for (uint64_t n = dice_(0, 3); n > 0; --n) {
+      t.add({static_cast<StreamId>(dice_(0, 2)), dice_(1, 9)});
+    }
+    return t;
+  }
+
+  // Puts granules behind part of an absent segment; one time in four the driver "refuses".
+  void claim() {
+    std::vector<Segment*> absent;
+    for (Segment* s = arena_.first_absent(); s != nullptr; s = arena_.next_absent(s)) {
+      absent.push_back(s);
+    }
+    if (absent.empty()) return;
+    Segment* s = absent[dice_(0, absent.size() - 1)];
+    uint64_t room = s->size / kGranule;
+    uint64_t at = dice_(0, room - 1), n = dice_(1, std::min<uint64_t>(room - at, 6));
+    Segment* mine = arena_.claim(s, s->begin + at * kGranule, n * kGranule);
+    CHECK(mine->size == n * kGranule && mine->state == SegmentState::kBusy);
+    model_.set(mine->begin, mine->size, Unit::kBusy);
+    CHECK_TEXT(arena_.check().empty(), arena_.check());
+    if (dice_.chance(25)) {
+      model_.set(mine->begin, mine->size, Unit::kAbsent);
+      arena_.disclaim(mine);
+    } else {
+      model_.set(mine->begin, mine->size, Unit::kFree);
+      arena_.give(mine, Tickets{});
+    }
+    ++claims_;
+  }
+
+  // What trim does: a run of wholly free granules becomes absent.
+  void drop_granules() {
+    for (uint64_t tries = 0; tries < 8; ++tries) {
+      uint64_t g = dice_(0, kGranules - 1);
+      uint64_t n = arena_.free_run(g, dice_(1, 4));
+      if (n == 0) continue;
+      Segment* s = arena_.take(arena_.extent_at_prefix(g), arena_.granule_at(g), n * kGranule);
+      model_.set(s->begin, s->size, Unit::kAbsent);
+      arena_.disclaim(s);
+      ++drops_;
+      return;
+    }
+  }
+
+  // At either end of a best fit, or anywhere in an extent, as a stitched block is.
+  void take() {
+    Bytes n = size();
+    Segment* head = best_fit(n);
+    if (head == nullptr) return;
+    Bytes slack = head->extent - n;
+    Bytes skip = dice_.chance(30) ? slack : dice_.chance(40) ? dice_(0, slack / kUnit) * kUnit : 0;
+    Address begin = head->begin + skip;
+    Segment* s = arena_.take(head, begin, n);
+    CHECK(s->begin == begin && s->size == n && s->state == SegmentState::kBusy);
+    CHECK(s->tickets.empty());
+    model_.set(begin, n, Unit::kBusy);
+    busy_.push_back(s);
+    ++takes_;
+  }
+
+  void give() {
+    if (busy_.empty()) return;
+    size_t i = dice_(0, busy_.size() - 1);
+    Segment* s = busy_[i];
+    busy_[i] = busy_.back();
+    busy_.pop_back();
+    model_.set(s->begin, s->size, Unit::kFree);
+    arena_.give(s, ticket());
+  }
+
+  // The smallest extent that fits and, of equals, the lowest; exact while bins are short.
+  Segment* best_fit(Bytes n) {
+    std::pair<Bytes, Address> best{~Bytes{0}, 0};
+    const auto extents = model_.extents();
+    for (auto [a, bytes] : extents) {
+      if (bytes >= n) best = std::min(best, {bytes, a});
+    }
+    Segment* head = arena_.best_fit(n);
+    CHECK((head == nullptr) == (best.first == ~Bytes{0}));
+    if (head != nullptr && extents.size() <= 48) {
+      CHECK(head->extent == best.first && head->begin == best.second);
+    }
+    return head;
+  }
+
+  void compare_fits(const std::vector<std::pair<Address, Bytes>>& extents) {
+    Bytes n = size(), largest = 0;
+    std::vector<std::pair<Address, Bytes>> fits, walked;
+    for (auto [a, bytes] : extents) {
+      largest = std::max(largest, bytes);
+      if (bytes >= n) fits.emplace_back(a, bytes);
+    }
+    for (Segment* s = arena_.best_fit(n); s != nullptr; s = arena_.next_fit(s, n)) {
+      if (extents.size() <= 48 && !walked.empty()) CHECK(walked.back().second <= s->extent);
+      walked.emplace_back(s->begin, s->extent);
+    }
+    std::sort(walked.begin(), walked.end());
+    CHECK(walked == fits);
+    CHECK((arena_.largest() != nullptr ? arena_.largest()->extent : 0) == largest);
+  }
+
+  void compare() {
+    const auto extents = model_.extents();
+    compare_fits(extents);
+    Bytes free = 0;
+    for (auto [a, bytes] : extents) free += bytes;
+    CHECK(arena_.free_bytes() == free);
+    uint64_t whole = 0;
+    for (uint64_t g = 0; g < kGranules; ++g) {
+      whole += model_.whole_free(g);
+      CHECK(arena_.whole_free(g) == model_.whole_free(g));
+      CHECK(arena_.free_prefix(g) == model_.prefix(g));
+      CHECK(arena_.free_suffix(g) == model_.suffix(g));
+    }
+    CHECK(arena_.whole_free_count() == whole);
+    uint64_t from = dice_(0, kGranules - 1), most = dice_(1, kGranules);
+    CHECK(arena_.free_run(from, most) == model_.run(from, most, true));
+    CHECK(arena_.busy_run(from, most) == model_.run(from, most, false));
+    for (auto [a, bytes] : extents) compare_extent(a, bytes);
+  }
+
+  // From each of an extent's granule starts, prefixes and suffixes one finds it again.
+  void compare_extent(Address a, Bytes bytes) {
+    for (uint64_t g = a / kGranule; g <= (a + bytes - 1) / kGranule; ++g) {
+      Address begin = g * kGranule, end = begin + kGranule;
+      if (a <= begin && model_.prefix(g) != 0) {
+        CHECK(arena_.extent_at_prefix(g)->begin == a);
+        covers(arena_.free_segment_at(begin), begin);
+      }
+      if (a + bytes >= end) CHECK(arena_.extent_at_suffix(g)->begin == a);
+      if (a > begin && a + bytes >= end) covers(arena_.free_segment_at(a), a);
+    }
+  }
+
+  static void covers(const Segment* s, Address a) {
+    CHECK(s->state == SegmentState::kFree && s->begin <= a && a < s->end());
+  }
+
+  test::Dice dice_;
+  SegmentPool pool_;
+  Arena arena_;
+  Model model_;
+  std::vector<Segment*> busy_;
+  int takes_ = 0, claims_ = 0, drops_ = 0;
+};
+
+// Tickets merge with neighbours of the same streams only, and never weaken.
+void tickets_of_neighbours() {
+  SegmentPool pool;
+  Arena arena(0, 0, 4 * kGranule, pool);
+  arena.give(arena.claim(arena.first_absent(), 0, 4 * kGranule), Tickets{});
+  Segment* parts[4];
+  for (Segment*& p : parts) p = arena.take(arena.best_fit(kGranule), (&p - parts) * kGranule, kGranule);
+  arena.give(parts[0], Tickets({1, 5}));
+  arena.give(parts[1], Tickets({1, 7}));
+  arena.give(parts[3], Tickets({2, 3}));
+  arena.give(parts[2], Tickets({2, 1}));
+  const Segment* first = arena.first_segment();
+  CHECK(first->size == 2 * kGranule && first->tickets.begin()->epoch == 7);
+  CHECK(first->next->size == 2 * kGranule && first->next->tickets.begin()->epoch == 3);
+  CHECK(first->extent == 4 * kGranule && arena.check().empty());
+}
+
+}  // namespace
+
+int main() {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    test::running() = "seed " + std::to_string(seed);
+    Trial(seed).run(1500);
+  }
+  tickets_of_neighbours();
+  return 0;
+}

@@ -1,0 +1,152 @@
+// A scenario that driver failures interrupt: its operations may fail while a fault is armed, with
+// the right status; whatever happens, the books must stay those of the blocks it holds.
+#pragma once
+
+#include <functional>
+
+#include "harness.h"
+
+namespace test {
+
+struct Fault {
+  int64_t k = 0;  // 0: none
+  int code = 0;
+  int64_t times = 1;  // -1: for good
+};
+
+class Play {
+ public:
+  Play(const Options& simulator, const Options& glake, int devices, int streams)
+      : devices_(devices) {
+    fresh_simulator(simulator);
+    configure({{"driver", "sim"}});
+    configure(glake);
+    if (streams != 0) hold_contexts(streams);
+  }
+
+  void arm(const Fault& fault) {
+    calls_ = simcuda_calls("*");
+    armed_ = fault.k != 0;
+    if (armed_) CHECK(simcuda_fail("*", fault.k, fault.code, fault.times) == 0);
+  }
+  void disarm() {
+    armed_ = false;
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  }
+  int64_t calls_since_armed() const { return simcuda_calls("*") - calls_; }
+  void* stream(int i) const { return i == 0 ? nullptr : streams_[static_cast<size_t>(i - 1)]; }
+
+  // The operations. A block that could not be had is null, and later uses of it do nothing.
+  void* get(size_t bytes, int on = 0, int device = 0) {
+    void* ptr = glake_malloc(bytes, device, stream(on));
+    if (ptr != nullptr) {
+      CHECK(reinterpret_cast<uintptr_t>(ptr) % 512 == 0);
+      held_.push_back({ptr, bytes, device});
+      used_ |= 1 << device;
+    } else {
+      refused({GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR});
+    }
+    verify();
+    return ptr;
+  }
+  void drop(void* ptr) {
+    if (ptr == nullptr) return;
+    OK(glake_free(ptr));  // gives back in the books only: no fault can reach it
+    for (size_t i = 0; i < held_.size(); ++i) {
+      if (held_[i].ptr == ptr) held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i--));
+    }
+    verify();
+  }
+  void record(void* ptr, int on) {
+    if (ptr != nullptr) OK(glake_record_stream(ptr, stream(on)));
+  }
+  // Work on a block, so that unmapping under it is a violation. The fault may hit this call too.
+  void touch(void* ptr, size_t bytes, int on) {
+    if (ptr == nullptr) return;
+    CUresult r = cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr), 1, bytes,
+                                 static_cast<CUstream>(stream(on)));
+    CHECK(armed_ || r == CUDA_SUCCESS);
+  }
+  void empty_cache(int device = 0) {
+    if (glake_empty_cache(device) != GLAKE_OK) refused({GLAKE_DRIVER_ERROR});
+    verify();
+  }
+  bool peer(int device, int other) {
+    bool ok = glake_enable_peer_access(device, other) == GLAKE_OK;
+    if (!ok) refused({GLAKE_DRIVER_ERROR, GLAKE_OUT_OF_MEMORY});
+    if (ok) used_ |= 1 << device | 1 << other;
+    verify();
+    return ok;
+  }
+  bool shutdown() {
+    bool ok = glake_shutdown() == GLAKE_OK;
+    if (!ok) refused({GLAKE_DRIVER_ERROR});
+    half_closed_ = !ok;
+    if (ok) used_ = 0;
+    return ok;
+  }
+
+  // After the scenario, nothing failing any more: all works, and all can be given back.
+  void recover() {
+    disarm();
+    if (half_closed_) CHECK(shutdown());  // the second try finishes, and glake can start anew
+    if (used_ == 0) {
+      configure({{"driver", "sim"}});
+      drop(get(512));
+    }
+    verify();
+    while (held_.size() > 1) drop(held_.back().ptr);
+    for (int device = 0; device < devices_; ++device) {
+      for (int on = 0; on <= static_cast<int>(streams_.size()); ++on) {
+        drop(get(3 * kMiB, on, device));
+        drop(get(700 * kKiB, on, device));
+      }
+    }
+    while (!held_.empty()) drop(held_.back().ptr);
+    CHECK(shutdown());
+    for (int device = 0; device < devices_ && !streams_.empty(); ++device) {
+      CU(cuDevicePrimaryCtxRelease(device));
+    }
+    for (int device = 0; device < devices_; ++device) check_nothing_left(device);
+  }
+
+  void verify() const {
+    for (int device = 0; device < devices_; ++device) {
+      if ((used_ & 1 << device) == 0) continue;
+      OK(glake_check(device));
+      check_books(held_, device);
+    }
+  }
+
+ private:
+  void hold_contexts(int streams) {
+    CU(cuInit(0));
+    for (int device = 0; device < devices_; ++device) {
+      CUcontext context = nullptr;
+      CU(cuDevicePrimaryCtxRetain(&context, device));
+      if (device != 0) continue;
+      CU(cuCtxPushCurrent(context));
+      streams_.resize(static_cast<size_t>(streams));
+      for (CUstream& s : streams_) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+      CU(cuCtxPopCurrent(&context));  // glake must need no current context
+    }
+  }
+  void refused(std::initializer_list<int> allowed) {
+    CHECK_TEXT(armed_, "refused with no fault armed");
+    char text[2048] = "";
+    int code = glake_last_error(text, sizeof text);
+    bool known = false;
+    for (int a : allowed) known = known || a == code;
+    CHECK_TEXT(known && text[0] != '\0', "the status of a refused call");
+  }
+
+  int devices_;
+  std::vector<CUstream> streams_;
+  std::vector<Held> held_;
+  unsigned used_ = 0;  // devices known to be open
+  bool armed_ = false;
+  bool half_closed_ = false;
+  int64_t calls_ = 0;
+};
+
+}  // namespace test

@@ -1,0 +1,70 @@
+// The placement history: a repeated sequence is followed, a changed one is let go, wrap-around is
+// survived, and what it returns was placed for the same size and stream.
+#include "core/history.h"
+
+#include "harness.h"
+
+using namespace glake;
+
+namespace {
+
+Bytes size_at(int i) { return kAlignment * static_cast<Bytes>(i * i % 97 + 1 + i); }
+
+void a_repeated_step_is_followed() {
+  PlacementHistory history;
+  uint64_t slot = 0;
+  int known = 0;
+  for (int step = 0; step < 3; ++step) {
+    known = 0;
+    for (int i = 0; i < 200; ++i) {
+      Address expected = history.expect(size_at(i), static_cast<StreamId>(i % 3), &slot);
+      CHECK(expected == 0 || expected == 1000u + static_cast<Address>(i));
+      known += expected != 0;
+      history.placed(slot, 1000 + static_cast<Address>(i));
+    }
+  }
+  CHECK(known == 200);  // the third step is known from its first request
+}
+
+void a_changed_step_is_let_go() {
+  PlacementHistory history;
+  uint64_t slot = 0;
+  for (int i = 0; i < 100; ++i) {
+    history.expect(size_at(i), 0, &slot);
+    history.placed(slot, 7);
+  }
+  for (int i = 0; i < 40; ++i) {
+    history.expect(size_at(i), 0, &slot);
+    history.placed(slot, 7);
+  }
+  CHECK(history.expect(size_at(40), 1, &slot) == 0);            // another stream
+  CHECK(history.expect(size_at(41) + kAlignment, 0, &slot) == 0);  // another size
+  CHECK(history.expect(size_at(42), 0, &slot) == 0);            // no longer following
+}
+
+// Far more requests than the ring holds, of few kinds: answers must stay of the same kind.
+void long_runs() {
+  PlacementHistory history;
+  test::Dice dice(9);
+  uint64_t slot = 0;
+  int known = 0;
+  for (int i = 0; i < 300000; ++i) {
+    Bytes size = kAlignment * (i % 1000 < 900 ? static_cast<Bytes>(i % 13 + 1) : dice(1, 50));
+    auto stream = static_cast<StreamId>(dice(0, 100) == 0);
+    Address kind = size * 4 + stream + 1;
+    Address expected = history.expect(size, stream, &slot);
+    CHECK(expected == 0 || expected == kind);
+    known += expected != 0;
+    history.placed(slot, kind);
+  }
+  CHECK(known > 30000);
+}
+
+}  // namespace
+
+int main() {
+  a_repeated_step_is_followed();
+  a_changed_step_is_let_go();
+  long_runs();
+  return 0;
+}

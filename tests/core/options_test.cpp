@@ -1,0 +1,83 @@
+// Options: what each takes and refuses, sizes with suffixes, the environment.
+#include "core/options.h"
+
+#include <cstdlib>
+
+#include "harness.h"
+
+using namespace glake;
+
+namespace {
+
+// The status that setting an option throws; GLAKE_OK if none. The text must name the option.
+int code_of(const std::string& key, const std::string& value) {
+  Options options;
+  try {
+    options.set(key, value);
+  } catch (const Error& e) {
+    CHECK_TEXT(std::string(e.what()).find(key) != std::string::npos, e.what());
+    return e.code();
+  }
+  return GLAKE_OK;
+}
+
+void limits() {
+  Options o;
+  o.set("LIMIT", "0.5");
+  CHECK(o.limit_fraction == 0.5 && o.limit_bytes == 0);
+  o.set("limit", "90%");
+  CHECK(o.limit_fraction > 0.899 && o.limit_fraction < 0.901);
+  o.set("limit", "70GiB");
+  CHECK(o.limit_bytes == 70 * kGiB);
+  o.set("limit", "2097152");
+  CHECK(o.limit_bytes == kGranule);
+  o.set("limit", "none");
+  CHECK(o.limit_bytes == 0 && o.limit_fraction == 1.0);
+  for (const char* bad : {"", " 1", "0", "-1", "nan", "inf", "0%", "101%", "1MiB", "5 GiB", "5GB",
+                          "70GiBs", "1e30", "ten"}) {
+    CHECK_TEXT(code_of("limit", bad) == GLAKE_INVALID_OPTION, bad);
+  }
+}
+
+void others() {
+  CHECK(code_of("policy", "compact") == GLAKE_OK && code_of("POLICY", "balanced") == GLAKE_OK);
+  CHECK(code_of("policy", "Compact") == GLAKE_INVALID_OPTION);
+  CHECK(code_of("peers", "all") == GLAKE_OK && code_of("peers", "1") == GLAKE_INVALID_OPTION);
+  for (const char* bad : {"", "0", "0.5", "1001", "8x", "-3"}) {
+    CHECK_TEXT(code_of("view_budget", bad) == GLAKE_INVALID_OPTION, bad);
+  }
+  CHECK(code_of("view_budget", "1.5") == GLAKE_OK);
+  CHECK(code_of("view_bugdet", "2") == GLAKE_UNKNOWN_OPTION);
+  CHECK(code_of("", "2") == GLAKE_UNKNOWN_OPTION);
+}
+
+void bytes() {
+  CHECK(parse_bytes("x", "1.5KiB") == 1536 && parse_bytes("x", "2TiB") == 2048 * kGiB);
+  CHECK(parse_bytes("x", "7") == 7 && parse_bytes("x", "7B") == 7);
+}
+
+// Names of the Python side and of the simulator are known; a misspelt one is an error.
+void environment() {
+  setenv("GLAKE_LIMIT", "64MiB", 1);
+  setenv("GLAKE_SIM_SEED", "3", 1);
+  setenv("GLAKE_STRICT", "1", 1);
+  CHECK(Options::from_environment().limit_bytes == 64 * kMiB);
+  setenv("GLAKE_LIMTI", "64MiB", 1);
+  bool refused = false;
+  try {
+    Options::from_environment();
+  } catch (const Error& e) {
+    refused = e.code() == GLAKE_UNKNOWN_OPTION;
+  }
+  CHECK(refused);
+}
+
+}  // namespace
+
+int main() {
+  limits();
+  others();
+  bytes();
+  environment();
+  return 0;
+}

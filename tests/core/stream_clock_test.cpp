@@ -1,0 +1,144 @@
+// StreamClock on the simulated driver: what is ordered before what, what is complete, and that it
+// makes no call while one stream is in use.
+#include "core/streams.h"
+
+#include "harness.h"
+
+using namespace glake;
+
+namespace {
+
+class Fixture {
+ public:
+  explicit Fixture(const char* complete_after) {
+    test::fresh_simulator({{"phantom", "1"}, {"complete_after", complete_after}});
+    driver = Driver::open("sim");
+    CHECK(driver->attach(0).ok());
+    context = std::make_unique<test::CurrentContext>();
+    clock = std::make_unique<StreamClock>(*driver, 0);
+    for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 5; ++i) {
+      ids[i] = clock->id_of(i == 0 ? 0 : reinterpret_cast<StreamHandle>(streams[i - 1]));
+    }
+  }
+  ~Fixture() {
+    clock->close();
+    CHECK(test::number_in(test::ledger(), "events") == 0);
+    context.reset();
+    CHECK(driver->detach(0).ok());
+  }
+
+  std::unique_ptr<Driver> driver;
+  std::unique_ptr<test::CurrentContext> context;
+  std::unique_ptr<StreamClock> clock;
+  CUstream streams[4] = {};
+  StreamId ids[5] = {};
+};
+
+void ids_are_dense() {
+  Fixture f("-1");
+  for (StreamId i = 0; i < 5; ++i) CHECK(f.ids[i] == i);
+  CHECK(f.clock->id_of(0) == 0 && f.clock->count() == 5);
+  CHECK(f.clock->handle_of(2) == reinterpret_cast<StreamHandle>(f.streams[1]));
+}
+
+void waits_order_work() {
+  Fixture f("-1");
+  StreamClock& clock = *f.clock;
+  Ticket t = clock.stamp(1);
+  CHECK(clock.ordered(1, t) && !clock.ordered(2, t) && !clock.complete(Tickets(t)));
+  CHECK(clock.wait(2, Tickets(t)) && clock.waits() == 1 && clock.marks() == 1);
+  CHECK(clock.ordered(2, t) && !clock.ordered(3, t));
+  CHECK(clock.wait(2, Tickets(t)) && clock.waits() == 1);  // known: no second wait
+  Ticket later = clock.stamp(1);
+  CHECK(later.epoch > t.epoch && !clock.ordered(2, later));
+  CHECK(clock.wait(3, Tickets(t)) && clock.marks() == 1);  // the recorded mark serves
+  CHECK(!clock.ordered(3, later));
+  clock.poll();
+  CHECK(!clock.complete(Tickets(t)));  // the device never completes by itself here
+  CHECK(clock.wait_host(Tickets(later)) && clock.complete(Tickets(t)) && clock.ordered(3, later));
+}
+
+void several_streams_in_one_set() {
+  Fixture f("-1");
+  StreamClock& clock = *f.clock;
+  Tickets all;
+  for (StreamId i = 0; i < 4; ++i) CHECK(all.add(clock.stamp(i)));
+  CHECK(!all.add(clock.stamp(4)) && all.add(clock.stamp(2)));
+  CHECK(clock.wait(0, all) && clock.waits() == 3 && clock.ordered(0, all));
+  CHECK(clock.wait_host(all) && clock.complete(all));
+}
+
+void completion_is_noticed() {
+  Fixture f("0");
+  Ticket t = f.clock->stamp(1);
+  f.clock->stamp(2);
+  f.clock->turn(3);  // marks what the other streams freed
+  CHECK(f.clock->marks() == 2 && !f.clock->ordered(2, t));
+  f.clock->poll();
+  CHECK(f.clock->ordered(2, t) && f.clock->complete(Tickets(t)) && f.clock->waits() == 0);
+}
+
+void synchronisation_completes_what_was_before() {
+  Fixture f("-1");
+  Ticket before = f.clock->stamp(1);
+  f.clock->begin_sync();
+  Ticket during = f.clock->stamp(1);
+  CHECK(f.driver->synchronize(0).ok());
+  f.clock->end_sync();
+  CHECK(f.clock->complete(Tickets(before)) && !f.clock->complete(Tickets(during)));
+}
+
+// Thousands of marks that never complete: bounded, and still able to order the oldest work.
+void marks_stay_bounded() {
+  Fixture f("-1");
+  Ticket first = f.clock->stamp(1);
+  for (int i = 0; i < 2000; ++i) {
+    f.clock->stamp(1);
+    f.clock->stamp(2);
+    f.clock->turn(i % 2 == 0 ? 3 : 4);
+  }
+  CHECK(test::number_in(test::ledger(), "events") <= 2 * 64 + 2);
+  CHECK(f.clock->wait(2, Tickets(first)) && f.clock->ordered(2, first));
+  CHECK(f.clock->wait_host(Tickets(first)) && f.clock->complete(Tickets(first)));
+}
+
+void one_stream_makes_no_call() {
+  test::fresh_simulator({{"phantom", "1"}});
+  auto driver = Driver::open("sim");
+  StreamClock clock(*driver, 0);
+  simcuda_reset_calls();
+  for (int i = 0; i < 500; ++i) {
+    clock.stamp(clock.id_of(0));
+    clock.turn(0);
+  }
+  CHECK(simcuda_calls("*") == 0);
+}
+
+void refusals_are_answered() {
+  Fixture f("-1");
+  Ticket t = f.clock->stamp(1);
+  for (const char* symbol : {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent",
+                             "cuStreamIsCapturing"}) {
+    CHECK(simcuda_fail(symbol, 1, CUDA_ERROR_UNKNOWN, -1) == 0);
+    CHECK(!f.clock->wait(2, Tickets(t)) && !f.clock->ordered(2, t));
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  }
+  CHECK(simcuda_fail("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN, 1) == 0);
+  CHECK(!f.clock->wait_host(Tickets(t)) && !f.clock->complete(Tickets(t)));
+  CHECK(f.clock->wait(2, Tickets(t)) && f.clock->ordered(2, t));
+}
+
+}  // namespace
+
+int main() {
+  ids_are_dense();
+  waits_order_work();
+  several_streams_in_one_set();
+  completion_is_noticed();
+  synchronisation_completes_what_was_before();
+  marks_stay_bounded();
+  one_stream_makes_no_call();
+  refusals_are_answered();
+  return 0;
+}
