@@ -16,11 +16,11 @@ from rich.table import Table
 from glake.trace.replay import ReplayResult, load_trace, replay
 
 POLICIES = {
-    "native": "PyTorch's caching allocator (model)",
-    "expandable": "PyTorch, expandable segments (model)",
-    "glake": "glake",
+    "native": "PyTorch's allocator (model)",
+    "expandable": "PyTorch's, expandable segments (model)",
+    "glake": "glake's own core",
 }
-HEADROOM = 1.05
+HEADROOM = 1.05  # the 5 % at which glake's benchmarks compare policies
 GRANULE = 2 << 20
 COMPLETE_AFTER = 512  # events until work enqueued is complete: `glake replay`'s default
 
@@ -66,9 +66,15 @@ def print_table(outcomes: list[Outcome], console: Console) -> None:
     table = Table(
         title=f"The recorded job, replayed: peak live {size_text(live)}", title_justify="left"
     )
-    table.add_column("policy")
-    for heading in ("capacity", "fits?", "peak\nphysical", "utili-\nsation", "needs at least",
-                    "driver calls\n/ step"):  # fmt: skip
+    table.add_column("policy", no_wrap=True)
+    for heading in (
+        "capacity",
+        "fits?",
+        "peak\nphysical",
+        "utili-\nsation",
+        "needs at least",
+        "driver calls\n/ step",
+    ):
         table.add_column(heading, justify="right")
     for each in outcomes:
         table.add_row(*_row(each.result))
@@ -76,20 +82,19 @@ def print_table(outcomes: list[Outcome], console: Console) -> None:
     for each in outcomes:
         if (oom := each.result.oom) is not None:
             step = "in set-up" if oom.step is None else f"in step {oom.step}"
-            console.print(f"[red]{each.result.policy}[/] ran out {step}: its row and line end there.")
+            console.print(f"[red]{each.result.policy}[/] ran out {step}: its figures end there.")
 
 
 def _row(found: ReplayResult) -> list[str]:
     needs, calls = found.min_capacity_bytes, found.driver_calls_per_step
+    live = found.trace_peak_live_bytes
     return [
         f"[bold]{found.policy}[/]\n[dim]{POLICIES[found.policy]}[/]",
         "unlimited" if found.capacity_bytes is None else size_text(found.capacity_bytes),
         "[green]yes[/]" if found.oom is None else "[red]no[/]",
         size_text(found.peak_physical_bytes),
         "-" if found.utilisation is None else f"{found.utilisation:.1%}",
-        "-"
-        if needs is None
-        else f"{size_text(needs)}\n[dim]{needs / found.trace_peak_live_bytes:.3f} x live[/]",
+        "-" if needs is None else f"{size_text(needs)}\n[dim]{needs / live:.3f} x live[/]",
         "-" if calls is None else f"{calls:,.1f}",
     ]
 

@@ -45,15 +45,18 @@ class Setup:
 
         Raises click.ClickException if training fails; its own words are on stderr by then.
         """
-        result = self.out / f"{title}.json"
+        result = self.out / "runs" / f"{title}.json"
+        result.parent.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)
         command = [sys.executable, str(TRAIN), "--steps", str(self.steps), "--seed", str(self.seed)]
-        command += ["--size", self.size, "--title", f"{title:9}", "--out", str(result), *flags]
+        command += ["--size", self.size, "--title", f"{title:>9}", "--out", str(result), *flags]
         done = subprocess.run(command, env=self._environment(glake, limit), check=False)
         if done.returncode != 0:
             at = "" if limit is None else f" at a capacity of {size_text(limit)}"
             raise click.ClickException(f"{title}: training failed{at}, for the reason above")
         found: dict[str, Any] = json.loads(result.read_text())
+        if (found["allocator"] != "torch") != glake:
+            raise click.ClickException(f"{title}: {found['allocator']} served torch's memory")
         return found
 
     def _environment(self, glake: bool, limit: int | None) -> dict[str, str]:
@@ -118,18 +121,21 @@ def main(steps: int, seed: int, out: Path, capacity: int | None, size: str) -> N
         console.width = 110
     line, gpu = device_line()
     console.print(line, highlight=False)
+    if gpu:
+        console.print("glake serves it through its basic plug-in, not seen on hardware before.")
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     setup = Setup(steps, seed, size, out, gpu)
     trace = out / "job.trace"
     if capacity is None:
-        rehearsed = out / "rehearsal.trace"
+        rehearsed = out / "runs" / "rehearsal.trace"
+        rehearsed.parent.mkdir(exist_ok=True)
         setup.run("rehearsal", "--rehearse", "--trace", str(rehearsed), glake=True)
         live = load_trace(rehearsed).peak_live_bytes
         capacity = capacity_for(live)
         console.print(
-            f"Capacity: {size_text(capacity)} each, {HEADROOM} x the {size_text(live)} live at most "
-            "in a rehearsal of the longest batch."
+            f"Capacity: {size_text(capacity)} each, {HEADROOM} x the {size_text(live)} live at the "
+            "peak of a rehearsal of the longest batch."
         )
     stock = setup.run("stock")
     glake = setup.run("glake", "--trace", str(trace), glake=True, limit=capacity)

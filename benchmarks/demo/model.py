@@ -78,6 +78,4 @@ def _initialise(module: nn.Module) -> None:
 
 def next_token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy in nats over the targets that are not PADDING; a scalar."""
-    return functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING
-    )
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING)

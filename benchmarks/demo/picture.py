@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ COLOURS = {"native": "#c44e2b", "expandable": "#8a63b8", "glake": "#1b7f5c"}
 LIVE = "#c9d3dc"
 
 
+@dataclass(frozen=True)
+class _Scale:
+    """The axis's unit in bytes, and its name."""
+
+    unit: int
+    name: str
+
+    def text(self, size: int) -> str:
+        return f"{size / self.unit:,.1f} {self.name}"
+
+
 def step_events(trace_path: Path) -> list[int]:
     """The index among the trace's events (comments left out) of each step's first."""
     with open(trace_path, "rb") as raw:
@@ -33,70 +45,73 @@ def step_events(trace_path: Path) -> list[int]:
 def draw(outcomes: list[Outcome], trace_path: Path, path: Path, subtitle: str) -> None:
     """Writes the picture (PNG). Raises OSError if it cannot."""
     starts = step_events(trace_path)
-    top = max(
-        max(each.result.peak_physical_bytes, each.result.trace_peak_live_bytes,
-            each.result.capacity_bytes or 0,
-            each.unlimited.peak_physical_bytes if each.unlimited else 0)
-        for each in outcomes
-    )  # fmt: skip
-    unit, name = (2**30, "GiB") if top >= 4 * 2**30 else (2**20, "MiB")
-    figure = Figure(figsize=(11, 2.9 * len(outcomes) + 1.1), layout="constrained")
+    runs = [run for each in outcomes for run in (each.result, each.unlimited) if run is not None]
+    top = max(max(run.peak_physical_bytes, run.capacity_bytes or 0) for run in runs)
+    scale = _Scale(*((2**30, "GiB") if top >= 4 * 2**30 else (2**20, "MiB")))
+    whole = max(runs, key=lambda run: run.events)
+    figure = Figure(figsize=(10, 2.5 * len(outcomes) + 1.4))
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(outcomes), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    whole = max((each.unlimited or each.result for each in outcomes), key=lambda run: run.events)
     for axes, each in zip(panels, outcomes, strict=True):
-        _panel(axes, each, whole, starts, unit, name)
-        axes.set_ylim(0, 1.2 * top / unit)
-    panels[-1].set_xlabel("training step")
-    figure.suptitle(
-        "GPT training: memory the job holds, and memory taken from the device for it\n",
-        x=0.01, ha="left", fontsize=14, fontweight="bold",
-    )  # fmt: skip
-    figure.text(0.011, 0.957, subtitle, fontsize=10, color="0.35", va="center")
+        _panel(axes, each, whole, starts, scale)
+        axes.set_ylim(0, 1.12 * top / scale.unit)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+    panels[-1].set_xlabel("training step (within a step, events are evenly spaced)")
+    title = "Memory the job's tensors hold, and memory taken from the device for them"
+    figure.text(0.012, 0.985, title, fontsize=14, fontweight="bold", va="top")
+    figure.text(0.012, 0.952, subtitle, fontsize=10, color="0.35", va="top")
+    figure.tight_layout(rect=(0, 0, 1, 0.935))
     figure.savefig(path, dpi=130)
 
 
 def _panel(
-    axes: Axes, outcome: Outcome, whole: ReplayResult, starts: list[int], unit: int, name: str
+    axes: Axes, outcome: Outcome, whole: ReplayResult, starts: list[int], scale: _Scale
 ) -> None:
     found, colour = outcome.result, COLOURS[outcome.result.policy]
 
-    def curve(run: ReplayResult, values: list[int]) -> tuple[Any, Any]:
-        return _steps(run.timeline.event, starts, whole.events), np.array(values) / unit
+    def places(events: list[int]) -> Any:
+        return _steps(events, starts, whole.events)
 
-    at, live = curve(whole, whole.timeline.live)
-    axes.fill_between(at, live, color=LIVE, linewidth=0, label="live: the job's tensors")
+    def sizes(values: list[int]) -> Any:
+        return np.array(values) / scale.unit
+
+    live, taken = whole.timeline, found.timeline
+    axes.fill_between(places(live.event), sizes(live.live), color=LIVE, linewidth=0, label="live")
     if outcome.unlimited is not None:
-        at, physical = curve(outcome.unlimited, outcome.unlimited.timeline.physical)
-        label = "what it would have taken"
-        axes.plot(at, physical, color=colour, linewidth=1, linestyle=":", label=label)
-    at, physical = curve(found, found.timeline.physical)
-    axes.plot(at, physical, color=colour, linewidth=2, label="physical: taken from the device")
-    verdict = f"fits; peak {found.peak_physical_bytes / unit:,.1f} {name}"
-    if found.oom is not None:
-        when = "set-up" if found.oom.step is None else f"step {found.oom.step}"
-        verdict = f"out of memory in {when}"
-        (x,) = _steps([found.oom.event], starts, whole.events)
-        y = physical[-1] if len(physical) else 0.0
-        axes.plot([x], [y], marker="X", markersize=13, color="#d00000", markeredgecolor="white",
-                  linestyle="none", zorder=6, label="out of memory")  # fmt: skip
+        free = outcome.unlimited.timeline
+        axes.plot(places(free.event), sizes(free.physical), color=colour, linewidth=1.2,
+                  linestyle=":", label="physical,\nif unlimited")  # fmt: skip
+    axes.plot(
+        places(taken.event), sizes(taken.physical), color=colour, linewidth=2, label="physical"
+    )
     if found.capacity_bytes is not None:
-        limit = found.capacity_bytes / unit
-        label = f"capacity: {limit:,.1f} {name}"
-        axes.axhline(limit, color="0.15", linewidth=1, linestyle="--", label=label)
-    if found.min_capacity_bytes is not None:
-        times = found.min_capacity_bytes / found.trace_peak_live_bytes
-        needs = f"{found.min_capacity_bytes / unit:,.1f} {name}"
-        verdict += f"; needs at least {needs} ({times:.3f} x peak live)"
-    axes.set_title(f"{POLICIES[found.policy]}: {verdict}", loc="left", fontsize=11, color=colour)
-    axes.set_ylabel(name)
+        axes.axhline(found.capacity_bytes / scale.unit, color="0.15", linewidth=1, linestyle="--",
+                     label=f"capacity\n{scale.text(found.capacity_bytes)}")  # fmt: skip
+    if found.oom is not None:
+        last = taken.physical[-1] if taken.physical else 0
+        axes.plot(places([found.oom.event]), sizes([last]), marker="X", markersize=13,
+                  color="#d00000", markeredgecolor="white", linestyle="none", zorder=6,
+                  label="out of memory")  # fmt: skip
+    axes.set_title(_verdict(found, scale), loc="left", fontsize=10.5, color=colour)
+    axes.set_ylabel(scale.name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.005)
     axes.grid(axis="y", color="0.92", zorder=0)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+
+
+def _verdict(found: ReplayResult, scale: _Scale) -> str:
+    """A panel's title: does the policy fit, and what it needs."""
+    verdict = "fits"
+    if found.oom is not None:
+        at = "set-up" if found.oom.step is None else f"step {found.oom.step}"
+        verdict = f"runs out of memory in {at}"
+    if found.min_capacity_bytes is not None:
+        times = found.min_capacity_bytes / found.trace_peak_live_bytes
+        verdict += f"; needs {scale.text(found.min_capacity_bytes)}, {times:.3f} x peak live"
+    return f"{found.policy}, {POLICIES[found.policy]}: {verdict}"
 
 
 def _steps(events: list[int], starts: list[int], count: int) -> Any:

@@ -75,7 +75,7 @@ def train(rank: int, order: Order) -> None:
     )
     device = _device(rank)
     torch.manual_seed(order.seed)
-    memory = _Memory(order.trace if rank == 0 else None)
+    memory = _Memory(device.index or 0, order.trace if rank == 0 else None)
     model = DistributedDataParallel(GPT(order.job.shape).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=order.job.learning_rate)
     torch.manual_seed(order.seed + 1 + rank)  # dropout differs from rank to rank
@@ -114,8 +114,9 @@ def train(rank: int, order: Order) -> None:
 class _Memory:
     """glake's side of one rank: recording, step marks and figures; idle under stock torch."""
 
-    def __init__(self, trace: str | None) -> None:
+    def __init__(self, device: int, trace: str | None) -> None:
         self.mode: str | None = None
+        self.device = device
         self.trace = trace
         self.covered: float | None = None
         if os.environ.get("GLAKE_ALLOCATOR", "0") == "0":
@@ -129,7 +130,7 @@ class _Memory:
 
     def step(self) -> None:
         if self.mode:
-            self.glake.step()
+            self.glake.step(self.device)
 
     def sample(self) -> None:
         """Takes the covered share, where most is live."""
@@ -141,7 +142,7 @@ class _Memory:
             return {"allocator": "torch"}
         if self.trace is not None:
             self.glake.record(None)
-        found = self.glake.stats()
+        found = self.glake.stats(self.device)
         return {
             "allocator": self.mode,
             "covered_share": self.covered,

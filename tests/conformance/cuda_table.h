@@ -15,36 +15,28 @@
 #undef cuEventElapsedTime
 extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end);
 
-#define CONFORMANCE_SYMBOLS(X)                                                                     \
-  X(cuInit)                                                                                        \
-  X(cuDriverGetVersion)                                                                            \
-  X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) X(cuDeviceGetAttribute) X(             \
-      cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)              \
-      X(cuDevicePrimaryCtxGetState) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxPushCurrent) X(   \
-          cuCtxPopCurrent) X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuCtxEnablePeerAccess)          \
-          X(cuCtxDisablePeerAccess) X(cuMemGetInfo) X(cuMemGetAllocationGranularity) X(            \
-              cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap)  \
-              X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) X(cuMemRetainAllocationHandle)     \
-                  X(cuMemGetAllocationPropertiesFromHandle) X(cuMemExportToShareableHandle)        \
-                      X(cuMemImportFromShareableHandle) X(cuMemAlloc) X(cuMemFree) X(              \
-                          cuMemGetAddressRange) X(cuMemHostAlloc) X(cuMemFreeHost)                 \
-                          X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) \
-                              X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X( \
-                                  cuPointerGetAttribute) X(cuMemcpyAsync) X(cuMemcpyPeerAsync)     \
-                                  X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync)             \
-                                      X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD8Async) \
-                                          X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamDestroy) \
-                                              X(cuStreamQuery) X(cuStreamSynchronize) X(           \
-                                                  cuStreamWaitEvent) X(cuStreamBeginCapture)       \
-                                                  X(cuStreamEndCapture) X(cuStreamIsCapturing) X(  \
-                                                      cuThreadExchangeStreamCaptureMode)           \
-                                                      X(cuGraphDestroy) X(cuStreamWriteValue32) X( \
-                                                          cuStreamWaitValue32) X(cuLaunchHostFunc) \
-                                                          X(cuEventCreate) X(cuEventDestroy)       \
-                                                              X(cuEventRecord) X(cuEventQuery)     \
-                                                                  X(cuEventSynchronize)            \
-                                                                      X(cuEventElapsedTime)        \
-                                                                          X(cuGetProcAddress)
+// clang-format off
+#define CONFORMANCE_SYMBOLS(X)                                                                    \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount)       \
+  X(cuDeviceGetAttribute) X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain)                    \
+  X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxGetState) X(cuCtxSetCurrent)                   \
+  X(cuCtxGetCurrent) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetDevice)                     \
+  X(cuCtxSynchronize) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess) X(cuMemGetInfo)          \
+  X(cuMemGetAllocationGranularity) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate)      \
+  X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess)                   \
+  X(cuMemRetainAllocationHandle) X(cuMemGetAllocationPropertiesFromHandle)                        \
+  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemAlloc) X(cuMemFree)    \
+  X(cuMemGetAddressRange) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister)                 \
+  X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle)  \
+  X(cuIpcCloseMemHandle) X(cuPointerGetAttribute) X(cuMemcpyAsync) X(cuMemcpyPeerAsync)           \
+  X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync)  \
+  X(cuMemsetD8Async) X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamQuery)    \
+  X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuStreamBeginCapture) X(cuStreamEndCapture)       \
+  X(cuStreamIsCapturing) X(cuThreadExchangeStreamCaptureMode) X(cuGraphDestroy)                   \
+  X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuLaunchHostFunc) X(cuEventCreate)             \
+  X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime)  \
+  X(cuGetProcAddress)
+// clang-format on
 
 // Members carry the exported (versioned) name: cu.cuMemAlloc is spelled cu.cuMemAlloc_v2 by the
 // preprocessor, here and where it is called.

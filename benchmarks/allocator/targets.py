@@ -1,0 +1,105 @@
+"""What glake promises on a trace, beside PyTorch's policies, in one run and as one table a trace.
+
+    python benchmarks/allocator/targets.py [TRACE ...]
+
+Without traces: the project's own in tests/traces. Every figure comes from `glake replay`'s engine:
+the real core on the simulated driver in phantom mode, PyTorch's policies as our models of them
+(docs/trace-format.md), driver time by the simulator's cost table, which no hardware has confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from glake.trace.replay import NEVER, ReplayResult, load_trace, replay
+
+OWN_TRACES = Path(__file__).resolve().parents[2] / "tests" / "traces"
+DELAYS = {"0": 0, "512": 512, "never": NEVER}
+TIGHT, ROOMY = 1.01, 1.05
+FIRST_STEADY_STEP = 3  # the 4th
+
+
+def _fits(result: ReplayResult) -> str:
+    return "fits" if result.oom is None else f"out of memory at event {result.oom.event}"
+
+
+def _worst(result: ReplayResult, what: str) -> float:
+    steady = result.steps[FIRST_STEADY_STEP:]
+    return max((getattr(step, what) for step in steady), default=0)
+
+
+def _ratio(over: float | None, under: float | None) -> str:
+    if over is None or under is None:
+        return "-"
+    if over == 0:
+        return "none at all"
+    return f"1/{under / over:.1f}"
+
+
+def measure(path: Path, progress: Progress) -> tuple[Table, dict[str, object]]:
+    """Replays one trace every way the targets ask for; the table and the same as plain data."""
+    trace = load_trace(path)
+    task = progress.add_task(path.name, total=len(DELAYS) * 3 + 4)
+
+    def run(policy: str, times: float | None, delay: int) -> ReplayResult:
+        capacity = None if times is None else int(live * times)
+        result = replay(trace, policy, capacity=capacity, complete_after=delay)
+        progress.advance(task)
+        return result
+
+    live = replay(trace, "native").trace_peak_live_bytes
+    table = Table(title=f"{path.name}: peak live {live / 2**30:.2f} GiB", title_justify="left")
+    for heading in ("what", "policy", "work completes", "figure"):
+        table.add_column(heading)
+    data: dict[str, object] = {"trace": path.name, "peak_live_bytes": live}
+
+    def row(key: str, what: str, policy: str, delay: str, figure: str, value: object) -> None:
+        table.add_row(what, policy, delay, figure)
+        data[f"{key}/{policy}/{delay}"] = value
+
+    for name, delay in DELAYS.items():
+        tight = run("glake", TIGHT, delay)
+        row("tight", f"capacity {TIGHT}x live", "glake", name, _fits(tight), tight.oom is None)
+        compact = run("compact", None, delay)
+        held = compact.peak_physical_bytes / live
+        row("held", "held, unlimited memory", "compact", name, f"{held:.4f}x live", held)
+    native = run("native", ROOMY, 0)
+    row("roomy", f"capacity {ROOMY}x live", "native", "0", _fits(native), native.oom is None)
+    peer = run("expandable", ROOMY, 512)
+    peer_us = peer.driver_us_per_step
+    row("us", "driver time a step", "expandable", "512", f"{(peer_us or 0) / 1e3:.2f} ms", peer_us)
+    for name, delay in DELAYS.items():
+        roomy = run("glake", ROOMY, delay)
+        us = roomy.driver_us_per_step
+        text = f"{(us or 0) / 1e3:.2f} ms, {_ratio(us, peer_us)} of expandable's"
+        row("us", f"driver time a step at {ROOMY}x", "glake", name, text, us)
+        calls = _worst(roomy, "driver_calls")
+        row("calls", "driver calls, worst step from the 4th", "glake", name, f"{calls:,.0f}", calls)
+        waits = roomy.stream_waits_per_step
+        row("waits", "stream waits a step", "glake", name, f"{waits or 0:.1f}", waits)
+    return table, data
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("traces", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def main(traces: tuple[Path, ...], as_json: bool) -> None:
+    """Replays TRACES as the promises in the README ask and prints what came out."""
+    paths = traces or tuple(sorted(OWN_TRACES.glob("*.trace.gz")))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        measured = [measure(path, progress) for path in paths]
+    if as_json:
+        click.echo(json.dumps([data for _, data in measured], indent=1))
+        return
+    for table, _ in measured:
+        Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
