@@ -2,6 +2,7 @@
 // and fills, frees while work is pending, stitching and reuse across streams. Every 512 bytes of a
 // block are known, and are read back at the end of its life. The simulator runs work as late as
 // is legal, so unsafe reuse shows as foreign bytes. A negative control must show them.
+#include <algorithm>
 #include <memory>
 
 #include "harness.h"

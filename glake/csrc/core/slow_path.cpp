@@ -1,8 +1,15 @@
 // What a request tries when nothing mapped fits: grow, stitch, or both; see DESIGN's order of
 // preference in docs/design.md. Runs under slow_; hot_ is let go around every mapping call.
+#include <algorithm>
+
 #include "core/device_allocator.h"
 
 namespace glake {
+namespace {
+
+constexpr uint64_t kGrowAhead = 8;  // growth adds one in so many of the granules already held
+
+}  // namespace
 
 Granules DeviceAllocator::room() const {
   Granules held = granules_.physical();
@@ -110,8 +117,17 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
     fewest = need;
   }
   if (best == nullptr || fewest.count == 0) return {};
-  Segment* claimed = large_->claim(best, best->begin, fewest.bytes());
-  if (!back(*large_, claimed, hot)) return {};
+  // A share of what is held on top: growth that comes later comes in a step that was warm already.
+  Granules ahead{0};
+  if (options_.policy == PolicyKind::kBalanced && !driver_full_) {
+    ahead.count = std::min({granules_.physical().count / kGrowAhead, (room() - fewest).count,
+                            best->size / kGranule - fewest.count});
+  }
+  Segment* claimed = large_->claim(best, best->begin, (fewest + ahead).bytes());
+  if (!back(*large_, claimed, hot)) {
+    // Full now: the second try asks for no more than it needs.
+    return ahead.count != 0 ? grow(r, hot) : Found{};
+  }
   large_->give(claimed, Tickets{});
   return fit(*large_, r, Wait::kAllowed);
 }
