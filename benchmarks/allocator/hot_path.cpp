@@ -74,7 +74,8 @@ class Workload {
   Workload(const Mix& mix, unsigned seed, void* stream) : random_(seed), stream_(stream) {
     std::uniform_real_distribution<double> exponent(std::log2(static_cast<double>(mix.least)),
                                                     std::log2(static_cast<double>(mix.most)));
-    for (int i = 0; i < 32; ++i) sizes_.push_back(static_cast<size_t>(std::exp2(exponent(random_))));
+    for (int i = 0; i < 32; ++i)
+      sizes_.push_back(static_cast<size_t>(std::exp2(exponent(random_))));
     for (int i = 0; i < mix.live; ++i) live_.push_back(allocate(pick(), stream_));
   }
   ~Workload() {

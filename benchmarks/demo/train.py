@@ -9,6 +9,7 @@ plug-in; that path has not been seen on hardware yet.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -22,9 +23,9 @@ import click
 import corpus
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from model import GPT, PADDING, Shape, next_token_loss
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -73,6 +74,17 @@ def train(rank: int, order: Order) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{order.meeting}", rank=rank, world_size=RANKS
     )
+    result = _train(rank, order)
+    if rank == 0:
+        Path(order.out).write_text(json.dumps(result, indent=1) + "\n")
+    # A group's thread that still drops a tensor while Python exits aborts the process (PyTorch), and
+    # the group ends its threads only once no model holds it.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _train(rank: int, order: Order) -> dict[str, Any]:
     device = _device(rank)
     torch.manual_seed(order.seed)
     memory = _Memory(device.index or 0, order.trace if rank == 0 else None)
@@ -98,17 +110,14 @@ def train(rank: int, order: Order) -> None:
         dist.all_reduce(mean)
         losses.append(mean.item() / RANKS)
         bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens=tokens.shape[1], refresh=False)
-    if rank == 0:
-        result = {
-            "device": str(device),
-            "losses": losses,
-            "weights_sha256": _digest(model),
-            "parameters": sum(each.numel() for each in model.parameters()),
-            "tokens_per_sequence": [corpus.length(batch) for batch in order.steps],
-            **memory.report(),
-        }
-        Path(order.out).write_text(json.dumps(result, indent=1) + "\n")
-    dist.destroy_process_group()
+    return {
+        "device": str(device),
+        "losses": losses,
+        "weights_sha256": _digest(model),
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "tokens_per_sequence": [corpus.length(batch) for batch in order.steps],
+        **memory.report(),
+    }
 
 
 class _Memory:
@@ -204,7 +213,7 @@ def main(
             out=out,
             trace=trace,
         )
-        multiprocessing.spawn(train, args=(order,), nprocs=RANKS)
+        spawn(train, args=(order,), nprocs=RANKS)
 
 
 if __name__ == "__main__":

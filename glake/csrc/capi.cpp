@@ -109,9 +109,8 @@ int glake_empty_cache(int device) {
 
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] {
-    length = copy_out(Process::instance().device(device).stats_json(), json, capacity);
-  });
+  guarded(
+      [&] { length = copy_out(Process::instance().device(device).stats_json(), json, capacity); });
   return length;
 }
 

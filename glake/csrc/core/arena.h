@@ -21,8 +21,9 @@ struct Segment {
   Segment* prev = nullptr;  // address order
   Segment* next = nullptr;
   SegmentState state = SegmentState::kAbsent;
-  StreamId stream = 0;            // busy: whose work uses it
-  Segment* piece_next = nullptr;  // busy: the next of the same block (on a view, a block has several)
+  StreamId stream = 0;  // busy: whose work uses it
+  Segment* piece_next =
+      nullptr;  // busy: the next of the same block (on a view, a block has several)
 
   // Free, at an extent's two ends: the other end. At its head: its size and place in the index.
   Segment* mate = nullptr;
@@ -85,7 +86,8 @@ class Arena {
   // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
   Bytes free_prefix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].prefix; }
   Bytes free_suffix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].suffix; }
-  // The free segment that covers `a`, which begins a free granule or a free prefix or suffix of one.
+  // The free segment that covers `a`, which begins a free granule or a free prefix or suffix of
+  // one.
   Segment* free_segment_at(Address a) const;
   // The extent that holds granule g's free start or end; g must have one.
   Segment* extent_at_prefix(uint64_t g) const;

@@ -21,7 +21,7 @@ enum class BlockState : uint8_t {
   kCached,  // freed, kept whole by a thread's cache for the same size and stream
 };
 
-struct Block {
+struct alignas(64) Block {
   std::atomic<BlockState> state{BlockState::kIdle};
   Address ptr = 0;
   Bytes size = 0;       // rounded up to 512
@@ -29,14 +29,15 @@ struct Block {
   StreamHandle stream = 0;
   StreamId stream_id = 0;
   DeviceAllocator* device = nullptr;
-  Segment* pieces = nullptr;        // what it occupies, in view order
-  View* view = nullptr;             // the view it is reached through; null: at home in an arena
-  std::vector<StreamId> recorded;   // other streams that use it; empty for almost all
-  Block* slot_next = nullptr;       // other blocks that start in the same pointer-map slot
+  Segment* pieces = nullptr;       // what it occupies, in view order
+  View* view = nullptr;            // the view it is reached through; null: at home in an arena
+  std::vector<StreamId> recorded;  // other streams that use it; empty for almost all
+  Block* slot_next = nullptr;      // other blocks that start in the same pointer-map slot
   bool small() const { return size <= kSmallLimit; }
 };
 
-// Records are reused, never returned to the system, so a stale pointer's lookup reads no freed memory.
+// Records are reused, never returned to the system, so a stale pointer's lookup reads no freed
+// memory.
 class BlockPool {
  public:
   Block* make() {

@@ -43,9 +43,10 @@ void DeviceAllocator::start() {
                                          " bytes; glake needs a divisor of 2 MiB");
   }
   check(driver_.total_memory(device_, &total_memory_), "memory size");
-  Bytes limit = options_.limit_bytes != 0 ? options_.limit_bytes
-                                          : static_cast<Bytes>(options_.limit_fraction *
-                                                               static_cast<double>(total_memory_));
+  Bytes limit =
+      options_.limit_bytes != 0
+          ? options_.limit_bytes
+          : static_cast<Bytes>(options_.limit_fraction * static_cast<double>(total_memory_));
   limit_ = Granules::floor(std::min(limit, total_memory_));
   reserve_arenas();
   if (options_.peers) grant_peers();
@@ -57,8 +58,7 @@ void DeviceAllocator::reserve_arenas() {
     small_range_ = std::make_unique<Reservation>(driver_, this, total_memory_, kAlignment);
   }
   if (large_range_ == nullptr) {
-    large_range_ =
-        std::make_unique<Reservation>(driver_, this, total_memory_ * kArenaFactor, kMiB);
+    large_range_ = std::make_unique<Reservation>(driver_, this, total_memory_ * kArenaFactor, kMiB);
   }
   if (view_space_ == nullptr) {
     view_space_ = std::make_unique<ViewSpace>(driver_, this, total_memory_ * kArenaFactor);

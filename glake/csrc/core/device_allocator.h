@@ -32,8 +32,8 @@ class DeviceAllocator {
   DeviceAllocator(const DeviceAllocator&) = delete;
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
 
-  // Attaches the device and reserves its arenas, once. Throws Error; what was done stays for the next
-  // try, or for close().
+  // Attaches the device and reserves its arenas, once. Throws Error; what was done stays for the
+  // next try, or for close().
   void start();
 
   int device() const { return device_; }
@@ -111,9 +111,7 @@ class DeviceAllocator {
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   Granules room() const;
-  Granules whole_free() const {
-    return {large_->whole_free_count() + small_->whole_free_count()};
-  }
+  Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
   // stitch.cpp: building and extending views. Under slow_.
   class Hold;
@@ -167,16 +165,16 @@ class DeviceAllocator {
   PlacementHistory history_;
   Stats stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
-  std::vector<Block*> limbo_;   // freed, recorded on more streams than a ticket holds
-  std::vector<Block*> drained_; // scratch of drain_caches
-  uint64_t tick_ = 0;           // requests that reached the device, thread caches' hits apart
-  uint64_t window_begin_ = 0;   // of the repetition in which stream waits are counted
+  std::vector<Block*> limbo_;    // freed, recorded on more streams than a ticket holds
+  std::vector<Block*> drained_;  // scratch of drain_caches
+  uint64_t tick_ = 0;            // requests that reached the device, thread caches' hits apart
+  uint64_t window_begin_ = 0;    // of the repetition in which stream waits are counted
   uint64_t window_waits_ = 0;
-  uint64_t live_ = 0;           // blocks in callers' hands or thread caches
+  uint64_t live_ = 0;  // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
   bool attached_ = false;
-  bool started_ = false;        // false too once close() has begun to give the address ranges back
-  bool driver_full_ = false;    // the driver refused a granule; growth is tried only as a last resort
+  bool started_ = false;      // false too once close() has begun to give the address ranges back
+  bool driver_full_ = false;  // the driver refused a granule; growth is tried only as a last resort
 };
 
 }  // namespace glake

@@ -36,8 +36,8 @@ class GranulePool {
   }
   bool marked(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].mark == mark_; }
 
-  // A granule of which a view's block holds only the start or the end is used through two addresses.
-  // Until a stress test on hardware says otherwise, both users must be of one stream.
+  // A granule of which a view's block holds only the start or the end is used through two
+  // addresses. Until a stress test on hardware says otherwise, both users must be of one stream.
   struct Edge {
     StreamId stream = 0;
     uint32_t users = 0;

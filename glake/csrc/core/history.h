@@ -1,8 +1,8 @@
-// Remembers where the last large requests were placed, and follows the sequence: a training step asks
-// for the same sizes in the same order as the step before, and repeating its placement exactly is
-// what makes a repeated step free of driver calls. A guess only: the caller checks that the place is
-// free now, and falls back to searching. (The idea of planning from a recorded step is STAlloc's,
-// arXiv 2507.16274; here it is automatic and needs no marks.)
+// Remembers where the last large requests were placed, and follows the sequence: a training step
+// asks for the same sizes in the same order as the step before, and repeating its placement exactly
+// is what makes a repeated step free of driver calls. A guess only: the caller checks that the
+// place is free now, and falls back to searching. (The idea of planning from a recorded step is
+// STAlloc's, arXiv 2507.16274; here it is automatic and needs no marks.)
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class PlacementHistory {
  public:
   PlacementHistory() : ring_(kEntries), index_(kEntries) {}
 
-  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0; `slot`
-  // names the entry for placed().
+  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
+  // `slot` names the entry for placed().
   Address expect(Bytes size, StreamId stream, uint64_t* slot);
   uint64_t count() const { return count_; }
   // Requests since the counterpart of the last one: a step's, once steps repeat.
@@ -27,7 +27,8 @@ class PlacementHistory {
 
  private:
   static constexpr uint64_t kEntries = 1 << 16;
-  static constexpr uint64_t kContext = 16;  // requests that must agree before a sequence is followed
+  static constexpr uint64_t kContext =
+      16;  // requests that must agree before a sequence is followed
   static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;
   struct Entry {
     uint64_t what = 0;  // size and stream

@@ -13,8 +13,8 @@ Region::Region(Address base, Bytes size, Bytes slot, DeviceAllocator* device)
   void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw Error(GLAKE_OUT_OF_MEMORY, "no host memory for a pointer table of " +
-                                         std::to_string(mapped_ / kMiB) + " MiB");
+    throw Error(GLAKE_OUT_OF_MEMORY,
+                "no host memory for a pointer table of " + std::to_string(mapped_ / kMiB) + " MiB");
   }
   slots_ = static_cast<std::atomic<Block*>*>(memory);
 }

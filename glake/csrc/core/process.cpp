@@ -106,13 +106,12 @@ Block& Process::block(void* ptr, bool take) {
   Block* b = region->peek(address);
   if (b == nullptr) b = region->device()->find(*region, address);
   if (b == nullptr) {
-    throw Error(GLAKE_INVALID_POINTER,
-                hex(ptr) + region->device()->explain_pointer(address));
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->device()->explain_pointer(address));
   }
   BlockState live = BlockState::kLive;
-  bool ok = take ? b->state.compare_exchange_strong(live, BlockState::kCached,
-                                                    std::memory_order_acq_rel)
-                 : b->state.load() == BlockState::kLive;
+  bool ok =
+      take ? b->state.compare_exchange_strong(live, BlockState::kCached, std::memory_order_acq_rel)
+           : b->state.load() == BlockState::kLive;
   if (!ok) throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " has been freed already");
   return *b;
 }

@@ -70,7 +70,8 @@ void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
 
 // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
 bool DeviceAllocator::evict(View* view, HotGuard& hot) {
-  if (view->live != 0 || view->owed || view->tickets_full || !clock_.complete(view->tickets)) return false;
+  if (view->live != 0 || view->owed || view->tickets_full || !clock_.complete(view->tickets))
+    return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
   Status s = driver_.unmap(view->base, view->length.bytes());

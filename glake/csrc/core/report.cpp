@@ -31,14 +31,14 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   Segment* hole = r.small() ? small_->largest() : large_->largest();
   Bytes growth = driver_full_ ? 0 : room().bytes();
   Bytes fits = std::max(hole != nullptr ? hole->extent : 0, (r.small() ? 0 : whole) + growth);
-  std::string text = "out of memory on device " + std::to_string(device_) + ": asked for " +
-                     mib(r.requested) + "; limit " + mib(limit_.bytes()) + " of " +
-                     mib(total_memory_) + ", held from the driver " + mib(physical) +
-                     (driver_full_ ? " (the driver has no more: other processes use the device)"
-                                   : "") +
-                     "; live " + mib(live) + " in " + std::to_string(live_) + " blocks; idle " +
-                     mib(free) + ": " + mib(whole) + " in whole granules, " + mib(free - whole) +
-                     " in parts of granules held by live blocks";
+  std::string text =
+      "out of memory on device " + std::to_string(device_) + ": asked for " + mib(r.requested) +
+      "; limit " + mib(limit_.bytes()) + " of " + mib(total_memory_) + ", held from the driver " +
+      mib(physical) +
+      (driver_full_ ? " (the driver has no more: other processes use the device)" : "") +
+      "; live " + mib(live) + " in " + std::to_string(live_) + " blocks; idle " + mib(free) + ": " +
+      mib(whole) + " in whole granules, " + mib(free - whole) +
+      " in parts of granules held by live blocks";
   if (cached != 0) text += ", " + mib(cached) + " in thread caches";
   if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
   text += "; largest fit now " + mib(fits) + ". ";
@@ -146,8 +146,7 @@ std::string DeviceAllocator::broken_invariant() {
     std::string wrong = arena->check();
     if (!wrong.empty()) return wrong;
   }
-  if (debts_.empty() &&
-      used_granules(*small_) + used_granules(*large_) != granules_.physical()) {
+  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != granules_.physical()) {
     return "granules behind the arenas are not those held from the driver";
   }
   std::vector<std::vector<uint32_t>> aliases{std::vector<uint32_t>(small_->granule_count()),

@@ -5,8 +5,8 @@
 namespace glake {
 namespace {
 
-constexpr int kCandidates = 16;   // extents tried at both ends for one that needs no wait
-constexpr int kViewsTried = 64;   // idle views of the same length
+constexpr int kCandidates = 16;         // extents tried at both ends for one that needs no wait
+constexpr int kViewsTried = 64;         // idle views of the same length
 constexpr uint64_t kWaitsPerStep = 32;  // of one repetition, before its places are given up
 
 }  // namespace
@@ -24,8 +24,7 @@ bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes si
   return all;
 }
 
-bool DeviceAllocator::edge_allows(const Arena& arena, Address begin, Bytes size,
-                                  StreamId s) const {
+bool DeviceAllocator::edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const {
   for (Address a : {begin, begin + size - 1}) {
     const GranulePool::Edge& edge = granules_.edge(arena, arena.granule_of(a));
     if (edge.users != 0 && edge.stream != s) return false;
@@ -39,8 +38,8 @@ bool DeviceAllocator::edge_usable(Arena& arena, uint64_t g, StreamId s) const {
   const GranulePool::Edge& edge = granules_.edge(arena, g);
   if (edge.users != 0 && edge.stream != s) return false;
   Address begin = arena.granule_at(g), end = begin + kGranule;
-  const Segment* at = arena.free_prefix(g) != 0 ? arena.extent_at_prefix(g)
-                                                : arena.extent_at_suffix(g);
+  const Segment* at =
+      arena.free_prefix(g) != 0 ? arena.extent_at_prefix(g) : arena.extent_at_suffix(g);
   while (at->prev != nullptr && at->begin > begin) at = at->prev;
   for (; at != nullptr && at->begin < end; at = at->next) {
     if (at->state == SegmentState::kBusy && at->end() > begin && at->stream != s) return false;
@@ -77,8 +76,8 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   Segment* head = arena.best_fit(r.size);
   if (head == nullptr) return {};
   if (clock_.count() == 1) return at_home(arena, head, head->begin, r);
-  // What is known complete must not depend on when somebody last asked, or a repeated step would not
-  // repeat its placement.
+  // What is known complete must not depend on when somebody last asked, or a repeated step would
+  // not repeat its placement.
   if (!range_ordered(head, head->begin, r.size, r.stream, nullptr)) clock_.poll();
   Segment* first = nullptr;
   for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head, r.size)) {

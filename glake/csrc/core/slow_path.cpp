@@ -105,9 +105,9 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
     Bytes before = 0;
     if (s->prev != nullptr && s->prev->state == SegmentState::kFree) {
       Segment* head = s->prev->mate;
-      bool ready = clock_.count() == 1 ||
-                   (edge_allows(*large_, head->begin, r.size, r.stream) &&
-                    range_ordered(head, head->begin, r.size, r.stream, nullptr));
+      bool ready =
+          clock_.count() == 1 || (edge_allows(*large_, head->begin, r.size, r.stream) &&
+                                  range_ordered(head, head->begin, r.size, r.stream, nullptr));
       if (ready) before = head->extent;
     }
     Granules need = Granules::ceil(r.size > before ? r.size - before : 0);

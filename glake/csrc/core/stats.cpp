@@ -21,8 +21,7 @@ void merge_pool(PoolStat& s, bool small, int64_t added, int64_t removed, int64_t
 void Stats::merge(bool small, const StatDelta& d) {
   merge_pool(allocation, small, d.allocations, d.frees, d.highest_count);
   merge_pool(allocated_bytes, small, d.bytes_allocated, d.bytes_freed, d.highest_bytes);
-  merge_pool(requested_bytes, small, d.requested_allocated, d.requested_freed,
-             d.highest_requested);
+  merge_pool(requested_bytes, small, d.requested_allocated, d.requested_freed, d.highest_requested);
 }
 
 void Stats::reset_peaks() {

@@ -18,8 +18,8 @@ Granules total(const std::vector<Run>& runs) {
 
 }  // namespace
 
-// Whole free granules for r but the marked ones, from the largest extents first: best fit leaves those alone longest, so
-// the view is the likelier to be idle when the step comes round again.
+// Whole free granules for r but the marked ones, from the largest extents first: best fit leaves
+// those alone longest, so the view is the likelier to be idle when the step comes round again.
 Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
                                   std::vector<Run>& runs, Tickets* pending) {
   Granules have{0};
@@ -98,7 +98,8 @@ class DeviceAllocator::Hold {
   std::vector<std::pair<Arena*, Segment*>> used_, fresh_;
 };
 
-// New granules at the first absent places, as runs that `hold` keeps: hot_ is let go for each place.
+// New granules at the first absent places, as runs that `hold` keeps: hot_ is let go for each
+// place.
 bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot) {
   while (n.count != 0) {
     Segment* place = large_->first_absent();
@@ -272,8 +273,8 @@ DeviceAllocator::Found DeviceAllocator::build_view(std::vector<Run> runs, Bytes 
   return map_behind(view, offset, std::move(runs), r, hot);
 }
 
-// Maps the runs behind what the view has, and takes r's bytes from `offset` on. They are held before
-// hot_ is let go. All or nothing.
+// Maps the runs behind what the view has, and takes r's bytes from `offset` on. They are held
+// before hot_ is let go. All or nothing.
 DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std::vector<Run> runs,
                                                    const Request& r, HotGuard& hot) {
   Granules before = view->length;
@@ -307,8 +308,8 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
   }
   abandon(view, before, found, r, mapped, hot);
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to map " + std::to_string(handles.size()) +
-                                      " granules into a view on device " +
-                                      std::to_string(device_) + ": " + driver_.describe(s));
+                                      " granules into a view on device " + std::to_string(device_) +
+                                      ": " + driver_.describe(s));
 }
 
 // Undoes map_behind() after `mapped` granules: at once, or when the driver lets us.

@@ -16,8 +16,8 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   if (found != ids_.end()) return found->second;
   auto id = static_cast<StreamId>(streams_.size());
   if (id == kMaxStreams) {
-    throw Error(GLAKE_INVALID_ARGUMENT, "more than 65536 streams on device " +
-                                            std::to_string(device_) + "; reuse streams");
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                "more than 65536 streams on device " + std::to_string(device_) + "; reuse streams");
   }
   streams_.emplace_back();
   streams_.back().handle = handle;

@@ -23,7 +23,8 @@ class StreamClock {
   // A free on this stream: its ticket.
   Ticket stamp(StreamId id);
 
-  // True if work `ticket` names is complete, or ordered before `waiter`'s next work. No driver call.
+  // True if work `ticket` names is complete, or ordered before `waiter`'s next work. No driver
+  // call.
   bool ordered(StreamId waiter, Ticket ticket) const;
   bool ordered(StreamId waiter, const Tickets& tickets) const;
   bool complete(const Tickets& tickets) const;
@@ -38,7 +39,8 @@ class StreamClock {
   bool wait(StreamId waiter, const Tickets& tickets);
   // Blocks the host until the tickets' work is complete.
   bool wait_host(const Tickets& tickets);
-  // Around a device synchronisation: everything stamped before begin_sync() is complete at end_sync().
+  // Around a device synchronisation: everything stamped before begin_sync() is complete at
+  // end_sync().
   void begin_sync();
   void end_sync();
 
@@ -54,10 +56,10 @@ class StreamClock {
   };
   struct Stream {
     StreamHandle handle = 0;
-    uint64_t open = 1;       // the epoch frees are stamped with now
-    uint64_t completed = 0;  // every epoch up to this one is complete
-    uint64_t syncing = 0;    // will be complete at end_sync()
-    uint64_t frees = 0;      // in the open epoch
+    uint64_t open = 1;             // the epoch frees are stamped with now
+    uint64_t completed = 0;        // every epoch up to this one is complete
+    uint64_t syncing = 0;          // will be complete at end_sync()
+    uint64_t frees = 0;            // in the open epoch
     std::deque<Mark> marks;        // closed epochs not known complete, oldest first
     std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
   };

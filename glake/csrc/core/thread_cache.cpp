@@ -1,8 +1,8 @@
 #include "core/thread_cache.h"
 
-#include <mutex>
-
 #include <sched.h>
+
+#include <mutex>
 
 namespace glake {
 namespace {
@@ -40,7 +40,8 @@ bool ThreadCache::put(Block* b) {
   Slot& other = neighbour(home);
   Slot& slot = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
   if (!slot.takes(*b)) return false;
-  if (held.load(std::memory_order_relaxed) + b->size > (small ? small_capacity_ : large_capacity_)) {
+  if (held.load(std::memory_order_relaxed) + b->size >
+      (small ? small_capacity_ : large_capacity_)) {
     return false;
   }
   slot.size = b->size;

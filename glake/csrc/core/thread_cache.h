@@ -64,9 +64,7 @@ class alignas(64) ThreadCache {
     }
   };
   // Two sizes of one slot do not push each other out: each may use the slot beside it.
-  Slot& neighbour(const Slot& slot) {
-    return slots_[static_cast<size_t>(&slot - slots_) ^ 1];
-  }
+  Slot& neighbour(const Slot& slot) { return slots_[static_cast<size_t>(&slot - slots_) ^ 1]; }
   static size_t slot_of(Bytes size, StreamHandle stream) {
     uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
     return (h >> 40) % kSlots;

@@ -11,10 +11,11 @@ void TraceWriter::start(const std::string& path) {
   std::lock_guard<std::mutex> guard(mutex_);
   file_ = std::fopen(path.c_str(), "we");
   if (file_ == nullptr) {
-    throw Error(GLAKE_INVALID_OPTION, "cannot write a trace to " + path + ": " +
-                                          std::strerror(errno));
+    throw Error(GLAKE_INVALID_OPTION,
+                "cannot write a trace to " + path + ": " + std::strerror(errno));
   }
-  std::fputs("# format: a ID BYTES STREAM | f ID | r ID STREAM | s STEP\n# recorder: glake\n", file_);
+  std::fputs("# format: a ID BYTES STREAM | f ID | r ID STREAM | s STEP\n# recorder: glake\n",
+             file_);
   next_id_ = next_step_ = 0;
   ids_.clear();
   streams_ = {{0, 0}};

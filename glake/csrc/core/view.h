@@ -1,5 +1,5 @@
-// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use and are
-// found again by size, or by any run of free granules inside them.
+// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use and
+// are found again by size, or by any run of free granules inside them.
 #pragma once
 
 #include <list>
@@ -18,7 +18,7 @@ struct Run {
   Arena* arena = nullptr;
   uint64_t granule = 0;  // index in the arena
   uint64_t count = 0;
-  uint64_t at = 0;       // index in the view
+  uint64_t at = 0;  // index in the view
 };
 
 struct View {
@@ -30,7 +30,7 @@ struct View {
   uint64_t last_used = 0;  // tick of the device's allocation count
   Tickets tickets;         // work that used its addresses
   bool tickets_full = false;
-  bool owed = false;  // a refused extension is still partly mapped behind it
+  bool owed = false;                 // a refused extension is still partly mapped behind it
   std::list<View*>::iterator place;  // in the index, most recently used first
 };
 
@@ -67,8 +67,8 @@ class ViewIndex {
   uint64_t mapped_ = 0;
 };
 
-// Calls visit(arena, address at home, bytes) for each run under a stretch of `size` bytes; stops and
-// returns false when visit does.
+// Calls visit(arena, address at home, bytes) for each run under a stretch of `size` bytes; stops
+// and returns false when visit does.
 template <typename Visit>
 bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
   uint64_t first = offset / kGranule;

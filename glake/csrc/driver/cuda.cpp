@@ -113,8 +113,8 @@ Status Driver::free_memory(int device, Bytes* bytes) {
 Status Driver::granularity(int device, Bytes* bytes) {
   CUmemAllocationProp prop = granule_properties(device);
   size_t value = 0;
-  CUresult r = table_->cuMemGetAllocationGranularity(&value, &prop,
-                                                     CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  CUresult r =
+      table_->cuMemGetAllocationGranularity(&value, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   *bytes = value;
   return status(r);
 }
@@ -124,8 +124,8 @@ Status Driver::vmm_supported(int device, bool* yes) {
   int value = 0;
   CUresult r = table_->cuDeviceGet(&d, device);
   if (r == CUDA_SUCCESS) {
-    r = table_->cuDeviceGetAttribute(
-        &value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, d);
+    r = table_->cuDeviceGetAttribute(&value,
+                                     CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, d);
   }
   *yes = value != 0;
   return status(r);

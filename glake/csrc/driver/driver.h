@@ -25,7 +25,18 @@ struct Status {
 };
 
 // The calls whose number and cost decide what stitching costs.
-enum class Call { kReserve, kCreate, kMap, kAccess, kUnmap, kRelease, kFree, kRecord, kWait, kCount };
+enum class Call {
+  kReserve,
+  kCreate,
+  kMap,
+  kAccess,
+  kUnmap,
+  kRelease,
+  kFree,
+  kRecord,
+  kWait,
+  kCount
+};
 constexpr size_t kCallKinds = static_cast<size_t>(Call::kCount);
 const char* call_name(Call call);
 

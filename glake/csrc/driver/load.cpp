@@ -18,8 +18,7 @@ std::string simulator_path() {
   }
   std::string self = info.dli_fname;
   size_t slash = self.find_last_of('/');
-  return (slash == std::string::npos ? std::string(".") : self.substr(0, slash)) +
-         "/libsimcuda.so";
+  return (slash == std::string::npos ? std::string(".") : self.substr(0, slash)) + "/libsimcuda.so";
 }
 
 bool is_simulator(const std::string& choice) {
@@ -31,11 +30,12 @@ void* open_library(const std::string& path, const std::string& choice) {
   void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library != nullptr) return library;
   const char* reason = dlerror();
-  std::string help = choice == "cuda"
-                         ? "install an NVIDIA driver, or set GLAKE_DRIVER=sim to use the simulated one"
-                         : "GLAKE_DRIVER takes cuda, sim[:preset] or the path of a driver library";
-  throw Error(GLAKE_DRIVER_ABSENT, "cannot open the driver (GLAKE_DRIVER=" + choice + "): " +
-                                       (reason != nullptr ? reason : path) + "; " + help);
+  std::string help =
+      choice == "cuda"
+          ? "install an NVIDIA driver, or set GLAKE_DRIVER=sim to use the simulated one"
+          : "GLAKE_DRIVER takes cuda, sim[:preset] or the path of a driver library";
+  throw Error(GLAKE_DRIVER_ABSENT, "cannot open the driver (GLAKE_DRIVER=" + choice +
+                                       "): " + (reason != nullptr ? reason : path) + "; " + help);
 }
 
 // A preset is an option of the simulator alone; any driver library may offer the same door.
@@ -46,13 +46,12 @@ void configure_preset(void* library, const std::string& choice) {
   auto configure = reinterpret_cast<Configure>(dlsym(library, "simcuda_configure"));
   std::string preset = choice.substr(colon + 1);
   if (configure == nullptr || configure("preset", preset.c_str()) != 0) {
-    throw Error(GLAKE_INVALID_OPTION, "the simulator knows no preset \"" + preset +
-                                          "\"; `glake topo` lists them");
+    throw Error(GLAKE_INVALID_OPTION,
+                "the simulator knows no preset \"" + preset + "\"; `glake topo` lists them");
   }
 }
 
-using GetProc = CUresult (*)(const char*, void**, int, cuuint64_t,
-                             CUdriverProcAddressQueryResult*);
+using GetProc = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
 
 void* resolve(void* library, GetProc get, const char* name, const char* symbol, int version) {
   void* function = nullptr;
@@ -71,8 +70,8 @@ std::string library_path(const std::string& choice) {
   if (choice == "cuda") return "libcuda.so.1";
   if (is_simulator(choice)) return simulator_path();
   if (choice.find('/') != std::string::npos) return choice;
-  throw Error(GLAKE_INVALID_OPTION, "GLAKE_DRIVER=" + choice +
-                                        " is none of cuda, sim[:preset] or a path (with a \"/\")");
+  throw Error(GLAKE_INVALID_OPTION,
+              "GLAKE_DRIVER=" + choice + " is none of cuda, sim[:preset] or a path (with a \"/\")");
 }
 
 void fill(Table& table, const std::string& path, const std::string& choice) {
@@ -80,11 +79,11 @@ void fill(Table& table, const std::string& path, const std::string& choice) {
   configure_preset(library, choice);
   auto get = reinterpret_cast<GetProc>(dlsym(library, "cuGetProcAddress_v2"));
   std::string missing;
-#define GLAKE_RESOLVE(name, symbol, version, required)                                          \
-  table.name = reinterpret_cast<decltype(table.name)>(                                          \
-      resolve(library, get, #name, symbol, version));                                           \
-  if (table.name == nullptr && (required)) missing += std::string(missing.empty() ? "" : ", ") + \
-                                                      #name;
+#define GLAKE_RESOLVE(name, symbol, version, required)                                       \
+  table.name =                                                                               \
+      reinterpret_cast<decltype(table.name)>(resolve(library, get, #name, symbol, version)); \
+  if (table.name == nullptr && (required))                                                   \
+    missing += std::string(missing.empty() ? "" : ", ") + #name;
   GLAKE_DRIVER_FUNCTIONS(GLAKE_RESOLVE)
 #undef GLAKE_RESOLVE
   if (!missing.empty()) {
