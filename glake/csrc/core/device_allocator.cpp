@@ -18,31 +18,32 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       granules_(driver, debts_, device),
       clock_(driver, device) {}
 
+void DeviceAllocator::require(Status s, const char* what) const {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(device_) + " " +
+                                      what + ": " + driver_.describe(s));
+}
+
 void DeviceAllocator::start() {
   if (started_) return;
-  auto check = [this](Status s, const char* what) {
-    if (s.ok()) return;
-    throw Error(GLAKE_DRIVER_ERROR, std::string(what) + " of device " + std::to_string(device_) +
-                                        ": " + driver_.describe(s));
-  };
-  if (!attached_) check(driver_.attach(device_), "primary context");
+  if (!attached_) require(driver_.attach(device_), "a primary context");
   attached_ = true;
   DeviceScope scope(driver_, device_);
-  check(scope.status(), "context");
+  require(scope.status(), "to make its context current");
   bool vmm = false;
   Bytes granularity = 0;
-  check(driver_.vmm_supported(device_, &vmm), "attributes");
+  require(driver_.vmm_supported(device_, &vmm), "its attributes");
   if (!vmm) {
     throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) +
                                          " has no virtual memory management; glake needs it");
   }
-  check(driver_.granularity(device_, &granularity), "granularity");
+  require(driver_.granularity(device_, &granularity), "its granularity");
   if (granularity == 0 || kGranule % granularity != 0) {
     throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) + " maps memory by " +
                                          std::to_string(granularity) +
                                          " bytes; glake needs a divisor of 2 MiB");
   }
-  check(driver_.total_memory(device_, &total_memory_), "memory size");
+  require(driver_.total_memory(device_, &total_memory_), "its memory size");
   Bytes limit =
       options_.limit_bytes != 0
           ? options_.limit_bytes
@@ -126,6 +127,7 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
   }
   std::lock_guard<std::mutex> slow_guard(slow_);
   DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
   Request r{size, bytes, clock_.id_of(stream)};
   Found found = slow(r, hot);
@@ -175,6 +177,7 @@ void DeviceAllocator::drop_cache(ThreadCache* cache) {
 void DeviceAllocator::enable_peer(int peer) {
   std::lock_guard<std::mutex> slow(slow_);
   DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
   const std::vector<int>& now = granules_.grants();
   if (std::find(now.begin(), now.end(), peer) != now.end()) return;
   bool yes = false;

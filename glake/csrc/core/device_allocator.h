@@ -62,6 +62,8 @@ class DeviceAllocator {
   void drop_cache(ThreadCache* cache);  // its thread ends
 
  private:
+  // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
+  void require(Status s, const char* what) const;
   void reserve_arenas();
   void grant_peers();
 

@@ -156,6 +156,7 @@ void DeviceAllocator::trim(HotGuard& hot) {
 void DeviceAllocator::empty_cache() {
   std::lock_guard<std::mutex> slow(slow_);
   DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
   settle(hot);
   drain_caches(true);

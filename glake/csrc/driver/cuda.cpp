@@ -39,10 +39,18 @@ DeviceScope::DeviceScope(Driver& driver, int device) : driver_(driver) {
     result = driver.table_->cuCtxPushCurrent(wanted);
     pushed_ = result == CUDA_SUCCESS;
   }
+  if (result == CUDA_SUCCESS) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    result = driver.table_->cuThreadExchangeStreamCaptureMode(&mode);
+    relaxed_ = result == CUDA_SUCCESS;
+    mode_ = static_cast<int>(mode);
+  }
   status_ = glake::status(result);
 }
 
 DeviceScope::~DeviceScope() {
+  auto mode = static_cast<CUstreamCaptureMode>(mode_);
+  if (relaxed_) driver_.table_->cuThreadExchangeStreamCaptureMode(&mode);
   CUcontext popped = nullptr;
   if (pushed_) driver_.table_->cuCtxPopCurrent(&popped);
 }
@@ -230,13 +238,8 @@ Status Driver::wait_stream(int device, StreamHandle stream, EventId event) {
 Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();
-  // Asking must not itself invalidate another thread's capture.
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  CUresult r = table_->cuThreadExchangeStreamCaptureMode(&mode);
-  if (r != CUDA_SUCCESS) return status(r);
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
-  table_->cuThreadExchangeStreamCaptureMode(&mode);
+  CUresult r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
   *yes = capture != CU_STREAM_CAPTURE_STATUS_NONE;
   return status(r);
 }

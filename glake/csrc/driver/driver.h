@@ -46,7 +46,9 @@ struct Table;
 
 class Driver;
 
-// Makes a device's primary context current for one scope: a thread may have none, or another's.
+// Makes a device's primary context current for one scope (a thread may have none, or another's),
+// and the thread's capture mode relaxed, so that no call in it invalidates a capture under way
+// elsewhere.
 class DeviceScope {
  public:
   DeviceScope(Driver& driver, int device);
@@ -59,6 +61,8 @@ class DeviceScope {
   Driver& driver_;
   Status status_;
   bool pushed_ = false;
+  bool relaxed_ = false;
+  int mode_ = 0;  // the thread's capture mode before
 };
 
 class Driver {
