@@ -59,7 +59,9 @@ def test_out_of_memory_is_a_result_and_the_next_replay_starts_fresh(policy):
     assert first.oom.message
     again = replay(trace, policy, capacity=128 * MIB)
     assert again.oom is None
-    assert again.peak_physical_bytes == 96 * MIB
+    # `glake` grows up to an eighth ahead of need; `compact` never does.
+    ahead = 12 * MIB if policy == "glake" else 0
+    assert 96 * MIB <= again.peak_physical_bytes <= 96 * MIB + ahead
 
 
 def test_smallest_capacity_is_found():
