@@ -16,9 +16,9 @@ from rich.table import Table
 from glake.trace.replay import ReplayResult, load_trace, replay
 
 POLICIES = {
-    "native": "PyTorch's allocator (model)",
-    "expandable": "PyTorch's, expandable segments (model)",
-    "glake": "glake's own core",
+    "native": "PyTorch's allocator",
+    "expandable": "PyTorch's with expandable segments",
+    "glake": "this library",
 }
 HEADROOM = 1.05  # the 5 % at which glake's benchmarks compare policies
 GRANULE = 2 << 20
@@ -64,7 +64,11 @@ def print_table(outcomes: list[Outcome], console: Console) -> None:
     """The table, and under it where a policy ran out."""
     live = outcomes[0].result.trace_peak_live_bytes
     table = Table(
-        title=f"The recorded job, replayed: peak live {size_text(live)}", title_justify="left"
+        title=f"The recorded job, replayed: peak live {size_text(live)}",
+        caption="One trace for all. native and expandable (with expandable segments)\n"
+        "are models of PyTorch's caching allocator.",
+        title_justify="left",
+        caption_justify="left",
     )
     table.add_column("policy", no_wrap=True)
     for heading in (
@@ -72,10 +76,10 @@ def print_table(outcomes: list[Outcome], console: Console) -> None:
         "fits?",
         "peak\nphysical",
         "utili-\nsation",
-        "needs at least",
-        "driver calls\n/ step",
+        "needs\nat least",
+        "driver\ncalls\n/ step",
     ):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for each in outcomes:
         table.add_row(*_row(each.result))
     console.print(table)
@@ -89,7 +93,7 @@ def _row(found: ReplayResult) -> list[str]:
     needs, calls = found.min_capacity_bytes, found.driver_calls_per_step
     live = found.trace_peak_live_bytes
     return [
-        f"[bold]{found.policy}[/]\n[dim]{POLICIES[found.policy]}[/]",
+        found.policy,
         "unlimited" if found.capacity_bytes is None else size_text(found.capacity_bytes),
         "[green]yes[/]" if found.oom is None else "[red]no[/]",
         size_text(found.peak_physical_bytes),

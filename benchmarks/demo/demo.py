@@ -165,7 +165,7 @@ def _draw(
         trace,
         path,
         f"{result['parameters'] / 1e6:.1f} M parameters, {setup.steps} steps, one of two "
-        f"data-parallel processes, {device}; the same recorded trace under each policy",
+        f"data-parallel processes, {device}. One trace for all; native and expandable are models.",
     )
 
 

@@ -9,7 +9,6 @@ plug-in; that path has not been seen on hardware yet.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -77,9 +76,8 @@ def train(rank: int, order: Order) -> None:
     result = _train(rank, order)
     if rank == 0:
         Path(order.out).write_text(json.dumps(result, indent=1) + "\n")
-    # A group's thread that still drops a tensor while Python exits aborts the process (PyTorch), and
-    # the group ends its threads only once no model holds it.
-    gc.collect()
+    # PyTorch aborts a process whose gloo thread drops its last tensor while Python exits: end with
+    # work that holds none.
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,6 +1,8 @@
 // 200,000 random operations at a tight limit in phantom mode, both policies, several streams. After
 // every step: what the statistics say must add up, and no byte of physical memory may belong to two
 // live blocks, whichever addresses they are reached through.
+#include <algorithm>
+
 #include "core/process.h"
 #include "harness.h"
 
@@ -41,11 +43,13 @@ struct Live {
   Bytes bytes;
 };
 
-class Run {
+class Drill {
  public:
-  Run(const char* policy, uint64_t seed) : dice_(seed) {
+  Drill(const char* policy, uint64_t seed) : dice_(seed) {
     test::fresh_simulator({{"phantom", "1"}, {"memory", "1GiB"}, {"devices", "1"}});
-    test::configure({{"driver", "sim"}, {"policy", policy}, {"limit", std::to_string(kLimit)},
+    test::configure({{"driver", "sim"},
+                     {"policy", policy},
+                     {"limit", std::to_string(kLimit)},
                      {"view_budget", seed % 2 == 0 ? "2" : "8"}});
     context_ = std::make_unique<test::CurrentContext>();
     for (int i = 1; i < kStreams; ++i) CU(cuStreamCreate(&streams_[i], CU_STREAM_NON_BLOCKING));
@@ -184,7 +188,7 @@ int main(int argc, char** argv) {
   for (const char* policy : {"balanced", "compact"}) {
     for (uint64_t seed : {1, 2}) {
       test::running() = std::string(policy) + ", seed " + std::to_string(seed);
-      Run run(policy, seed);
+      Drill run(policy, seed);
       run.steps(total / 4);
       run.finish();
     }

@@ -250,7 +250,8 @@ void tickets_of_neighbours() {
   Arena arena(0, 0, 4 * kGranule, pool);
   arena.give(arena.claim(arena.first_absent(), 0, 4 * kGranule), Tickets{});
   Segment* parts[4];
-  for (Segment*& p : parts) p = arena.take(arena.best_fit(kGranule), (&p - parts) * kGranule, kGranule);
+  for (Segment*& p : parts)
+    p = arena.take(arena.best_fit(kGranule), (&p - parts) * kGranule, kGranule);
   arena.give(parts[0], Tickets({1, 5}));
   arena.give(parts[1], Tickets({1, 7}));
   arena.give(parts[3], Tickets({2, 3}));

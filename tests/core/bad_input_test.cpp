@@ -1,4 +1,5 @@
-// What callers get wrong: each has its status and a sentence that names the value, and costs nothing.
+// What callers get wrong: each has its status and a sentence that names the value, and costs
+// nothing.
 #include <algorithm>
 #include <cstdint>
 
@@ -67,15 +68,15 @@ void pointers() {
   auto* small = static_cast<char*>(glake_malloc(1000, 0, nullptr));
   auto* large = static_cast<char*>(glake_malloc(5 * kMiB, 0, nullptr));
   const std::vector<test::Held> held{{small, 1000, 0}, {large, 5 * kMiB, 0}};
-  for (void* foreign : {static_cast<void*>(&local), reinterpret_cast<void*>(8),
-                        reinterpret_cast<void*>(~uintptr_t{0}),
-                        reinterpret_cast<void*>(uintptr_t{1} << 48)}) {
+  for (void* foreign :
+       {static_cast<void*>(&local), reinterpret_cast<void*>(8),
+        reinterpret_cast<void*>(~uintptr_t{0}), reinterpret_cast<void*>(uintptr_t{1} << 48)}) {
     GIVES(GLAKE_INVALID_POINTER, glake_free(foreign));
     GIVES(GLAKE_INVALID_POINTER, glake_record_stream(foreign, nullptr));
     GIVES(GLAKE_INVALID_POINTER, glake_block_info(foreign, nullptr, nullptr, nullptr));
   }
-  for (void* interior : {small + 1, small + 512, large + 1, large + 512, large + 2 * kMiB,
-                         large + 5 * kMiB - 1}) {
+  for (void* interior :
+       {small + 1, small + 512, large + 1, large + 512, large + 2 * kMiB, large + 5 * kMiB - 1}) {
     GIVES(GLAKE_INVALID_POINTER, glake_free(interior));
     SAYS("inside a block");
   }
@@ -110,8 +111,10 @@ void pointers_into_views() {
   OK(glake_free(block));
   GIVES(GLAKE_INVALID_POINTER, glake_free(block));
   GIVES(GLAKE_INVALID_POINTER, glake_free(block + 2 * kMiB));
-  test::check_books({{parts[1], 4 * kMiB, 0}, {parts[3], 4 * kMiB, 0},
-                     {parts[5], 4 * kMiB, 0}, {parts[7], 4 * kMiB, 0}});
+  test::check_books({{parts[1], 4 * kMiB, 0},
+                     {parts[3], 4 * kMiB, 0},
+                     {parts[5], 4 * kMiB, 0},
+                     {parts[7], 4 * kMiB, 0}});
   for (int i = 1; i < 8; i += 2) OK(glake_free(parts[i]));
   finish();
 }

@@ -11,16 +11,16 @@
 #include "capi.h"
 #include "simcuda/simcuda.h"
 
-#define CHECK(condition)                                                                  \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      char why_[1024] = "";                                                               \
-      int code_ = glake_last_error(why_, sizeof why_);                                    \
-      fprintf(stderr, "%s:%d: not true: %s (%d: %s)\n", __FILE__, __LINE__, #condition,   \
-              code_, why_);                                                               \
-      fflush(NULL);                                                                       \
-      _exit(1);                                                                           \
-    }                                                                                     \
+#define CHECK(condition)                                                                       \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      char why_[1024] = "";                                                                    \
+      int code_ = glake_last_error(why_, sizeof why_);                                         \
+      fprintf(stderr, "%s:%d: not true: %s (%d: %s)\n", __FILE__, __LINE__, #condition, code_, \
+              why_);                                                                           \
+      fflush(NULL);                                                                            \
+      _exit(1);                                                                                \
+    }                                                                                          \
   } while (0)
 
 enum { kThreads = 4, kOperations = 20000, kSlots = 24 };
@@ -162,7 +162,8 @@ static void a_forked_child_is_told(void) {
   CHECK(child >= 0);
   if (child == 0) {
     alarm(30);
-    CHECK(glake_malloc(100, 0, NULL) == NULL && glake_last_error(text, sizeof text) == GLAKE_FORKED);
+    CHECK(glake_malloc(100, 0, NULL) == NULL &&
+          glake_last_error(text, sizeof text) == GLAKE_FORKED);
     CHECK(strstr(text, "fork") != NULL);
     CHECK(glake_free(block) == GLAKE_FORKED);
     CHECK(glake_record_stream(block, NULL) == GLAKE_FORKED);

@@ -1,10 +1,10 @@
 // Fail the k-th driver call, for every k: each scenario is run once to count its calls, then again
 // with every call failing once, twice in a row (so that undo is refused too) and for good, with
 // several codes. See fault_play.h for what must hold.
-#include "fault_play.h"
-
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "fault_play.h"
 
 using test::kGranule;
 using test::kKiB;
@@ -38,23 +38,42 @@ void open(Play& play) { play.drop(play.get(512)); }
 std::vector<Scenario> growing() {
   return {
       {"first use", {}, {}, 1, 0, nothing, [](Play& p) { p.drop(p.get(1000)); }},
-      {"first use of two devices", {{"devices", "2"}}, {{"peers", "all"}}, 2, 0, nothing,
+      {"first use of two devices",
+       {{"devices", "2"}},
+       {{"peers", "all"}},
+       2,
+       0,
+       nothing,
        [](Play& p) {
          p.get(3 * kMiB, 0, 0);
          p.get(3 * kMiB, 0, 1);
        }},
-      {"small growth", {}, {{"limit", "32MiB"}}, 1, 0, open,
+      {"small growth",
+       {},
+       {{"limit", "32MiB"}},
+       1,
+       0,
+       open,
        [](Play& p) {
          for (int i = 0; i < 7; ++i) p.get(900 * kKiB);
        }},
-      {"large growth", {}, {{"limit", "32MiB"}}, 1, 0, open,
+      {"large growth",
+       {},
+       {{"limit", "32MiB"}},
+       1,
+       0,
+       open,
        [](Play& p) {
          void* first = p.get(3 * kMiB);
          p.get(11 * kMiB);
          p.drop(first);
          p.get(4 * kMiB);
        }},
-      {"stitch, then growth in holes", {}, {{"limit", "18MiB"}}, 1, 0,
+      {"stitch, then growth in holes",
+       {},
+       {{"limit", "18MiB"}},
+       1,
+       0,
        [](Play& p) {
          std::vector<void*> parts;
          for (int i = 0; i < 6; ++i) parts.push_back(p.get(i % 2 == 0 ? 2 * kGranule : kGranule));
@@ -72,35 +91,61 @@ std::vector<Scenario> growing() {
 
 std::vector<Scenario> stitching() {
   return {
-      {"stitch at the limit", {}, {{"limit", "32MiB"}}, 1, 0,
+      {"stitch at the limit",
+       {},
+       {{"limit", "32MiB"}},
+       1,
+       0,
        [](Play& p) { checkered(p, 8, 4 * kMiB); },
        [](Play& p) {
          p.drop(p.get(14 * kMiB));
          p.drop(p.get(14 * kMiB));
          p.drop(p.get(9 * kMiB));
        }},
-      {"stitch and grow", {}, {{"limit", "32MiB"}}, 1, 0,
-       [](Play& p) { checkered(p, 6, 4 * kMiB); }, [](Play& p) { p.get(19 * kMiB); }},
-      {"compact stitches first", {}, {{"limit", "64MiB"}, {"policy", "compact"}}, 1, 0,
+      {"stitch and grow",
+       {},
+       {{"limit", "32MiB"}},
+       1,
+       0,
+       [](Play& p) { checkered(p, 6, 4 * kMiB); },
+       [](Play& p) { p.get(19 * kMiB); }},
+      {"compact stitches first",
+       {},
+       {{"limit", "64MiB"}, {"policy", "compact"}},
+       1,
+       0,
        [](Play& p) { checkered(p, 6, 4 * kMiB); },
        [](Play& p) {
          p.get(10 * kMiB);
          p.get(7 * kMiB);
          p.get(600 * kKiB);
        }},
-      {"edges", {}, {{"limit", "30MiB"}}, 1, 0, [](Play& p) { checkered(p, 10, 3 * kMiB); },
+      {"edges",
+       {},
+       {{"limit", "30MiB"}},
+       1,
+       0,
+       [](Play& p) { checkered(p, 10, 3 * kMiB); },
        [](Play& p) {
          p.drop(p.get(10 * kMiB + 900 * kKiB));
          p.get(10 * kMiB + 900 * kKiB);
        }},
-      {"small in the large arena", {}, {{"limit", "8MiB"}}, 1, 0,
+      {"small in the large arena",
+       {},
+       {{"limit", "8MiB"}},
+       1,
+       0,
        [](Play& p) { checkered(p, 4, 2 * kMiB); },
        [](Play& p) {
          p.get(1000);
          p.get(900 * kKiB);
          p.get(3 * kMiB);
        }},
-      {"eviction of views", {}, {{"limit", "32MiB"}, {"view_budget", "1"}}, 1, 1,
+      {"eviction of views",
+       {},
+       {{"limit", "32MiB"}, {"view_budget", "1"}},
+       1,
+       1,
        [](Play& p) { checkered(p, 8, 4 * kMiB, 1); },
        [](Play& p) {
          for (size_t mib : {13, 15, 11, 9, 16}) {
@@ -109,7 +154,11 @@ std::vector<Scenario> stitching() {
            p.drop(ptr);
          }
        }},
-      {"empty cache", {}, {{"limit", "32MiB"}}, 1, 0,
+      {"empty cache",
+       {},
+       {{"limit", "32MiB"}},
+       1,
+       0,
        [](Play& p) {
          checkered(p, 8, 4 * kMiB);
          p.drop(p.get(900 * kKiB));
@@ -150,9 +199,18 @@ std::vector<Scenario> crossing() {
       {"cross-stream reuse", later, {{"limit", "32MiB"}}, 1, 3, open, cross},
       {"cross-stream reuse, work never done", never, {{"limit", "32MiB"}}, 1, 3, open, cross},
       {"recorded streams", later, {{"limit", "32MiB"}}, 1, 5, open, recorded},
-      {"recorded streams, compact", later, {{"limit", "32MiB"}, {"policy", "compact"}}, 1, 5,
-       open, recorded},
-      {"eviction under work", later, {{"limit", "32MiB"}, {"view_budget", "1"}}, 1, 2,
+      {"recorded streams, compact",
+       later,
+       {{"limit", "32MiB"}, {"policy", "compact"}},
+       1,
+       5,
+       open,
+       recorded},
+      {"eviction under work",
+       later,
+       {{"limit", "32MiB"}, {"view_budget", "1"}},
+       1,
+       2,
        [](Play& p) { checkered(p, 8, 4 * kMiB, 1); },
        [](Play& p) {
          for (size_t mib : {13, 15, 11}) {
@@ -168,7 +226,12 @@ std::vector<Scenario> crossing() {
 std::vector<Scenario> ending() {
   const Options two{{"devices", "2"}};
   return {
-      {"peers", two, {{"limit", "32MiB"}}, 2, 0, [](Play& p) { checkered(p, 6, 4 * kMiB); },
+      {"peers",
+       two,
+       {{"limit", "32MiB"}},
+       2,
+       0,
+       [](Play& p) { checkered(p, 6, 4 * kMiB); },
        [](Play& p) {
          p.drop(p.get(10 * kMiB));
          p.peer(0, 1);
@@ -176,14 +239,22 @@ std::vector<Scenario> ending() {
          p.drop(p.get(8 * kMiB, 0, 1));
          p.peer(1, 0);
        }},
-      {"shutdown", {}, {{"limit", "32MiB"}}, 1, 0,
+      {"shutdown",
+       {},
+       {{"limit", "32MiB"}},
+       1,
+       0,
        [](Play& p) {
          std::vector<void*> blocks = checkered(p, 8, 4 * kMiB);
          p.drop(p.get(14 * kMiB));
          for (size_t i = 1; i < blocks.size(); i += 2) p.drop(blocks[i]);
        },
        [](Play& p) { p.shutdown(); }},
-      {"shutdown of two devices and streams", two, {{"limit", "32MiB"}}, 2, 3,
+      {"shutdown of two devices and streams",
+       two,
+       {{"limit", "32MiB"}},
+       2,
+       3,
        [](Play& p) {
          void* a = p.get(5 * kMiB, 1);
          p.record(a, 2);
@@ -281,4 +352,3 @@ int main(int argc, char** argv) {
               static_cast<long long>(calls), static_cast<long long>(runs));
   return 0;
 }
-

@@ -42,17 +42,19 @@ inline std::string last_error() {
 #define CHECK(condition) \
   ((condition) ? (void)0 : ::test::die(__FILE__, __LINE__, "not true: " #condition))
 #define CHECK_TEXT(condition, text) \
-  ((condition) ? (void)0 : ::test::die(__FILE__, __LINE__, std::string("not true: " #condition ": ") + (text)))
+  ((condition)                      \
+       ? (void)0                    \
+       : ::test::die(__FILE__, __LINE__, std::string("not true: " #condition ": ") + (text)))
 #define OK(call) CHECK((call) == GLAKE_OK)
-#define GIVES(status, call)                                                                   \
-  do {                                                                                        \
-    int got_ = (call);                                                                        \
-    CHECK_TEXT(got_ == (status), "gave " + std::to_string(got_) + ", wanted " #status);       \
-    CHECK(glake_last_error(nullptr, 0) == (status));                                          \
+#define GIVES(status, call)                                                             \
+  do {                                                                                  \
+    int got_ = (call);                                                                  \
+    CHECK_TEXT(got_ == (status), "gave " + std::to_string(got_) + ", wanted " #status); \
+    CHECK(glake_last_error(nullptr, 0) == (status));                                    \
   } while (0)
-#define CU(call)                                                                     \
-  do {                                                                               \
-    CUresult got_ = (call);                                                          \
+#define CU(call)                                                                            \
+  do {                                                                                      \
+    CUresult got_ = (call);                                                                 \
     CHECK_TEXT(got_ == CUDA_SUCCESS, "CUresult " + std::to_string(static_cast<int>(got_))); \
   } while (0)
 
@@ -73,12 +75,13 @@ std::string text_of(Read read) {
 }
 
 inline std::string stats(int device = 0) {
-  std::string text =
-      text_of([=](char* to, size_t room) { return glake_stats(device, to, room); });
+  std::string text = text_of([=](char* to, size_t room) { return glake_stats(device, to, room); });
   CHECK(!text.empty());
   return text;
 }
-inline int64_t stat(const std::string& key, int device = 0) { return number_in(stats(device), key); }
+inline int64_t stat(const std::string& key, int device = 0) {
+  return number_in(stats(device), key);
+}
 
 inline std::string ledger(int device = 0) {
   return text_of([=](char* to, size_t room) { return simcuda_ledger(device, to, room); });

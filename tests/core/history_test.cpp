@@ -37,9 +37,9 @@ void a_changed_step_is_let_go() {
     history.expect(size_at(i), 0, &slot);
     history.placed(slot, 7);
   }
-  CHECK(history.expect(size_at(40), 1, &slot) == 0);            // another stream
+  CHECK(history.expect(size_at(40), 1, &slot) == 0);               // another stream
   CHECK(history.expect(size_at(41) + kAlignment, 0, &slot) == 0);  // another size
-  CHECK(history.expect(size_at(42), 0, &slot) == 0);            // no longer following
+  CHECK(history.expect(size_at(42), 0, &slot) == 0);               // no longer following
 }
 
 // Far more requests than the ring holds, of few kinds: answers must stay of the same kind.

@@ -1,7 +1,6 @@
 // StreamClock on the simulated driver: what is ordered before what, what is complete, and that it
 // makes no call while one stream is in use.
 #include "core/streams.h"
-
 #include "harness.h"
 
 using namespace glake;
@@ -118,8 +117,8 @@ void one_stream_makes_no_call() {
 void refusals_are_answered() {
   Fixture f("-1");
   Ticket t = f.clock->stamp(1);
-  for (const char* symbol : {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent",
-                             "cuStreamIsCapturing"}) {
+  for (const char* symbol :
+       {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing"}) {
     CHECK(simcuda_fail(symbol, 1, CUDA_ERROR_UNKNOWN, -1) == 0);
     CHECK(!f.clock->wait(2, Tickets(t)) && !f.clock->ordered(2, t));
     CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);

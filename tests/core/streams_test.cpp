@@ -78,8 +78,9 @@ class Program {
 
   void allocate() {
     int on = static_cast<int>(dice_(0, kStreams - 1));
-    size_t bytes = dice_.chance(25) ? dice_(1, kMiB) : dice_(1, dice_.chance(20) ? 17 : 6) * kMiB -
-                                                           dice_(0, 1) * dice_(1, kMiB - 1);
+    size_t bytes = dice_.chance(25) ? dice_(1, kMiB)
+                                    : dice_(1, dice_.chance(20) ? 17 : 6) * kMiB -
+                                          dice_(0, 1) * dice_(1, kMiB - 1);
     void* ptr = glake_malloc(bytes, 0, streams_[on]);
     while (ptr == nullptr) {
       CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
