@@ -155,7 +155,7 @@ class Machine(RuleBasedStateMachine):
     def free_inside(self, which: int, offset: int) -> None:
         block = self.blocks[which % len(self.blocks)]
         with pytest.raises(errors.InvalidPointer):
-            _C.free(block.pointer + 1 + offset % block.size if block.size > 1 else 1)
+            _C.free(block.pointer + 1 + offset % max(1, block.held - 1))
 
     # Streams.
 

@@ -53,7 +53,12 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   drain_caches(true);
   drain_limbo();
   if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
-  if (Found found = r.small() ? fit(*large_, r, Wait::kAllowed) : stitch(r, hot)) return found;
+  if (r.small()) {
+    if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
+  } else {
+    if (Found found = run_in_view(r, Wait::kAllowed)) return found;
+    if (Found found = stitch(r, hot)) return found;
+  }
   if (Found found = stitch_edges(r, hot)) return found;
   ++stats_.ooms;
   throw out_of_memory(r);

@@ -159,6 +159,7 @@ DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& 
   if (view == nullptr) return {};
   Granules reused = total(end);
   Granules rest = need - reused;
+  if (rest.count == 0) return on_view(view, (view->length - reused).bytes(), r);
   // A view holds each granule once.
   granules_.new_mark();
   for (const Run& run : view->runs) granules_.mark(*run.arena, run.granule, run.count);
