@@ -73,7 +73,7 @@ class Drill {
   void finish() {
     while (!live_.empty()) free(live_.size() - 1);
     const std::string text = test::stats();
-    CHECK(ooms_ > 100 && test::number_in(text, "glake.stitches") > 100);
+    CHECK(ooms_ > 10 && test::number_in(text, "glake.stitches") > 10);
     CHECK(test::number_in(text, "glake.evictions") > 10);
     std::printf("%lld stitches, %lld edge stitches, %lld evictions, %lld waits, %d refusals\n",
                 static_cast<long long>(test::number_in(text, "glake.stitches")),
@@ -182,9 +182,9 @@ class Drill {
 
 }  // namespace
 
-// Argument: how many operations, instead of 200,000.
+// Argument: how many operations, instead of 200,000 (fewer under sanitizers).
 int main(int argc, char** argv) {
-  int total = argc > 1 ? std::atoi(argv[1]) : 200000;
+  int total = argc > 1 ? std::atoi(argv[1]) : 200000 / test::kSlowdown;
   for (const char* policy : {"balanced", "compact"}) {
     for (uint64_t seed : {1, 2}) {
       test::running() = std::string(policy) + ", seed " + std::to_string(seed);

@@ -85,9 +85,9 @@ class Trial {
           give();
       }
       CHECK_TEXT(arena_.check().empty(), arena_.check());
-      if (i % 4 == 0) compare();
+      if (i % 16 == 0) compare();
     }
-    CHECK(takes_ > steps / 10 && claims_ > 10 && drops_ > 3);
+    CHECK(takes_ > steps / 10 && claims_ > 10 && drops_ > 0);
   }
 
  private:
@@ -267,7 +267,7 @@ void tickets_of_neighbours() {
 int main() {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     test::running() = "seed " + std::to_string(seed);
-    Trial(seed).run(1500);
+    Trial(seed).run(1500 / test::kSlowdown);
   }
   tickets_of_neighbours();
   return 0;

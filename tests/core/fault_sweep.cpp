@@ -291,7 +291,7 @@ std::pair<int64_t, int64_t> sweep(const Scenario& s) {
   const int64_t n = run(s, {});
   CHECK(n > 0);
   int64_t runs = 0;
-  for (int64_t k = 1; k <= n; ++k) {
+  for (int64_t k = 1; k <= n; k += test::kSlowdown) {
     for (int code : kCodes) {
       for (int64_t times : kTimes) {
         run(s, {k, code, times});

@@ -18,6 +18,13 @@
 
 namespace test {
 
+// Sanitizers are slow: there the long programs do a part, the first of which is never left out.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSlowdown = 8;
+#else
+constexpr int kSlowdown = 1;
+#endif
+
 constexpr size_t kKiB = 1024, kMiB = 1024 * kKiB, kGranule = 2 * kMiB;
 
 // What is being tried, for the message of a failed check: enough to run that case alone.

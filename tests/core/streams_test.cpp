@@ -201,17 +201,17 @@ class Program {
 };
 
 void all_bytes_are_right() {
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
+  for (uint64_t seed = 1; seed <= (test::kSlowdown == 1 ? 3 : 1); ++seed) {
     for (const char* policy : {"balanced", "compact"}) {
       test::running() = "seed " + std::to_string(seed) + ", " + policy;
       Program program(seed, policy, {});
-      int64_t foreign = program.run(700);
+      int64_t foreign = program.run(test::kSlowdown == 1 ? 700 : 300);
       CHECK_TEXT(foreign == 0, std::to_string(foreign) + " units with foreign bytes");
       std::printf("seed %d %s: %d blocks, %d stitches, %d crossings, %d waits\n",
                   static_cast<int>(seed), policy, static_cast<int>(program.lives),
                   static_cast<int>(program.stitches), static_cast<int>(program.crossings),
                   static_cast<int>(program.waits));
-      CHECK(program.lives > 100 && program.stitches > 10 && program.waits > 5);
+      CHECK(program.lives > 40 && program.stitches > 3 && program.waits > 5);
     }
   }
 }
