@@ -109,6 +109,7 @@ class DeviceAllocator {
   // slow_path.cpp: everything that may call the driver to map memory. Under slow_.
   Found slow(const Request& r, HotGuard& hot);
   Found reuse_waiting(const Request& r);
+  Found last_resort(const Request& r, HotGuard& hot);
   Found grow(const Request& r, HotGuard& hot);
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
@@ -141,6 +142,7 @@ class DeviceAllocator {
   void make_view_room(Granules n, HotGuard& hot);
   void trim(HotGuard& hot);
   void settle(HotGuard& hot);
+  Status synchronize(HotGuard& hot);
 
   // report.cpp
   Error out_of_memory(const Request& r);

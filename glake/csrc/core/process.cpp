@@ -18,7 +18,7 @@ pthread_key_t thread_key;
 }  // namespace
 
 std::atomic<Process*> Process::instance_{nullptr};
-thread_local Process::Thread* Process::this_thread_ = nullptr;
+__thread Process::Thread* Process::this_thread_ = nullptr;
 
 Process::Process() {
   pthread_key_create(&thread_key, &Process::thread_ended);

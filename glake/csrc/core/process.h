@@ -22,7 +22,7 @@ class Process {
 
   // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
   ThreadCache& cache(int device) {
-    auto* thread = static_cast<Thread*>(this_thread_);
+    auto* thread = this_thread_;
     if (thread != nullptr && static_cast<unsigned>(device) < kMaxDevices &&
         thread->generation == generation_.load(std::memory_order_acquire) &&
         thread->caches[device] != nullptr && !forked_.load(std::memory_order_relaxed)) {
@@ -50,7 +50,7 @@ class Process {
     ThreadCache* caches[kMaxDevices] = {};
   };
   // A plain pointer in the static block: one instruction to read, also in a dlopened library.
-  static __attribute__((tls_model("initial-exec"))) thread_local Thread* this_thread_;
+  static __attribute__((tls_model("initial-exec"))) __thread Thread* this_thread_;
   Process();
   static Process& start();
   static std::atomic<Process*> instance_;

@@ -153,6 +153,19 @@ void DeviceAllocator::trim(HotGuard& hot) {
   driver_full_ = false;
 }
 
+// Waits on the host for all the device's work; what was freed before is then free for every stream.
+Status DeviceAllocator::synchronize(HotGuard& hot) {
+  clock_.begin_sync();
+  hot.unlock();
+  Status s = driver_.synchronize(device_);
+  hot.lock();
+  if (s.ok()) {
+    ++stats_.device_syncs;
+    clock_.end_sync();
+  }
+  return s;
+}
+
 void DeviceAllocator::empty_cache() {
   std::lock_guard<std::mutex> slow(slow_);
   DeviceScope scope(driver_, device_);
@@ -161,15 +174,7 @@ void DeviceAllocator::empty_cache() {
   settle(hot);
   drain_caches(true);
   drain_limbo();
-  clock_.begin_sync();
-  hot.unlock();
-  Status s = driver_.synchronize(device_);
-  hot.lock();
-  if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "empty_cache cannot synchronise device " +
-                                        std::to_string(device_) + ": " + driver_.describe(s));
-  }
-  clock_.end_sync();
+  require(synchronize(hot), "to be synchronised for empty_cache");
   std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
   for (View* view : all) {
     if (view->live != 0) continue;

@@ -68,6 +68,7 @@ std::string DeviceAllocator::stats_json() {
   };
   number("num_alloc_retries", stats_.alloc_retries);
   number("num_ooms", stats_.ooms);
+  number("num_sync_all_streams", stats_.device_syncs);
   number("num_device_alloc", driver_.calls(Call::kCreate));
   number("num_device_free", driver_.calls(Call::kRelease));
   number("glake.limit_bytes", limit_.bytes());

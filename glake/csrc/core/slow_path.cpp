@@ -48,8 +48,18 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
     }
     if (Found found = stitch(r, hot)) return found;
   }
-  // Last resorts: what caches and record_stream hold back, then granules shared at their edges.
   ++stats_.alloc_retries;
+  if (Found found = last_resort(r, hot)) return found;
+  // Work no event could be recorded for (a destroyed stream's) is known complete only after this.
+  if (clock_.count() > 1 && !clock_.any_capturing() && synchronize(hot).ok()) {
+    if (Found found = last_resort(r, hot)) return found;
+  }
+  ++stats_.ooms;
+  throw out_of_memory(r);
+}
+
+// What caches and record_stream hold back, then granules shared at their edges.
+DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& hot) {
   drain_caches(true);
   drain_limbo();
   if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
@@ -59,9 +69,7 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
     if (Found found = run_in_view(r, Wait::kAllowed)) return found;
     if (Found found = stitch(r, hot)) return found;
   }
-  if (Found found = stitch_edges(r, hot)) return found;
-  ++stats_.ooms;
-  throw out_of_memory(r);
+  return stitch_edges(r, hot);
 }
 
 // Puts granules behind a claimed absent segment. False if the driver has no more; throws on others.

@@ -67,7 +67,7 @@ struct StatDelta {
 
 struct Stats {
   PoolStat allocation, allocated_bytes, requested_bytes, segment, reserved_bytes;
-  uint64_t alloc_retries = 0, ooms = 0;
+  uint64_t alloc_retries = 0, ooms = 0, device_syncs = 0;
   uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0,
            extensions = 0;
   uint64_t evictions = 0, growths = 0, cross_stream_hits = 0, repeats = 0;

@@ -148,6 +148,15 @@ bool StreamClock::wait_host(const Tickets& tickets) {
   return complete(tickets);
 }
 
+bool StreamClock::any_capturing() {
+  for (const Stream& s : streams_) {
+    bool capturing = false;
+    // A destroyed stream is refused, and captures nothing.
+    if (driver_.is_capturing(device_, s.handle, &capturing).ok() && capturing) return true;
+  }
+  return false;
+}
+
 void StreamClock::begin_sync() {
   for (Stream& s : streams_) {
     s.syncing = s.open++;

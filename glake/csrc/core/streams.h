@@ -39,6 +39,8 @@ class StreamClock {
   bool wait(StreamId waiter, const Tickets& tickets);
   // Blocks the host until the tickets' work is complete.
   bool wait_host(const Tickets& tickets);
+  // True if any stream seen is being captured.
+  bool any_capturing();
   // Around a device synchronisation: everything stamped before begin_sync() is complete at
   // end_sync().
   void begin_sync();
