@@ -37,6 +37,7 @@ Arena::Arena(int id, Address base, Bytes size, SegmentPool& pool)
   uint64_t granules = size / kGranule;
   edges_.resize(granules);
   free_bits_.resize((granules + 63) / 64, 0);
+  full_words_.resize((free_bits_.size() + 63) / 64, 0);
   first_ = pool_.make();
   first_->begin = base;
   first_->size = size;
@@ -251,7 +252,14 @@ void Arena::for_each_word(uint64_t first, uint64_t last, Change&& change) {
     uint64_t in_word = first & 63;
     uint64_t n = std::min(last - first, 64 - in_word);
     uint64_t mask = (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << in_word;
-    change(free_bits_[first >> 6], mask);
+    uint64_t word = first >> 6;
+    change(free_bits_[word], mask);
+    uint64_t bit = uint64_t{1} << (word & 63);
+    if (free_bits_[word] == ~uint64_t{0}) {
+      full_words_[word >> 6] |= bit;
+    } else {
+      full_words_[word >> 6] &= ~bit;
+    }
     first += n;
   }
 }
@@ -275,16 +283,21 @@ uint64_t Arena::busy_run(uint64_t g, uint64_t most) const { return run(g, most, 
 
 Segment* Arena::extent_at_prefix(uint64_t g) const {
   if (!whole_free(g)) return edges_[g].prefix_extent;
-  // Walk to the first granule of the run: extents never touch, so a run is one extent's.
-  uint64_t first = g;
-  while (first > 0) {
-    uint64_t before = first - 1;
-    uint64_t busy = ~free_bits_[before >> 6] << (63 - (before & 63));
-    uint64_t here = busy == 0 ? (before & 63) + 1 : static_cast<uint64_t>(__builtin_clzll(busy));
-    here = std::min(here, (before & 63) + 1);
-    first -= here;
-    if (here < (before & 63) + 1) break;
+  // Extents never touch, so a run of free granules is one extent's: find its first, a word at a
+  // time, over wholly free words 64 at a time.
+  uint64_t word = g >> 6;
+  uint64_t busy = ~free_bits_[word] & ((uint64_t{2} << (g & 63)) - 1);
+  while (busy == 0 && word != 0) {
+    --word;
+    uint64_t gaps = ~full_words_[word >> 6] & ((uint64_t{2} << (word & 63)) - 1);
+    if (gaps == 0) {
+      word &= ~uint64_t{63};
+      continue;
+    }
+    word = (word & ~uint64_t{63}) + 63 - static_cast<uint64_t>(__builtin_clzll(gaps));
+    busy = ~free_bits_[word];
   }
+  uint64_t first = busy == 0 ? 0 : word * 64 + 64 - static_cast<uint64_t>(__builtin_clzll(busy));
   return edges_[first].whole_extent;
 }
 

@@ -131,7 +131,8 @@ class Arena {
   Segment* absent_ = nullptr;
   Segment* bins_[kBins] = {};
   uint64_t bin_bits_[kBins / 64] = {};
-  std::vector<uint64_t> free_bits_;
+  std::vector<uint64_t> free_bits_;   // a bit for each wholly free granule
+  std::vector<uint64_t> full_words_;  // a bit for each word of those that is all ones
   std::vector<Edge> edges_;
   uint64_t whole_free_ = 0;
   Bytes free_ = 0;
