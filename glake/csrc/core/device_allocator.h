@@ -108,7 +108,8 @@ class DeviceAllocator {
 
   // slow_path.cpp: everything that may call the driver to map memory. Under slow_.
   Found slow(const Request& r, HotGuard& hot);
-  Found reuse_waiting(const Request& r);
+  Found slow_small(const Request& r, HotGuard& hot);
+  Found slow_large(const Request& r, HotGuard& hot);
   Found last_resort(const Request& r, HotGuard& hot);
   Found grow(const Request& r, HotGuard& hot);
   Found grow_small(const Request& r, HotGuard& hot);

@@ -1,5 +1,5 @@
-// What a request tries when nothing mapped fits: grow, stitch, or both; see DESIGN's order of
-// preference in docs/design.md. Runs under slow_; hot_ is let go around every mapping call.
+// What a request tries when nothing mapped fits, in the order docs/design.md gives ("A request").
+// Runs under slow_; hot_ is let go around every mapping call.
 #include <algorithm>
 
 #include "core/device_allocator.h"
@@ -16,46 +16,51 @@ Granules DeviceAllocator::room() const {
   return held < limit_ ? limit_ - held : Granules{0};
 }
 
-// Memory that is mapped but whose last work is on another stream: worth a wait before worse.
-DeviceAllocator::Found DeviceAllocator::reuse_waiting(const Request& r) {
-  if (clock_.count() == 1) return {};
-  if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
-  return r.small() ? Found{} : idle_view(r, Wait::kAllowed);
-}
-
 DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot);
   drain_caches(false);
   if (clock_.count() > 1) clock_.poll();
   if (Found found = hit(r)) return found;
-  bool compact = options_.policy == PolicyKind::kCompact;
-  if (!compact && !driver_full_) {
-    if (Found found = r.small() ? grow_small(r, hot) : grow(r, hot)) return found;
-  }
-  if (Found found = reuse_waiting(r)) return found;
-  if (r.small()) {
-    drain_caches(true);
-    if (Found found = fit(*small_, r, Wait::kAllowed)) return found;
-    if (compact && !driver_full_) {
-      if (Found found = grow_small(r, hot)) return found;
-    }
-    if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
-    if (Found found = grow_small(r, hot)) return found;
-  } else {
-    if (Found found = run_in_view(r, Wait::kNo)) return found;
-    if (clock_.count() > 1) {
-      if (Found found = run_in_view(r, Wait::kAllowed)) return found;
-    }
-    if (Found found = stitch(r, hot)) return found;
-  }
+  if (Found found = r.small() ? slow_small(r, hot) : slow_large(r, hot)) return found;
   ++stats_.alloc_retries;
   if (Found found = last_resort(r, hot)) return found;
   // Work no event could be recorded for (a destroyed stream's) is known complete only after this.
-  if (clock_.count() > 1 && !clock_.any_capturing() && synchronize(hot).ok()) {
+  bool may_help = clock_.count() > 1 && Granules::floor(r.size) <= whole_free() + room();
+  if (may_help && !clock_.any_capturing() && synchronize(hot).ok()) {
     if (Found found = last_resort(r, hot)) return found;
   }
   ++stats_.ooms;
   throw out_of_memory(r);
+}
+
+DeviceAllocator::Found DeviceAllocator::slow_small(const Request& r, HotGuard& hot) {
+  bool may_grow = !driver_full_;
+  if (options_.policy == PolicyKind::kBalanced && may_grow) {
+    if (Found found = grow_small(r, hot)) return found;
+  }
+  if (Found found = fit(*small_, r, Wait::kAllowed)) return found;
+  drain_caches(true);
+  if (Found found = fit(*small_, r, Wait::kAllowed)) return found;
+  if (options_.policy == PolicyKind::kCompact && may_grow) {
+    if (Found found = grow_small(r, hot)) return found;
+  }
+  if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
+  return grow_small(r, hot);
+}
+
+DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& hot) {
+  if (options_.policy == PolicyKind::kBalanced && !driver_full_) {
+    if (Found found = grow(r, hot)) return found;
+  }
+  if (clock_.count() > 1) {
+    if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
+    if (Found found = idle_view(r, Wait::kAllowed)) return found;
+  }
+  if (Found found = run_in_view(r, Wait::kNo)) return found;
+  if (clock_.count() > 1) {
+    if (Found found = run_in_view(r, Wait::kAllowed)) return found;
+  }
+  return stitch(r, hot);
 }
 
 // What caches and record_stream hold back, then granules shared at their edges.
