@@ -190,7 +190,21 @@ Segment* Arena::take(Segment* head, Address begin, Bytes size) {
   return first;
 }
 
-void Arena::give(Segment* s, const Tickets& tickets) {
+// True if the two may become one segment; `into` then has the tickets of both.
+bool Arena::merge_tickets(Segment* into, const Segment* from, const Completion* completion) {
+  if (into->state != SegmentState::kFree || from->state != SegmentState::kFree) return false;
+  if (completion == nullptr) {
+    if (!into->tickets.same_streams(from->tickets)) return false;
+    for (Ticket t : from->tickets) into->tickets.add(t);
+    return true;
+  }
+  if (into->tickets == from->tickets) return true;
+  if (!completion->complete(into->tickets) || !completion->complete(from->tickets)) return false;
+  into->tickets.clear();
+  return true;
+}
+
+void Arena::give(Segment* s, const Tickets& tickets, const Completion* completion) {
   s->state = SegmentState::kFree;
   s->tickets = tickets;
   s->piece_next = nullptr;
@@ -208,20 +222,14 @@ void Arena::give(Segment* s, const Tickets& tickets) {
     tail = right->mate;
     unindex(right);
   }
-  // Neighbours that wait for the same streams become one segment, safe when the later one is.
-  auto merges = [](const Segment* a, const Segment* b) {
-    return a->state == SegmentState::kFree && b->state == SegmentState::kFree &&
-           a->tickets.same_streams(b->tickets);
-  };
-  if (right != nullptr && merges(s, right)) {
-    for (Ticket t : right->tickets) s->tickets.add(t);
-    if (tail == right) tail = s;
-    absorb(s, right);
+  // The new segment with its neighbours, then each neighbour with the next beyond it.
+  for (Segment* at = s; tail != at && merge_tickets(at, at->next, completion);) {
+    if (tail == at->next) tail = at;
+    absorb(at, at->next);
   }
-  if (left != nullptr && merges(left, s)) {
-    for (Ticket t : s->tickets) left->tickets.add(t);
-    if (tail == s) tail = left;
-    absorb(left, s);
+  for (Segment* at = s; head != at && merge_tickets(at->prev, at, completion);) {
+    if (tail == at) tail = at->prev;
+    at = absorb(at->prev, at);
   }
   index(head, tail);
   mark_free(begin, end, head->begin, head->begin + head->extent);

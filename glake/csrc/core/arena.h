@@ -62,8 +62,10 @@ class Arena {
 
   // Makes [begin, begin + size) of the extent at `head` one busy segment.
   Segment* take(Segment* head, Address begin, Bytes size);
-  // Frees a busy segment, merging it with its neighbours.
-  void give(Segment* s, const Tickets& tickets);
+  // Frees a busy segment, merging it with its neighbours. Where streams differ, and `completion` is
+  // given, only neighbours that are as far along are merged: one segment's ticket would otherwise
+  // hold back memory freed long before it.
+  void give(Segment* s, const Tickets& tickets, const Completion* completion = nullptr);
 
   // Absent ranges: where granules can be put. claim() makes part of one busy while the driver
   // works; then give() (now backed) or disclaim() (absent again).
@@ -116,6 +118,7 @@ class Arena {
   void set_edges(Segment* head, Address begin, Address end);
   Segment* split(Segment* s, Address at);
   Segment* absorb(Segment* left, Segment* right);
+  static bool merge_tickets(Segment* into, const Segment* from, const Completion* completion);
   void mark_free(Address begin, Address end, Address extent_begin, Address extent_end);
   void mark_busy(Address begin, Address end);
   template <typename Change>

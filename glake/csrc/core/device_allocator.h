@@ -93,6 +93,7 @@ class DeviceAllocator {
   bool wait_budget_spent(const Request& r);
   Found repeat(const Request& r, Address place);
   Found fit(Arena& arena, const Request& r, Wait wait);
+  Found fit_between(Arena& arena, const Request& r);
   Found idle_view(const Request& r, Wait wait);
   Found run_in_view(const Request& r, Wait wait);
   Found at_home(Arena& arena, Segment* head, Address begin, const Request& r);

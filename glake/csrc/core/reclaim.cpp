@@ -12,7 +12,7 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
   }
   for (Segment* p = b->pieces; p != nullptr;) {
     Segment* next = p->piece_next;
-    arena_of(p->begin).give(p, tickets);
+    arena_of(p->begin).give(p, tickets, clock_.completion());
     p = next;
   }
   --live_;
@@ -145,7 +145,7 @@ void DeviceAllocator::trim(HotGuard& hot) {
         stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
         stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));
       } else {
-        arena->give(s, Tickets{});
+        arena->give(s, Tickets{}, clock_.completion());
       }
       g += n;
     }

@@ -5,9 +5,14 @@
 namespace glake {
 namespace {
 
-constexpr int kCandidates = 16;         // extents tried at both ends for one that needs no wait
-constexpr int kViewsTried = 64;         // idle views of the same length
-constexpr uint64_t kWaitsPerStep = 32;  // of one repetition, before its places are given up
+constexpr int kCandidates = 16;  // extents tried at both ends for one that needs no wait
+constexpr int kExtentsWalked = 64;
+constexpr int kViewsTried = 64;  // idle views of the same length
+// Stream waits that a step (or so many requests, where steps do not repeat) may cost.
+constexpr uint64_t kWaitsPerStep = 36;
+constexpr uint64_t kWaitsPerWindow = 24;
+constexpr uint64_t kWindow = 4096;
+constexpr uint64_t kLeastStep = 512, kMostStep = 32768;  // requests
 
 }  // namespace
 
@@ -96,6 +101,9 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
     }
   }
   if (wait == Wait::kNo || first == nullptr) return {};
+  if (wait_budget_spent(r)) {
+    if (Found found = fit_between(arena, r)) return found;
+  }
   Tickets pending;
   range_ordered(first, first->begin, r.size, r.stream, &pending);
   // A full ticket set leaves some work out; one wait for what it names, then look again.
@@ -120,6 +128,33 @@ bool DeviceAllocator::range_free(const Arena& arena, Address begin, Bytes size) 
   if (arena.free_run(g, whole) != whole) return false;
   Bytes tail = size % kGranule;
   return tail == 0 || arena.free_prefix(g + whole) >= tail;
+}
+
+// Between memory that other streams may still use, the shortest stretch of an extent that needs no
+// wait. It splits a large hole in the middle, so it is for when waits have become many.
+DeviceAllocator::Found DeviceAllocator::fit_between(Arena& arena, const Request& r) {
+  Segment* best_head = nullptr;
+  Address best = 0;
+  Bytes shortest = ~Bytes{0};
+  int tried = 0;
+  for (Segment* head = arena.best_fit(r.size); head != nullptr && tried < kExtentsWalked;
+       head = arena.next_fit(head, r.size), ++tried) {
+    Address begin = head->begin;
+    for (Segment* s = head;; s = s->next) {
+      bool usable = clock_.ordered(r.stream, s->tickets);
+      Address end = usable ? s->end() : s->begin;
+      bool ends = !usable || s == head->mate;
+      if (ends && end - begin >= r.size && end - begin < shortest &&
+          edge_allows(arena, begin, r.size, r.stream)) {
+        best_head = head;
+        best = begin;
+        shortest = end - begin;
+      }
+      if (!usable) begin = s->end();
+      if (s == head->mate) break;
+    }
+  }
+  return best_head != nullptr ? at_home(arena, best_head, best, r) : Found{};
 }
 
 bool DeviceAllocator::stretch_free(const View& view, Bytes offset, Bytes size) const {
@@ -240,14 +275,18 @@ DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait)
   return {};
 }
 
-// True once this repetition of the sequence has waited often: then a place that needs no wait is
-// better than the same place again, unless r is so large that moving it would cost mapping calls.
+// True once this repetition of the step has waited often: then a place that needs no wait is better
+// than the same place again, unless r is so large that moving it would cost mapping calls. A
+// sequence that repeats within a step (a layer's) does not make the budget anew.
 bool DeviceAllocator::wait_budget_spent(const Request& r) {
-  if (history_.count() - window_begin_ >= history_.period()) {
+  uint64_t period = history_.period();
+  bool step = period >= kLeastStep && period <= kMostStep;
+  if (history_.count() - window_begin_ >= (step ? period : kWindow)) {
     window_begin_ = history_.count();
     window_waits_ = clock_.waits();
   }
-  return clock_.waits() - window_waits_ >= kWaitsPerStep && r.size < limit_.bytes() / 32;
+  uint64_t budget = step ? kWaitsPerStep : kWaitsPerWindow;
+  return clock_.waits() - window_waits_ >= budget && r.size < limit_.bytes() / 32;
 }
 
 // The place a request's counterpart had, if it is free again. It may cost a wait, as it did then.
@@ -262,6 +301,7 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
         clock_.poll();
         if (wait_budget_spent(r)) {
           if (Found found = fit(*large_, r, Wait::kNo)) return found;
+          if (Found found = fit_between(*large_, r)) return found;
         }
         if (!clock_.wait(r.stream, pending) ||
             !range_ordered(from, place, r.size, r.stream, nullptr)) {

@@ -109,7 +109,7 @@ DeviceAllocator::Found DeviceAllocator::grow_small(const Request& r, HotGuard& h
   for (Segment* s = small_->first_absent(); s != nullptr; s = small_->next_absent(s)) {
     Segment* claimed = small_->claim(s, s->begin, kGranule);
     if (!back(*small_, claimed, hot)) return {};
-    small_->give(claimed, Tickets{});
+    small_->give(claimed, Tickets{}, clock_.completion());
     return fit(*small_, r, Wait::kAllowed);
   }
   return {};
@@ -146,7 +146,7 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
     // Full now: the second try asks for no more than it needs.
     return ahead.count != 0 ? grow(r, hot) : Found{};
   }
-  large_->give(claimed, Tickets{});
+  large_->give(claimed, Tickets{}, clock_.completion());
   return fit(*large_, r, Wait::kAllowed);
 }
 

@@ -86,8 +86,11 @@ class DeviceAllocator::Hold {
   // A segment just backed: no work has used it.
   void adopt(Arena& arena, Segment* s) { fresh_.emplace_back(&arena, s); }
   void release() {
-    for (auto& [arena, s] : used_) arena->give(s, Tickets(device_.clock_.stamp(stream_)));
-    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{});
+    StreamClock& clock = device_.clock_;
+    for (auto& [arena, s] : used_) {
+      arena->give(s, Tickets(clock.stamp(stream_)), clock.completion());
+    }
+    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, clock.completion());
     used_.clear();
     fresh_.clear();
   }
@@ -319,7 +322,7 @@ void DeviceAllocator::abandon(View* view, Granules before, const Found& found, c
   use_edges(found.pieces, r.stream, -1);
   for (Segment* p = found.pieces; p != nullptr;) {
     Segment* next = p->piece_next;
-    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)));
+    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)), clock_.completion());
     p = next;
   }
   --view->live;

@@ -12,13 +12,16 @@
 
 namespace glake {
 
-class StreamClock {
+class StreamClock : public Completion {
  public:
   StreamClock(Driver& driver, int device) : driver_(driver), device_(device) {}
 
   StreamId id_of(StreamHandle handle);
   StreamHandle handle_of(StreamId id) const { return streams_[id].handle; }
   size_t count() const { return streams_.size(); }
+  // What arenas ask before they merge freed neighbours: null while one stream makes all tickets
+  // alike.
+  const Completion* completion() const { return streams_.size() > 1 ? this : nullptr; }
 
   // A free on this stream: its ticket.
   Ticket stamp(StreamId id);
@@ -27,7 +30,7 @@ class StreamClock {
   // call.
   bool ordered(StreamId waiter, Ticket ticket) const;
   bool ordered(StreamId waiter, const Tickets& tickets) const;
-  bool complete(const Tickets& tickets) const;
+  bool complete(const Tickets& tickets) const override;
 
   // Called as an allocation starts on `id`: closes epochs that have grown, so that a later wait is
   // for work enqueued long before.

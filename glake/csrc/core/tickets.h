@@ -49,6 +49,15 @@ class Tickets {
     }
     return true;
   }
+  bool operator==(const Tickets& other) const {
+    if (count_ != other.count_) return false;
+    for (int i = 0; i < count_; ++i) {
+      if (items_[i].stream != other.items_[i].stream || items_[i].epoch != other.items_[i].epoch) {
+        return false;
+      }
+    }
+    return true;
+  }
 
  private:
   bool has(uint64_t stream) const {
@@ -60,6 +69,15 @@ class Tickets {
 
   int count_ = 0;
   std::array<Ticket, kMax> items_{};
+};
+
+// Whether the work tickets name is known to be complete.
+class Completion {
+ public:
+  virtual bool complete(const Tickets& tickets) const = 0;
+
+ protected:
+  ~Completion() = default;
 };
 
 }  // namespace glake
