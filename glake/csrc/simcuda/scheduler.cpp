@@ -11,6 +11,8 @@
 namespace simcuda {
 namespace {
 
+constexpr std::chrono::milliseconds kStall{200};
+
 // The life of the scheduler this thread is registered with; 0: none.
 thread_local uint64_t registered_with = 0;
 std::atomic<uint64_t> lives{0};
@@ -176,9 +178,21 @@ bool Scheduler::advance() {
 // Registered threads hold time still until each of them waits here.
 bool Scheduler::may_advance() const { return waiting_ >= registered_; }
 
+// A registered thread may be blocked outside the driver by one that waits in it (on a lock, say).
+// When nothing has come in for a while of real time, time moves on without it.
+bool Scheduler::stalled() {
+  auto now = std::chrono::steady_clock::now();
+  if (sequence_ != stall_sequence_ || now_ns_ != stall_ns_) {
+    stall_sequence_ = sequence_;
+    stall_ns_ = now_ns_;
+    stall_since_ = now;
+  }
+  return now - stall_since_ > kStall;
+}
+
 // One step of a blocking call. Returns whether anything moved without letting go of the lock.
 bool Scheduler::wait_for_progress(Lock* lock) {
-  if (may_advance()) {
+  if (may_advance() || stalled()) {
     if (advance()) {
       changed_.notify_all();
       return true;

@@ -3,6 +3,7 @@
 // the lock may let go of it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <map>
@@ -49,6 +50,7 @@ class Scheduler {
   bool poll_waiters();
   bool registered_here() const;
   bool may_advance() const;
+  bool stalled();
   bool wait_for_progress(Lock* lock);
 
   // Effects.
@@ -86,6 +88,8 @@ class Scheduler {
   std::condition_variable changed_;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
   int registered_ = 0, waiting_ = 0;
+  uint64_t stall_sequence_ = 0, stall_ns_ = 0;
+  std::chrono::steady_clock::time_point stall_since_;
 };
 
 // Set while this thread runs a host function: no call is allowed then.
