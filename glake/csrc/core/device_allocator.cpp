@@ -234,7 +234,7 @@ uint64_t DeviceAllocator::live_blocks() {
   std::lock_guard<std::mutex> slow(slow_);
   HotGuard hot(hot_);
   drain_caches(true);
-  drain_limbo();
+  drain_limbo(Wait::kAllowed);
   return live_;
 }
 

@@ -100,6 +100,8 @@ class DeviceAllocator {
   Found on_view(View* view, Bytes offset, const Request& r);
   bool range_ordered(const Segment* from, Address begin, Bytes size, StreamId s, Tickets* pending);
   bool range_free(const Arena& arena, Address begin, Bytes size) const;
+  bool wait_for_range(const Segment* from, Address begin, const Request& r);
+  bool wait_for_stretch(const View& view, Bytes offset, const Request& r);
   bool stretch_free(const View& view, Bytes offset, Bytes size) const;
   bool stretch_ordered(const View& view, Bytes offset, const Request& r, Tickets* pending);
   bool edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const;
@@ -138,7 +140,7 @@ class DeviceAllocator {
   void free_locked(Block* block);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
-  void drain_limbo();
+  void drain_limbo(Wait wait);
   bool settled_granule(const Arena& arena, uint64_t g) const;
   bool evict(View* view, HotGuard& hot);
   void make_view_room(Granules n, HotGuard& hot);
@@ -171,7 +173,12 @@ class DeviceAllocator {
   PlacementHistory history_;
   Stats stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
-  std::vector<Block*> limbo_;    // freed, recorded on more streams than a ticket holds
+  // Freed, but recorded on more streams than a ticket set holds: with all of their tickets.
+  struct Held {
+    Block* block;
+    std::vector<Ticket> tickets;
+  };
+  std::vector<Held> limbo_;
   std::vector<Block*> drained_;  // scratch of drain_caches
   uint64_t tick_ = 0;            // requests that reached the device, thread caches' hits apart
   uint64_t window_begin_ = 0;    // of the repetition in which stream waits are counted

@@ -21,13 +21,14 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
 
 void DeviceAllocator::free_locked(Block* b) {
   Tickets tickets(clock_.stamp(b->stream_id));
-  for (StreamId s : b->recorded) {
-    if (!tickets.add(clock_.stamp(s))) {
-      limbo_.push_back(b);
-      return;
-    }
+  if (b->recorded.size() < Tickets::kMax) {
+    for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
+    give_pieces(b, tickets);
+    return;
   }
-  give_pieces(b, tickets);
+  Held held{b, {}};
+  for (StreamId s : b->recorded) held.tickets.push_back(clock_.stamp(s));
+  limbo_.push_back(std::move(held));
 }
 
 void DeviceAllocator::drain_caches(bool small_too) {
@@ -40,21 +41,25 @@ void DeviceAllocator::drain_caches(bool small_too) {
   for (Block* b : drained_) free_locked(b);
 }
 
-// Blocks recorded on many streams: their own stream waits for the others, then one ticket does.
-void DeviceAllocator::drain_limbo() {
-  std::vector<Block*> left;
-  for (Block* b : limbo_) {
+// Gives back the held blocks whose recorded work is complete, or, where waiting is allowed, ordered
+// before their own stream's next: that stream's ticket then does for all.
+void DeviceAllocator::drain_limbo(Wait wait) {
+  size_t kept = 0;
+  for (Held& held : limbo_) {
+    Block* b = held.block;
     bool ordered = true;
-    for (StreamId s : b->recorded) {
-      ordered = ordered && clock_.wait(b->stream_id, Tickets(clock_.stamp(s)));
+    for (Ticket t : held.tickets) {
+      if (clock_.ordered(b->stream_id, t)) continue;
+      ordered = wait == Wait::kAllowed && clock_.wait(b->stream_id, Tickets(t));
+      if (!ordered) break;
     }
     if (ordered) {
       give_pieces(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
-      left.push_back(b);
+      std::swap(limbo_[kept++], held);
     }
   }
-  limbo_.swap(left);
+  limbo_.resize(kept);
 }
 
 // Counts (step = 1) or discounts (-1) the aliases of a view's granules from its granule `from` on.
@@ -173,7 +178,7 @@ void DeviceAllocator::empty_cache() {
   HotGuard hot(hot_);
   settle(hot);
   drain_caches(true);
-  drain_limbo();
+  drain_limbo(Wait::kAllowed);
   require(synchronize(hot), "to be synchronised for empty_cache");
   std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
   for (View* view : all) {

@@ -27,7 +27,7 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   Bytes cached = 0;
   for (auto& c : caches_) cached += c->held_bytes();
   Bytes limbo = 0;
-  for (const Block* b : limbo_) limbo += b->size;
+  for (const Held& held : limbo_) limbo += held.block->size;
   Segment* hole = r.small() ? small_->largest() : large_->largest();
   Bytes growth = driver_full_ ? 0 : room().bytes();
   Bytes fits = std::max(hole != nullptr ? hole->extent : 0, (r.small() ? 0 : whole) + growth);
@@ -185,7 +185,7 @@ std::string DeviceAllocator::broken_invariant() {
   }
   Bytes held = static_cast<Bytes>(stats_.allocated_bytes.all.current);
   for (auto& c : caches_) held += c->held_bytes();
-  for (const Block* b : limbo_) held += b->size;
+  for (const Held& h : limbo_) held += h.block->size;
   if (debts_.empty() && busy != held) return "busy bytes are not those of live and cached blocks";
   return "";
 }

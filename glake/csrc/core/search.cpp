@@ -29,6 +29,17 @@ bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes si
   return all;
 }
 
+// Makes r's stream wait for what may still use the range: as many tickets at a time as a set holds.
+bool DeviceAllocator::wait_for_range(const Segment* from, Address begin, const Request& r) {
+  for (;;) {
+    Tickets pending;
+    if (range_ordered(from, begin, r.size, r.stream, &pending)) break;
+    if (!clock_.wait(r.stream, pending)) return false;
+  }
+  ++stats_.cross_stream_hits;
+  return true;
+}
+
 bool DeviceAllocator::edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const {
   for (Address a : {begin, begin + size - 1}) {
     const GranulePool::Edge& edge = granules_.edge(arena, arena.granule_of(a));
@@ -104,12 +115,7 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   if (wait_budget_spent(r)) {
     if (Found found = fit_between(arena, r)) return found;
   }
-  Tickets pending;
-  range_ordered(first, first->begin, r.size, r.stream, &pending);
-  // A full ticket set leaves some work out; one wait for what it names, then look again.
-  if (!clock_.wait(r.stream, pending)) return {};
-  if (!range_ordered(first, first->begin, r.size, r.stream, nullptr)) return {};
-  ++stats_.cross_stream_hits;
+  if (!wait_for_range(first, first->begin, r)) return {};
   return at_home(arena, first, first->begin, r);
 }
 
@@ -177,6 +183,17 @@ bool DeviceAllocator::stretch_ordered(const View& view, Bytes offset, const Requ
   return usable && all;
 }
 
+bool DeviceAllocator::wait_for_stretch(const View& view, Bytes offset, const Request& r) {
+  for (;;) {
+    Tickets pending;
+    if (stretch_ordered(view, offset, r, &pending)) break;
+    // Nothing to wait for: an edge of another stream's.
+    if (pending.empty() || !clock_.wait(r.stream, pending)) return false;
+  }
+  ++stats_.cross_stream_hits;
+  return true;
+}
+
 DeviceAllocator::Found DeviceAllocator::on_view(View* view, Bytes offset, const Request& r) {
   Segment* first = nullptr;
   Segment** link = &first;
@@ -199,7 +216,7 @@ DeviceAllocator::Found DeviceAllocator::on_view(View* view, Bytes offset, const 
 // same request as before.
 DeviceAllocator::Found DeviceAllocator::idle_view(const Request& r, Wait wait) {
   View* best = nullptr;
-  Tickets best_pending;
+  bool best_waits = false;
   int tried = 0;
   for (View* view : views_.of_length(Granules::ceil(r.size))) {
     if (++tried > kViewsTried) break;
@@ -211,13 +228,10 @@ DeviceAllocator::Found DeviceAllocator::idle_view(const Request& r, Wait wait) {
       continue;
     }
     best = view;
-    best_pending = pending;
+    best_waits = !pending.empty();
   }
   if (best == nullptr) return {};
-  if (!best_pending.empty()) {
-    if (!clock_.wait(r.stream, best_pending) || !stretch_ordered(*best, 0, r, nullptr)) return {};
-    ++stats_.cross_stream_hits;
-  }
+  if (best_waits && !wait_for_stretch(*best, 0, r)) return {};
   ++stats_.view_hits;
   return on_view(best, 0, r);
 }
@@ -265,10 +279,7 @@ DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait)
     int64_t at = offset_in_view(*view, r, wait, &pending);
     if (at < 0) continue;
     Bytes offset = static_cast<Bytes>(at) * kGranule;
-    if (!pending.empty()) {
-      if (!clock_.wait(r.stream, pending) || !stretch_ordered(*view, offset, r, nullptr)) continue;
-      ++stats_.cross_stream_hits;
-    }
+    if (!pending.empty() && !wait_for_stretch(*view, offset, r)) continue;
     ++stats_.run_hits;
     return on_view(view, offset, r);
   }
@@ -291,23 +302,18 @@ bool DeviceAllocator::wait_budget_spent(const Request& r) {
 
 // The place a request's counterpart had, if it is free again. It may cost a wait, as it did then.
 DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) {
-  Tickets pending;
   if (large_->contains(place)) {
     if (!range_free(*large_, place, r.size)) return {};
     Segment* from = large_->free_segment_at(place);
     if (clock_.count() > 1) {
       if (!edge_allows(*large_, place, r.size, r.stream)) return {};
-      if (!range_ordered(from, place, r.size, r.stream, &pending)) {
+      if (!range_ordered(from, place, r.size, r.stream, nullptr)) {
         clock_.poll();
         if (wait_budget_spent(r)) {
           if (Found found = fit(*large_, r, Wait::kNo)) return found;
           if (Found found = fit_between(*large_, r)) return found;
         }
-        if (!clock_.wait(r.stream, pending) ||
-            !range_ordered(from, place, r.size, r.stream, nullptr)) {
-          return {};
-        }
-        ++stats_.cross_stream_hits;
+        if (!wait_for_range(from, place, r)) return {};
       }
     }
     Segment* head = place % kGranule == 0 ? large_->extent_at_prefix(large_->granule_of(place))
@@ -318,13 +324,9 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
   if (view == nullptr || place + r.size > view->base + view->length.bytes()) return {};
   Bytes offset = place - view->base;
   if (!stretch_free(*view, offset, r.size)) return {};
-  if (!stretch_ordered(*view, offset, r, &pending)) {
+  if (!stretch_ordered(*view, offset, r, nullptr)) {
     clock_.poll();
-    if (pending.empty() || !clock_.wait(r.stream, pending) ||
-        !stretch_ordered(*view, offset, r, nullptr)) {
-      return {};
-    }
-    ++stats_.cross_stream_hits;
+    if (!wait_for_stretch(*view, offset, r)) return {};
   }
   ++stats_.view_hits;
   return on_view(view, offset, r);

@@ -20,6 +20,9 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot);
   drain_caches(false);
   if (clock_.count() > 1) clock_.poll();
+  if (!limbo_.empty()) {
+    drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
+  }
   if (Found found = hit(r)) return found;
   if (Found found = r.small() ? slow_small(r, hot) : slow_large(r, hot)) return found;
   ++stats_.alloc_retries;
@@ -66,7 +69,7 @@ DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& h
 // What caches and record_stream hold back, then granules shared at their edges.
 DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& hot) {
   drain_caches(true);
-  drain_limbo();
+  drain_limbo(Wait::kAllowed);
   if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
   if (r.small()) {
     if (Found found = fit(*large_, r, Wait::kAllowed)) return found;

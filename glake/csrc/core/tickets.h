@@ -19,7 +19,7 @@ constexpr StreamId kMaxStreams = 1 << 16;
 
 class Tickets {
  public:
-  static constexpr int kMax = 4;
+  static constexpr int kMax = 8;
 
   Tickets() = default;
   explicit Tickets(Ticket t) : count_(1) { items_[0] = t; }
