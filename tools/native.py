@@ -68,7 +68,10 @@ def environment() -> dict[str, str]:
 
 def run(binaries: Path, name: str, arguments: list[str]) -> int:
     """Runs one program in its own process and returns its exit status."""
-    return subprocess.run([str(binaries / name), *arguments], env=environment()).returncode
+    # A sanitizer's dlopen does not follow the program's own search path.
+    paths = {"LD_LIBRARY_PATH": f"{binaries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
+    command = [str(binaries / name), *arguments]
+    return subprocess.run(command, env=environment() | paths).returncode
 
 
 def main() -> int:

@@ -7,6 +7,9 @@ using namespace glake;
 
 namespace {
 
+// One more than a ticket set holds.
+constexpr int kStreams = Tickets::kMax + 1;
+
 class Fixture {
  public:
   explicit Fixture(const char* complete_after) {
@@ -16,7 +19,7 @@ class Fixture {
     context = std::make_unique<test::CurrentContext>();
     clock = std::make_unique<StreamClock>(*driver, 0);
     for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < kStreams; ++i) {
       ids[i] = clock->id_of(i == 0 ? 0 : reinterpret_cast<StreamHandle>(streams[i - 1]));
     }
   }
@@ -30,14 +33,14 @@ class Fixture {
   std::unique_ptr<Driver> driver;
   std::unique_ptr<test::CurrentContext> context;
   std::unique_ptr<StreamClock> clock;
-  CUstream streams[4] = {};
-  StreamId ids[5] = {};
+  CUstream streams[kStreams - 1] = {};
+  StreamId ids[kStreams] = {};
 };
 
 void ids_are_dense() {
   Fixture f("-1");
-  for (StreamId i = 0; i < 5; ++i) CHECK(f.ids[i] == i);
-  CHECK(f.clock->id_of(0) == 0 && f.clock->count() == 5);
+  for (StreamId i = 0; i < kStreams; ++i) CHECK(f.ids[i] == i);
+  CHECK(f.clock->id_of(0) == 0 && f.clock->count() == kStreams);
   CHECK(f.clock->handle_of(2) == reinterpret_cast<StreamHandle>(f.streams[1]));
 }
 
@@ -62,9 +65,9 @@ void several_streams_in_one_set() {
   Fixture f("-1");
   StreamClock& clock = *f.clock;
   Tickets all;
-  for (StreamId i = 0; i < 4; ++i) CHECK(all.add(clock.stamp(i)));
-  CHECK(!all.add(clock.stamp(4)) && all.add(clock.stamp(2)));
-  CHECK(clock.wait(0, all) && clock.waits() == 3 && clock.ordered(0, all));
+  for (StreamId i = 0; i < Tickets::kMax; ++i) CHECK(all.add(clock.stamp(i)));
+  CHECK(!all.add(clock.stamp(Tickets::kMax)) && all.add(clock.stamp(2)));
+  CHECK(clock.wait(0, all) && clock.waits() == Tickets::kMax - 1 && clock.ordered(0, all));
   CHECK(clock.wait_host(all) && clock.complete(all));
 }
 
