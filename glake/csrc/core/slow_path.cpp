@@ -7,7 +7,11 @@
 namespace glake {
 namespace {
 
-constexpr uint64_t kGrowAhead = 8;  // growth adds one in so many of the granules already held
+// Growth takes one granule more for so many already held...
+constexpr uint64_t kGrowAhead = 8;
+// ...but holds at most one part in so many more than was ever live; beyond that memory only waits for
+// other streams, and a wait is preferred to growth.
+constexpr uint64_t kHoard = 4;
 
 }  // namespace
 
@@ -52,12 +56,19 @@ DeviceAllocator::Found DeviceAllocator::slow_small(const Request& r, HotGuard& h
 }
 
 DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& hot) {
-  if (options_.policy == PolicyKind::kBalanced && !driver_full_) {
+  bool grows = options_.policy == PolicyKind::kBalanced && !driver_full_;
+  Bytes live = static_cast<Bytes>(stats_.allocated_bytes.all.current) + r.size;
+  most_live_ = std::max(most_live_, live);
+  bool hoards = granules_.physical().bytes() > most_live_ + most_live_ / kHoard;
+  if (grows && !hoards) {
     if (Found found = grow(r, hot)) return found;
   }
   if (clock_.count() > 1) {
     if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
     if (Found found = idle_view(r, Wait::kAllowed)) return found;
+  }
+  if (grows && hoards) {
+    if (Found found = grow(r, hot)) return found;
   }
   if (Found found = run_in_view(r, Wait::kNo)) return found;
   if (clock_.count() > 1) {
@@ -141,7 +152,10 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
   // A share of what is held on top: growth that comes later comes in a step that was warm already.
   Granules ahead{0};
   if (options_.policy == PolicyKind::kBalanced && !driver_full_) {
-    ahead.count = std::min({granules_.physical().count / kGrowAhead, (room() - fewest).count,
+    Granules most = Granules::floor(most_live_ + most_live_ / kHoard);
+    Granules held = granules_.physical() + fewest;
+    ahead.count = std::min({held < most ? (most - held).count : 0,
+                            granules_.physical().count / kGrowAhead, (room() - fewest).count,
                             best->size / kGranule - fewest.count});
   }
   Segment* claimed = large_->claim(best, best->begin, (fewest + ahead).bytes());
