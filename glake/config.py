@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from glake.errors import InvalidOption, UnknownOption
 
 PREFIX = "GLAKE_"
+MOST_BYTES = 1 << 46
+MOST_BYTES = 1 << 46  # what the core takes for a size
 GRANULE = 2 * 2**20
 T = TypeVar("T")
 Limit = float | int | None
@@ -43,6 +45,8 @@ def parse_bytes(text: str) -> int:
     value = int(float(match[1]) * _UNITS[match[2]])
     if value < 1:
         raise ValueError("not above 0 bytes")
+    if value > MOST_BYTES:
+        raise ValueError("more than 2^46 bytes (64 TiB)")
     return value
 
 

@@ -26,7 +26,8 @@ from glake.trace.replay import NEVER, ReplayResult, load_trace, policies
 from glake.trace.replay import replay as run_replay
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_MAX_BYTES = (1 << 63) - 1
+_MAX_BYTES = 1 << 46
+_GRANULE = 2 << 20
 _TABLE_WIDTH = 118
 
 
@@ -54,10 +55,22 @@ def _parse_capacity(
     if unit == "x":
         if not 0 < number <= 1000:
             raise click.BadParameter(f"{value!r} is not above 0x and at most 1000x")
-        return lambda live: max(int(live * number), 1)
+
+        def times_live(live: int) -> int:
+            size = int(live * number)
+            if live and not _GRANULE <= size <= _MAX_BYTES:
+                raise click.UsageError(
+                    f"--capacity {value} of {live:,} live bytes is {size:,} bytes: "
+                    "a device has between 2 MiB (one granule) and 2^46 bytes"
+                )
+            return max(size, _GRANULE)
+
+        return times_live
     size = int(number * _UNITS[unit])
-    if not 0 < size <= _MAX_BYTES:
-        raise click.BadParameter(f"{value!r} is not between 1 byte and 2^63 bytes")
+    if not _GRANULE <= size <= _MAX_BYTES:
+        raise click.BadParameter(
+            f"{value!r} is not between 2 MiB (one granule) and 2^46 bytes (64 TiB)"
+        )
     return lambda live: size
 
 

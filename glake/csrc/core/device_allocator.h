@@ -183,8 +183,8 @@ class DeviceAllocator {
   uint64_t tick_ = 0;            // requests that reached the device, thread caches' hits apart
   uint64_t window_begin_ = 0;    // of the repetition in which stream waits are counted
   uint64_t window_waits_ = 0;
-  Bytes most_live_ = 0;          // as large requests that missed have seen it
-  uint64_t live_ = 0;  // blocks in callers' hands or thread caches
+  Bytes most_live_ = 0;  // as large requests that missed have seen it
+  uint64_t live_ = 0;    // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
   bool attached_ = false;
   bool started_ = false;      // false too once close() has begun to give the address ranges back

@@ -193,7 +193,12 @@ std::string DeviceAllocator::broken_invariant() {
 void DeviceAllocator::check() {
   std::lock_guard<std::mutex> slow(slow_);
   HotGuard hot(hot_);
-  for (auto& cache : caches_) cache->collect(stats_);
+  // Other threads' hits move bytes between live and cached with no other lock.
+  std::vector<std::unique_lock<SpinLock>> still;
+  for (auto& cache : caches_) {
+    still.emplace_back(cache->lock());
+    cache->publish_locked(stats_);
+  }
   std::string wrong = broken_invariant();
   if (!wrong.empty()) {
     throw Error(GLAKE_INTERNAL, "device " + std::to_string(device_) + ": " + wrong);

@@ -9,8 +9,8 @@ namespace {
 
 // Growth takes one granule more for so many already held...
 constexpr uint64_t kGrowAhead = 8;
-// ...but holds at most one part in so many more than was ever live; beyond that memory only waits for
-// other streams, and a wait is preferred to growth.
+// ...but holds at most one part in so many more than was ever live; beyond that memory only waits
+// for other streams, and a wait is preferred to growth.
 constexpr uint64_t kHoard = 4;
 
 }  // namespace
@@ -154,9 +154,9 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
   if (options_.policy == PolicyKind::kBalanced && !driver_full_) {
     Granules most = Granules::floor(most_live_ + most_live_ / kHoard);
     Granules held = granules_.physical() + fewest;
-    ahead.count = std::min({held < most ? (most - held).count : 0,
-                            granules_.physical().count / kGrowAhead, (room() - fewest).count,
-                            best->size / kGranule - fewest.count});
+    ahead.count =
+        std::min({held < most ? (most - held).count : 0, granules_.physical().count / kGrowAhead,
+                  (room() - fewest).count, best->size / kGranule - fewest.count});
   }
   Segment* claimed = large_->claim(best, best->begin, (fewest + ahead).bytes());
   if (!back(*large_, claimed, hot)) {

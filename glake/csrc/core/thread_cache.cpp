@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <mutex>
-
 namespace glake {
 namespace {
 
@@ -65,8 +63,7 @@ void ThreadCache::drain(bool small_too, std::vector<Block*>& out) {
   }
 }
 
-void ThreadCache::publish(Stats& stats) {
-  std::lock_guard<SpinLock> guard(lock_);
+void ThreadCache::publish_locked(Stats& stats) {
   changed_.store(false, std::memory_order_relaxed);
   if (!small_.empty()) stats.merge(true, small_);
   if (!large_.empty()) stats.merge(false, large_);

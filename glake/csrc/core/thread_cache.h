@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "core/block.h"
@@ -43,6 +44,9 @@ class alignas(64) ThreadCache {
 
   // For the device, under its lock: the blocks to free, and the counts since last asked.
   void drain(bool small_too, std::vector<Block*>& out);
+  // The same for glake_check(), which holds every cache still at once.
+  SpinLock& lock() { return lock_; }
+  void publish_locked(Stats& stats);
   void collect(Stats& stats) {
     if (changed_.load(std::memory_order_relaxed)) publish(stats);
   }
@@ -50,7 +54,10 @@ class alignas(64) ThreadCache {
   Bytes held_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
 
  private:
-  void publish(Stats& stats);
+  void publish(Stats& stats) {
+    std::lock_guard<SpinLock> guard(lock_);
+    publish_locked(stats);
+  }
   static constexpr int kSlots = 256;
   static constexpr int kDepth = 14;
   struct Slot {

@@ -78,8 +78,10 @@ std::string Driver::describe(Status s) const {
   const char* text = nullptr;
   table_->cuGetErrorName(static_cast<CUresult>(s.code), &name);
   table_->cuGetErrorString(static_cast<CUresult>(s.code), &text);
+  std::string words = driver::own_words();
   return std::string(name != nullptr ? name : "CUDA error") + " (" + std::to_string(s.code) +
-         (text != nullptr ? std::string(": ") + text : "") + ")";
+         (text != nullptr ? std::string(": ") + text : "") + ")" +
+         (words.empty() ? "" : ": " + words);
 }
 
 Status Driver::attach(int device) {

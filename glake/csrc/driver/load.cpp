@@ -10,6 +10,8 @@
 namespace glake::driver {
 namespace {
 
+void* opened = nullptr;  // the library in use
+
 // The simulator lies beside this library.
 std::string simulator_path() {
   Dl_info info{};
@@ -76,6 +78,7 @@ std::string library_path(const std::string& choice) {
 
 void fill(Table& table, const std::string& path, const std::string& choice) {
   void* library = open_library(path, choice);
+  opened = library;
   configure_preset(library, choice);
   auto get = reinterpret_cast<GetProc>(dlsym(library, "cuGetProcAddress_v2"));
   std::string missing;
@@ -91,6 +94,16 @@ void fill(Table& table, const std::string& path, const std::string& choice) {
                                          "; glake needs a driver with virtual memory management "
                                          "(CUDA 11.0 or newer)");
   }
+}
+
+std::string own_words() {
+  using LastMessage = size_t (*)(char*, size_t);
+  auto last = opened == nullptr
+                  ? nullptr
+                  : reinterpret_cast<LastMessage>(dlsym(opened, "simcuda_last_message"));
+  char text[512] = "";
+  if (last != nullptr) last(text, sizeof text);
+  return text;
 }
 
 }  // namespace glake::driver

@@ -14,4 +14,7 @@ std::string library_path(const std::string& choice);
 // names. Throws Error naming what is missing. The library is never closed.
 void fill(Table& table, const std::string& path, const std::string& choice);
 
+// What the driver itself says of the calling thread's last refused call, where it can say; else "".
+std::string own_words();
+
 }  // namespace glake::driver

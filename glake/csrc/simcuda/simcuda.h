@@ -57,7 +57,8 @@ SIMCUDA_API void simcuda_tick(uint64_t ticks);
 
 /* join != 0: virtual time stands still unless this thread, too, waits or asks in the driver. Undo
  * with 0 before the thread ends. Without any such thread, time moves whenever one waits. A joined
- * thread that is blocked elsewhere while nothing happens for 200 ms of real time is not waited for. */
+ * thread that is blocked elsewhere while nothing happens for 200 ms of real time is not waited for.
+ */
 SIMCUDA_API int simcuda_thread(int join);
 
 /* The books, as one flat JSON object of numbers (as snprintf: returns the length; "{}" before
