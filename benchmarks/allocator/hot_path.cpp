@@ -198,16 +198,17 @@ std::string threads(const Mix& mix, double seconds) {
 }
 
 std::string stalled(const Mix& mix, double seconds, int64_t cost) {
+  glake_empty_cache(0);  // or the other thread would find memory mapped before
   Workload w(mix, 3, nullptr);
   warm(w, 200000);
   simcuda_configure("call_delay_us", "cuMemMap=10000");
   std::atomic<bool> stop{false};
   std::atomic<int> grown{0};
-  // Ever larger blocks: every one must map memory.
+  // Blocks larger than any hole of the workload: every one must map memory.
   std::thread mapper([&] {
     std::vector<void*> held;
     while (!stop.load()) {
-      held.push_back(allocate(2 * kMiB + 512));
+      held.push_back(allocate(256 * kMiB));
       ++grown;
     }
     simcuda_configure("call_delay_us", "cuMemMap=0");

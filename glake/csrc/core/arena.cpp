@@ -10,6 +10,15 @@ namespace {
 // Sorting a long bin exactly is not worth its time; beyond this many steps order is approximate.
 constexpr int kSortSteps = 48;
 
+// Bits set, where all or none of a mask of neighbouring bits is the common case.
+uint64_t bits_of(uint64_t bits, uint64_t mask) {
+  if (bits == 0) return 0;
+  if (bits == mask) {
+    return 64 - static_cast<uint64_t>(__builtin_clzll(mask) + __builtin_ctzll(mask));
+  }
+  return static_cast<uint64_t>(__builtin_popcountll(bits));
+}
+
 bool before(const Segment* a, const Segment* b) {
   return a->extent != b->extent ? a->extent < b->extent : a->begin < b->begin;
 }
@@ -241,14 +250,14 @@ void Arena::mark_free(Address begin, Address end, Address extent_begin, Address 
   if (granule_at(first) < extent_begin) ++first;
   if (granule_at(last) > extent_end) --last;
   for_each_word(first, last, [this](uint64_t& word, uint64_t mask) {
-    whole_free_ += static_cast<uint64_t>(__builtin_popcountll(mask & ~word));
+    whole_free_ += bits_of(mask & ~word, mask);
     word |= mask;
   });
 }
 
 void Arena::mark_busy(Address begin, Address end) {
   for_each_word(granule_of(begin), granule_of(end - 1) + 1, [this](uint64_t& word, uint64_t mask) {
-    whole_free_ -= static_cast<uint64_t>(__builtin_popcountll(mask & word));
+    whole_free_ -= bits_of(mask & word, mask);
     word &= ~mask;
   });
 }

@@ -125,7 +125,7 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
       return make_block(r, found, stream);
     }
   }
-  std::lock_guard<std::mutex> slow_guard(slow_);
+  std::lock_guard<FairMutex> slow_guard(slow_);
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
@@ -175,7 +175,7 @@ void DeviceAllocator::drop_cache(ThreadCache* cache) {
 
 // Everything mapped becomes accessible from `peer` too, and all that is mapped later.
 void DeviceAllocator::enable_peer(int peer) {
-  std::lock_guard<std::mutex> slow(slow_);
+  std::lock_guard<FairMutex> slow(slow_);
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   const std::vector<int>& now = granules_.grants();
@@ -231,7 +231,7 @@ void DeviceAllocator::mark_step() {
 
 uint64_t DeviceAllocator::live_blocks() {
   if (!started_) return 0;
-  std::lock_guard<std::mutex> slow(slow_);
+  std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
@@ -249,7 +249,7 @@ void DeviceAllocator::close() {
     empty_cache();
   }
   if (!attached_) return;
-  std::lock_guard<std::mutex> slow(slow_);
+  std::lock_guard<FairMutex> slow(slow_);
   Status s;
   {
     DeviceScope scope(driver_, device_);

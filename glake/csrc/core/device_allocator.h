@@ -160,7 +160,7 @@ class DeviceAllocator {
   Bytes total_memory_ = 0;
 
   HotLock hot_;
-  std::mutex slow_;
+  FairMutex slow_;
   SegmentPool segments_;
   BlockPool blocks_;
   DebtBook debts_;

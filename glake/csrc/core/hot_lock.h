@@ -1,5 +1,7 @@
-// The lock of a device's books: one atomic each way when nobody waits, a futex when somebody does,
-// and a memory of whether threads contend.
+// The two locks of a device. HotLock, of its books: one atomic each way when nobody waits, a futex
+// when somebody does, and a memory of whether threads contend. FairMutex, of the paths that map
+// memory: first come, first served, since a thread that maps all the time must not starve the
+// others.
 #pragma once
 
 #include <linux/futex.h>
@@ -7,7 +9,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 
 namespace glake {
 
@@ -52,6 +56,27 @@ class HotLock {
 
   std::atomic<uint32_t> word_{kFree};
   std::atomic<int> contention_{0};
+};
+
+class FairMutex {
+ public:
+  void lock() {
+    std::unique_lock<std::mutex> guard(mutex_);
+    uint64_t mine = next_++;
+    turn_.wait(guard, [this, mine] { return serving_ == mine; });
+  }
+  void unlock() {
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      ++serving_;
+    }
+    turn_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable turn_;
+  uint64_t next_ = 0, serving_ = 0;
 };
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain word");

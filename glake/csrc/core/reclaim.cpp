@@ -172,7 +172,7 @@ Status DeviceAllocator::synchronize(HotGuard& hot) {
 }
 
 void DeviceAllocator::empty_cache() {
-  std::lock_guard<std::mutex> slow(slow_);
+  std::lock_guard<FairMutex> slow(slow_);
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);

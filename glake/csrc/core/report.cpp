@@ -191,7 +191,7 @@ std::string DeviceAllocator::broken_invariant() {
 }
 
 void DeviceAllocator::check() {
-  std::lock_guard<std::mutex> slow(slow_);
+  std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
   // Other threads' hits move bytes between live and cached with no other lock.
   std::vector<std::unique_lock<SpinLock>> still;

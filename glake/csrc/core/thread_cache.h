@@ -31,9 +31,9 @@ class SpinLock {
 
 class alignas(64) ThreadCache {
  public:
-  // A thread keeps little of a device: 1/4096 in small blocks, 1/32 in large ones while contended.
+  // A thread keeps little of a device: 1/1024 in small blocks, 1/32 in large ones while contended.
   ThreadCache(DeviceAllocator* device, Bytes limit)
-      : device_(device), small_capacity_(limit / 4096), large_capacity_(limit / 32) {}
+      : device_(device), small_capacity_(limit / 1024), large_capacity_(limit / 32) {}
 
   DeviceAllocator* device() const { return device_; }
 

@@ -10,7 +10,7 @@ using StreamId = uint32_t;  // dense, per device
 
 // Eight bytes: segments carry several, and the hot path copies them.
 struct Ticket {
-  Ticket() : epoch(0), stream(0) {}
+  Ticket() = default;
   Ticket(StreamId s, uint64_t e) : epoch(e & ((uint64_t{1} << 48) - 1)), stream(s & 0xffff) {}
   uint64_t epoch : 48;
   uint64_t stream : 16;
@@ -23,6 +23,13 @@ class Tickets {
 
   Tickets() = default;
   explicit Tickets(Ticket t) : count_(1) { items_[0] = t; }
+  // Copies what is there, most often one: the hot path copies sets.
+  Tickets(const Tickets& other) { *this = other; }
+  Tickets& operator=(const Tickets& other) {
+    count_ = other.count_;
+    for (int i = 0; i < count_; ++i) items_[i] = other.items_[i];
+    return *this;
+  }
 
   const Ticket* begin() const { return items_.data(); }
   const Ticket* end() const { return items_.data() + count_; }
@@ -68,7 +75,7 @@ class Tickets {
   }
 
   int count_ = 0;
-  std::array<Ticket, kMax> items_{};
+  std::array<Ticket, kMax> items_;  // the first count_ are set
 };
 
 // Whether the work tickets name is known to be complete.
