@@ -37,7 +37,7 @@ class HotLock {
  private:
   static constexpr uint32_t kFree = 0, kTaken = 1, kAwaited = 2;
   static constexpr int kMemory = 4096;
-  static constexpr int kSpins = 100;
+  static constexpr int kSpins = 1000;
 
   void lock_slow() {
     for (int i = 0; i < kSpins; ++i) {
