@@ -8,11 +8,10 @@ nothing; the rows say what was asked of it and the limit the project set itself.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -22,21 +21,12 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _native() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("native", ROOT / "tools" / "native.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def measure(seconds: float) -> dict[str, Any]:
     """Builds and runs the program; its JSON object. CalledProcessError if either fails."""
-    native = _native()
-    binaries = native.build(ROOT / "build" / "benchmarks", group="benchmarks")
-    command = [str(binaries / "hot_path"), "--seconds", str(seconds)]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True)
-    data: dict[str, Any] = json.loads(ran.stdout)
+    command = [sys.executable, str(ROOT / "tools" / "native.py"), "--group", "benchmarks"]
+    command += ["--program", "hot_path", "--run", "--", "--seconds", str(seconds)]
+    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    data: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])  # what was built comes before
     return data
 
 

@@ -25,22 +25,6 @@ bool before(const Segment* a, const Segment* b) {
 
 }  // namespace
 
-Segment* SegmentPool::make() {
-  if (idle_ == nullptr) {
-    store_.emplace_back();
-    return &store_.back();
-  }
-  Segment* s = idle_;
-  idle_ = s->next;
-  *s = Segment{};
-  return s;
-}
-
-void SegmentPool::recycle(Segment* s) {
-  s->next = idle_;
-  idle_ = s;
-}
-
 Arena::Arena(int id, Address base, Bytes size, SegmentPool& pool)
     : id_(id), base_(base), size_(size), pool_(pool) {
   uint64_t granules = size / kGranule;

@@ -37,8 +37,20 @@ struct Segment {
 
 class SegmentPool {
  public:
-  Segment* make();
-  void recycle(Segment* s);
+  Segment* make() {
+    if (idle_ == nullptr) {
+      store_.emplace_back();
+      return &store_.back();
+    }
+    Segment* s = idle_;
+    idle_ = s->next;
+    *s = Segment{};
+    return s;
+  }
+  void recycle(Segment* s) {
+    s->next = idle_;
+    idle_ = s;
+  }
 
  private:
   std::deque<Segment> store_;

@@ -111,15 +111,6 @@ Status Driver::total_memory(int device, Bytes* bytes) {
   return status(r);
 }
 
-Status Driver::free_memory(int device, Bytes* bytes) {
-  DeviceScope scope(*this, device);
-  if (!scope.status().ok()) return scope.status();
-  size_t free = 0, total = 0;
-  CUresult r = table_->cuMemGetInfo(&free, &total);
-  *bytes = free;
-  return status(r);
-}
-
 Status Driver::granularity(int device, Bytes* bytes) {
   CUmemAllocationProp prop = granule_properties(device);
   size_t value = 0;

@@ -80,7 +80,6 @@ class Driver {
   Status attach(int device);
   Status detach(int device);
   Status total_memory(int device, Bytes* bytes);
-  Status free_memory(int device, Bytes* bytes);
   Status granularity(int device, Bytes* bytes);
   Status vmm_supported(int device, bool* yes);
   Status can_access_peer(int device, int peer, bool* yes);

@@ -23,7 +23,6 @@
   X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true)                         \
   X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true)                           \
   X(cuCtxSynchronize, "cuCtxSynchronize", 2000, true)                            \
-  X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, true)                                 \
   X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020, true) \
   X(cuMemAddressReserve, "cuMemAddressReserve", 10020, true)                     \
   X(cuMemAddressFree, "cuMemAddressFree", 10020, true)                           \
