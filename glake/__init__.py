@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glake.errors import (
+    Corrupted,
     DriverAbsent,
     DriverError,
     Forked,
@@ -62,6 +63,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Corrupted",
     "DriverAbsent",
     "DriverError",
     "Forked",

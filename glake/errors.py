@@ -71,6 +71,12 @@ class Internal(GlakeError, AssertionError):
     status = 10
 
 
+class Corrupted(GlakeError, RuntimeError):
+    """Somebody wrote outside a block or after freeing it; the text names the blocks."""
+
+    status = 11
+
+
 _BY_STATUS: dict[int, type[GlakeError]] = {
     kind.status: kind
     for kind in (
@@ -84,6 +90,7 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
         DriverError,
         Forked,
         Internal,
+        Corrupted,
     )
 }
 

@@ -3,53 +3,35 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 
+#include "capi_guard.h"
 #include "core/process.h"
+#include "detours.h"
+
+namespace glake::capi {
+
+__thread int last_code = GLAKE_OK;
 
 namespace {
-
-using glake::Block;
-using glake::Error;
-using glake::Process;
-using glake::StreamHandle;
-using glake::ThreadCache;
-
-// The code lies in the static block: every call clears it, so reaching it must cost nothing.
-__attribute__((tls_model("initial-exec"))) thread_local int last_code = GLAKE_OK;
-
 std::string& last_text() {
   thread_local std::string text;
   return text;
 }
+}  // namespace
 
-int fail(int code, const char* text) {
+int fail(int code, const char* text) noexcept {
   last_code = code;
   last_text() = text;
   return code;
 }
 
-// Runs `body`; what it throws becomes the thread's last error.
-template <typename Body>
-int guarded(Body&& body) noexcept {
-  try {
-    body();
-    last_code = GLAKE_OK;
-    return GLAKE_OK;
-  } catch (const Error& e) {
-    return fail(e.code(), e.what());
-  } catch (const std::bad_alloc&) {
-    return fail(GLAKE_OUT_OF_MEMORY, "no host memory left for glake's books");
-  } catch (const std::exception& e) {
-    return fail(GLAKE_INTERNAL, e.what());
-  }
-}
-
-StreamHandle handle(void* stream) { return reinterpret_cast<StreamHandle>(stream); }
-
-void require(bool ok, const char* text) {
-  if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);
+void require_size(size_t bytes) {
+  if (bytes != 0 && bytes <= kMaxRequest) return;
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              "cannot allocate " + std::to_string(bytes) + " bytes: a block has 1 to " +
+                  std::to_string(kMaxRequest) + " bytes" +
+                  (bytes > SIZE_MAX / 2 ? " (was the size negative?)" : ""));
 }
 
 size_t copy_out(const std::string& text, char* out, size_t capacity) {
@@ -61,24 +43,21 @@ size_t copy_out(const std::string& text, char* out, size_t capacity) {
   return text.size();
 }
 
-}  // namespace
+}  // namespace glake::capi
+
+using namespace glake::capi;
+using glake::Block;
+using glake::Process;
 
 extern "C" {
 
 void* glake_malloc(size_t bytes, int device, void* stream) {
   void* result = nullptr;
   guarded([&] {
-    if (bytes == 0 || bytes > glake::kMaxRequest) {
-      throw Error(GLAKE_INVALID_ARGUMENT,
-                  "cannot allocate " + std::to_string(bytes) + " bytes: a block has 1 to " +
-                      std::to_string(glake::kMaxRequest) + " bytes" +
-                      (bytes > SIZE_MAX / 2 ? " (was the size negative?)" : ""));
-    }
+    require_size(bytes);
     Process& process = Process::instance();
-    ThreadCache& cache = process.cache(device);
-    Block* b = cache.device()->allocate(bytes, handle(stream), cache);
-    result = reinterpret_cast<void*>(b->ptr);
-    if (process.trace().on()) process.trace().allocated(result, bytes, handle(stream));
+    result = process.detoured() ? glake::detoured_malloc(process, bytes, device, handle(stream))
+                                : glake::plain_malloc(process, bytes, device, handle(stream));
   });
   return result;
 }
@@ -87,10 +66,11 @@ int glake_free(void* ptr) {
   return guarded([&] {
     if (ptr == nullptr) return;
     Process& process = Process::instance();
-    Block& b = process.block(ptr, true);
-    if (process.trace().on()) process.trace().freed(ptr);
-    ThreadCache& cache = process.cache(b.device->device());
-    b.device->free(&b, cache);
+    if (process.detoured()) {
+      glake::detoured_free(process, ptr);
+    } else {
+      glake::plain_free(process, ptr);
+    }
   });
 }
 
@@ -98,7 +78,7 @@ int glake_record_stream(void* ptr, void* stream) {
   return guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    if (process.trace().on()) process.trace().recorded(ptr, handle(stream));
+    if (process.detoured(glake::kTraced)) process.trace().recorded(ptr, handle(stream));
     b.device->record_stream(&b, handle(stream));
   });
 }
@@ -163,16 +143,16 @@ int glake_mark_step(int device) {
   return guarded([&] {
     Process& process = Process::instance();
     process.device(device).mark_step();
-    if (process.trace().on()) process.trace().step();
+    if (process.detoured(glake::kTraced)) process.trace().step();
   });
 }
 
 int glake_trace(const char* path) {
   return guarded([&] {
     if (path == nullptr) {
-      Process::instance().trace_control().stop();
+      Process::instance().stop_trace();
     } else {
-      Process::instance().trace_control().start(path);
+      Process::instance().start_trace(path);
     }
   });
 }

@@ -29,7 +29,8 @@ typedef enum glake_status {
   GLAKE_DRIVER_ABSENT = 7,    /* the driver library or one of its symbols is missing */
   GLAKE_DRIVER_ERROR = 8,     /* the driver refused a call; the books are as before it */
   GLAKE_FORKED = 9,           /* called in a forked child: CUDA does not survive fork */
-  GLAKE_INTERNAL = 10         /* a broken invariant: please report it */
+  GLAKE_INTERNAL = 10,        /* a broken invariant: please report it */
+  GLAKE_CORRUPTED = 11        /* a caller wrote outside its block, or into one it had freed */
 } glake_status;
 
 /* Device memory, at least `bytes` long, 512-byte aligned, usable at once by work on `stream` (a
@@ -80,7 +81,8 @@ GLAKE_API int glake_mark_step(int device);
 GLAKE_API int glake_trace(const char* path);
 
 /* Checks every invariant of the device's books: GLAKE_OK, or GLAKE_INTERNAL with what is broken.
- * Slow; for tests. */
+ * With option `debug`, also every guard and poisoned byte: GLAKE_CORRUPTED names the block. Slow.
+ */
 GLAKE_API int glake_check(int device);
 
 /* Gives every granule, mapping, reservation and event back and forgets the driver. Refused
@@ -92,6 +94,197 @@ GLAKE_API int glake_shutdown(void);
 GLAKE_API const char* glake_driver_path(void);
 
 GLAKE_API const char* glake_version(void);
+
+/* ---- Limits and statistics as values ----------------------------------------------------------
+ */
+
+typedef struct glake_stat {
+  int64_t current, peak, allocated, freed;
+} glake_stat;
+
+/* PyTorch's DeviceStats: each count or sum for all memory, the small and the large pool. */
+typedef struct glake_device_stats {
+  glake_stat allocation[3], segment[3], active[3], inactive_split[3];
+  glake_stat allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3];
+  glake_stat requested_bytes[3];
+  int64_t alloc_retries, ooms, device_syncs, device_allocs, device_frees;
+} glake_device_stats;
+
+/* `size` is sizeof(glake_device_stats) as the caller was compiled. */
+GLAKE_API int glake_get_stats(int device, glake_device_stats* stats, size_t size);
+
+/* Clears the accumulated counts (`allocated`, `freed`, retries, ooms...). */
+GLAKE_API int glake_reset_accumulated_stats(int device);
+
+/* The most physical memory held on the device from now on, as a fraction in (0, 1] of it. Memory
+ * held beyond it is not given back, but nothing grows. */
+GLAKE_API int glake_set_limit_fraction(int device, double fraction);
+GLAKE_API double glake_limit_fraction(int device); /* negative glake_status on failure */
+
+/* The device's memory as its driver reports it, and the largest block that fits without growth. */
+GLAKE_API int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes);
+GLAKE_API int glake_largest_free(int device, size_t* bytes);
+
+/* ---- Private pools ----------------------------------------------------------------------------
+ * Memory of CUDA graphs and of torch.cuda.MemPool: what is allocated from a pool stays with it, is
+ * never stitched into another's blocks and, once a graph has captured it, never unmapped or moved
+ * while the pool is in use. A pool is named as PyTorch names it, by two numbers; {0, 0} is the
+ * device's own memory. */
+
+typedef struct glake_pool {
+  uint64_t first, second;
+} glake_pool;
+
+enum { GLAKE_POOL_USE_ON_OOM = 1, GLAKE_POOL_NO_SPLIT = 2 };
+
+/* Makes the pool if there is none, and counts one more user. */
+GLAKE_API int glake_pool_retain(int device, glake_pool pool);
+/* One user less. With the last, free memory of the pool goes back at empty_cache or when memory
+ * runs out, and the pool ends with its last block. */
+GLAKE_API int glake_pool_release(int device, glake_pool pool);
+GLAKE_API int glake_pool_uses(int device, glake_pool pool); /* 0: no such pool, or no user */
+/* USE_ON_OOM: others may take from its free memory rather than run out. NO_SPLIT: a block is given
+ * out whole. */
+GLAKE_API int glake_pool_set_flags(int device, glake_pool pool, unsigned flags);
+
+/* As glake_malloc, from a pool (made with no user if there is none). A stream under capture is
+ * recognised; then no event is recorded on it and freed blocks return to it alone. */
+GLAKE_API void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool);
+/* The same at exactly `ptr`, which must be free memory of the pool; NULL if it is not. */
+GLAKE_API void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream,
+                                     glake_pool pool);
+GLAKE_API int glake_pool_empty_cache(int device, glake_pool pool);
+
+/* Which blocks of a pool are live now, to return to later (torch's cudagraph trees). */
+typedef struct glake_checkpoint glake_checkpoint;
+GLAKE_API glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool);
+GLAKE_API void glake_checkpoint_free(glake_checkpoint* checkpoint);
+/* Frees every block that was not live then and allocates again, at its address, every one that
+ * was: `freed` and `allocated` are called for each. All or nothing. */
+GLAKE_API int glake_pool_restore(glake_checkpoint* checkpoint, void* self,
+                                 void (*freed)(void* self, void* ptr),
+                                 void (*allocated)(void* self, void* ptr, size_t bytes,
+                                                   void* stream));
+
+/* ---- Memory that others must see whole --------------------------------------------------------
+ */
+
+/* One driver allocation per block, contiguous in physical memory as far as the driver has it so;
+ * kept apart from the granules, cached and reused by size. glake_free() takes them too. */
+enum {
+  GLAKE_STITCHED = 0,         /* glake's usual memory */
+  GLAKE_CONTIGUOUS_VMM = 1,   /* one VMM handle: NCCL registration, GPUDirect RDMA, fd export */
+  GLAKE_CONTIGUOUS_LEGACY = 2 /* cuMemAlloc: cudaIpcGetMemHandle too */
+};
+GLAKE_API void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind);
+/* What glake_malloc on the calling thread gives from now on; returns the kind before, or a negative
+ * glake_status. The option `contiguous` does the same for blocks from a size on. */
+GLAKE_API int glake_set_kind(int kind);
+
+/* Keeps the granules under a live block where they are, through its free and until glake_unpin: no
+ * view takes them and nothing unmaps them. For memory registered with NCCL, RDMA or another
+ * process. Pins nest. `ptr` of glake_unpin may have been freed since. */
+GLAKE_API int glake_pin(void* ptr);
+GLAKE_API int glake_unpin(void* ptr);
+
+/* A block for other processes of the same user: writes a text that glake_ipc_open() takes there,
+ * and returns its length, 0 on failure. The block's granules stay pinned until every process that
+ * opened it has closed it or ended. */
+GLAKE_API size_t glake_ipc_share(void* ptr, char* handle, size_t capacity);
+/* Maps the other process's block and returns its address here; `bytes` its size. The same handle
+ * opened twice gives the same address, counted. */
+GLAKE_API void* glake_ipc_open(const char* handle, int device, size_t* bytes);
+GLAKE_API int glake_ipc_close(void* ptr);
+
+/* Pinned host memory, reachable from every device; cached, and reused once the recorded work on it
+ * is complete. */
+GLAKE_API void* glake_host_malloc(size_t bytes);
+GLAKE_API int glake_host_free(void* ptr);
+GLAKE_API int glake_host_record_stream(void* ptr, int device, void* stream);
+GLAKE_API int glake_host_empty_cache(void);
+/* {allocated, reserved} bytes and counts of hits and driver calls, as glake_stats. */
+GLAKE_API size_t glake_host_stats(char* json, size_t capacity);
+
+/* ---- Watching: tags, contexts, history, snapshots, debug modes ---------------------------------
+ */
+
+/* A name for the calling thread's later blocks, until set again; NULL: none. Kept by reference:
+ * the text must live as long as the process. */
+GLAKE_API void glake_set_tag(const char* tag);
+
+/* What a block or an event carries to say where it came from (a stack): made by capture() on the
+ * calling thread with no lock held, dropped when nothing refers to it any more. */
+typedef struct glake_context_hooks {
+  void* self;
+  void* (*capture)(void* self);
+  void (*drop)(void* self, void* context);
+  size_t (*describe)(void* self, void* context, char* text, size_t capacity);
+} glake_context_hooks;
+GLAKE_API int glake_set_context_hooks(const glake_context_hooks* hooks); /* NULL: none */
+
+typedef enum glake_action { /* in the order of torch's TraceEntry::Action */
+                            GLAKE_ALLOC = 0,
+                            GLAKE_FREE_REQUESTED = 1,
+                            GLAKE_FREE_COMPLETED = 2,
+                            GLAKE_SEGMENT_ALLOC = 3,
+                            GLAKE_SEGMENT_FREE = 4,
+                            GLAKE_SEGMENT_MAP = 5,
+                            GLAKE_SEGMENT_UNMAP = 6,
+                            GLAKE_SNAPSHOT = 7,
+                            GLAKE_OOM = 8
+} glake_action;
+
+typedef struct glake_event {
+  int action, device;
+  uint64_t address, bytes; /* GLAKE_OOM: address is the free bytes the driver reports */
+  void* stream;
+  glake_pool pool;
+  uint64_t time_ns; /* since the Unix epoch */
+  const char* tag;  /* or NULL */
+  void* context;    /* or NULL; valid during the call that shows the event */
+} glake_event;
+
+enum { GLAKE_CONTEXT_NEVER = 0, GLAKE_CONTEXT_STATE, GLAKE_CONTEXT_ALLOC, GLAKE_CONTEXT_ALL };
+
+/* Keeps the last `entries` events of each device; `when` says which carry a context, as torch's
+ * RecordContext. entries = 0 ends it and forgets them. */
+GLAKE_API int glake_history(size_t entries, int when, int clear);
+GLAKE_API int glake_visit_history(int device, void* self,
+                                  void (*visit)(void* self, const glake_event* event));
+/* Calls `observe` for every event from now on, on its thread, with glake's locks held: it must not
+ * call glake. One observer; NULL ends it. */
+GLAKE_API int glake_observe(void* self, void (*observe)(void* self, const glake_event* event));
+
+/* A snapshot: every physical byte held is in exactly one segment, and every byte of a segment in
+ * one block of it. A stitched block is a segment of its own, at the address its caller has. */
+typedef struct glake_segment_info {
+  uint64_t address, bytes;
+  void* stream;
+  glake_pool pool;
+  int device, large, kind; /* kind: GLAKE_STITCHED, ... */
+} glake_segment_info;
+
+enum { GLAKE_INACTIVE = 0, GLAKE_ACTIVE = 1, GLAKE_AWAITING_FREE = 2 };
+
+typedef struct glake_block_record {
+  uint64_t address, bytes, requested;
+  int state;
+  void* stream;
+  const char* tag;
+  void* context;
+} glake_block_record;
+
+GLAKE_API int glake_visit_memory(int device, void* self,
+                                 void (*segment)(void* self, const glake_segment_info* segment),
+                                 void (*block)(void* self, const glake_block_record* block));
+
+/* The context a live block was allocated with, or NULL; the caller must not drop it. */
+GLAKE_API void* glake_block_context(void* ptr);
+
+/* What the option `debug` (guard, poison, trace) has found and nobody has read yet: a text of one
+ * paragraph per finding, as glake_stats; 0 if there is none. Does not wait for any stream;
+ * glake_check() does, and fails with GLAKE_CORRUPTED and the same text. */
+GLAKE_API size_t glake_findings(char* text, size_t capacity);
 
 #ifdef __cplusplus
 }

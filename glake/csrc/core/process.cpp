@@ -42,7 +42,7 @@ void Process::in_parent() { instance().mutex_.unlock(); }
 void Process::in_child() {
   Process& process = instance();
   if (process.driver_used_) process.forked_.store(true, std::memory_order_relaxed);
-  process.trace_.disable();
+  process.set_detour(kTraced, false);  // the file is the parent's
   process.mutex_.unlock();
 }
 
@@ -119,7 +119,7 @@ Block& Process::block(void* ptr, bool take) {
 Options& Process::read_options() {
   if (!options_read_) {
     options_ = Options::from_environment();
-    if (!options_.trace.empty()) trace_.start(options_.trace);
+    if (!options_.trace.empty()) start_trace(options_.trace);
     options_read_ = true;
   }
   return options_;
@@ -135,9 +135,16 @@ Driver& Process::open_driver() {
   return *driver_;
 }
 
-TraceWriter& Process::trace_control() {
+void Process::start_trace(const std::string& path) {
+  stop_trace();
+  trace_.start(path);
+  set_detour(kTraced, true);
+}
+
+void Process::stop_trace() {
   check_usable();
-  return trace_;
+  set_detour(kTraced, false);
+  trace_.stop();
 }
 
 void Process::configure(const std::string& key, const std::string& value) {
@@ -153,9 +160,9 @@ void Process::configure(const std::string& key, const std::string& value) {
   }
   if (trace_only) {
     if (changed.trace.empty()) {
-      trace_.stop();
+      stop_trace();
     } else {
-      trace_.start(changed.trace);
+      start_trace(changed.trace);
     }
   }
   options_ = changed;
@@ -192,7 +199,7 @@ void Process::shutdown() {
     if (device != nullptr) device->close();
     device.reset();
   }
-  trace_.stop();
+  stop_trace();
   driver_.reset();
   driver_path_.clear();
   options_read_ = false;

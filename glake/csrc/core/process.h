@@ -12,6 +12,10 @@
 
 namespace glake {
 
+// What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
+// asks one question.
+enum Detour : uint32_t { kTraced = 1 };
+
 class Process {
  public:
   static constexpr int kMaxDevices = 64;
@@ -40,8 +44,19 @@ class Process {
   const char* driver_path();
   void shutdown();
 
+  bool detoured() const { return detours_.load(std::memory_order_acquire) != 0; }
+  bool detoured(Detour d) const { return (detours_.load(std::memory_order_acquire) & d) != 0; }
+  void set_detour(Detour d, bool on) {
+    if (on) {
+      detours_.fetch_or(d);
+    } else {
+      detours_.fetch_and(~static_cast<uint32_t>(d));
+    }
+  }
+
   TraceWriter& trace() { return trace_; }
-  TraceWriter& trace_control();  // to start and stop it: not in a forked child
+  void start_trace(const std::string& path);  // neither in a forked child
+  void stop_trace();
 
  private:
   // A thread's caches, one per device it has used.
@@ -71,6 +86,7 @@ class Process {
   bool driver_used_ = false;  // ever: a forked child can then use no driver
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
+  std::atomic<uint32_t> detours_{0};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
 };

@@ -19,11 +19,9 @@ void TraceWriter::start(const std::string& path) {
   next_id_ = next_step_ = 0;
   ids_.clear();
   streams_ = {{0, 0}};
-  on_.store(true, std::memory_order_release);
 }
 
 void TraceWriter::stop() {
-  on_.store(false, std::memory_order_release);
   std::lock_guard<std::mutex> guard(mutex_);
   if (file_ != nullptr) std::fclose(file_);
   file_ = nullptr;

@@ -1,7 +1,6 @@
 // Writes every allocation and free as a trace (docs/trace-format.md) that `glake replay` reads.
 #pragma once
 
-#include <atomic>
 #include <cstdio>
 #include <mutex>
 #include <string>
@@ -14,12 +13,10 @@ namespace glake {
 
 class TraceWriter {
  public:
-  bool on() const { return on_.load(std::memory_order_acquire); }
   // Throws Error if the file cannot be written. Ends a trace in progress.
   void start(const std::string& path);
   void stop();
   void flush();
-  void disable() { on_.store(false); }  // in a forked child: the file is the parent's
 
   void allocated(void* ptr, Bytes bytes, StreamHandle stream);
   void freed(void* ptr);
@@ -29,7 +26,6 @@ class TraceWriter {
  private:
   unsigned stream_number(StreamHandle stream);
 
-  std::atomic<bool> on_{false};
   std::mutex mutex_;
   std::FILE* file_ = nullptr;
   uint64_t next_id_ = 0;
