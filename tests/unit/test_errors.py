@@ -12,7 +12,9 @@ HEADER = Path(glake.__file__).parent / "csrc" / "capi.h"
 
 
 def statuses() -> dict[str, int]:
-    found = re.findall(r"GLAKE_([A-Z_]+) = (\d+)", HEADER.read_text())
+    listed = re.search(r"enum glake_status \{(.*?)\} glake_status", HEADER.read_text(), re.DOTALL)
+    assert listed is not None
+    found = re.findall(r"GLAKE_([A-Z_]+) = (\d+)", listed[1])
     return {name: int(value) for name, value in found if name != "OK"}
 
 
