@@ -16,7 +16,9 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       options_(options),
       debts_(driver),
       granules_(driver, debts_, device),
-      clock_(driver, device) {}
+      clock_(driver, device),
+      contiguous_(driver, device),
+      pins_(granules_) {}
 
 void DeviceAllocator::require(Status s, const char* what) const {
   if (s.ok()) return;
@@ -37,6 +39,7 @@ void DeviceAllocator::start() {
     throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) +
                                          " has no virtual memory management; glake needs it");
   }
+  require(driver_.choose_traits(device_), "its attributes");
   require(driver_.granularity(device_, &granularity), "its granularity");
   if (granularity == 0 || kGranule % granularity != 0) {
     throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) + " maps memory by " +
@@ -212,6 +215,9 @@ void DeviceAllocator::enable_peer(int peer) {
     }
   }
   for (const View* v : views_.recent_first()) ranges.emplace_back(v->base, v->length.bytes());
+  contiguous_.for_each([&](const Chunk& c) {
+    if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
+  });
   hot.unlock();
   for (auto& [base, bytes] : ranges) {
     s = driver_.set_access(base, bytes, grants);
@@ -254,7 +260,8 @@ void DeviceAllocator::close() {
   {
     DeviceScope scope(driver_, device_);
     s = scope.status();
-    bool clean = debts_.settle() && views_.count() == 0 && granules_.physical().count == 0;
+    bool clean = debts_.settle() && contiguous_.settle() && views_.count() == 0 &&
+                 physical().count == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
                                           std::to_string(device_) + "'s memory back; try again");

@@ -8,21 +8,34 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/address_space.h"
 #include "core/arena.h"
 #include "core/block.h"
+#include "core/contiguous.h"
 #include "core/granule_pool.h"
 #include "core/history.h"
 #include "core/hot_lock.h"
 #include "core/options.h"
+#include "core/pins.h"
 #include "core/stats.h"
 #include "core/streams.h"
 #include "core/thread_cache.h"
 #include "core/view.h"
 
 namespace glake {
+
+// A block as another process must know it to map it.
+struct SharedBlock {
+  Address ptr = 0;
+  Bytes bytes = 0;              // as asked for
+  Bytes offset = 0;             // of the block in its first handle
+  Bytes handle_bytes = 0;       // of each handle
+  std::vector<Handle> handles;  // in the block's order; none of a legacy one
+  bool legacy = false;
+};
 
 class DeviceAllocator {
  public:
@@ -46,6 +59,19 @@ class DeviceAllocator {
   Block* find(const Region& region, Address ptr);
   // Why no block starts at `ptr`, for an error message.
   std::string explain_pointer(Address ptr);
+
+  // A block of one driver allocation; `kind` is GLAKE_CONTIGUOUS_*. Throws Error.
+  Block* allocate_contiguous(Bytes bytes, StreamHandle stream, int kind);
+
+  // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin there.
+  void pin(const Block& block, Address ptr, PinOwner owner);
+  bool unpin(Address ptr, PinOwner owner);
+  uint64_t pins(PinOwner owner);
+  // Blocks that other processes may open, by number, until they are freed.
+  uint64_t share(Block& block, Address ptr, uint64_t id);
+  bool open_share(uint64_t id, SharedBlock* shared);
+  // Devices that reach this one's memory.
+  std::vector<int> grants();
 
   void empty_cache();
   void enable_peer(int peer);
@@ -148,6 +174,19 @@ class DeviceAllocator {
   void settle(HotGuard& hot);
   Status synchronize(HotGuard& hot);
 
+  void trim_all(HotGuard& hot);
+
+  // escape.cpp: blocks of one driver allocation each.
+  Block* hand_out(Chunk* chunk, const Request& r, StreamHandle stream);
+  std::unique_ptr<Chunk> make_chunk(int kind, Bytes bytes, HotGuard& hot, Status* refused);
+  void free_contiguous(Block* block);
+  bool trim_contiguous(HotGuard& hot);
+  Error no_contiguous(const Request& r, Status refused);
+  Granules physical() const { return granules_.physical() + contiguous_.physical(); }
+
+  // pins.cpp
+  void require_live(const Block& block, Address ptr) const;
+
   // report.cpp
   Error out_of_memory(const Request& r);
   std::string broken_invariant();
@@ -170,6 +209,9 @@ class DeviceAllocator {
   std::unique_ptr<ViewSpace> view_space_;
   ViewIndex views_;
   StreamClock clock_;
+  ContiguousPool contiguous_;
+  PinTable pins_;
+  std::unordered_map<uint64_t, Block*> shares_;
   PlacementHistory history_;
   Stats stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;

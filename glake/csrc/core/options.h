@@ -16,7 +16,9 @@ struct Options {
   Bytes limit_bytes = 0;
   bool peers = false;        // grant every peer that can reach the device
   double view_budget = 8.0;  // most view addresses mapped, as a multiple of the limit
-  std::string trace;         // path of the trace to write; empty: none
+  Bytes contiguous_from = 0;  // blocks of at least so many bytes come from the escape pool; 0: none
+  int contiguous_kind = GLAKE_CONTIGUOUS_VMM;
+  std::string trace;          // path of the trace to write; empty: none
 
   // The environment's options. Throws Error for an unknown GLAKE_* name or a value not taken.
   static Options from_environment();

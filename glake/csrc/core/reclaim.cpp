@@ -20,6 +20,9 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
 }
 
 void DeviceAllocator::free_locked(Block* b) {
+  if (b->share != 0) shares_.erase(b->share);
+  b->share = 0;
+  if (b->chunk != nullptr) return free_contiguous(b);
   Tickets tickets(clock_.stamp(b->stream_id));
   if (b->recorded.size() < Tickets::kMax) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
@@ -75,8 +78,8 @@ void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
 
 // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
 bool DeviceAllocator::evict(View* view, HotGuard& hot) {
-  if (view->live != 0 || view->owed || view->tickets_full || !clock_.complete(view->tickets))
-    return false;
+  bool held = view->live != 0 || view->pins != 0 || view->owed;
+  if (held || view->tickets_full || !clock_.complete(view->tickets)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
   Status s = driver_.unmap(view->base, view->length.bytes());
@@ -100,7 +103,7 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
   clock_.poll();
   for (View* view : oldest) {
     if (!(budget < views_.mapped() + n)) return;
-    if (view->live != 0) continue;
+    if (view->live != 0 || view->pins != 0) continue;
     bool over = budget.count + budget.count / 2 < views_.mapped().count + n.count;
     if (over && !clock_.complete(view->tickets)) clock_.wait_host(view->tickets);
     evict(view, hot);
@@ -134,7 +137,8 @@ void DeviceAllocator::trim(HotGuard& hot) {
         continue;
       }
       uint64_t n = 0, run = arena->free_run(g, arena->granule_count() - g);
-      while (n < run && granules_.aliases(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
+      while (n < run && granules_.aliases(*arena, g + n) == 0 && granules_.pins(*arena, g + n) == 0 &&
+             settled_granule(*arena, g + n)) {
         ++n;
       }
       if (n == 0) {
@@ -180,10 +184,15 @@ void DeviceAllocator::empty_cache() {
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
   require(synchronize(hot), "to be synchronised for empty_cache");
+  trim_all(hot);
+}
+
+// Views and granules nobody holds, after a synchronisation: it covers work no ticket had room for.
+void DeviceAllocator::trim_all(HotGuard& hot) {
+  trim_contiguous(hot);
   std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
   for (View* view : all) {
     if (view->live != 0) continue;
-    // The synchronisation covers work no ticket had room for.
     view->tickets_full = false;
     evict(view, hot);
   }

@@ -20,7 +20,8 @@ std::string mib(Bytes b) {
 }  // namespace
 
 Error DeviceAllocator::out_of_memory(const Request& r) {
-  Bytes physical = granules_.physical().bytes();
+  Bytes held = physical().bytes();
+  Bytes contiguous = contiguous_.physical().bytes();
   Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
   Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
@@ -34,11 +35,15 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   std::string text =
       "out of memory on device " + std::to_string(device_) + ": asked for " + mib(r.requested) +
       "; limit " + mib(limit_.bytes()) + " of " + mib(total_memory_) + ", held from the driver " +
-      mib(physical) +
+      mib(held) +
       (driver_full_ ? " (the driver has no more: other processes use the device)" : "") +
       "; live " + mib(live) + " in " + std::to_string(live_) + " blocks; idle " + mib(free) + ": " +
       mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
+  if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
+  if (pins_.granules() != 0) {
+    text += ", " + mib(pins_.granules() * kGranule) + " pinned for others, out of stitching";
+  }
   if (cached != 0) text += ", " + mib(cached) + " in thread caches";
   if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
   text += "; largest fit now " + mib(fits) + ". ";
@@ -72,7 +77,13 @@ std::string DeviceAllocator::stats_json() {
   number("num_device_alloc", driver_.calls(Call::kCreate));
   number("num_device_free", driver_.calls(Call::kRelease));
   number("glake.limit_bytes", limit_.bytes());
-  number("glake.physical_bytes", granules_.physical().bytes());
+  number("glake.physical_bytes", physical().bytes());
+  number("glake.contiguous_bytes", contiguous_.physical().bytes());
+  number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
+  number("glake.pinned_bytes", pins_.granules() * kGranule);
+  number("glake.shared_blocks", shares_.size());
+  number("glake.shareable", driver_.traits(device_).shareable ? 1 : 0);
+  number("glake.rdma_capable", driver_.traits(device_).rdma_capable ? 1 : 0);
   number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
   number("glake.whole_free_bytes", whole_free().bytes());
   number("glake.live_blocks", live_);
@@ -150,6 +161,8 @@ std::string DeviceAllocator::broken_invariant() {
   if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != granules_.physical()) {
     return "granules behind the arenas are not those held from the driver";
   }
+  std::string pins = pins_.check();
+  if (!pins.empty()) return pins;
   std::vector<std::vector<uint32_t>> aliases{std::vector<uint32_t>(small_->granule_count()),
                                              std::vector<uint32_t>(large_->granule_count())};
   uint64_t mapped = 0;
@@ -183,6 +196,9 @@ std::string DeviceAllocator::broken_invariant() {
       if (s->state == SegmentState::kBusy) busy += s->size;
     }
   }
+  contiguous_.for_each([&](const Chunk& c) {
+    if (c.live) busy += c.block->size;
+  });
   Bytes held = static_cast<Bytes>(stats_.allocated_bytes.all.current);
   for (auto& c : caches_) held += c->held_bytes();
   for (const Held& h : limbo_) held += h.block->size;

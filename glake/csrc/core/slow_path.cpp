@@ -16,7 +16,7 @@ constexpr uint64_t kHoard = 4;
 }  // namespace
 
 Granules DeviceAllocator::room() const {
-  Granules held = granules_.physical();
+  Granules held = physical();
   return held < limit_ ? limit_ - held : Granules{0};
 }
 
@@ -29,6 +29,9 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   }
   if (Found found = hit(r)) return found;
   if (Found found = r.small() ? slow_small(r, hot) : slow_large(r, hot)) return found;
+  if (trim_contiguous(hot)) {
+    if (Found found = r.small() ? slow_small(r, hot) : slow_large(r, hot)) return found;
+  }
   ++stats_.alloc_retries;
   if (Found found = last_resort(r, hot)) return found;
   // Work no event could be recorded for (a destroyed stream's) is known complete only after this.

@@ -31,6 +31,17 @@
   X(cuMemMap, "cuMemMap", 10020, true)                                           \
   X(cuMemUnmap, "cuMemUnmap", 10020, true)                                       \
   X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                               \
+  X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, false)  \
+  X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020,     \
+    false)                                                                       \
+  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", 11040, false)                         \
+  X(cuMemAlloc, "cuMemAlloc_v2", 3020, false)                                    \
+  X(cuMemFree, "cuMemFree_v2", 3020, false)                                      \
+  X(cuMemHostAlloc, "cuMemHostAlloc", 2020, false)                               \
+  X(cuMemFreeHost, "cuMemFreeHost", 2000, false)                                 \
+  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, false)                         \
+  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000, false)                   \
+  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, false)                     \
   X(cuEventCreate, "cuEventCreate", 2000, true)                                  \
   X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                             \
   X(cuEventRecord, "cuEventRecord", 2000, true)                                  \
