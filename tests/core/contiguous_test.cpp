@@ -12,8 +12,8 @@ using test::stat;
 namespace {
 
 struct Session {
-  explicit Session(const test::Options& glake = {}) {
-    test::fresh_simulator({{"memory", "64MiB"}, {"devices", "2"}});
+  explicit Session(const test::Options& glake = {}, const char* phantom = "0") {
+    test::fresh_simulator({{"memory", "64MiB"}, {"devices", "2"}, {"phantom", phantom}});
     test::configure({{"driver", "sim"}});
     test::configure(glake);
   }
@@ -278,7 +278,7 @@ void every_call_refused() {
           test::running() = "kind " + std::to_string(kind) + ", call " + std::to_string(k) +
                             " refused " + std::to_string(times) + " times with " +
                             std::to_string(code);
-          Session session(test::Options{{"limit", "32MiB"}});
+          Session session(test::Options{{"limit", "32MiB"}}, "1");
           void* before = glake_malloc(20 * kMiB, 0, nullptr);
           CHECK(before != nullptr);
           OK(glake_free(before));
