@@ -67,6 +67,16 @@ def parse_limit(text: str) -> Limit:
     return size
 
 
+def parse_contiguous(text: str) -> tuple[str, int] | None:
+    """None ("none"), or the kind and the least bytes of blocks ("64MiB", "legacy:64MiB")."""
+    if text == "none":
+        return None
+    kind, colon, size = text.rpartition(":")
+    if colon and kind not in ("vmm", "legacy"):
+        raise ValueError("the kind is not vmm or legacy")
+    return kind or "vmm", parse_bytes(size)
+
+
 def _choice(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -171,6 +181,10 @@ class Config:
     view_budget: float = _option(
         "8", _budget, "a number from 1 to 1000",
         "most bytes kept mapped in stitched views, as a multiple of the limit",
+    )  # fmt: skip
+    contiguous: tuple[str, int] | None = _option(
+        "none", parse_contiguous, 'none, or bytes ("64MiB", "vmm:64MiB", "legacy:64MiB")',
+        "blocks from this size on are one driver allocation each, as NCCL, RDMA and IPC want them",
     )  # fmt: skip
     trace: str | None = _option("", _PATH, "a path", "record every allocation and free there")
     sim_preset: str | None = _option(

@@ -13,6 +13,7 @@
 namespace glake {
 
 class DeviceAllocator;
+struct Chunk;
 struct View;
 
 enum class BlockState : uint8_t {
@@ -31,6 +32,8 @@ struct alignas(64) Block {
   DeviceAllocator* device = nullptr;
   Segment* pieces = nullptr;       // what it occupies, in view order
   View* view = nullptr;            // the view it is reached through; null: at home in an arena
+  Chunk* chunk = nullptr;          // of the escape pool, if it is one of its blocks
+  uint64_t share = 0;              // the number other processes open it by; 0: none
   std::vector<StreamId> recorded;  // other streams that use it; empty for almost all
   Block* slot_next = nullptr;      // other blocks that start in the same pointer-map slot
   bool small() const { return size <= kSmallLimit; }
@@ -53,6 +56,8 @@ class BlockPool {
     b->state.store(BlockState::kIdle, std::memory_order_release);
     b->pieces = nullptr;
     b->view = nullptr;
+    b->chunk = nullptr;
+    b->share = 0;
     b->recorded.clear();
     idle_.push_back(b);
   }

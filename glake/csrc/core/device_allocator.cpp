@@ -26,6 +26,8 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       debts_(shared_.debts),
       granules_(driver, debts_, device, shared_.physical, shared_.grants),
       clock_(shared_.clock),
+      contiguous_(shared_.contiguous),
+      pins_(granules_),
       history_(true),
       stats_(shared_.stats),
       attached_(shared_.attached),
@@ -46,6 +48,8 @@ DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
       debts_(shared_.debts),
       granules_(driver_, debts_, device_, shared_.physical, shared_.grants),
       clock_(shared_.clock),
+      contiguous_(shared_.contiguous),
+      pins_(granules_),
       history_(false),
       stats_(shared_.stats),
       pool_(std::make_unique<Pool>()),
@@ -71,6 +75,7 @@ void DeviceAllocator::start() {
     throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) +
                                          " has no virtual memory management; glake needs it");
   }
+  require(driver_.choose_traits(device_), "its attributes");
   require(driver_.granularity(device_, &granularity), "its granularity");
   if (granularity == 0 || kGranule % granularity != 0) {
     throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) + " maps memory by " +
@@ -258,6 +263,9 @@ void DeviceAllocator::enable_peer(int peer) {
                                         std::to_string(device_) + "; try again");
   }
   for (DeviceAllocator* heap : heaps()) heap->mapped_ranges(&ranges);
+  contiguous_.for_each([&](const Chunk& c) {
+    if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
+  });
   hot.unlock();
   for (auto& [base, bytes] : ranges) {
     s = driver_.set_access(base, bytes, grants);
@@ -333,7 +341,8 @@ void DeviceAllocator::close() {
   {
     DeviceScope scope(driver_, device_);
     s = scope.status();
-    bool clean = debts_.settle() && views_.count() == 0 && physical().count == 0;
+    bool clean =
+        debts_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
     for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +

@@ -11,23 +11,36 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/address_space.h"
 #include "core/arena.h"
 #include "core/block.h"
 #include "core/checkpoint.h"
+#include "core/contiguous.h"
 #include "core/device_shared.h"
 #include "core/granule_pool.h"
 #include "core/history.h"
 #include "core/hot_lock.h"
 #include "core/options.h"
+#include "core/pins.h"
 #include "core/stats.h"
 #include "core/streams.h"
 #include "core/thread_cache.h"
 #include "core/view.h"
 
 namespace glake {
+
+// A block as another process must know it to map it.
+struct SharedBlock {
+  Address ptr = 0;
+  Bytes bytes = 0;              // as asked for
+  Bytes offset = 0;             // of the block in its first handle
+  Bytes handle_bytes = 0;       // of each handle
+  std::vector<Handle> handles;  // in the block's order; none of a legacy one
+  bool legacy = false;
+};
 
 class DeviceAllocator {
  public:
@@ -73,6 +86,19 @@ class DeviceAllocator {
   Bytes largest_free();
   glake_device_stats values();
   void reset_accumulated();
+  // A block of one driver allocation; `kind` is GLAKE_CONTIGUOUS_*. Throws Error.
+  Block* allocate_contiguous(Bytes bytes, StreamHandle stream, int kind);
+
+  // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin
+  // there.
+  void pin(const Block& block, Address ptr, PinOwner owner);
+  bool unpin(Address ptr, PinOwner owner);
+  uint64_t pins(PinOwner owner);
+  // Blocks that other processes may open, by number, until they are freed.
+  uint64_t share(Block& block, Address ptr, uint64_t id);
+  bool open_share(uint64_t id, SharedBlock* shared);
+  // Devices that reach this one's memory.
+  std::vector<int> grants();
 
   void empty_cache();
   void enable_peer(int peer);
@@ -86,7 +112,7 @@ class DeviceAllocator {
   void close();
 
   ThreadCache* make_cache();
-  void drop_cache(ThreadCache* cache);  // its thread ends
+  void drop_cache(ThreadCache* cache);      // its thread ends
   void forget_stream(StreamHandle handle);  // a thread's own default stream, with its thread
 
  private:
@@ -123,7 +149,7 @@ class DeviceAllocator {
     PoolId id;
     int users = 0;
     unsigned flags = 0;
-    uint64_t released_at = 0;         // synchronisations begun when the last user left
+    uint64_t released_at = 0;          // synchronisations begun when the last user left
     std::map<Address, Block*> blocks;  // live
     uint64_t lent = 0;                 // live blocks that others borrowed
     std::vector<Whole> whole;          // NO_SPLIT: freed blocks, kept as they are
@@ -185,7 +211,6 @@ class DeviceAllocator {
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   Granules room() const;
-  Granules physical() const { return granules_.physical(); }
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
   // stitch.cpp: building and extending views. Under slow_.
@@ -217,6 +242,7 @@ class DeviceAllocator {
   void trim_all(bool synced, HotGuard& hot);
   void settle(HotGuard& hot);
   Status synchronize(HotGuard& hot);
+  void trim_heaps(bool synced, HotGuard& hot);
 
   // pools.cpp: private pools, and what the device's heaps do for each other.
   DeviceAllocator* find_pool(PoolId id);
@@ -249,6 +275,19 @@ class DeviceAllocator {
   std::vector<Found> take_all(const Checkpoint& then);
   RestoreLog restore_here(const Checkpoint& then);
 
+  // escape.cpp: blocks of one driver allocation each.
+  Block* hand_out(Chunk* chunk, const Request& r, StreamHandle stream);
+  std::unique_ptr<Chunk> make_chunk(int kind, Bytes bytes, HotGuard& hot, Status* refused);
+  void free_contiguous(Block* block);
+  bool trim_contiguous(HotGuard& hot);
+  Error no_contiguous(const Request& r, Status refused);
+  Granules physical() const { return granules_.physical() + contiguous_.physical(); }
+
+  // pins.cpp
+  void require_live(const Block& block, Address ptr) const;
+  void describe_shared(const Block& block, SharedBlock* shared);
+  uint64_t pinned();
+
   // report.cpp
   Error out_of_memory(const Request& r);
   std::string broken_invariant(Bytes* busy_bytes);
@@ -275,6 +314,8 @@ class DeviceAllocator {
   std::unique_ptr<ViewSpace> view_space_;
   ViewIndex views_;
   StreamClock& clock_;
+  ContiguousPool& contiguous_;
+  PinTable pins_;
   PlacementHistory history_;
   Stats& stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
@@ -290,13 +331,13 @@ class DeviceAllocator {
   uint64_t window_waits_ = 0;
   Bytes most_live_ = 0;  // as large requests that missed have seen it
   uint64_t replaced_seen_ = 0;
-  uint64_t live_ = 0;    // blocks in callers' hands or thread caches
+  uint64_t live_ = 0;  // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
   std::unique_ptr<Pool> pool_;  // null: the device's own heap
   bool captured_ = false;       // a graph may use the pool's memory: it stays as it is
   bool& attached_;
-  bool started_ = false;      // false too once close() has begun to give the address ranges back
-  bool& driver_full_;         // the driver refused a granule; growth is tried only as a last resort
+  bool started_ = false;  // false too once close() has begun to give the address ranges back
+  bool& driver_full_;     // the driver refused a granule; growth is tried only as a last resort
 };
 
 }  // namespace glake

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/address_space.h"
 #include "core/block.h"
+#include "core/contiguous.h"
 #include "core/hot_lock.h"
 #include "core/stats.h"
 #include "core/streams.h"
@@ -27,8 +29,10 @@ struct DeviceShared {
   Stats stats;
   BlockPool blocks;
   DebtBook debts;
-  std::vector<int> grants;            // devices every mapping is accessible from
-  std::atomic<uint64_t> physical{0};  // granules behind all heaps
+  ContiguousPool contiguous;
+  std::unordered_map<uint64_t, Block*> shares;  // blocks other processes may open, by number
+  std::vector<int> grants;                      // devices every mapping is accessible from
+  std::atomic<uint64_t> physical{0};            // granules behind all heaps
   Granules limit;
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;

@@ -32,6 +32,10 @@ class GranulePool {
   uint32_t& aliases(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].aliases; }
   uint32_t aliases(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].aliases; }
 
+  // How many pins keep a granule where it is; see pins.h.
+  uint32_t& pins(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].pins; }
+  uint32_t pins(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].pins; }
+
   // Marks granules for the length of one search; new_mark() clears every mark.
   void new_mark() { ++mark_; }
   void mark(const Arena& arena, uint64_t g, uint64_t count) {
@@ -58,6 +62,7 @@ class GranulePool {
   struct Granule {
     Handle handle = 0;
     uint32_t aliases = 0;
+    uint32_t pins = 0;
     Edge edge;
     uint32_t mark = 0;
   };

@@ -65,6 +65,29 @@ void set_view_budget(Options& o, const std::string& v) {
   o.view_budget = number;
 }
 
+constexpr const char* kContiguousTakes =
+    "none, or the size from which blocks are one driver allocation each (64MiB, legacy:64MiB)";
+
+void set_contiguous(Options& o, const std::string& v) {
+  if (v == "none") {
+    o.contiguous_from = 0;
+    return;
+  }
+  size_t colon = v.find(':');
+  std::string kind = colon == std::string::npos ? "vmm" : v.substr(0, colon);
+  if (kind != "vmm" && kind != "legacy") refuse("contiguous", v, kContiguousTakes);
+  Bytes from = parse_bytes("contiguous", colon == std::string::npos ? v : v.substr(colon + 1));
+  if (from == 0) refuse("contiguous", v, kContiguousTakes);
+  o.contiguous_from = from;
+  o.contiguous_kind = kind == "vmm" ? GLAKE_CONTIGUOUS_VMM : GLAKE_CONTIGUOUS_LEGACY;
+}
+
+std::string show_contiguous(const Options& o) {
+  if (o.contiguous_from == 0) return "none";
+  return (o.contiguous_kind == GLAKE_CONTIGUOUS_VMM ? "vmm:" : "legacy:") +
+         std::to_string(o.contiguous_from);
+}
+
 struct Entry {
   const char* key;
   const char* fallback;
@@ -100,6 +123,7 @@ const std::vector<Entry>& table() {
        [](const Options& o) { return std::string(o.peers ? "all" : "none"); }},
       {"view_budget", "8", "most addresses mapped by views, as a multiple of the limit",
        set_view_budget, [](const Options& o) { return std::to_string(o.view_budget); }},
+      {"contiguous", "none", kContiguousTakes, set_contiguous, show_contiguous},
       {"trace", "", "path of a trace of every allocation to write",
        [](Options& o, const std::string& v) { o.trace = v; },
        [](const Options& o) { return o.trace; }},

@@ -35,11 +35,16 @@ Process& Process::start() {
 void Process::before_fork() {
   instance().mutex_.lock();
   instance().trace_.flush();
+  IpcSockets::before_fork();
 }
 
-void Process::in_parent() { instance().mutex_.unlock(); }
+void Process::in_parent() {
+  IpcSockets::in_parent();
+  instance().mutex_.unlock();
+}
 
 void Process::in_child() {
+  IpcSockets::in_child();
   Process& process = instance();
   if (process.driver_used_) process.forked_.store(true, std::memory_order_relaxed);
   process.set_detour(kTraced, false);  // the file is the parent's
@@ -103,10 +108,8 @@ Block& Process::block(void* ptr, bool take) {
   auto address = reinterpret_cast<Address>(ptr);
   Region* region = PointerMap::find(address);
   // The reservation's last page may reach past the region's end.
-  if (region == nullptr || address - region->base() >= region->size()) {
-    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not glake's memory");
-  }
-  Block* b = region->peek(address);
+  bool ours = region != nullptr && address - region->base() < region->size();
+  Block* b = ours ? region->peek(address) : escaped(address);
   if (b == nullptr) b = region->device()->find(*region, address);
   if (b == nullptr) {
     throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->device()->explain_pointer(address));
@@ -119,11 +122,24 @@ Block& Process::block(void* ptr, bool take) {
   return *b;
 }
 
+// The block of the escape pool at `ptr`, which no reserved region holds.
+Block* Process::escaped(Address ptr) {
+  bool inside = false;
+  Block* b = ContiguousIndex::find(ptr, &inside);
+  if (b != nullptr && b->ptr == ptr) return b;
+  throw Error(GLAKE_INVALID_POINTER,
+              hex(reinterpret_cast<void*>(ptr)) +
+                  (inside ? " lies inside a block; only its first byte's address can be freed"
+                          : " is not glake's memory"));
+}
+
 Options& Process::read_options() {
   if (!options_read_) {
     options_ = Options::from_environment();
     if (!options_.trace.empty()) start_trace(options_.trace);
     options_read_ = true;
+    set_detour(kUnread, false);
+    use_kinds(0);
   }
   return options_;
 }
@@ -169,6 +185,7 @@ void Process::configure(const std::string& key, const std::string& value) {
     }
   }
   options_ = changed;
+  use_kinds(0);
 }
 
 std::string Process::options() {
@@ -197,6 +214,17 @@ void Process::shutdown() {
                                             " still has " + std::to_string(live) +
                                             " live blocks; free them before glake_shutdown()");
   }
+  for (auto& device : devices_) {
+    uint64_t pins = device != nullptr ? device->pins(PinOwner::kCaller) : 0;
+    if (pins == 0) continue;
+    throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device->device()) +
+                                            " still has " + std::to_string(pins) +
+                                            " pins; glake_unpin() them before glake_shutdown()");
+  }
+  if (ipc_ != nullptr) ipc_->close();
+  if (host_ != nullptr) host_->close();
+  ipc_.reset();
+  host_.reset();
   ++generation_;  // even if a device below refuses: the caches of those before it are gone
   for (auto& device : devices_) {
     if (device != nullptr) device->close();
@@ -207,6 +235,73 @@ void Process::shutdown() {
   driver_path_.clear();
   options_read_ = false;
   options_ = Options{};
+  use_kinds(0);
+  set_detour(kUnread, true);
+}
+
+void Process::unpin(void* ptr) {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& device : devices_) {
+    if (device == nullptr) continue;
+    if (device->unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
+  }
+  throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned, or not as often as unpinned");
+}
+
+HostPool& Process::host() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = open_driver();
+  if (host_ == nullptr) host_ = std::make_unique<HostPool>(driver);
+  return *host_;
+}
+
+Ipc& Process::ipc() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = open_driver();
+  if (ipc_ == nullptr) ipc_ = std::make_unique<Ipc>(driver);
+  return *ipc_;
+}
+
+// A thread's kind, given up when the thread ends.
+struct Process::ThreadKind {
+  int kind = GLAKE_STITCHED;
+  ~ThreadKind() {
+    if (kind == GLAKE_STITCHED) return;
+    std::lock_guard<std::mutex> guard(instance().mutex_);
+    instance().use_kinds(-1);
+  }
+  static ThreadKind& mine() {
+    thread_local ThreadKind kind;
+    return kind;
+  }
+};
+
+// Under mutex_.
+void Process::use_kinds(int step) {
+  kinds_ += step;
+  contiguous_from_ = options_.contiguous_from;
+  contiguous_kind_ = options_.contiguous_kind;
+  set_detour(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
+}
+
+int Process::kind_of(Bytes bytes) const {
+  int kind = ThreadKind::mine().kind;
+  if (kind != GLAKE_STITCHED) return kind;
+  Bytes from = contiguous_from_.load();
+  return from != 0 && bytes >= from ? contiguous_kind_.load() : GLAKE_STITCHED;
+}
+
+int Process::set_kind(int kind) {
+  ThreadKind& mine = ThreadKind::mine();
+  int before = mine.kind;
+  int step = (kind != GLAKE_STITCHED ? 1 : 0) - (before != GLAKE_STITCHED ? 1 : 0);
+  std::lock_guard<std::mutex> guard(mutex_);
+  mine.kind = kind;
+  use_kinds(step);
+  return before;
 }
 
 }  // namespace glake

@@ -8,13 +8,19 @@
 #include <string>
 
 #include "core/device_allocator.h"
+#include "core/host_pool.h"
+#include "core/ipc.h"
 #include "core/trace_writer.h"
 
 namespace glake {
 
 // What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
 // asks one question.
-enum Detour : uint32_t { kTraced = 1 };
+enum Detour : uint32_t {
+  kTraced = 1,
+  kKinds = 2,   // some blocks come from the escape pool
+  kUnread = 4,  // the options have not been read: they may ask for any of the others
+};
 
 class Process {
  public:
@@ -43,6 +49,15 @@ class Process {
   int device_count();
   const char* driver_path();
   void shutdown();
+  // Ends a caller's pin; the block may be gone. Throws Error if `ptr` has none.
+  void unpin(void* ptr);
+  HostPool& host();
+  Ipc& ipc();
+
+  // What an allocation of the calling thread is: its own kind if it has set one, else by the option
+  // `contiguous`. set_kind() returns the kind before.
+  int kind_of(Bytes bytes) const;
+  int set_kind(int kind);
 
   // One more after each shutdown: what names something of before is void.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
@@ -70,7 +85,10 @@ class Process {
   };
   // A plain pointer in the static block: one instruction to read, also in a dlopened library.
   static __attribute__((tls_model("initial-exec"))) __thread Thread* this_thread_;
+  struct ThreadKind;
   Process();
+  Block* escaped(Address ptr);
+  void use_kinds(int step);
   static Process& start();
   static std::atomic<Process*> instance_;
   Options& read_options();
@@ -90,7 +108,13 @@ class Process {
   bool driver_used_ = false;  // ever: a forked child can then use no driver
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
-  std::atomic<uint32_t> detours_{0};
+  std::unique_ptr<HostPool> host_;
+  std::unique_ptr<Ipc> ipc_;
+  int kinds_ = 0;  // threads with a kind of their own
+  // Read on the way of every allocation, set under mutex_.
+  std::atomic<Bytes> contiguous_from_{0};
+  std::atomic<int> contiguous_kind_{GLAKE_CONTIGUOUS_VMM};
+  std::atomic<uint32_t> detours_{kUnread};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
 };

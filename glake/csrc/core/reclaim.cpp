@@ -28,7 +28,10 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
 }
 
 void DeviceAllocator::free_locked(Block* b) {
+  if (b->share != 0) shared_.shares.erase(b->share);
+  b->share = 0;
   if (pool_ != nullptr) return free_private(b);
+  if (b->chunk != nullptr) return free_contiguous(b);
   Tickets tickets(clock_.stamp(b->stream_id));
   if (b->recorded.size() < Tickets::kMax) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
@@ -88,9 +91,8 @@ void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
 
 // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
 bool DeviceAllocator::evict(View* view, HotGuard& hot) {
-  if (view->live != 0 || view->owed || view->tickets_full || !clock_.complete(view->tickets))
-    return false;
-  if (captured_) return false;
+  bool held = view->live != 0 || view->pins != 0 || view->owed || captured_;
+  if (held || view->tickets_full || !clock_.complete(view->tickets)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
   Status s = driver_.unmap(view->base, view->length.bytes());
@@ -115,7 +117,7 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
   clock_.poll();
   for (View* view : oldest) {
     if (!(budget < views_.mapped() + n)) return;
-    if (view->live != 0) continue;
+    if (view->live != 0 || view->pins != 0) continue;
     bool over = budget.count + budget.count / 2 < views_.mapped().count + n.count;
     if (over && !clock_.complete(view->tickets)) clock_.wait_host(view->tickets);
     evict(view, hot);
@@ -152,7 +154,8 @@ Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
       }
       uint64_t n = 0, most = std::min(arena->granule_count() - g, (want - given).count);
       uint64_t run = arena->free_run(g, most);
-      while (n < run && granules_.aliases(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
+      while (n < run && granules_.aliases(*arena, g + n) == 0 &&
+             granules_.pins(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
         ++n;
       }
       if (n == 0) {
@@ -202,11 +205,16 @@ void DeviceAllocator::empty_cache() {
   // While a graph is captured nothing may wait for the device: what is not known complete stays.
   bool synced = !clock_.any_capturing();
   if (synced) require(synchronize(hot), "to be synchronised for empty_cache");
-  trim_all(synced, hot);
-  for (DeviceAllocator* heap : heaps()) {
-    if (heap->idle()) heap->trim_all(synced, hot);
-  }
+  trim_contiguous(hot);
+  trim_heaps(synced, hot);
   end_pools();
+}
+
+// What the device's own heap and the pools nobody uses can give back.
+void DeviceAllocator::trim_heaps(bool synced, HotGuard& hot) {
+  for (DeviceAllocator* heap : heaps()) {
+    if (heap->pool_ == nullptr || heap->idle()) heap->trim_all(synced, hot);
+  }
 }
 
 // Every view and granule that nobody holds and no work uses. A synchronisation just before covers

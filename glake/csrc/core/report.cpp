@@ -21,6 +21,7 @@ std::string mib(Bytes b) {
 
 Error DeviceAllocator::out_of_memory(const Request& r) {
   Bytes held = physical().bytes();
+  Bytes contiguous = contiguous_.physical().bytes();
   Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
   Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
@@ -39,6 +40,10 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
       "; live " + mib(live) + " in " + std::to_string(live_) + " blocks; idle " + mib(free) + ": " +
       mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
+  if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
+  if (uint64_t pinned = this->pinned(); pinned != 0) {
+    text += ", " + mib(pinned * kGranule) + " pinned for others, out of stitching";
+  }
   if (cached != 0) text += ", " + mib(cached) + " in thread caches";
   if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
   text += "; largest fit now " + mib(fits) + ". " + pools_text();
@@ -101,6 +106,12 @@ std::string DeviceAllocator::stats_json() {
   number("num_device_free", driver_.calls(Call::kRelease) - shared_.releases_before);
   number("glake.limit_bytes", limit_.bytes());
   number("glake.physical_bytes", physical().bytes());
+  number("glake.contiguous_bytes", contiguous_.physical().bytes());
+  number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
+  number("glake.pinned_bytes", pinned() * kGranule);
+  number("glake.shared_blocks", shared_.shares.size());
+  number("glake.shareable", driver_.traits(device_).shareable ? 1 : 0);
+  number("glake.rdma_capable", driver_.traits(device_).rdma_capable ? 1 : 0);
   number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
   number("glake.whole_free_bytes", whole_free().bytes());
   uint64_t live = 0;
@@ -186,6 +197,8 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != granules_.own()) {
     return "granules behind the arenas are not those held from the driver";
   }
+  std::string pins = pins_.check();
+  if (!pins.empty()) return pins;
   std::vector<std::vector<uint32_t>> aliases{std::vector<uint32_t>(small_->granule_count()),
                                              std::vector<uint32_t>(large_->granule_count())};
   uint64_t mapped = 0;
@@ -220,7 +233,12 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   }
   for (auto& c : caches_) *busy_bytes -= c->held_bytes();
   for (const Held& h : limbo_) *busy_bytes -= h.block->size;
-  if (pool_ == nullptr) return "";
+  if (pool_ == nullptr) {
+    contiguous_.for_each([&](const Chunk& c) {
+      if (c.live) *busy_bytes += c.block->size;
+    });
+    return "";
+  }
   for (const Whole& w : pool_->whole) *busy_bytes -= w.block->size;
   if (live_ != pool_->blocks.size() + pool_->lent + pool_->whole.size() + limbo_.size()) {
     return "a pool's live blocks are miscounted";
@@ -247,7 +265,7 @@ void DeviceAllocator::check() {
   if (wrong.empty() && debts_.empty()) {
     if (busy != static_cast<Bytes>(stats_.allocated_bytes.all.current)) {
       wrong = "busy bytes are not those of live and cached blocks";
-    } else if (own != physical().count) {
+    } else if (own != granules_.physical().count) {
       wrong = "the heaps' granules are not the device's";
     }
   }

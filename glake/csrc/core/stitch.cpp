@@ -29,7 +29,7 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
     uint64_t g = arena.granule_of(from);
     for (uint64_t last = g + (end - from) / kGranule; g < last && have < want;) {
       uint64_t n = 0, most = std::min(last - g, want.count - have.count);
-      while (n < most && !granules_.marked(arena, g + n)) ++n;
+      while (n < most && !granules_.marked(arena, g + n) && granules_.pins(arena, g + n) == 0) ++n;
       if (n != 0) runs.push_back({&arena, g, n, 0});
       have = have + Granules{n};
       g += n == most ? n : n + 1;
@@ -218,7 +218,7 @@ DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard&
   Run head{}, tail{};
   Bytes head_bytes = 0;
   auto usable = [&](Arena& arena, uint64_t g, Address a, Bytes bytes) {
-    return edge_usable(arena, g, r.stream) &&
+    return granules_.pins(arena, g) == 0 && edge_usable(arena, g, r.stream) &&
            range_ordered(arena.free_segment_at(a), a, bytes, r.stream, nullptr);
   };
   auto each_extent = [&](auto&& visit) {

@@ -30,6 +30,7 @@ struct View {
   uint64_t last_used = 0;  // tick of the device's allocation count
   Tickets tickets;         // work that used its addresses
   bool tickets_full = false;
+  uint32_t pins = 0;                 // blocks reached through it that must stay mapped
   bool owed = false;                 // a refused extension is still partly mapped behind it
   std::list<View*>::iterator place;  // in the index, most recently used first
 };

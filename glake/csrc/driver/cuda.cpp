@@ -1,5 +1,6 @@
 // The core's driver in terms of the table. The only file that calls cu* functions.
 #include <algorithm>
+#include <cstring>
 
 #include "driver/driver.h"
 #include "driver/load.h"
@@ -10,6 +11,9 @@ bool Status::out_of_memory() const { return code == CUDA_ERROR_OUT_OF_MEMORY; }
 bool Status::not_ready() const { return code == CUDA_ERROR_NOT_READY; }
 bool Status::stream_gone() const {
   return code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+bool Status::not_supported() const {
+  return code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_NOT_PERMITTED;
 }
 
 StreamHandle this_thread_stream() {
@@ -27,11 +31,17 @@ const char* call_name(Call call) {
 
 namespace {
 
-CUmemAllocationProp granule_properties(int device) {
+constexpr uint8_t kShareable = 1, kRdma = 2;
+
+CUmemAllocationProp granule_properties(int device, uint8_t traits) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop.location.id = device;
+  if ((traits & kShareable) != 0) {
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  if ((traits & kRdma) != 0) prop.allocFlags.gpuDirectRDMACapable = 1;
   return prop;
 }
 
@@ -97,7 +107,10 @@ std::unique_ptr<Driver> Driver::open(const std::string& choice) {
   };
   check(d->table_->cuInit(0), "cuInit");
   check(d->table_->cuDeviceGetCount(&d->device_count_), "cuDeviceGetCount");
-  d->contexts_.resize(static_cast<size_t>(d->device_count_), nullptr);
+  auto count = static_cast<size_t>(d->device_count_);
+  d->contexts_.resize(count, nullptr);
+  d->attached_.resize(count, 0);
+  d->traits_ = std::make_unique<std::atomic<uint8_t>[]>(count);
   return d;
 }
 
@@ -118,16 +131,22 @@ Status Driver::attach(int device) {
   if (r != CUDA_SUCCESS) return status(r);
   CUcontext context = nullptr;
   r = table_->cuDevicePrimaryCtxRetain(&context, d);
-  if (r == CUDA_SUCCESS) contexts_[static_cast<size_t>(device)] = context;
-  return status(r);
+  if (r != CUDA_SUCCESS) return status(r);
+  std::lock_guard<std::mutex> guard(attach_mutex_);
+  auto i = static_cast<size_t>(device);
+  if (attached_[i]++ == 0) contexts_[i] = context;
+  return {};
 }
 
 Status Driver::detach(int device) {
   CUdevice d = 0;
   CUresult r = table_->cuDeviceGet(&d, device);
   if (r == CUDA_SUCCESS) r = table_->cuDevicePrimaryCtxRelease(d);
-  if (r == CUDA_SUCCESS) contexts_[static_cast<size_t>(device)] = nullptr;
-  return status(r);
+  if (r != CUDA_SUCCESS) return status(r);
+  std::lock_guard<std::mutex> guard(attach_mutex_);
+  auto i = static_cast<size_t>(device);
+  if (--attached_[i] == 0) contexts_[i] = nullptr;
+  return {};
 }
 
 Status Driver::total_memory(int device, Bytes* bytes) {
@@ -140,7 +159,8 @@ Status Driver::total_memory(int device, Bytes* bytes) {
 }
 
 Status Driver::granularity(int device, Bytes* bytes) {
-  CUmemAllocationProp prop = granule_properties(device);
+  CUmemAllocationProp prop =
+      granule_properties(device, traits_[static_cast<size_t>(device)].load());
   size_t value = 0;
   CUresult r =
       table_->cuMemGetAllocationGranularity(&value, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -175,6 +195,47 @@ Status Driver::synchronize(int device) {
   return scope.status().ok() ? status(table_->cuCtxSynchronize()) : scope.status();
 }
 
+Status Driver::uuid(int device, DeviceUuid* uuid) {
+  uuid->fill(0);
+  if (table_->cuDeviceGetUuid == nullptr) return {};
+  CUdevice d = 0;
+  CUuuid id{};
+  CUresult r = table_->cuDeviceGet(&d, device);
+  if (r == CUDA_SUCCESS) r = table_->cuDeviceGetUuid(&id, d);
+  std::memcpy(uuid->data(), id.bytes, uuid->size());
+  return status(r);
+}
+
+Status Driver::choose_traits(int device) {
+  CUdevice d = 0;
+  int shareable = 0, rdma = 0;
+  CUresult r = table_->cuDeviceGet(&d, device);
+  if (r == CUDA_SUCCESS) {
+    r = table_->cuDeviceGetAttribute(
+        &shareable, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, d);
+  }
+  if (r == CUDA_SUCCESS) {
+    r = table_->cuDeviceGetAttribute(
+        &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, d);
+    // Newer than VMM itself: a driver that does not know it has no such memory.
+    if (r == CUDA_ERROR_INVALID_VALUE) {
+      rdma = 0;
+      r = CUDA_SUCCESS;
+    }
+  }
+  if (r != CUDA_SUCCESS) return status(r);
+  bool exports = shareable != 0 && table_->cuMemExportToShareableHandle != nullptr &&
+                 table_->cuMemImportFromShareableHandle != nullptr;
+  traits_[static_cast<size_t>(device)] =
+      static_cast<uint8_t>((exports ? kShareable : 0) | (rdma != 0 ? kRdma : 0));
+  return {};
+}
+
+MemoryTraits Driver::traits(int device) const {
+  uint8_t bits = traits_[static_cast<size_t>(device)].load();
+  return {(bits & kShareable) != 0, (bits & kRdma) != 0};
+}
+
 Status Driver::reserve(Bytes bytes, Address* base) {
   count(Call::kReserve);
   CUdeviceptr pointer = 0;
@@ -188,13 +249,19 @@ Status Driver::free_range(Address base, Bytes bytes) {
   return status(table_->cuMemAddressFree(base, bytes));
 }
 
-Status Driver::create(int device, Handle* handle) {
-  count(Call::kCreate);
-  CUmemAllocationProp prop = granule_properties(device);
-  CUmemGenericAllocationHandle h = 0;
-  CUresult r = table_->cuMemCreate(&h, kGranule, &prop, 0);
-  *handle = h;
-  return status(r);
+Status Driver::create(int device, Handle* handle, Bytes bytes) {
+  std::atomic<uint8_t>& traits = traits_[static_cast<size_t>(device)];
+  for (;;) {
+    count(Call::kCreate);
+    uint8_t asked = traits.load();
+    CUmemAllocationProp prop = granule_properties(device, asked);
+    CUmemGenericAllocationHandle h = 0;
+    Status s = status(table_->cuMemCreate(&h, bytes, &prop, 0));
+    *handle = h;
+    if (s.ok() || !s.not_supported() || asked == 0) return s;
+    // The network's wish goes first, then the other processes'.
+    traits = (asked & kRdma) != 0 ? asked & kShareable : 0;
+  }
 }
 
 Status Driver::release(Handle handle) {
@@ -202,9 +269,9 @@ Status Driver::release(Handle handle) {
   return status(table_->cuMemRelease(handle));
 }
 
-Status Driver::map(Address at, Handle handle) {
+Status Driver::map(Address at, Handle handle, Bytes bytes) {
   count(Call::kMap);
-  return status(table_->cuMemMap(at, kGranule, 0, handle, 0));
+  return status(table_->cuMemMap(at, bytes, 0, handle, 0));
 }
 
 Status Driver::unmap(Address at, Bytes bytes) {
@@ -287,6 +354,67 @@ Status Driver::stream_number(int device, StreamHandle stream, uint64_t* number) 
   *number = id;
   return status(r);
 }
+
+void Driver::need(bool present, const char* name) const {
+  if (present) return;
+  throw Error(GLAKE_DRIVER_ABSENT, path_ + " lacks " + name + "; install a newer NVIDIA driver");
+}
+
+Status Driver::export_fd(Handle handle, int* fd) {
+  need(table_->cuMemExportToShareableHandle != nullptr, "cuMemExportToShareableHandle");
+  return status(table_->cuMemExportToShareableHandle(fd, handle,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+}
+
+Status Driver::import_fd(int fd, Handle* handle) {
+  need(table_->cuMemImportFromShareableHandle != nullptr, "cuMemImportFromShareableHandle");
+  CUmemGenericAllocationHandle h = 0;
+  CUresult r =
+      table_->cuMemImportFromShareableHandle(&h, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  *handle = h;
+  return status(r);
+}
+
+Status Driver::allocate_legacy(Bytes bytes, Address* base) {
+  need(table_->cuMemAlloc != nullptr && table_->cuMemFree != nullptr, "cuMemAlloc or cuMemFree");
+  CUdeviceptr pointer = 0;
+  CUresult r = table_->cuMemAlloc(&pointer, bytes);
+  *base = pointer;
+  return status(r);
+}
+
+Status Driver::free_legacy(Address base) { return status(table_->cuMemFree(base)); }
+
+Status Driver::legacy_handle(Address base, LegacyHandle* handle) {
+  static_assert(sizeof(LegacyHandle) == sizeof(CUipcMemHandle), "the driver's own size");
+  need(table_->cuIpcGetMemHandle != nullptr, "cuIpcGetMemHandle");
+  CUipcMemHandle h{};
+  CUresult r = table_->cuIpcGetMemHandle(&h, base);
+  std::memcpy(handle->data(), &h, sizeof h);
+  return status(r);
+}
+
+Status Driver::open_legacy(const LegacyHandle& handle, Address* base) {
+  need(table_->cuIpcOpenMemHandle != nullptr && table_->cuIpcCloseMemHandle != nullptr,
+       "cuIpcOpenMemHandle or cuIpcCloseMemHandle");
+  CUipcMemHandle h{};
+  std::memcpy(&h, handle.data(), sizeof h);
+  CUdeviceptr pointer = 0;
+  CUresult r = table_->cuIpcOpenMemHandle(&pointer, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  *base = pointer;
+  return status(r);
+}
+
+Status Driver::close_legacy(Address base) { return status(table_->cuIpcCloseMemHandle(base)); }
+
+Status Driver::allocate_host(Bytes bytes, void** base) {
+  need(table_->cuMemHostAlloc != nullptr && table_->cuMemFreeHost != nullptr,
+       "cuMemHostAlloc or cuMemFreeHost");
+  return status(table_->cuMemHostAlloc(base, bytes, CU_MEMHOSTALLOC_PORTABLE));
+}
+
+Status Driver::free_host(void* base) { return status(table_->cuMemFreeHost(base)); }
 
 uint64_t Driver::memory_calls() const {
   return calls(Call::kReserve) + calls(Call::kCreate) + calls(Call::kMap) + calls(Call::kAccess) +

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ constexpr bool is_thread_stream(StreamHandle s) { return (s & kThreadStream) != 
 StreamHandle this_thread_stream();
 // A stream as callers and the driver name it, and back; the legacy stream has one name, 0.
 constexpr StreamHandle kLegacyHandle = 1, kPerThreadHandle = 2;
-inline StreamHandle given_name(StreamHandle s) { return is_thread_stream(s) ? kPerThreadHandle : s; }
+inline StreamHandle given_name(StreamHandle s) {
+  return is_thread_stream(s) ? kPerThreadHandle : s;
+}
 inline StreamHandle default_stream(StreamHandle given) {
   return given == kPerThreadHandle ? this_thread_stream() : 0;
 }
@@ -35,7 +38,17 @@ struct Status {
   bool out_of_memory() const;
   bool not_ready() const;
   bool stream_gone() const;  // destroyed, or its context is
+  bool not_supported() const;
 };
+
+// How physical memory of a device is created, which is fixed at create: exportable as a file
+// descriptor, and reachable by a network card (GPUDirect RDMA).
+struct MemoryTraits {
+  bool shareable = false;
+  bool rdma_capable = false;
+};
+using DeviceUuid = std::array<uint8_t, 16>;
+using LegacyHandle = std::array<uint8_t, 64>;  // CUipcMemHandle
 
 // The calls whose number and cost decide what stitching costs.
 enum class Call {
@@ -89,7 +102,7 @@ class Driver {
   int device_count() const { return device_count_; }
   std::string describe(Status status) const;
 
-  // Devices. attach() retains the primary context; detach() gives it back.
+  // Devices. attach() retains the primary context, once more each time; detach() gives it back.
   Status attach(int device);
   Status detach(int device);
   Status total_memory(int device, Bytes* bytes);
@@ -97,16 +110,34 @@ class Driver {
   Status vmm_supported(int device, bool* yes);
   Status can_access_peer(int device, int peer, bool* yes);
   Status synchronize(int device);
+  // All zero where the driver has no call for it.
+  Status uuid(int device, DeviceUuid* uuid);
+  // Asks what physical memory of the device can be created with. create() gives up what the driver
+  // then refuses as not supported, for good.
+  Status choose_traits(int device);
+  MemoryTraits traits(int device) const;
 
   // Virtual memory management; a DeviceScope must be open on the calling thread.
   Status reserve(Bytes bytes, Address* base);
   Status free_range(Address base, Bytes bytes);
-  Status create(int device, Handle* handle);
+  Status create(int device, Handle* handle, Bytes bytes = kGranule);
   Status release(Handle handle);
-  Status map(Address at, Handle handle);
+  Status map(Address at, Handle handle, Bytes bytes = kGranule);
   Status unmap(Address at, Bytes bytes);
   Status set_access(Address at, Bytes bytes, const std::vector<int>& devices);
   Status memory_info(Bytes* free, Bytes* total);
+
+  // Memory of one driver call, and what crosses processes; a DeviceScope must be open. Those that
+  // make something throw Error(GLAKE_DRIVER_ABSENT) where the driver lacks the call.
+  Status export_fd(Handle handle, int* fd);
+  Status import_fd(int fd, Handle* handle);
+  Status allocate_legacy(Bytes bytes, Address* base);
+  Status free_legacy(Address base);
+  Status legacy_handle(Address base, LegacyHandle* handle);
+  Status open_legacy(const LegacyHandle& handle, Address* base);
+  Status close_legacy(Address base);
+  Status allocate_host(Bytes bytes, void** base);
+  Status free_host(void* base);
 
   // Streams and events, in `device`'s primary context.
   Status create_event(int device, EventId* event);
@@ -125,6 +156,7 @@ class Driver {
  private:
   friend class DeviceScope;
   Driver();
+  void need(bool present, const char* name) const;
   void count(Call call) {
     calls_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   }
@@ -132,7 +164,10 @@ class Driver {
   std::unique_ptr<driver::Table> table_;
   std::string path_;
   int device_count_ = 0;
+  std::mutex attach_mutex_;  // of the contexts' counts
   std::vector<void*> contexts_;
+  std::vector<int> attached_;                       // times each context is retained
+  std::unique_ptr<std::atomic<uint8_t>[]> traits_;  // bits: kShareable, kRdma
   std::array<std::atomic<uint64_t>, kCallKinds> calls_{};
 };
 

@@ -1,0 +1,176 @@
+#include "core/contiguous.h"
+
+#include <algorithm>
+
+namespace glake {
+namespace {
+
+// A cached chunk may be longer than what is asked for by this part of it, or by two granules.
+constexpr Bytes kSlack = 4;
+
+Bytes most_for(Bytes need) { return need + std::max(need / kSlack, 2 * kGranule); }
+
+bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket>& tickets) {
+  return std::all_of(tickets.begin(), tickets.end(),
+                     [&](Ticket t) { return clock.ordered(stream, t); });
+}
+
+}  // namespace
+
+Chunk* ContiguousPool::reuse(int kind, Bytes need, StreamId stream, StreamClock& clock,
+                             bool may_wait) {
+  Index& all = index(kind);
+  auto end = all.upper_bound(most_for(need));
+  auto found = end;
+  for (auto it = all.lower_bound(need); it != end && found == end; ++it) {
+    if (ordered(clock, stream, it->second->tickets)) found = it;
+  }
+  for (auto it = all.lower_bound(need); may_wait && it != end && found == end; ++it) {
+    bool waited = true;
+    for (Ticket t : it->second->tickets) waited = waited && clock.wait(stream, Tickets(t));
+    if (waited) found = it;
+  }
+  if (found == end) return nullptr;
+  Chunk* chunk = found->second;
+  all.erase(found);
+  cached_bytes_ -= chunk->bytes;
+  chunk->tickets.clear();
+  return chunk;
+}
+
+void ContiguousPool::cache(Chunk* chunk) {
+  index(chunk->kind).emplace(chunk->bytes, chunk);
+  cached_bytes_ += chunk->bytes;
+}
+
+Status ContiguousPool::build(Chunk& chunk, const std::vector<int>& grants) {
+  uint64_t granules = Granules::floor(chunk.bytes).count;
+  if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
+    Status s = driver_.allocate_legacy(chunk.bytes, &chunk.base);
+    if (s.ok()) physical_ += granules;
+    return s;
+  }
+  Status s = driver_.reserve(chunk.bytes, &chunk.base);
+  if (!s.ok()) {
+    chunk.base = 0;
+    return s;
+  }
+  s = driver_.create(device_, &chunk.handle, chunk.bytes);
+  if (!s.ok()) {
+    chunk.handle = 0;
+    return s;
+  }
+  physical_ += granules;
+  s = driver_.map(chunk.base, chunk.handle, chunk.bytes);
+  chunk.mapped = s.ok();
+  return s.ok() ? driver_.set_access(chunk.base, chunk.bytes, grants) : s;
+}
+
+Status ContiguousPool::take_apart(Chunk& chunk) {
+  uint64_t granules = Granules::floor(chunk.bytes).count;
+  Status s;
+  if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
+    if (chunk.base != 0) s = driver_.free_legacy(chunk.base);
+    if (s.ok() && chunk.base != 0) physical_ -= granules;
+    if (s.ok()) chunk.base = 0;
+    return s;
+  }
+  if (chunk.mapped) {
+    s = driver_.unmap(chunk.base, chunk.bytes);
+    if (!s.ok()) return s;
+    chunk.mapped = false;
+  }
+  if (chunk.handle != 0) {
+    s = driver_.release(chunk.handle);
+    if (!s.ok()) return s;
+    chunk.handle = 0;
+    physical_ -= granules;
+  }
+  if (chunk.base != 0) s = driver_.free_range(chunk.base, chunk.bytes);
+  if (s.ok()) chunk.base = 0;
+  return s;
+}
+
+Status ContiguousPool::make(int kind, Bytes bytes, const std::vector<int>& grants,
+                            std::unique_ptr<Chunk>* made) {
+  auto chunk = std::make_unique<Chunk>();
+  chunk->kind = kind;
+  chunk->bytes = bytes;
+  Status s = build(*chunk, grants);
+  if (s.ok()) {
+    *made = std::move(chunk);
+  } else {
+    unmake(std::move(chunk));
+  }
+  return s;
+}
+
+void ContiguousPool::add(std::unique_ptr<Chunk> chunk) {
+  ContiguousIndex::add(chunk.get());
+  chunks_.push_back(std::move(chunk));
+}
+
+std::unique_ptr<Chunk> ContiguousPool::remove(Chunk* chunk) {
+  Index& all = index(chunk->kind);
+  for (auto [it, end] = all.equal_range(chunk->bytes); it != end; ++it) {
+    if (it->second != chunk) continue;
+    all.erase(it);
+    cached_bytes_ -= chunk->bytes;
+    break;
+  }
+  ContiguousIndex::remove(chunk);
+  auto mine = [chunk](const std::unique_ptr<Chunk>& c) { return c.get() == chunk; };
+  auto found = std::find_if(chunks_.begin(), chunks_.end(), mine);
+  std::unique_ptr<Chunk> owner = std::move(*found);
+  chunks_.erase(found);
+  return owner;
+}
+
+bool ContiguousPool::unmake(std::unique_ptr<Chunk> chunk) {
+  if (take_apart(*chunk).ok()) return true;
+  owed_.push_back(std::move(chunk));
+  return false;
+}
+
+bool ContiguousPool::settle() {
+  auto paid = [this](const std::unique_ptr<Chunk>& chunk) { return take_apart(*chunk).ok(); };
+  owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
+  return owed_.empty();
+}
+
+std::vector<Chunk*> ContiguousPool::cached() const {
+  std::vector<Chunk*> all;
+  for (const Index& index : cached_) {
+    for (const auto& [bytes, chunk] : index) all.push_back(chunk);
+  }
+  return all;
+}
+
+ContiguousIndex& ContiguousIndex::instance() {
+  static auto* index = new ContiguousIndex;  // never destroyed: threads may outlive main
+  return *index;
+}
+
+void ContiguousIndex::add(Chunk* chunk) {
+  ContiguousIndex& index = instance();
+  std::lock_guard<std::mutex> guard(index.mutex_);
+  index.chunks_[chunk->base] = {chunk->bytes, chunk->block};
+}
+
+void ContiguousIndex::remove(Chunk* chunk) {
+  ContiguousIndex& index = instance();
+  std::lock_guard<std::mutex> guard(index.mutex_);
+  index.chunks_.erase(chunk->base);
+}
+
+Block* ContiguousIndex::find(Address ptr, bool* inside) {
+  ContiguousIndex& index = instance();
+  std::lock_guard<std::mutex> guard(index.mutex_);
+  auto after = index.chunks_.upper_bound(ptr);
+  if (after == index.chunks_.begin()) return nullptr;
+  const auto& [base, chunk] = *std::prev(after);
+  *inside = ptr - base < chunk.first;
+  return ptr == base ? chunk.second : nullptr;
+}
+
+}  // namespace glake

@@ -1,0 +1,93 @@
+// The escape pool: blocks of one driver allocation each, for what must see memory whole. Freed ones
+// are kept and reused by size. Their addresses lie outside the reserved regions, so that a block is
+// found by a side index which only pointers unknown to the pointer map reach.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/block.h"
+#include "core/streams.h"
+#include "driver/driver.h"
+#include "types.h"
+
+namespace glake {
+
+// One driver allocation. What the driver has of it is taken apart step by step, so that a refused
+// step is tried again later and nothing is lost.
+struct Chunk {
+  int kind = GLAKE_CONTIGUOUS_VMM;
+  Address base = 0;  // reserved (VMM) or allocated (legacy); 0: not
+  Bytes bytes = 0;   // whole granules
+  Handle handle = 0;
+  bool mapped = false;
+  bool live = false;
+  uint32_t pins = 0;
+  Block* block = nullptr;       // its one record, live or cached
+  std::vector<Ticket> tickets;  // of the last free
+};
+
+// Under the device's hot lock, but for make() and unmake(), which call the driver: those need slow_
+// and the device's context.
+class ContiguousPool {
+ public:
+  ContiguousPool(Driver& driver, int device) : driver_(driver), device_(device) {}
+
+  // A cached chunk of this kind for `need` bytes, a quarter or two granules too long at most: one
+  // whose past work is ordered before the stream's next first, else, where waiting is allowed, the
+  // smallest after a wait. Null if there is none.
+  Chunk* reuse(int kind, Bytes need, StreamId stream, StreamClock& clock, bool may_wait);
+  void cache(Chunk* chunk);
+
+  // Asks the driver for a chunk. A refusal is undone at once, or owed.
+  Status make(int kind, Bytes bytes, const std::vector<int>& grants, std::unique_ptr<Chunk>* made);
+  void add(std::unique_ptr<Chunk> chunk);
+  // Takes a cached chunk out, to be unmade.
+  std::unique_ptr<Chunk> remove(Chunk* chunk);
+  // Gives it back to the driver; what is refused is owed. True if nothing is left of it.
+  bool unmake(std::unique_ptr<Chunk> chunk);
+  // Tries again what is owed. True if nothing is.
+  bool settle();
+
+  std::vector<Chunk*> cached() const;
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& chunk : chunks_) visit(*chunk);
+  }
+  bool any_cached() const { return !cached_[0].empty() || !cached_[1].empty(); }
+  Granules physical() const { return {physical_.load()}; }
+  Bytes cached_bytes() const { return cached_bytes_; }
+
+ private:
+  using Index = std::multimap<Bytes, Chunk*>;
+  Index& index(int kind) { return cached_[kind == GLAKE_CONTIGUOUS_VMM ? 0 : 1]; }
+  Status build(Chunk& chunk, const std::vector<int>& grants);
+  Status take_apart(Chunk& chunk);
+
+  Driver& driver_;
+  int device_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;
+  Index cached_[2];  // by bytes
+  Bytes cached_bytes_ = 0;
+  std::atomic<uint64_t> physical_{0};         // granules the driver counts, owed ones included
+  std::vector<std::unique_ptr<Chunk>> owed_;  // under slow_
+};
+
+// Process-wide: from an address to the chunk that holds it.
+class ContiguousIndex {
+ public:
+  static void add(Chunk* chunk);
+  static void remove(Chunk* chunk);
+  // The record of the chunk at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
+  static Block* find(Address ptr, bool* inside);
+
+ private:
+  static ContiguousIndex& instance();
+  std::mutex mutex_;
+  std::map<Address, std::pair<Bytes, Block*>> chunks_;
+};
+
+}  // namespace glake

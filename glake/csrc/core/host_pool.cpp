@@ -1,0 +1,364 @@
+#include "core/host_pool.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace glake {
+namespace {
+
+// Classes are powers of two up to the larger bound, then multiples of a granule: there a power of
+// two would waste up to half.
+constexpr Bytes kLeastClass = 4 * kKiB, kMostClass = 8 * kMiB;
+
+std::string hex(const void* p) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", p);
+  return text;
+}
+
+}  // namespace
+
+Bytes HostPool::class_of(Bytes bytes) {
+  if (bytes > kMostClass) return round_up(bytes, kGranule);
+  Bytes size = kLeastClass;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
+// The device's primary context, held until close().
+void HostPool::attach(int device) {
+  if (device < 0 || device >= driver_.device_count()) {
+    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + ": the driver has " +
+                                          std::to_string(driver_.device_count()));
+  }
+  auto known = [&] {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return std::find(attached_.begin(), attached_.end(), device) != attached_.end();
+  };
+  if (known()) return;
+  std::lock_guard<std::mutex> progress(progress_);
+  if (known()) return;
+  Status s = driver_.attach(device);
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(device) +
+                                        " a primary context: " + driver_.describe(s));
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  attached_.push_back(device);
+}
+
+HostPool::HostBlock* HostPool::take_ready(Bytes bytes, Bytes requested) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = ready_.find(bytes);
+  if (found == ready_.end() || found->second.empty()) return nullptr;
+  HostBlock* block = found->second.back();
+  found->second.pop_back();
+  block->live = true;
+  block->requested = requested;
+  allocated_.add(static_cast<int64_t>(bytes));
+  ++live_;
+  ++hits_;
+  return block;
+}
+
+void* HostPool::allocate(Bytes bytes) {
+  Bytes size = class_of(bytes);
+  if (HostBlock* block = take_ready(size, bytes)) return block->ptr;
+  bool waits = false;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    waits = !waiting_.empty();
+  }
+  if (waits) {
+    poll();
+    if (HostBlock* block = take_ready(size, bytes)) return block->ptr;
+  }
+  auto block = std::make_unique<HostBlock>();
+  block->bytes = size;
+  block->requested = bytes;
+  block->live = true;
+  block->ptr = fresh(size);
+  void* ptr = block->ptr;
+  std::lock_guard<std::mutex> guard(mutex_);
+  blocks_.emplace(ptr, std::move(block));
+  allocated_.add(static_cast<int64_t>(size));
+  reserved_.add(static_cast<int64_t>(size));
+  ++live_;
+  ++allocs_;
+  return ptr;
+}
+
+// From the driver; what is cached goes back first if it has no more.
+void* HostPool::fresh(Bytes bytes) {
+  attach(0);
+  DeviceScope scope(driver_, 0);
+  Status s = scope.status();
+  void* ptr = nullptr;
+  if (s.ok()) s = driver_.allocate_host(bytes, &ptr);
+  if (s.out_of_memory()) {
+    std::lock_guard<std::mutex> progress(progress_);
+    poll_locked();
+    s = release_ready();
+    if (s.ok()) s = driver_.allocate_host(bytes, &ptr);
+  }
+  if (s.ok()) return ptr;
+  throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
+              "the driver refused " + std::to_string(bytes) +
+                  " bytes of pinned host memory: " + driver_.describe(s) +
+                  (s.out_of_memory() ? "; free pinned blocks, or raise the memory the process may "
+                                       "lock (ulimit -l)"
+                                     : ""));
+}
+
+HostPool::HostBlock& HostPool::live_block(void* ptr) {
+  auto found = blocks_.find(ptr);
+  if (found == blocks_.end()) {
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is no block of pinned host memory");
+  }
+  if (!found->second->live) {
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " (pinned host memory) has been freed already");
+  }
+  return *found->second;
+}
+
+void HostPool::record(void* ptr, int device, StreamHandle stream) {
+  attach(device);
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<Recorded>& streams = live_block(ptr).streams;
+  Recorded recorded{device, stream};
+  if (std::find(streams.begin(), streams.end(), recorded) == streams.end()) {
+    streams.push_back(recorded);
+  }
+}
+
+void HostPool::free(void* ptr) {
+  HostBlock* block = nullptr;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    block = &live_block(ptr);
+    block->live = false;
+    allocated_.subtract(static_cast<int64_t>(block->bytes));
+    --live_;
+    if (block->streams.empty()) {
+      ready_[block->bytes].push_back(block);
+      return;
+    }
+  }
+  bool ready = advance(*block);  // nobody else knows of it now
+  std::lock_guard<std::mutex> guard(mutex_);
+  (ready ? ready_[block->bytes] : waiting_).push_back(block);
+}
+
+// Closes what was enqueued on a stream so far by an event. A stream under capture has none: then
+// the block waits for the capture's end. False if there is no event yet.
+bool HostPool::mark(HostBlock& block, Recorded recorded) {
+  auto [device, stream] = recorded;
+  bool capturing = false;
+  if (!driver_.is_capturing(device, stream, &capturing).ok()) {
+    block.lost = true;  // the stream was destroyed, its work perhaps not done
+    return true;
+  }
+  if (capturing) return false;
+  EventId event = 0;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<EventId>& spare = spare_[device];
+    if (!spare.empty()) {
+      event = spare.back();
+      spare.pop_back();
+    }
+  }
+  if (event == 0 && !driver_.create_event(device, &event).ok()) return false;
+  if (driver_.record(device, event, stream).ok()) {
+    block.events.emplace_back(device, event);
+    return true;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  spare_[device].push_back(event);
+  return false;
+}
+
+// Does what can be done for a freed block. True if all work on it is complete.
+bool HostPool::advance(HostBlock& block) {
+  auto marked = [&](const Recorded& r) { return mark(block, r); };
+  std::vector<Recorded>& streams = block.streams;
+  streams.erase(std::remove_if(streams.begin(), streams.end(), marked), streams.end());
+  std::vector<Event> done;
+  auto complete = [&](const Event& e) {
+    if (!driver_.query(e.second).ok()) return false;
+    done.push_back(e);
+    return true;
+  };
+  std::vector<Event>& events = block.events;
+  events.erase(std::remove_if(events.begin(), events.end(), complete), events.end());
+  if (!done.empty()) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto [device, event] : done) spare_[device].push_back(event);
+  }
+  return streams.empty() && events.empty() && !block.lost;
+}
+
+// Moves waiting blocks on, unless another thread is at it.
+void HostPool::poll() {
+  std::unique_lock<std::mutex> progress(progress_, std::try_to_lock);
+  if (progress.owns_lock()) poll_locked();
+}
+
+void HostPool::poll_locked() {
+  std::vector<HostBlock*> batch;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    batch.swap(waiting_);
+  }
+  for (HostBlock*& block : batch) {
+    if (!advance(*block)) continue;
+    std::lock_guard<std::mutex> guard(mutex_);
+    ready_[block->bytes].push_back(block);
+    block = nullptr;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (HostBlock* block : batch) {
+    if (block != nullptr) waiting_.push_back(block);
+  }
+}
+
+// For blocks of which only a synchronisation tells. A refusal (a capture under way) changes
+// nothing.
+void HostPool::synchronize() {
+  std::vector<int> devices;
+  std::vector<HostBlock*> lost;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    devices = attached_;
+    for (HostBlock* b : waiting_) {
+      if (b->lost) lost.push_back(b);
+    }
+  }
+  if (lost.empty()) return;
+  for (int device : devices) {
+    if (!driver_.synchronize(device).ok()) return;
+  }
+  for (HostBlock* b : lost) b->lost = false;
+}
+
+// The device's context 0 and progress_ are held. Stops at the first refusal.
+Status HostPool::release_ready() {
+  std::vector<HostBlock*> going;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& [bytes, blocks] : ready_) {
+      going.insert(going.end(), blocks.begin(), blocks.end());
+    }
+    ready_.clear();
+  }
+  Status s;
+  for (HostBlock* block : going) {
+    if (s.ok()) s = driver_.free_host(block->ptr);
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (s.ok()) {
+      reserved_.subtract(static_cast<int64_t>(block->bytes));
+      ++frees_;
+      blocks_.erase(block->ptr);
+    } else {
+      ready_[block->bytes].push_back(block);
+    }
+  }
+  return s;
+}
+
+void HostPool::empty_cache() {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (blocks_.empty()) return;
+  }
+  std::lock_guard<std::mutex> progress(progress_);
+  DeviceScope scope(driver_, 0);
+  Status s = scope.status();
+  if (s.ok()) {
+    synchronize();
+    poll_locked();
+    s = release_ready();
+  }
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR,
+                "the driver refused to take pinned host memory back: " + driver_.describe(s));
+  }
+}
+
+uint64_t HostPool::live() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return live_;
+}
+
+std::string HostPool::stats_json() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::string json = "{";
+  auto bytes = [&](const char* name, const Stat& s) {
+    append_number(json, std::string(name) + ".current", s.current);
+    append_number(json, std::string(name) + ".peak", s.peak);
+    append_number(json, std::string(name) + ".allocated", s.allocated);
+    append_number(json, std::string(name) + ".freed", s.freed);
+  };
+  bytes("allocated_bytes", allocated_);
+  bytes("reserved_bytes", reserved_);
+  auto number = [&](const char* key, uint64_t v) {
+    append_number(json, key, static_cast<int64_t>(v));
+  };
+  number("live_blocks", live_);
+  number("blocks", blocks_.size());
+  number("waiting_blocks", waiting_.size());
+  number("hits", hits_);
+  number("driver_allocs", allocs_);
+  number("driver_frees", frees_);
+  return json + "}";
+}
+
+void HostPool::close() {
+  uint64_t held = live();
+  if (held != 0) {
+    throw Error(GLAKE_INVALID_ARGUMENT, std::to_string(held) +
+                                            " blocks of pinned host memory are live; "
+                                            "glake_host_free() them before glake_shutdown()");
+  }
+  std::lock_guard<std::mutex> progress(progress_);
+  auto refuse = [this](Status s) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take pinned host memory back: " +
+                                        driver_.describe(s) + "; try again");
+  };
+  std::vector<int> devices;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    devices = attached_;
+  }
+  if (devices.empty()) return;
+  poll_locked();
+  for (int device : devices) {
+    Status s = driver_.synchronize(device);
+    if (!s.ok()) refuse(s);
+  }
+  for (HostBlock* b : waiting_) b->lost = false;
+  poll_locked();
+  if (!waiting_.empty()) {
+    throw Error(GLAKE_DRIVER_ERROR,
+                "pinned host memory is recorded on a stream under capture; end "
+                "the capture before glake_shutdown()");
+  }
+  if (std::find(devices.begin(), devices.end(), 0) != devices.end()) {
+    DeviceScope scope(driver_, 0);
+    Status s = scope.status();
+    if (s.ok()) s = release_ready();
+    if (!s.ok()) refuse(s);
+  }
+  for (auto& [device, events] : spare_) {
+    for (; !events.empty(); events.pop_back()) {
+      Status s = driver_.destroy_event(events.back());
+      if (!s.ok()) refuse(s);
+    }
+  }
+  for (; !attached_.empty(); attached_.pop_back()) {
+    Status s = driver_.detach(attached_.back());
+    if (!s.ok()) refuse(s);
+  }
+}
+
+}  // namespace glake
