@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/debug.h"
+
 namespace glake {
 namespace {
 
@@ -16,7 +18,11 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       options_(options),
       debts_(driver),
       granules_(driver, debts_, device),
-      clock_(driver, device) {}
+      clock_(driver, device) {
+  if (options.debug.any()) {
+    debug_ = std::make_unique<DebugDevice>(driver, *this, device, options.debug);
+  }
+}
 
 void DeviceAllocator::require(Status s, const char* what) const {
   if (s.ok()) return;
@@ -151,6 +157,32 @@ void DeviceAllocator::record_stream(Block* block, StreamHandle stream) {
   if (std::find(recorded.begin(), recorded.end(), id) == recorded.end()) recorded.push_back(id);
 }
 
+void DeviceAllocator::hold(Block* block) {
+  HotGuard hot(hot_);
+  stats_.free(block->small(), block->size, block->requested);
+  held_.push_back(block);
+}
+
+void DeviceAllocator::give_held(Block* block) {
+  HotGuard hot(hot_);
+  held_.erase(std::find(held_.begin(), held_.end(), block));
+  free_locked(block);
+}
+
+bool DeviceAllocator::order_after_recorded(Block* block) {
+  HotGuard hot(hot_);
+  for (StreamId s : block->recorded) {
+    if (!clock_.wait(block->stream_id, Tickets(clock_.stamp(s)))) return false;
+  }
+  block->recorded.clear();
+  return true;
+}
+
+bool DeviceAllocator::capturing() {
+  HotGuard hot(hot_);
+  return clock_.any_capturing();
+}
+
 Block* DeviceAllocator::find(const Region& region, Address ptr) {
   HotGuard hot(hot_);
   return region.find(ptr);
@@ -231,6 +263,7 @@ void DeviceAllocator::mark_step() {
 
 uint64_t DeviceAllocator::live_blocks() {
   if (!started_) return 0;
+  if (debug_ != nullptr) debug_->release_kept();
   std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
   drain_caches(true);
@@ -249,8 +282,9 @@ void DeviceAllocator::close() {
     empty_cache();
   }
   if (!attached_) return;
+  Status s = debug_ != nullptr ? debug_->close() : Status{};
+  require(s, "to end its checks");
   std::lock_guard<FairMutex> slow(slow_);
-  Status s;
   {
     DeviceScope scope(driver_, device_);
     s = scope.status();

@@ -14,7 +14,12 @@ namespace glake {
 
 // What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
 // asks one question.
-enum Detour : uint32_t { kTraced = 1 };
+enum Detour : uint32_t {
+  kTraced = 1,
+  kWatched = 2,  // core/watch.h
+  kDebug = 4,    // core/debug.h
+  kUnread = 8,   // the options, which may ask for the others, have not been read yet
+};
 
 class Process {
  public:
@@ -34,9 +39,24 @@ class Process {
     }
     return open_cache(device);
   }
-  // The block that starts at `ptr`, moved from live to freed (take) or left live. Throws Error.
+  // The block a caller holds at `ptr` (take: the block that starts there, moved from live to
+  // freed). Throws Error.
   Block& block(void* ptr, bool take);
+  // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
+  Bytes requested(void* ptr, const Block& b) const;
   DeviceAllocator& device(int device) { return *cache(device).device(); }
+
+  // Calls visit(DeviceAllocator&) for each device in use; none may end meanwhile.
+  template <typename Visit>
+  void for_each_device(Visit&& visit) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& device : devices_) {
+      if (device != nullptr) visit(*device);
+    }
+  }
+  // Reads the options, if that has not been done. Throws Error.
+  void prepare();
+  void check_usable() const;  // throws Error in a forked child
 
   void configure(const std::string& key, const std::string& value);
   std::string options();
@@ -70,8 +90,8 @@ class Process {
   static Process& start();
   static std::atomic<Process*> instance_;
   Options& read_options();
+  void use_debug();
   Driver& open_driver();
-  void check_usable() const;
   ThreadCache& open_cache(int device);
   static void thread_ended(void* thread);
   static void before_fork();
@@ -86,7 +106,7 @@ class Process {
   bool driver_used_ = false;  // ever: a forked child can then use no driver
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
-  std::atomic<uint32_t> detours_{0};
+  std::atomic<uint32_t> detours_{kUnread};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
 };

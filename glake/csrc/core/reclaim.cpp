@@ -1,5 +1,7 @@
 // Giving memory back: to the arenas on free, to the driver on trim and eviction.
+#include "core/debug.h"
 #include "core/device_allocator.h"
+#include "core/watch.h"
 
 namespace glake {
 
@@ -21,7 +23,7 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
 
 void DeviceAllocator::free_locked(Block* b) {
   Tickets tickets(clock_.stamp(b->stream_id));
-  if (b->recorded.size() < Tickets::kMax) {
+  if (!held_back(*b)) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
     give_pieces(b, tickets);
     return;
@@ -54,6 +56,7 @@ void DeviceAllocator::drain_limbo(Wait wait) {
       if (!ordered) break;
     }
     if (ordered) {
+      Watch::event(GLAKE_FREE_COMPLETED, device_, b->ptr, b->requested, b->stream);
       give_pieces(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
       std::swap(limbo_[kept++], held);
@@ -86,6 +89,7 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
     return false;
   }
   add_aliases(*view, Granules{0}, -1);
+  Watch::event(GLAKE_SEGMENT_UNMAP, device_, view->base, view->length.bytes());
   view_space_->give(view->base, view->capacity);
   ++stats_.evictions;
   return true;
@@ -146,6 +150,8 @@ void DeviceAllocator::trim(HotGuard& hot) {
       Status status = granules_.unback(*arena, s->begin, Granules{n});
       hot.lock();
       if (status.ok()) {
+        Watch::event(GLAKE_SEGMENT_UNMAP, device_, s->begin, n * kGranule);
+        if (debug_ != nullptr) debug_->forget(s->begin, n * kGranule);
         arena->disclaim(s);
         stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
         stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));

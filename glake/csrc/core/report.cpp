@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <set>
 
+#include "core/debug.h"
 #include "core/device_allocator.h"
 
 namespace glake {
@@ -92,6 +93,9 @@ std::string DeviceAllocator::stats_json() {
   number("glake.stream_marks", clock_.marks());
   number("glake.cross_stream_hits", stats_.cross_stream_hits);
   number("glake.steps", steps_);
+  number("glake.debug_checks", debug_ != nullptr ? debug_->checks() : 0);
+  number("glake.debug_skipped", debug_ != nullptr ? debug_->skipped() : 0);
+  number("glake.debug_kept_bytes", debug_ != nullptr ? debug_->kept_bytes() : 0);
   for (size_t i = 0; i < kCallKinds; ++i) {
     auto call = static_cast<Call>(i);
     number((std::string("glake.driver_calls.") + call_name(call)).c_str(), driver_.calls(call));
@@ -125,6 +129,12 @@ std::string DeviceAllocator::explain_pointer(Address ptr) {
     }
   }
   return " is no live block's address: freed already, or never given out";
+}
+
+Bytes DeviceAllocator::driver_free_bytes() {
+  Bytes free = 0, total = 0;
+  DeviceScope scope(driver_, device_);
+  return scope.status().ok() && driver_.memory_info(&free, &total).ok() ? free : 0;
 }
 
 void DeviceAllocator::reset_peaks() {
@@ -186,6 +196,7 @@ std::string DeviceAllocator::broken_invariant() {
   Bytes held = static_cast<Bytes>(stats_.allocated_bytes.all.current);
   for (auto& c : caches_) held += c->held_bytes();
   for (const Held& h : limbo_) held += h.block->size;
+  for (const Block* b : held_) held += b->size;
   if (debts_.empty() && busy != held) return "busy bytes are not those of live and cached blocks";
   return "";
 }

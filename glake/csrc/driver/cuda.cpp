@@ -195,6 +195,29 @@ Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devic
   return status(table_->cuMemSetAccess(at, bytes, grants.data(), grants.size()));
 }
 
+Status Driver::memory_info(Bytes* free, Bytes* total) {
+  size_t f = 0, t = 0;
+  CUresult r = table_->cuMemGetInfo(&f, &t);
+  *free = f;
+  *total = t;
+  return status(r);
+}
+
+Status Driver::allocate_host(Bytes bytes, void** base) {
+  if (table_->cuMemHostAlloc == nullptr) return {CUDA_ERROR_NOT_SUPPORTED};
+  return status(table_->cuMemHostAlloc(base, bytes, CU_MEMHOSTALLOC_PORTABLE));
+}
+
+Status Driver::free_host(void* base) { return status(table_->cuMemFreeHost(base)); }
+
+Status Driver::fill(Address at, uint8_t value, Bytes bytes, StreamHandle stream) {
+  return status(table_->cuMemsetD8Async(at, value, bytes, stream_of(stream)));
+}
+
+Status Driver::copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream) {
+  return status(table_->cuMemcpyDtoHAsync(host, from, bytes, stream_of(stream)));
+}
+
 Status Driver::create_event(int device, EventId* event) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();

@@ -94,6 +94,13 @@ class Driver {
   Status unmap(Address at, Bytes bytes);
   Status set_access(Address at, Bytes bytes, const std::vector<int>& devices);
 
+  // Contents, in stream order, and pinned host memory; a DeviceScope must be open.
+  Status memory_info(Bytes* free, Bytes* total);
+  Status allocate_host(Bytes bytes, void** base);
+  Status free_host(void* base);
+  Status fill(Address at, uint8_t value, Bytes bytes, StreamHandle stream);
+  Status copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream);
+
   // Streams and events, in `device`'s primary context.
   Status create_event(int device, EventId* event);
   Status destroy_event(EventId event);

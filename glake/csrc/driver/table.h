@@ -31,6 +31,11 @@
   X(cuMemMap, "cuMemMap", 10020, true)                                           \
   X(cuMemUnmap, "cuMemUnmap", 10020, true)                                       \
   X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                               \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, true)                                 \
+  X(cuMemHostAlloc, "cuMemHostAlloc", 2020, false)                               \
+  X(cuMemFreeHost, "cuMemFreeHost", 2000, false)                                 \
+  X(cuMemsetD8Async, "cuMemsetD8Async", 3020, true)                              \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020, true)                       \
   X(cuEventCreate, "cuEventCreate", 2000, true)                                  \
   X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                             \
   X(cuEventRecord, "cuEventRecord", 2000, true)                                  \
