@@ -103,6 +103,17 @@ def _budget(text: str) -> float:
     return value
 
 
+DEBUG_MODES = ("guard", "poison", "trace", "sync")
+
+
+def _debug(text: str) -> tuple[str, ...]:
+    """The modes of "guard,poison", in the table's order; () for "none"."""
+    words = () if text == "none" else tuple(text.split(","))
+    if any(word not in DEBUG_MODES for word in words):
+        raise ValueError("not a list of them")
+    return tuple(mode for mode in DEBUG_MODES if mode in words)
+
+
 def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda text: parse(text) if text else None
 
@@ -171,6 +182,10 @@ class Config:
     view_budget: float = _option(
         "8", _budget, "a number from 1 to 1000",
         "most bytes kept mapped in stitched views, as a multiple of the limit",
+    )  # fmt: skip
+    debug: tuple[str, ...] = _option(
+        "none", _debug, "none, or a comma list of guard, poison, trace, sync",
+        "find writes outside blocks and after free (docs/debugging.md)",
     )  # fmt: skip
     trace: str | None = _option("", _PATH, "a path", "record every allocation and free there")
     sim_preset: str | None = _option(

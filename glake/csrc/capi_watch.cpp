@@ -18,6 +18,18 @@ void watch_changed() {
   glake::drop_unused_contexts();
 }
 
+// A device nobody has used holds nothing, and is not opened to say so.
+glake::Snapshot snapshot_of(int device) {
+  Process& process = Process::instance();
+  process.check_usable();
+  bool used = false;
+  process.for_each_device([&](glake::DeviceAllocator& d) { used = used || d.device() == device; });
+  if (used || device < 0 || device >= process.device_count()) {
+    return process.device(device).snapshot();
+  }
+  return {};
+}
+
 void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(stream); }
 
 }  // namespace
@@ -84,7 +96,7 @@ int glake_visit_memory(int device, void* self,
   return guarded([&] {
     require(segment != nullptr && block != nullptr, "glake_visit_memory needs two functions");
     {
-      glake::Snapshot shot = Process::instance().device(device).snapshot();
+      glake::Snapshot shot = snapshot_of(device);
       glake::Bytes active = 0;
       const glake_context_hooks* hooks = Watch::instance().hooks();
       for (const glake::SegmentShot& s : shot) {

@@ -1,5 +1,6 @@
 // Watching: which events are seen, in which order, with which tag and context; that contexts are
 // captured with no lock held and each is dropped once; and that nobody watches for nothing.
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <set>
@@ -179,21 +180,21 @@ void contexts_are_counted() {
 void blocks_held_for_streams_complete_later() {
   test::running() = "held back";
   start();
-  {
-    test::CurrentContext context;
-    std::vector<CUstream> streams(9);
-    for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    OK(glake_history(100, GLAKE_CONTEXT_NEVER, 1));
-    void* ptr = glake_malloc(9 * kMiB, 0, nullptr);
-    for (CUstream s : streams) OK(glake_record_stream(ptr, s));
-    OK(glake_free(ptr));
-    CHECK(history().back().action == GLAKE_FREE_REQUESTED);
-    OK(glake_empty_cache(0));
-    std::vector<int> seen = actions(history());
-    CHECK(std::count(seen.begin(), seen.end(), GLAKE_FREE_COMPLETED) == 1);
-    finish();
-    for (CUstream s : streams) CU(cuStreamDestroy(s));
-  }
+  auto context = std::make_unique<test::CurrentContext>();
+  std::vector<CUstream> streams(9);
+  for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  OK(glake_history(100, GLAKE_CONTEXT_NEVER, 1));
+  void* ptr = glake_malloc(9 * kMiB, 0, nullptr);
+  for (CUstream s : streams) OK(glake_record_stream(ptr, s));
+  OK(glake_free(ptr));
+  CHECK(history().back().action == GLAKE_FREE_REQUESTED);
+  OK(glake_empty_cache(0));
+  std::vector<int> seen = actions(history());
+  CHECK(std::count(seen.begin(), seen.end(), GLAKE_FREE_COMPLETED) == 1);
+  OK(glake_shutdown());
+  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  context.reset();
+  finish();
 }
 
 void one_observer_sees_all() {

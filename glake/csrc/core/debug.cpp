@@ -74,7 +74,8 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     h->freed = context;
     DeviceScope scope(driver_, number_);
     // Work on recorded streams may still use the block: what is enqueued here must come after it.
-    bool touch = scope.status().ok() && may_touch(h->stream) && device_.order_after_recorded(block);
+    bool touch =
+        scope.status().ok() && may_touch(h->stream) && block->device->order_after_recorded(block);
     Batch batch;
     if (touch) {
       if (h->guarded && !copy_guards(batch, h, h->stream)) skip();
@@ -84,7 +85,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     finish(std::move(batch), h->stream);
     collect();
     if (kept) {
-      device_.hold(block);
+      block->device->hold(block);
       kept_.push_back({block, h});
       kept_bytes_ += h->size;
       while (kept_bytes_ > kMostKept) {
@@ -93,7 +94,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
       }
     }
   }
-  if (!kept) device_.free(block, cache);
+  if (!kept) block->device->free(block, cache);
 }
 
 void DebugDevice::give(const Kept& kept) {
@@ -106,7 +107,7 @@ void DebugDevice::give(const Kept& kept) {
     }
   }
   kept_bytes_ -= kept.holding->size;
-  device_.give_held(kept.block);
+  kept.block->device->give_held(kept.block);
 }
 
 bool DebugDevice::release_kept() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/address_space.h"
@@ -173,7 +174,10 @@ class DeviceAllocator {
   std::string broken_invariant();
   Granules used_granules(const Arena& arena) const;
 
-  static BlockShot shot_of(const Block& b, bool waits);  // snapshot.cpp
+  // snapshot.cpp
+  using SegmentOwners = std::unordered_map<const Segment*, const Block*>;
+  void walk(const SegmentOwners& owners, Snapshot* all) const;
+  static BlockShot shot_of(const Block& b, bool waits);
 
   Driver& driver_;
   int device_;

@@ -81,12 +81,18 @@ Snapshot DeviceAllocator::snapshot() {
   HotGuard hot(hot_);
   std::vector<std::unique_lock<SpinLock>> still;
   for (auto& cache : caches_) still.emplace_back(cache->lock());
-  std::unordered_set<const Block*> waiting(held_.begin(), held_.end());
-  for (const Held& held : limbo_) waiting.insert(held.block);
-  std::unordered_map<const Segment*, const Block*> owners;
+  SegmentOwners owners;
   blocks_.for_each([&](const Block& b) {
     for (const Segment* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
   });
+  walk(owners, &out);
+  return out;
+}
+
+void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
+  Snapshot& out = *all;
+  std::unordered_set<const Block*> waiting(held_.begin(), held_.end());
+  for (const Held& held : limbo_) waiting.insert(held.block);
   std::vector<const Block*> stitched;
   for (const Arena* arena : {small_.get(), large_.get()}) {
     Runs runs(out, arena == large_.get());
@@ -117,7 +123,6 @@ Snapshot DeviceAllocator::snapshot() {
     segment.blocks.push_back(shot_of(*b, waiting.count(b) != 0));
     out.push_back(std::move(segment));
   }
-  return out;
 }
 
 }  // namespace glake
