@@ -24,7 +24,9 @@ from glake.errors import (
 )
 
 if TYPE_CHECKING:
+    from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
+    from glake.allocator.snapshot import dump_snapshot, record_memory_history, snapshot
     from glake.allocator.stats import stats, step
     from glake.allocator.stats import trace as record
     from glake.allocator.torch import enable
@@ -36,6 +38,12 @@ _HOME = {
     "covered_share": ("glake.allocator.emulation", "covered_share"),
     "stats": ("glake.allocator.stats", "stats"),
     "step": ("glake.allocator.stats", "step"),
+    "snapshot": ("glake.allocator.snapshot", "snapshot"),
+    "dump_snapshot": ("glake.allocator.snapshot", "dump_snapshot"),
+    "record_memory_history": ("glake.allocator.snapshot", "record_memory_history"),
+    "check": ("glake.allocator.debug", "check"),
+    "findings": ("glake.allocator.debug", "findings"),
+    "tag": ("glake.allocator.debug", "tag"),
     # Not `trace`: importing the package glake.trace would replace it.
     "record": ("glake.allocator.stats", "trace"),
 }
@@ -76,10 +84,16 @@ __all__ = [
     "OutOfMemory",
     "UnknownOption",
     "__version__",
+    "check",
     "covered_share",
+    "dump_snapshot",
     "enable",
+    "findings",
     "library_path",
     "record",
+    "record_memory_history",
+    "snapshot",
     "stats",
     "step",
+    "tag",
 ]

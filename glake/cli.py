@@ -57,6 +57,7 @@ def main() -> None:
 @click.option("--driver", help="cuda, sim[:preset] or the path of a driver library.")
 @click.option("--policy", help="balanced or compact.")
 @click.option("--limit", help='none, a fraction ("90%") or bytes ("70GiB").')
+@click.option("--debug", help="guard, poison, trace: find writes outside blocks and after free.")
 @click.option("--trace", help="Record every allocation and free to this path.")
 @click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does.")
 @click.argument("script")
@@ -66,6 +67,7 @@ def run(
     driver: str | None,
     policy: str | None,
     limit: str | None,
+    debug: str | None,
     trace: str | None,
     as_module: bool,
     script: str,
@@ -77,6 +79,7 @@ def run(
         "driver": driver,
         "policy": policy,
         "limit": limit,
+        "debug": debug,
         "trace": trace,
     }
     environment = {**os.environ, **config.variables(given)}

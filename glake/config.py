@@ -113,6 +113,17 @@ def _budget(text: str) -> float:
     return value
 
 
+DEBUG_MODES = ("guard", "poison", "trace", "sync")
+
+
+def _debug(text: str) -> tuple[str, ...]:
+    """The modes of "guard,poison", in the table's order; () for "none"."""
+    words = () if text == "none" else tuple(text.split(","))
+    if any(word not in DEBUG_MODES for word in words):
+        raise ValueError("not a list of them")
+    return tuple(mode for mode in DEBUG_MODES if mode in words)
+
+
 def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda text: parse(text) if text else None
 
@@ -185,6 +196,10 @@ class Config:
     contiguous: tuple[str, int] | None = _option(
         "none", parse_contiguous, 'none, or bytes ("64MiB", "vmm:64MiB", "legacy:64MiB")',
         "blocks from this size on are one driver allocation each, as NCCL, RDMA and IPC want them",
+    )  # fmt: skip
+    debug: tuple[str, ...] = _option(
+        "none", _debug, "none, or a comma list of guard, poison, trace, sync",
+        "find writes outside blocks and after free (docs/debugging.md)",
     )  # fmt: skip
     trace: str | None = _option("", _PATH, "a path", "record every allocation and free there")
     sim_preset: str | None = _option(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glake import _C, config
-from glake.allocator import basic, emulation, stats
+from glake.allocator import basic, debug, emulation, stats
 from glake.errors import GlakeError, InvalidOption
 
 
@@ -97,6 +97,7 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
             _C.configure(variable.removeprefix(config.PREFIX), value)
         else:
             os.environ[variable] = value
+    debug.start(settings.debug, host_writes=mode == "emulation")
     if mode == "emulation":
         emulation.install(settings, strict)
     else:

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "capi_guard.h"
+#include "core/debug.h"
 #include "core/process.h"
 #include "detours.h"
 
@@ -47,6 +48,7 @@ size_t copy_out(const std::string& text, char* out, size_t capacity) {
 
 using namespace glake::capi;
 using glake::Block;
+using glake::DeviceAllocator;
 using glake::Process;
 
 extern "C" {
@@ -84,7 +86,14 @@ int glake_record_stream(void* ptr, void* stream) {
 }
 
 int glake_empty_cache(int device) {
-  return guarded([&] { Process::instance().device(device).empty_cache(); });
+  return guarded([&] {
+    DeviceAllocator& allocator = Process::instance().device(device);
+    if (allocator.debug() != nullptr) {
+      allocator.debug()->check();  // what goes back can be checked no more
+      allocator.debug()->release_kept();
+    }
+    allocator.empty_cache();
+  });
 }
 
 size_t glake_stats(int device, char* json, size_t capacity) {
@@ -119,7 +128,7 @@ size_t glake_options(char* json, size_t capacity) {
 int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
   return guarded([&] {
     Block& b = Process::instance().block(ptr, false);
-    if (bytes != nullptr) *bytes = b.requested;
+    if (bytes != nullptr) *bytes = Process::instance().requested(ptr, b);
     if (device != nullptr) *device = b.device->device();
     if (stream != nullptr) *stream = reinterpret_cast<void*>(glake::given_name(b.stream));
   });
@@ -158,7 +167,14 @@ int glake_trace(const char* path) {
 }
 
 int glake_check(int device) {
-  return guarded([&] { Process::instance().device(device).check(); });
+  return guarded([&] {
+    DeviceAllocator& allocator = Process::instance().device(device);
+    allocator.check();
+    if (allocator.debug() == nullptr) return;
+    allocator.debug()->check();
+    std::string found = glake::FindingBook::instance().read();
+    if (!found.empty()) throw glake::Error(GLAKE_CORRUPTED, found);
+  });
 }
 
 int glake_shutdown(void) {

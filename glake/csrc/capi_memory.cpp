@@ -3,6 +3,7 @@
 #include "capi.h"
 #include "capi_guard.h"
 #include "core/process.h"
+#include "detours.h"
 
 using namespace glake::capi;
 using glake::Block;
@@ -34,12 +35,7 @@ void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind) 
   guarded([&] {
     require_size(bytes);
     require_kind(kind);
-    Process& process = Process::instance();
-    Block* b = process.device(device).allocate_contiguous(bytes, handle(stream), kind);
-    result = reinterpret_cast<void*>(b->ptr);
-    if (process.detoured(glake::kTraced)) {
-      process.trace().allocated(result, bytes, handle(stream));
-    }
+    result = glake::contiguous_malloc(Process::instance(), bytes, device, handle(stream), kind);
   });
   return result;
 }

@@ -1,38 +1,148 @@
 #include "detours.h"
 
+#include <cstdio>
+
+#include "core/debug.h"
+#include "core/watch.h"
+
 namespace glake {
+namespace {
+
+// Out of memory: says so to those who watch, and adds who holds most to the text.
+[[noreturn]] void refuse(DeviceAllocator& device, Bytes bytes, StreamHandle stream, glake_pool pool,
+                         const Error& error) {
+  Watch::event(GLAKE_OOM, device.device(), device.driver_free_bytes(), bytes, stream, pool);
+  throw Error(error.code(), error.what() + Watch::instance().top_holders(device.device()));
+}
+
+Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, glake_pool pool,
+                          const Allocate& allocate) {
+  DeviceAllocator& device = *cache.device();
+  try {
+    return allocate(cache, bytes);
+  } catch (const Error& e) {
+    if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
+    bool more = device.debug() != nullptr && device.debug()->release_kept();
+    if (!more) refuse(device, bytes, stream, pool, e);
+  }
+  try {
+    return allocate(cache, bytes);
+  } catch (const Error& e) {
+    if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
+    refuse(device, bytes, stream, pool, e);
+  }
+}
+
+DebugDevice* debug_of(Process& process, void* ptr) {
+  Region* region =
+      process.detoured(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
+  return region != nullptr ? region->device()->debug() : nullptr;
+}
+
+[[noreturn]] void refuse_pointer(DebugDevice& debug, void* ptr, const Error& error) {
+  std::string why = debug.explain(reinterpret_cast<Address>(ptr));
+  if (why.empty()) throw error;
+  char shown[32];
+  std::snprintf(shown, sizeof shown, "%p", ptr);
+  throw Error(error.code(), shown + why);
+}
+
+Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, void* ptr) {
+  if (holding != nullptr) return process.block(reinterpret_cast<void*>(holding->begin), true);
+  try {
+    return process.block(ptr, true);
+  } catch (const Error& e) {
+    if (debug == nullptr || e.code() != GLAKE_INVALID_POINTER) throw;
+    refuse_pointer(*debug, ptr, e);
+  }
+}
+
+}  // namespace
+
+void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                      glake_pool pool, bool guards, const Allocate& allocate) {
+  process.check_usable();
+  if (process.detoured(kUnread)) process.prepare();
+  void* ptr = nullptr;
+  {
+    Watch::Operation op(GLAKE_CONTEXT_STATE);
+    ThreadCache& cache = process.cache(device);
+    DebugDevice* debug = guards && process.detoured(kDebug) ? cache.device()->debug() : nullptr;
+    Bytes overhead = debug != nullptr ? debug->overhead() : 0;
+    Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
+    ptr = reinterpret_cast<void*>(b->ptr);
+    if (process.detoured(kWatched) || process.detoured(kDebug)) {
+      Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
+    }
+    if (debug != nullptr) ptr = debug->allocated(b, bytes, Watch::tag(), op.context());
+    if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
+  }
+  drop_unused_contexts();
+  return ptr;
+}
 
 void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
-  ThreadCache& cache = process.cache(device);  // reads the options, at the first use
+  process.check_usable();
+  if (process.detoured(kUnread)) process.prepare();
   int kind = process.detoured(kKinds) ? process.kind_of(bytes) : GLAKE_STITCHED;
-  DeviceAllocator& allocator = *cache.device();
-  Block* b = kind == GLAKE_STITCHED ? allocator.allocate(bytes, stream, cache)
-                                    : allocator.allocate_contiguous(bytes, stream, kind);
-  void* ptr = reinterpret_cast<void*>(b->ptr);
-  if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
-  return ptr;
+  if (kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, kind);
+  return detoured_malloc(process, bytes, device, stream, {0, 0}, true,
+                         [stream](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate(size, stream, cache);
+                         });
 }
 
 void detoured_free(Process& process, void* ptr) {
-  Block& b = process.block(ptr, true);
-  if (process.detoured(kTraced)) process.trace().freed(ptr);
-  ThreadCache& cache = process.cache(b.device->device());
-  b.device->free(&b, cache);
+  process.check_usable();
+  {
+    DebugDevice* debug = debug_of(process, ptr);
+    HoldingPtr holding = debug != nullptr ? debug->take(reinterpret_cast<Address>(ptr)) : nullptr;
+    Watch::Operation op(GLAKE_CONTEXT_ALL);
+    Block& b = taken(process, debug, holding, ptr);
+    if (process.detoured(kTraced)) process.trace().freed(ptr);
+    ThreadCache& cache = process.cache(b.device->device());
+    if (process.detoured(kWatched) || process.detoured(kDebug)) {
+      Bytes bytes = holding != nullptr ? holding->requested : b.requested;
+      bool held = holding == nullptr && DeviceAllocator::held_back(b);
+      PoolId pool = b.device->pool_id();
+      Watch::instance().freed(b.device->device(), b.ptr, bytes, b.stream, {pool.first, pool.second},
+                              op, held);
+    }
+    if (holding != nullptr) {
+      debug->free(&b, holding, op.context(), cache);
+    } else {
+      b.device->free(&b, cache);
+    }
+  }
+  drop_unused_contexts();
+}
+
+void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, int kind) {
+  // No guards: who asks for whole memory wants its first byte.
+  return detoured_malloc(process, bytes, device, stream, {0, 0}, false,
+                         [stream, kind](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate_contiguous(size, stream, kind);
+                         });
 }
 
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
-  Block* b = process.device(device).allocate_from(pool, bytes, stream);
-  auto* ptr = reinterpret_cast<void*>(b->ptr);
-  if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
-  return ptr;
+  auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
+    return cache.device()->allocate_from(pool, size, stream);
+  };
+  if (process.detoured()) {
+    return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                           allocate);
+  }
+  return reinterpret_cast<void*>(allocate(process.cache(device), bytes)->ptr);
 }
 
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool) {
   auto at = reinterpret_cast<Address>(ptr);
-  process.device(device).allocate_at(pool, at, bytes, stream);
-  if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
-  return ptr;
+  return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                         [stream, pool, at](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate_at(pool, at, size, stream);
+                         });
 }
 
 }  // namespace glake

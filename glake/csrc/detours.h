@@ -2,6 +2,8 @@
 // those of a process that records, watches or checks what it allocates.
 #pragma once
 
+#include <functional>
+
 #include "core/process.h"
 
 namespace glake {
@@ -17,6 +19,9 @@ inline void plain_free(Process& process, void* ptr) {
   b.device->free(&b, cache);
 }
 
+// From the escape pool; `kind` is GLAKE_CONTIGUOUS_*.
+void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, int kind);
+
 // From a private pool; the second, at exactly `ptr`.
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool);
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
@@ -25,5 +30,11 @@ void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, Strea
 // The same for a process of which detoured() is true.
 void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void detoured_free(Process& process, void* ptr);
+
+// Any other way to a new block: `allocate` makes one of so many bytes, which may be more than
+// `bytes` where `guards` is true and the option `debug` wants some around it.
+using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
+void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                      glake_pool pool, bool guards, const Allocate& allocate);
 
 }  // namespace glake

@@ -40,6 +40,8 @@ def test_variables_outside_glake_are_ignored() -> None:
         ("sim_complete_after", "-1", -1),
         ("sim_complete_after", "auto", None),
         ("sim_devices", "4", 4),
+        ("debug", "poison,guard", ("guard", "poison")),
+        ("debug", "none", ()),
         ("trace", "/x/y.trace", "/x/y.trace"),
     ],
 )
@@ -122,6 +124,7 @@ TEXTS = {
     "limit": "none 0.9 .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
     "policy": "balanced compact COMPACT best",
     "peers": "none all some",
+    "debug": "none guard poison trace sync guard,poison trace,guard guard, ,guard guards GUARD x",
     "view_budget": "1 8 2.5 1000 0.5 1001 nan inf x",
 }
 

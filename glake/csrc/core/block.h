@@ -52,6 +52,13 @@ class BlockPool {
     idle_.pop_back();
     return b;
   }
+  // Every block that holds memory: live, cached, or freed and held back.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const Block& b : store_) {
+      if (b.pieces != nullptr) visit(b);
+    }
+  }
   void recycle(Block* b) {
     b->state.store(BlockState::kIdle, std::memory_order_release);
     b->pieces = nullptr;

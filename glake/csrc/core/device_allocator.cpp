@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/debug.h"
+
 namespace glake {
 namespace {
 
@@ -33,6 +35,9 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       attached_(shared_.attached),
       driver_full_(shared_.driver_full) {
   shared_.own = this;
+  if (options.debug.any()) {
+    debug_ = std::make_unique<DebugDevice>(driver, *this, device, options.debug);
+  }
 }
 
 DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
@@ -207,6 +212,32 @@ void DeviceAllocator::record_stream(Block* block, StreamHandle stream) {
   if (std::find(recorded.begin(), recorded.end(), id) == recorded.end()) recorded.push_back(id);
 }
 
+void DeviceAllocator::hold(Block* block) {
+  HotGuard hot(hot_);
+  stats_.free(block->small(), block->size, block->requested);
+  held_.push_back(block);
+}
+
+void DeviceAllocator::give_held(Block* block) {
+  HotGuard hot(hot_);
+  held_.erase(std::find(held_.begin(), held_.end(), block));
+  free_locked(block);
+}
+
+bool DeviceAllocator::order_after_recorded(Block* block) {
+  HotGuard hot(hot_);
+  for (StreamId s : block->recorded) {
+    if (!clock_.wait(block->stream_id, Tickets(clock_.stamp(s)))) return false;
+  }
+  block->recorded.clear();
+  return true;
+}
+
+bool DeviceAllocator::capturing() {
+  HotGuard hot(hot_);
+  return clock_.any_capturing();
+}
+
 Block* DeviceAllocator::find(const Region& region, Address ptr) {
   HotGuard hot(hot_);
   return region.find(ptr);
@@ -299,6 +330,7 @@ void DeviceAllocator::mark_step() {
 
 uint64_t DeviceAllocator::live_blocks() {
   if (!started_) return 0;
+  if (debug_ != nullptr) debug_->release_kept();
   std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
   drain_caches(true);
@@ -336,8 +368,9 @@ void DeviceAllocator::close() {
     empty_cache();
   }
   if (!attached_) return;
+  Status s = debug_ != nullptr ? debug_->close() : Status{};
+  require(s, "to end its checks");
   std::lock_guard<FairMutex> slow(slow_);
-  Status s;
   {
     DeviceScope scope(driver_, device_);
     s = scope.status();

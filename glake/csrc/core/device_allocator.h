@@ -8,6 +8,7 @@
 // admits one thread at a time to the paths that do. A thread holds slow_ before hot_, never after.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,7 @@
 #include "core/hot_lock.h"
 #include "core/options.h"
 #include "core/pins.h"
+#include "core/snapshot.h"
 #include "core/stats.h"
 #include "core/streams.h"
 #include "core/thread_cache.h"
@@ -41,6 +43,7 @@ struct SharedBlock {
   std::vector<Handle> handles;  // in the block's order; none of a legacy one
   bool legacy = false;
 };
+class DebugDevice;
 
 class DeviceAllocator {
  public:
@@ -105,6 +108,9 @@ class DeviceAllocator {
   std::string stats_json();
   void reset_peaks();
   void mark_step();
+  Bytes driver_free_bytes();  // what the driver reports; 0 if it does not
+  // All memory held and all blocks, at one moment.
+  Snapshot snapshot();
   void check();  // throws Error(GLAKE_INTERNAL) naming what is broken
   // Blocks that callers hold, thread caches emptied.
   uint64_t live_blocks();
@@ -114,6 +120,19 @@ class DeviceAllocator {
   ThreadCache* make_cache();
   void drop_cache(ThreadCache* cache);      // its thread ends
   void forget_stream(StreamHandle handle);  // a thread's own default stream, with its thread
+
+  // For the debug modes, which keep freed blocks from reuse for a while. Null without them.
+  DebugDevice* debug() { return debug_.get(); }
+  // As free(), but the block's bytes stay held, until give_held().
+  void hold(Block* block);
+  void give_held(Block* block);
+  // Orders the next work of the block's stream after what is enqueued on its recorded streams.
+  // False, and nothing is known, if the driver refuses.
+  bool order_after_recorded(Block* block);
+  bool capturing();  // any stream seen
+  FairMutex& mapping_lock() { return slow_; }
+  // True if free() will have to keep the block for streams recorded on it.
+  static bool held_back(const Block& b) { return b.recorded.size() >= Tickets::kMax; }
 
  private:
   // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
@@ -297,6 +316,12 @@ class DeviceAllocator {
 
   std::unique_ptr<DeviceShared> owned_;  // by the device's own heap
   DeviceShared& shared_;
+  // snapshot.cpp
+  using SegmentOwners = std::unordered_map<const Segment*, const Block*>;
+  void walk(const SegmentOwners& owners, Snapshot* all) const;
+  void walk_contiguous(Snapshot* all) const;
+  static BlockShot shot_of(const Block& b, bool waits);
+
   Driver& driver_;
   int device_;
   Options options_;
@@ -325,6 +350,8 @@ class DeviceAllocator {
     std::vector<Ticket> tickets;
   };
   std::vector<Held> limbo_;
+  std::deque<Block*> held_;  // by hold()
+  std::unique_ptr<DebugDevice> debug_;
   std::vector<Block*> drained_;  // scratch of drain_caches
   uint64_t tick_ = 0;            // requests that reached the device, thread caches' hits apart
   uint64_t window_begin_ = 0;    // of the repetition in which stream waits are counted

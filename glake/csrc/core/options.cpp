@@ -88,6 +88,35 @@ std::string show_contiguous(const Options& o) {
          std::to_string(o.contiguous_from);
 }
 
+void set_debug(Options& o, const std::string& v) {
+  DebugModes modes;
+  for (size_t begin = 0; v != "none" && begin <= v.size();) {
+    size_t comma = std::min(v.find(',', begin), v.size());
+    std::string word = v.substr(begin, comma - begin);
+    bool* mode = word == "guard"    ? &modes.guard
+                 : word == "poison" ? &modes.poison
+                 : word == "trace"  ? &modes.trace
+                 : word == "sync"   ? &modes.sync
+                                    : nullptr;
+    if (mode == nullptr) refuse("debug", v, "none, or a comma list of guard, poison, trace, sync");
+    *mode = true;
+    begin = comma + 1;
+  }
+  o.debug = modes;
+}
+
+std::string show_debug(const Options& o) {
+  std::string text;
+  auto add = [&text](bool on, const char* word) {
+    if (on) text += (text.empty() ? "" : ",") + std::string(word);
+  };
+  add(o.debug.guard, "guard");
+  add(o.debug.poison, "poison");
+  add(o.debug.trace, "trace");
+  add(o.debug.sync, "sync");
+  return text.empty() ? "none" : text;
+}
+
 struct Entry {
   const char* key;
   const char* fallback;
@@ -124,6 +153,9 @@ const std::vector<Entry>& table() {
       {"view_budget", "8", "most addresses mapped by views, as a multiple of the limit",
        set_view_budget, [](const Options& o) { return std::to_string(o.view_budget); }},
       {"contiguous", "none", kContiguousTakes, set_contiguous, show_contiguous},
+      {"debug", "none",
+       "comma list of guard, poison, trace and sync: finds writes outside blocks and after free",
+       set_debug, show_debug},
       {"trace", "", "path of a trace of every allocation to write",
        [](Options& o, const std::string& v) { o.trace = v; },
        [](const Options& o) { return o.trace; }},

@@ -9,6 +9,15 @@ namespace glake {
 
 enum class PolicyKind { kBalanced, kCompact };
 
+// Parts of the option `debug` (docs/debugging.md).
+struct DebugModes {
+  bool guard = false;   // guard bytes around every block
+  bool poison = false;  // freed memory is filled, and looked after
+  bool trace = false;   // every block carries the stacks it was allocated and freed at
+  bool sync = false;    // the host waits for every fill and check
+  bool any() const { return guard || poison || trace; }
+};
+
 struct Options {
   std::string driver = "cuda";
   PolicyKind policy = PolicyKind::kBalanced;
@@ -18,6 +27,7 @@ struct Options {
   double view_budget = 8.0;   // most view addresses mapped, as a multiple of the limit
   Bytes contiguous_from = 0;  // blocks of at least so many bytes come from the escape pool; 0: none
   int contiguous_kind = GLAKE_CONTIGUOUS_VMM;
+  DebugModes debug;
   std::string trace;  // path of the trace to write; empty: none
 
   // The environment's options. Throws Error for an unknown GLAKE_* name or a value not taken.

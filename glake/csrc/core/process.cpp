@@ -4,6 +4,9 @@
 
 #include <cstdio>
 
+#include "core/debug.h"
+#include "core/watch.h"
+
 namespace glake {
 namespace {
 
@@ -36,9 +39,11 @@ void Process::before_fork() {
   instance().mutex_.lock();
   instance().trace_.flush();
   IpcSockets::before_fork();
+  Watch::instance().lock();
 }
 
 void Process::in_parent() {
+  Watch::instance().unlock();
   IpcSockets::in_parent();
   instance().mutex_.unlock();
 }
@@ -46,8 +51,12 @@ void Process::in_parent() {
 void Process::in_child() {
   IpcSockets::in_child();
   Process& process = instance();
-  if (process.driver_used_) process.forked_.store(true, std::memory_order_relaxed);
+  Watch::instance().unlock();
   process.set_detour(kTraced, false);  // the file is the parent's
+  if (process.driver_used_) {
+    process.forked_.store(true, std::memory_order_relaxed);
+    process.detours_.store(0);  // the plain path says why nothing works here
+  }
   process.mutex_.unlock();
 }
 
@@ -110,7 +119,10 @@ Block& Process::block(void* ptr, bool take) {
   // The reservation's last page may reach past the region's end.
   bool ours = region != nullptr && address - region->base() < region->size();
   Block* b = ours ? region->peek(address) : escaped(address);
-  if (b == nullptr) b = region->device()->find(*region, address);
+  // With guards, a caller's pointer is not the block's first byte.
+  DebugDevice* debug = ours && !take && detoured(kDebug) ? region->device()->debug() : nullptr;
+  if (debug != nullptr) address = debug->inner(address);
+  if (ours && (b == nullptr || debug != nullptr)) b = region->device()->find(*region, address);
   if (b == nullptr) {
     throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->device()->explain_pointer(address));
   }
@@ -133,15 +145,32 @@ Block* Process::escaped(Address ptr) {
                           : " is not glake's memory"));
 }
 
+Bytes Process::requested(void* ptr, const Block& b) const {
+  bool inside = detoured(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
+  return inside ? b.requested - b.device->debug()->overhead() : b.requested;
+}
+
 Options& Process::read_options() {
   if (!options_read_) {
     options_ = Options::from_environment();
     if (!options_.trace.empty()) start_trace(options_.trace);
     options_read_ = true;
-    set_detour(kUnread, false);
     use_kinds(0);
+    use_debug();
+    set_detour(kUnread, false);
   }
   return options_;
+}
+
+void Process::use_debug() {
+  Watch::instance().set_debug(options_.debug.any(), options_.debug.trace);
+  set_detour(kDebug, options_.debug.any());
+}
+
+void Process::prepare() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  read_options();
 }
 
 Driver& Process::open_driver() {
@@ -186,6 +215,7 @@ void Process::configure(const std::string& key, const std::string& value) {
   }
   options_ = changed;
   use_kinds(0);
+  use_debug();
 }
 
 std::string Process::options() {
@@ -236,6 +266,7 @@ void Process::shutdown() {
   options_read_ = false;
   options_ = Options{};
   use_kinds(0);
+  use_debug();
   set_detour(kUnread, true);
 }
 

@@ -18,8 +18,10 @@ namespace glake {
 // asks one question.
 enum Detour : uint32_t {
   kTraced = 1,
-  kKinds = 2,   // some blocks come from the escape pool
-  kUnread = 4,  // the options have not been read: they may ask for any of the others
+  kWatched = 2,  // core/watch.h
+  kDebug = 4,    // core/debug.h
+  kKinds = 8,    // some blocks come from the escape pool
+  kUnread = 16,  // the options, which may ask for the others, have not been read yet
 };
 
 class Process {
@@ -40,9 +42,24 @@ class Process {
     }
     return open_cache(device);
   }
-  // The block that starts at `ptr`, moved from live to freed (take) or left live. Throws Error.
+  // The block a caller holds at `ptr` (take: the block that starts there, moved from live to
+  // freed). Throws Error.
   Block& block(void* ptr, bool take);
+  // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
+  Bytes requested(void* ptr, const Block& b) const;
   DeviceAllocator& device(int device) { return *cache(device).device(); }
+
+  // Calls visit(DeviceAllocator&) for each device in use; none may end meanwhile.
+  template <typename Visit>
+  void for_each_device(Visit&& visit) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& device : devices_) {
+      if (device != nullptr) visit(*device);
+    }
+  }
+  // Reads the options, if that has not been done. Throws Error.
+  void prepare();
+  void check_usable() const;  // throws Error in a forked child
 
   void configure(const std::string& key, const std::string& value);
   std::string options();
@@ -92,8 +109,8 @@ class Process {
   static Process& start();
   static std::atomic<Process*> instance_;
   Options& read_options();
+  void use_debug();
   Driver& open_driver();
-  void check_usable() const;
   ThreadCache& open_cache(int device);
   static void thread_ended(void* thread);
   static void before_fork();

@@ -1,7 +1,9 @@
 // Giving memory back: to the arenas on free, to the driver on trim and eviction.
 #include <algorithm>
 
+#include "core/debug.h"
 #include "core/device_allocator.h"
+#include "core/watch.h"
 
 namespace glake {
 
@@ -33,7 +35,7 @@ void DeviceAllocator::free_locked(Block* b) {
   if (pool_ != nullptr) return free_private(b);
   if (b->chunk != nullptr) return free_contiguous(b);
   Tickets tickets(clock_.stamp(b->stream_id));
-  if (b->recorded.size() < Tickets::kMax) {
+  if (!held_back(*b)) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
     give_pieces(b, tickets);
     return;
@@ -70,6 +72,8 @@ void DeviceAllocator::drain_limbo(Wait wait) {
       if (!ordered) break;
     }
     if (ordered) {
+      if (held_back(*b))
+        Watch::event(GLAKE_FREE_COMPLETED, device_, b->ptr, b->requested, b->stream);
       give_private(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
       std::swap(limbo_[kept++], held);
@@ -102,6 +106,7 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
     return false;
   }
   add_aliases(*view, Granules{0}, -1);
+  Watch::event(GLAKE_SEGMENT_UNMAP, device_, view->base, view->length.bytes());
   view_space_->give(view->base, view->capacity);
   ++stats_.evictions;
   return true;
@@ -168,6 +173,8 @@ Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
       hot.lock();
       if (status.ok()) {
         given.count += n;
+        Watch::event(GLAKE_SEGMENT_UNMAP, device_, s->begin, n * kGranule);
+        if (debug_ != nullptr) debug_->forget(s->begin, n * kGranule);
         arena->disclaim(s);
         stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
         stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));

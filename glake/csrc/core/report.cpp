@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <set>
 
+#include "core/debug.h"
 #include "core/device_allocator.h"
 
 namespace glake {
@@ -138,6 +139,9 @@ std::string DeviceAllocator::stats_json() {
     number(("glake.pool." + name + "reserved_bytes").c_str(), pool->granules_.own().bytes());
     number(("glake.pool." + name + "users").c_str(), static_cast<uint64_t>(pool->pool_->users));
   }
+  number("glake.debug_checks", debug_ != nullptr ? debug_->checks() : 0);
+  number("glake.debug_skipped", debug_ != nullptr ? debug_->skipped() : 0);
+  number("glake.debug_kept_bytes", debug_ != nullptr ? debug_->kept_bytes() : 0);
   for (size_t i = 0; i < kCallKinds; ++i) {
     auto call = static_cast<Call>(i);
     number((std::string("glake.driver_calls.") + call_name(call)).c_str(), driver_.calls(call));
@@ -171,6 +175,12 @@ std::string DeviceAllocator::explain_pointer(Address ptr) {
     }
   }
   return " is no live block's address: freed already, or never given out";
+}
+
+Bytes DeviceAllocator::driver_free_bytes() {
+  Bytes free = 0, total = 0;
+  DeviceScope scope(driver_, device_);
+  return scope.status().ok() && driver_.memory_info(&free, &total).ok() ? free : 0;
 }
 
 void DeviceAllocator::reset_peaks() {
@@ -233,6 +243,7 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   }
   for (auto& c : caches_) *busy_bytes -= c->held_bytes();
   for (const Held& h : limbo_) *busy_bytes -= h.block->size;
+  for (const Block* b : held_) *busy_bytes -= b->size;
   if (pool_ == nullptr) {
     contiguous_.for_each([&](const Chunk& c) {
       if (c.live) *busy_bytes += c.block->size;

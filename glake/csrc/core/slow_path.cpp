@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/device_allocator.h"
+#include "core/watch.h"
 
 namespace glake {
 namespace {
@@ -125,6 +126,7 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
     stats_.segment.add(small, static_cast<int64_t>(n.count));
     stats_.reserved_bytes.add(small, static_cast<int64_t>(n.bytes()));
     ++stats_.growths;
+    Watch::event(GLAKE_SEGMENT_MAP, device_, claimed->begin, n.bytes());
     return true;
   }
   // Undone: `settled` above has run, or runs when the debt is paid.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/device_allocator.h"
+#include "core/watch.h"
 
 namespace glake {
 namespace {
@@ -308,6 +309,7 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
   if (s.ok()) {
     ++stats_.stitches;
     stats_.stitched_bytes += added.bytes();
+    Watch::event(GLAKE_SEGMENT_MAP, device_, at, added.bytes());
     return found;
   }
   abandon(view, before, found, r, mapped, hot);

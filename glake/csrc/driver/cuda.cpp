@@ -298,6 +298,14 @@ Status Driver::memory_info(Bytes* free, Bytes* total) {
   return status(r);
 }
 
+Status Driver::fill(Address at, uint8_t value, Bytes bytes, StreamHandle stream) {
+  return status(table_->cuMemsetD8Async(at, value, bytes, stream_of(stream)));
+}
+
+Status Driver::copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream) {
+  return status(table_->cuMemcpyDtoHAsync(host, from, bytes, stream_of(stream)));
+}
+
 Status Driver::create_event(int device, EventId* event) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();

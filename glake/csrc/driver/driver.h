@@ -139,6 +139,10 @@ class Driver {
   Status allocate_host(Bytes bytes, void** base);
   Status free_host(void* base);
 
+  // Contents, in stream order; a DeviceScope must be open.
+  Status fill(Address at, uint8_t value, Bytes bytes, StreamHandle stream);
+  Status copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream);
+
   // Streams and events, in `device`'s primary context.
   Status create_event(int device, EventId* event);
   Status destroy_event(EventId event);

@@ -42,6 +42,8 @@
   X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, false)                            \
   X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000, false)                      \
   X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, false)                        \
+  X(cuMemsetD8Async, "cuMemsetD8Async", 3020, true)                                 \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020, true)                          \
   X(cuEventCreate, "cuEventCreate", 2000, true)                                     \
   X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                                \
   X(cuEventRecord, "cuEventRecord", 2000, true)                                     \

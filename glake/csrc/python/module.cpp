@@ -3,38 +3,22 @@
 // than refused by a conversion.
 #include <pybind11/pybind11.h>
 
-#include <climits>
 #include <string>
-#include <vector>
 
 #include "capi.h"
+#include "python/binding.h"
 
 namespace py = pybind11;
 
 namespace glake::replay {
 void bind_replay(py::module_& module);  // replay.cpp
 }
+namespace glake::python {
+void bind_watch(py::module_& module);  // watch.cpp
+}
+using namespace glake::python;  // NOLINT: binding.h is written for the modules' files
 
 namespace {
-
-[[noreturn]] void raise(int status, const std::string& text) {
-  py::object error = py::module_::import("glake.errors").attr("from_status")(status, text);
-  PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
-  throw py::error_already_set();
-}
-
-// The calling thread's last error: the text may be of any length.
-[[noreturn]] void raise_last() {
-  std::vector<char> text(4096);
-  int status = glake_last_error(text.data(), text.size());
-  raise(status == GLAKE_OK ? GLAKE_INTERNAL : status, text.data());
-}
-
-void check(int status) {
-  if (status != GLAKE_OK) raise_last();
-}
-
-std::string shown(const py::int_& value) { return py::str(value); }
 
 size_t to_bytes(const py::int_& value) {
   int overflow = 0;
@@ -45,16 +29,6 @@ size_t to_bytes(const py::int_& value) {
                                       "number of bytes the block must hold");
   }
   return static_cast<size_t>(bytes);
-}
-
-int to_device(const py::int_& value) {
-  int overflow = 0;
-  long device = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
-  if (overflow != 0 || device < 0 || device > INT_MAX) {
-    raise(GLAKE_INVALID_DEVICE,
-          "device " + shown(value) + ": devices are numbered from 0 to device_count() - 1");
-  }
-  return static_cast<int>(device);
 }
 
 void* to_pointer(const py::int_& value, int status, const char* what) {
@@ -77,13 +51,6 @@ void* to_stream(const py::int_& value) {
 
 py::int_ from_pointer(void* pointer) {
   return py::reinterpret_steal<py::int_>(PyLong_FromVoidPtr(pointer));
-}
-
-// Calls an interface function without the GIL: it may wait for a device or another thread.
-template <typename Function, typename... Arguments>
-auto released(Function function, Arguments... arguments) {
-  py::gil_scoped_release release;
-  return function(arguments...);
 }
 
 // Reads a JSON text of unknown length, which may grow between the two calls.
@@ -169,7 +136,8 @@ void bind_books(py::module_& module) {
   module.def("trace", &trace, py::arg("path"), "Records to `path` from now on; None ends it.");
   module.def(
       "check", [](const py::int_& device) { check(released(glake_check, to_device(device))); },
-      py::arg("device") = 0, "Checks every invariant; Internal names a broken one. Slow.");
+      py::arg("device") = 0,
+      "Checks every invariant, and what `debug` guards; Internal, Corrupted. Slow.");
 }
 
 void bind_driver(py::module_& module) {
@@ -207,5 +175,6 @@ PYBIND11_MODULE(_C, module) {
   bind_memory(module);
   bind_books(module);
   bind_driver(module);
+  bind_watch(module);
   glake::replay::bind_replay(module);
 }

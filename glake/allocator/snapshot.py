@@ -1,0 +1,145 @@
+"""Snapshots and history of device memory, in the form of torch.cuda.memory._snapshot().
+
+What it gives is opened by https://pytorch.org/memory_viz and by `python -m torch.cuda._memory_viz`.
+Each physical byte is in one segment; a stitched block is a segment of its own, at its own address.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from glake import _C
+from glake.errors import InvalidArgument
+
+ACTIONS = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
+    "segment_unmap", "snapshot", "oom",
+)  # fmt: skip
+STATES = ("inactive", "active_allocated", "active_awaiting_free")
+_NEVER, _STATE, _ALLOC, _ALL = range(4)  # GLAKE_CONTEXT_*
+STACKS = ("python", "all", None)
+_ENTRIES = {"all": None, "state": 1}
+
+
+def record_memory_history(
+    enabled: str | None = "all",
+    *,
+    max_entries: int = sys.maxsize,
+    stacks: str | None = "python",
+    clear_history: bool = False,
+) -> None:
+    """Records what the allocator does from now on, with the Python stack of each caller.
+
+    enabled: "all" keeps the last max_entries events of each device and the stacks of live blocks;
+    "state" only those stacks; None ends it and forgets the events. stacks: "python", "all" (C++
+    frames behind them), or None for events without stacks. Raises InvalidArgument for other values; Forked.
+    """
+    if enabled is None:
+        _C.record_history(0, _NEVER, True)
+        return
+    if enabled not in _ENTRIES or stacks not in STACKS or max_entries < 1:
+        raise InvalidArgument(
+            f"record_memory_history(enabled={enabled!r}, max_entries={max_entries!r}, "
+            f"stacks={stacks!r}): enabled is 'all', 'state' or None, max_entries at least 1, "
+            "stacks 'python', 'all' or None"
+        )
+    entries = _ENTRIES[enabled] or min(max_entries, sys.maxsize)
+    when = _NEVER if stacks is None else _STATE if enabled == "state" else _ALL
+    _C.record_history(entries, when, clear_history, stacks == "all")
+
+
+def snapshot() -> dict[str, Any]:
+    """All memory held on every device, its blocks, and the recorded events.
+
+    A dict of `segments`, `device_traces`, `allocator_settings` and `external_annotations`; sizes
+    and addresses in bytes, times in microseconds since 1970. Raises a GlakeError: no driver, a
+    forked child.
+    """
+    devices = range(_C.device_count())
+    return {
+        "segments": [segment for device in devices for segment in _segments(device)],
+        "device_traces": [list(map(_entry, _C.history(device))) for device in devices],
+        "allocator_settings": _settings(),
+        "external_annotations": [],
+    }
+
+
+def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
+    """Writes snapshot() as a pickle, for memory_viz. OSError if it cannot be written."""
+    with open(path, "wb") as file:
+        pickle.dump(snapshot(), file)
+
+
+def _segments(device: int) -> list[dict[str, Any]]:
+    found = []
+    for address, size, stream, pool, large, kind, blocks in _C.memory(device):
+        shown = [_block(block) for block in blocks]
+        active = [each for each in shown if each["state"] != "inactive"]
+        allocated = [each for each in active if each["state"] == "active_allocated"]
+        found.append(
+            {
+                "device": device,
+                "address": address,
+                "total_size": size,
+                "stream": stream,
+                "segment_type": "large" if large else "small",
+                "segment_pool_id": pool,
+                "is_expandable": kind == 0,
+                "allocated_size": sum(each["size"] for each in allocated),
+                "active_size": sum(each["size"] for each in active),
+                "requested_size": sum(each["requested_size"] for each in active),
+                "blocks": shown,
+            }
+        )
+    return found
+
+
+def _block(block: _C.Block) -> dict[str, Any]:
+    address, size, requested, state, _, tag, frames = block
+    shown = {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": STATES[state],
+        "frames": _frames(frames),
+    }
+    return shown | ({"user_metadata": tag} if tag is not None else {})
+
+
+def _entry(event: _C.Event) -> dict[str, Any]:
+    action, address, size, stream, pool, time_ns, tag, frames = event
+    name = ACTIONS[action]
+    return {
+        "action": name,
+        "device_free" if name == "oom" else "addr": address,
+        "size": size,
+        "stream": stream,
+        "pool_id": pool,
+        "time_us": time_ns // 1000,
+        "compile_context": "N/A",
+        "user_metadata": tag or "",
+        "frames": _frames(frames),
+    }
+
+
+def _frames(frames: _C.Frames) -> list[dict[str, Any]]:
+    return [{"filename": file, "line": line, "name": name} for file, line, name in frames]
+
+
+def _settings() -> dict[str, Any]:
+    options = {row["name"]: row["value"] for row in _C.options()}
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        "expandable_segments": True,
+        "max_split_size": -1,
+        "garbage_collection_threshold": 0.0,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
+        "roundup_power2_divisions": {},
+        "graph_capture_record_stream_reuse": False,
+        **{f"glake.{name}": value for name, value in options.items()},
+    }

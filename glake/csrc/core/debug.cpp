@@ -1,0 +1,401 @@
+#include "core/debug.h"
+
+#include <algorithm>
+
+#include "core/device_allocator.h"
+
+namespace glake {
+
+DebugDevice::DebugDevice(Driver& driver, DeviceAllocator& device, int number,
+                         const DebugModes& modes)
+    : driver_(driver), device_(device), number_(number), modes_(modes), landing_(driver) {}
+
+void DebugDevice::require(Status s, const char* what) const {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(number_) + " " +
+                                      what + " for a check: " + driver_.describe(s));
+}
+
+// A stream under capture records what is enqueued instead of running it; a destroyed one is
+// refused.
+bool DebugDevice::may_touch(StreamHandle stream) {
+  bool capturing = false;
+  return driver_.is_capturing(number_, stream, &capturing).ok() && !capturing;
+}
+
+void* DebugDevice::allocated(Block* block, Bytes requested, const char* tag,
+                             const ContextRef& context) {
+  auto h = std::make_shared<Holding>();
+  h->ptr = block->ptr + overhead() / 2;
+  h->requested = requested;
+  h->begin = block->ptr;
+  h->size = block->size;
+  h->stream = block->stream;
+  h->device = number_;
+  h->tag = tag;
+  h->allocated = context;
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  bool touch = scope.status().ok() && may_touch(h->stream);
+  Batch batch;
+  copy_filled(batch, *block, touch);
+  if (touch) {
+    bool filled = !modes_.poison || driver_.fill(h->ptr, kFreshByte, requested, h->stream).ok();
+    h->guarded = modes_.guard && fill_guards(*h, h->stream);
+    if (!filled || h->guarded != modes_.guard) skip();
+  } else {
+    skip();
+  }
+  finish(std::move(batch), h->stream);
+  live_[h->ptr] = h;
+  return reinterpret_cast<void*>(h->ptr);
+}
+
+HoldingPtr DebugDevice::take(Address ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = live_.find(ptr);
+  if (found == live_.end()) return nullptr;
+  HoldingPtr h = std::move(found->second);
+  live_.erase(found);
+  return h;
+}
+
+Address DebugDevice::inner(Address ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = live_.find(ptr);
+  return found != live_.end() ? found->second->begin : ptr;
+}
+
+void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& context,
+                       ThreadCache& cache) {
+  bool kept = false;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    h->freed = context;
+    DeviceScope scope(driver_, number_);
+    // Work on recorded streams may still use the block: what is enqueued here must come after it.
+    bool touch =
+        scope.status().ok() && may_touch(h->stream) && block->device->order_after_recorded(block);
+    Batch batch;
+    if (touch) {
+      if (h->guarded && !copy_guards(batch, h, h->stream)) skip();
+      kept = modes_.poison && driver_.fill(h->begin, kFreedByte, h->size, h->stream).ok();
+    }
+    if (!touch || kept != modes_.poison) skip();
+    finish(std::move(batch), h->stream);
+    collect();
+    if (kept) {
+      block->device->hold(block);
+      kept_.push_back({block, h});
+      kept_bytes_ += h->size;
+      while (kept_bytes_ > kMostKept) {
+        give(kept_.front());
+        kept_.pop_front();
+      }
+    }
+  }
+  if (!kept) block->device->free(block, cache);
+}
+
+void DebugDevice::give(const Kept& kept) {
+  {
+    std::lock_guard<std::mutex> guard(filled_mutex_);
+    auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
+    for (const Segment* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
+      filled_.emplace(p->begin, Filled{p->end(), kept.holding, offset});
+      offset += static_cast<int64_t>(p->size);
+    }
+  }
+  kept_bytes_ -= kept.holding->size;
+  kept.block->device->give_held(kept.block);
+}
+
+bool DebugDevice::release_kept() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  bool any = !kept_.empty();
+  for (; !kept_.empty(); kept_.pop_front()) give(kept_.front());
+  return any;
+}
+
+std::string DebugDevice::explain(Address ptr) {
+  HoldingPtr freed;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (const Kept& kept : kept_) {
+      if (kept.holding->ptr == ptr) freed = kept.holding;
+    }
+    std::lock_guard<std::mutex> filled(filled_mutex_);
+    for (const auto& [begin, f] : filled_) {
+      if (f.block->ptr == ptr && freed == nullptr) freed = f.block;
+    }
+  }
+  if (freed == nullptr) return "";
+  std::string text = " has been freed already: a block of " + std::to_string(freed->requested) +
+                     " bytes" + (freed->tag != nullptr ? std::string(", tag ") + freed->tag : "");
+  for (const auto& [title, context] :
+       {std::pair{"allocated", &freed->allocated}, std::pair{"freed", &freed->freed}}) {
+    std::string stack = context->describe();
+    if (!stack.empty()) text += std::string("\n  ") + title + " at:\n" + stack;
+  }
+  return text;
+}
+
+void DebugDevice::forget(Address home, Bytes bytes) { cut_filled(home, home + bytes); }
+
+// Takes what is filled in [begin, end) off the books.
+std::vector<std::pair<Address, DebugDevice::Filled>> DebugDevice::cut_filled(Address begin,
+                                                                             Address end) {
+  std::lock_guard<std::mutex> guard(filled_mutex_);
+  std::vector<std::pair<Address, Filled>> cut;
+  auto it = filled_.upper_bound(begin);
+  if (it != filled_.begin()) --it;
+  while (it != filled_.end() && it->first < end) {
+    auto [a, f] = *it;
+    if (f.end <= begin) {
+      ++it;
+      continue;
+    }
+    it = filled_.erase(it);
+    Address from = std::max(a, begin), to = std::min(f.end, end);
+    if (a < from) filled_.emplace(a, Filled{from, f.block, f.offset});
+    if (to < f.end) {
+      filled_.emplace(to, Filled{f.end, f.block, f.offset + static_cast<int64_t>(to - a)});
+    }
+    cut.emplace_back(from, Filled{to, f.block, f.offset + static_cast<int64_t>(from - a)});
+  }
+  return cut;
+}
+
+bool DebugDevice::fill_guards(const Holding& h, StreamHandle stream) {
+  Address after = h.ptr + h.requested;
+  return driver_.fill(h.begin, kGuardByte, h.ptr - h.begin, stream).ok() &&
+         driver_.fill(after, kGuardByte, h.begin + h.size - after, stream).ok();
+}
+
+bool DebugDevice::copy_guards(Batch& batch, const HoldingPtr& h, StreamHandle stream) {
+  Bytes front = h->ptr - h->begin;
+  Address after = h->ptr + h->requested;
+  return copy(batch, stream,
+              {nullptr, nullptr, front, h->begin, kGuardByte, Damage::kBefore,
+               -static_cast<int64_t>(front), h}) &&
+         copy(batch, stream,
+              {nullptr, nullptr, h->begin + h->size - after, after, kGuardByte, Damage::kAfter,
+               static_cast<int64_t>(h->requested), h});
+}
+
+// The bytes of a new block that were filled when others freed them, at the addresses it has now.
+void DebugDevice::copy_filled(Batch& batch, const Block& block, bool touch) {
+  Address at = block.ptr;
+  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
+    for (auto& [begin, f] : cut_filled(p->begin, p->end())) {
+      bool copied = touch && copy(batch, block.stream,
+                                  {nullptr, nullptr, f.end - begin, at + (begin - p->begin),
+                                   kFreedByte, Damage::kAfterFree, f.offset, f.block});
+      if (!copied) skip();
+    }
+    at += p->size;
+  }
+}
+
+// Enqueues copies of `what` (its place on the host and slab are filled in here) behind the stream's
+// work. Where all slabs are in use it waits for the oldest copies.
+bool DebugDevice::copy(Batch& batch, StreamHandle stream, Copy what) {
+  Bytes left = what.size;
+  while (left != 0) {
+    char* place = nullptr;
+    what.size = std::min(left, Landing::kSlab);
+    what.slab = landing_.take(what.size, &place);
+    while (what.slab == nullptr) {
+      bool repairs = batch.repairs;
+      finish(std::move(batch), stream);
+      batch = Batch{0, {}, repairs};
+      if (!wait_for_oldest()) return false;
+      what.slab = landing_.take(what.size, &place);
+    }
+    if (!driver_.copy_to_host(place, what.from, what.size, stream).ok()) {
+      landing_.done(what.slab);
+      return false;
+    }
+    what.bytes = place;
+    batch.copies.push_back(what);
+    left -= what.size;
+    what.from += what.size;
+    what.offset += static_cast<int64_t>(what.size);
+  }
+  return true;
+}
+
+// Marks the end of a batch; with `sync`, waits for it.
+void DebugDevice::finish(Batch batch, StreamHandle stream) {
+  if (batch.copies.empty() && !modes_.sync) return;
+  EventId event = 0;
+  if (!spare_events_.empty()) {
+    event = spare_events_.back();
+    spare_events_.pop_back();
+  } else if (!driver_.create_event(number_, &event).ok()) {
+    event = 0;
+  }
+  if (event != 0 && !driver_.record(number_, event, stream).ok()) {
+    spare_events_.push_back(event);
+    event = 0;
+  }
+  batch.event = event;
+  checks_ += batch.copies.size();
+  if (modes_.sync) {
+    bool done = event != 0 ? driver_.wait_host(event).ok() : driver_.synchronize(number_).ok();
+    if (done) return read(batch);
+  }
+  if (batch.copies.empty()) {
+    if (event != 0) spare_events_.push_back(event);
+  } else {
+    pending_[stream].push_back(std::move(batch));
+  }
+}
+
+// Reads every batch that is known to have run: on a stream, a mark covers what came before it.
+void DebugDevice::collect() {
+  for (auto& [stream, batches] : pending_) {
+    size_t done = 0;
+    for (size_t i = 0; i < batches.size(); ++i) {
+      if (batches[i].event == 0) continue;
+      if (!driver_.query(batches[i].event).ok()) break;
+      done = i + 1;
+    }
+    for (; done != 0; --done) {
+      read(batches.front());
+      batches.pop_front();
+    }
+  }
+}
+
+void DebugDevice::poll() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  if (scope.status().ok()) collect();
+}
+
+bool DebugDevice::wait_for_oldest() {
+  for (auto& [stream, batches] : pending_) {
+    for (Batch& batch : batches) {
+      if (batch.event == 0) continue;
+      if (!driver_.wait_host(batch.event).ok()) return false;
+      collect();
+      return true;
+    }
+  }
+  return false;
+}
+
+void DebugDevice::read(Batch& batch) {
+  std::vector<Finding> findings;
+  for (const Copy& c : batch.copies) {
+    Finding finding;
+    if (c.block != nullptr && find_damage(c.bytes, c.size, c.expected, c.offset, &finding)) {
+      finding.kind = c.kind;
+      finding.block = c.block;
+      if (batch.repairs && !driver_.fill(c.from, c.expected, c.size, 0).ok()) skip();
+      bool goes_on = !findings.empty() && findings.back().block == finding.block &&
+                     findings.back().kind == finding.kind;
+      if (goes_on) {
+        findings.back().count += finding.count;
+        findings.back().last = finding.last;
+      } else {
+        findings.push_back(std::move(finding));
+      }
+    }
+    landing_.done(c.slab);
+  }
+  for (Finding& finding : findings) FindingBook::instance().add(std::move(finding));
+  if (batch.event != 0) spare_events_.push_back(batch.event);
+  batch.copies.clear();
+}
+
+// After a synchronisation of the device.
+void DebugDevice::read_all() {
+  for (auto& [stream, batches] : pending_) {
+    for (; !batches.empty(); batches.pop_front()) read(batches.front());
+  }
+}
+
+bool DebugDevice::check_live(Batch& batch) {
+  for (const auto& [ptr, h] : live_) {
+    if (h->guarded && !copy_guards(batch, h, 0)) return false;
+  }
+  return true;
+}
+
+bool DebugDevice::check_filled(Batch& batch) {
+  auto whole = [&](const HoldingPtr& h, Address from, Bytes n, int64_t offset) {
+    return copy(batch, 0, {nullptr, nullptr, n, from, kFreedByte, Damage::kAfterFree, offset, h});
+  };
+  for (const Kept& k : kept_) {
+    const Holding& h = *k.holding;
+    if (!whole(k.holding, h.begin, h.size, static_cast<int64_t>(h.begin - h.ptr))) return false;
+  }
+  std::vector<std::pair<Address, Filled>> idle;
+  {
+    std::lock_guard<std::mutex> guard(filled_mutex_);
+    idle.assign(filled_.begin(), filled_.end());
+  }
+  for (auto& [begin, f] : idle) {
+    if (!whole(f.block, begin, f.end - begin, f.offset)) return false;
+  }
+  return true;
+}
+
+// What check() has enqueued is in order with no stream's later work: if it has not run by now, it
+// may land after the memory has changed hands.
+void DebugDevice::disregard() {
+  for (auto& [stream, batches] : pending_) {
+    for (Batch& batch : batches) {
+      for (Copy& c : batch.copies) {
+        if (batch.repairs) c.block = nullptr;
+      }
+    }
+  }
+}
+
+void DebugDevice::check() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  require(scope.status(), "to make its context current");
+  if (device_.capturing()) {  // nothing may be waited for
+    skip();
+    return;
+  }
+  // What is idle must not be unmapped while it is read.
+  std::lock_guard<FairMutex> mapping(device_.mapping_lock());
+  require(driver_.synchronize(number_), "to be synchronised");
+  read_all();
+  Batch batch;
+  batch.repairs = true;
+  bool copied = check_live(batch) && check_filled(batch);
+  finish(std::move(batch), 0);
+  // Once for the copies, once for what they repair.
+  Status s = driver_.synchronize(number_);
+  if (!s.ok()) disregard();
+  require(s, "to be synchronised");
+  read_all();
+  require(driver_.synchronize(number_), "to be synchronised");
+  if (!copied) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to copy device " + std::to_string(number_) +
+                                        "'s memory for a check");
+  }
+}
+
+Status DebugDevice::close() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  if (!scope.status().ok()) return scope.status();
+  Status s = driver_.synchronize(number_);
+  if (!s.ok()) return s;
+  read_all();
+  s = landing_.close();
+  while (s.ok() && !spare_events_.empty()) {
+    s = driver_.destroy_event(spare_events_.back());
+    if (s.ok()) spare_events_.pop_back();
+  }
+  return s;
+}
+
+}  // namespace glake

@@ -1,0 +1,364 @@
+// The debug modes: damage is found in the order of streams, named, and only damage is found; a
+// driver that refuses costs a check, never a request. See docs/debugging.md.
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "harness.h"
+
+using test::kKiB;
+using test::kMiB;
+
+namespace {
+
+constexpr int kStreams = 3;
+
+std::string findings() {
+  return test::text_of([](char* to, size_t room) { return glake_findings(to, room); });
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+CUdeviceptr at(void* ptr, int64_t offset) { return reinterpret_cast<CUdeviceptr>(ptr) + offset; }
+
+// A device with streams, in a debug mode; all is given back at its end.
+class Bench {
+ public:
+  explicit Bench(const char* debug, const char* limit = "64MiB", const char* seed = "1") {
+    test::fresh_simulator({{"memory", "128MiB"}, {"devices", "1"}, {"seed", seed}});
+    test::configure({{"driver", "sim"}, {"limit", limit}, {"debug", debug}});
+    context_ = std::make_unique<test::CurrentContext>();
+    for (int i = 1; i < kStreams; ++i) CU(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+  }
+  ~Bench() {
+    OK(glake_shutdown());
+    CHECK(test::number_in(test::ledger(), "host_blocks") == 0);
+    for (int i = 1; i < kStreams; ++i) CU(cuStreamDestroy(stream[i]));
+    context_.reset();
+    test::check_nothing_left();
+    OK(glake_configure("debug", "none"));
+  }
+  CUstream stream[kStreams] = {};
+
+ private:
+  std::unique_ptr<test::CurrentContext> context_;
+};
+
+void* get(size_t bytes, CUstream stream = nullptr) {
+  void* ptr = glake_malloc(bytes, 0, stream);
+  CHECK(ptr != nullptr && reinterpret_cast<uintptr_t>(ptr) % 512 == 0);
+  return ptr;
+}
+
+// The damaging write is itself work that has not run when the block is freed.
+void overruns_are_found_in_stream_order() {
+  Bench bench("guard");
+  CUstream s = bench.stream[1];
+  struct Case {
+    int64_t offset;
+    const char* words;
+  };
+  for (Case c : {Case{1000, "past the end"}, Case{1023, "past the end"}, Case{1500, "past the end"},
+                 Case{-1, "before the start"}, Case{-512, "before the start"}}) {
+    test::running() = "a write at " + std::to_string(c.offset);
+    glake_set_tag("victim");
+    void* ptr = get(1000, s);
+    glake_set_tag(nullptr);
+    CU(cuMemsetD8Async(at(ptr, c.offset), 0x11, 1, s));
+    OK(glake_free(ptr));
+    CHECK_TEXT(findings().empty(), "nothing has run yet");
+    CU(cuStreamSynchronize(s));
+    const std::string text = findings();
+    CHECK_TEXT(has(text, c.words) && has(text, "of 1000 bytes, tag \"victim\""), text);
+    CHECK_TEXT(has(text, "[" + std::to_string(c.offset) + "] should be 0xfb, is 0x11"), text);
+    CHECK_TEXT(has(text, ": 1 bytes changed"), text);
+    CHECK(findings().empty());  // read once
+  }
+}
+
+void check_finds_damage_to_live_blocks_once() {
+  Bench bench("guard,trace");
+  void* good = get(4096);
+  void* bad = get(3 * kMiB + 5, bench.stream[1]);
+  OK(glake_check(0));
+  CU(cuMemsetD8Async(at(bad, 3 * kMiB + 5), 7, 3, bench.stream[1]));
+  GIVES(GLAKE_CORRUPTED, glake_check(0));
+  const std::string text = test::last_error();
+  CHECK_TEXT(has(text, "of 3145733 bytes") && has(text, "3 bytes changed"), text);
+  CHECK_TEXT(has(text, "allocated at") && has(text, "debug_test"), text);
+  CHECK_TEXT(!has(text, "of 4096 bytes"), text);
+  OK(glake_check(0));
+  OK(glake_free(bad));
+  OK(glake_free(good));
+  OK(glake_check(0));
+  CHECK(findings().empty());
+}
+
+void writes_after_free_are_blamed() {
+  Bench bench("poison,trace");
+  CUstream s = bench.stream[1];
+  glake_set_tag("first");
+  void* ptr = get(5000, s);
+  glake_set_tag("other");
+  void* other = get(5000, s);
+  glake_set_tag(nullptr);
+  OK(glake_free(ptr));
+  OK(glake_free(other));
+  CU(cuMemsetD8Async(at(ptr, 40), 1, 2, s));
+  GIVES(GLAKE_CORRUPTED, glake_check(0));
+  std::string text = test::last_error();
+  CHECK_TEXT(has(text, "write after free") && has(text, "tag \"first\""), text);
+  CHECK_TEXT(has(text, "[41] should be 0xdd, is 0x01") && has(text, "freed at"), text);
+  CHECK_TEXT(!has(text, "tag \"other\""), text);
+  OK(glake_check(0));
+  // A second free is refused, and says where the first was.
+  GIVES(GLAKE_INVALID_POINTER, glake_free(ptr));
+  CHECK_TEXT(has(test::last_error(), "freed already") && has(test::last_error(), "first"),
+             test::last_error());
+}
+
+// Found when the bytes are given out again, with no check asked for.
+void writes_after_free_are_found_at_reuse() {
+  Bench bench("poison,guard", "16MiB");
+  glake_set_tag("old");
+  void* old = get(3 * kMiB);
+  glake_set_tag(nullptr);
+  OK(glake_free(old));
+  CU(cuMemsetD8Async(at(old, 2 * kMiB), 0x77, 700 * kKiB, nullptr));
+  void* whole = get(13 * kMiB);  // more than is left: what was kept is given out again
+  CHECK(findings().empty());
+  CU(cuStreamSynchronize(nullptr));
+  const std::string text = findings();
+  CHECK_TEXT(has(text, "write after free") && has(text, "tag \"old\""), text);
+  CHECK_TEXT(has(text, "716800 bytes changed, the first at offset 2097152"), text);
+  CHECK_TEXT(count_of(text, "glake debug:") == 1, text);
+  unsigned char fresh[4] = {};
+  CU(cuMemcpyDtoH(fresh, at(whole, 13 * kMiB - 4), 4));
+  CHECK(fresh[0] == 0xcb && fresh[3] == 0xcb);
+  OK(glake_free(whole));
+  OK(glake_check(0));
+}
+
+// Random work on several streams, within the blocks: nothing may be found.
+void clean_programs_find_nothing(uint64_t seed, const char* modes) {
+  test::running() = std::string(modes) + ", seed " + std::to_string(seed);
+  Bench bench(modes, "40MiB", std::to_string(seed).c_str());
+  test::Dice dice(seed);
+  struct Live {
+    void* ptr;
+    size_t bytes;
+    int on;
+  };
+  std::vector<Live> live;
+  int refused = 0, stitched = 0;
+  auto drop = [&](size_t i) {
+    OK(glake_free(live[i].ptr));
+    live[i] = live.back();
+    live.pop_back();
+  };
+  for (int i = 0; i < 1200 / test::kSlowdown; ++i) {
+    if (live.empty() || dice.chance(52)) {
+      size_t bytes =
+          dice.chance(50) ? dice(1, 3000) : dice(1, dice.chance(20) ? 9 : 4) * kMiB - dice(0, 900);
+      int on = static_cast<int>(dice(0, kStreams - 1));
+      void* ptr = glake_malloc(bytes, 0, bench.stream[on]);
+      if (ptr == nullptr) {
+        CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
+        ++refused;
+        for (int n = 0; n < 3 && !live.empty(); ++n) drop(dice(0, live.size() - 1));
+        continue;
+      }
+      size_t known = 0;
+      OK(glake_block_info(ptr, &known, nullptr, nullptr));
+      CHECK(known == bytes);
+      live.push_back({ptr, bytes, on});
+      CU(cuMemsetD8Async(at(ptr, 0), static_cast<unsigned char>(i), bytes, bench.stream[on]));
+    } else {
+      size_t one = dice(0, live.size() - 1);
+      if (dice.chance(30)) {
+        CUstream s = bench.stream[dice(0, kStreams - 1)];
+        CUevent event = nullptr;
+        CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        CU(cuEventRecord(event, bench.stream[live[one].on]));
+        CU(cuStreamWaitEvent(s, event, 0));
+        CU(cuEventDestroy(event));
+        CU(cuMemsetD8Async(at(live[one].ptr, 0), 9, live[one].bytes, s));
+        OK(glake_record_stream(live[one].ptr, s));
+      }
+      drop(one);
+    }
+    if (dice.chance(2)) OK(glake_check(0));
+    if (dice.chance(1)) OK(glake_empty_cache(0));
+  }
+  stitched = static_cast<int>(test::stat("glake.stitches"));
+  while (!live.empty()) drop(live.size() - 1);
+  OK(glake_check(0));
+  CHECK_TEXT(findings().empty(), "found in a clean program");
+  CHECK(test::stat("glake.debug_checks") > 10 && test::stat("glake.debug_skipped") == 0);
+  CHECK(test::violations() == "[]");
+  std::printf("%s: %d refusals, %d stitches, %lld checks\n", modes, refused, stitched,
+              static_cast<long long>(test::stat("glake.debug_checks")));
+}
+
+void a_capturing_stream_is_left_alone() {
+  Bench bench("guard,poison");
+  CUstream s = bench.stream[1];
+  void* before = get(2000, s);
+  const int64_t skipped = test::stat("glake.debug_skipped");
+  CU(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  void* inside = get(3000, s);
+  OK(glake_free(before));
+  OK(glake_check(0));
+  CU(cuMemsetD8Async(at(inside, 0), 1, 3000, s));
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(s, &graph));
+  CU(cuGraphDestroy(graph));
+  CHECK(test::stat("glake.debug_skipped") >= skipped + 3);
+  OK(glake_free(inside));
+  OK(glake_check(0));
+}
+
+void out_of_memory_names_the_holders() {
+  Bench bench("trace", "16MiB");
+  glake_set_tag("weights");
+  void* a = get(9 * kMiB);
+  glake_set_tag(nullptr);
+  void* b = get(3 * kMiB);
+  CHECK(glake_malloc(8 * kMiB, 0, nullptr) == nullptr);
+  const std::string text = test::last_error();
+  CHECK_TEXT(has(text, "9.00 MiB in 1 blocks: tag \"weights\""), text);
+  CHECK_TEXT(has(text, "3.00 MiB in 1 blocks: blocks allocated at") && has(text, "debug_test"),
+             text);
+  OK(glake_free(a));
+  OK(glake_free(b));
+}
+
+// What is kept from reuse goes back before a request is refused.
+void kept_blocks_are_not_in_the_way() {
+  Bench bench("poison", "32MiB");
+  for (int i = 0; i < 20; ++i) {
+    OK(glake_free(get(14 * kMiB)));
+    CHECK(test::stat("allocation.all.current") == 0);
+    OK(glake_check(0));
+  }
+}
+
+void threads_at_once() {
+  Bench bench("guard,poison,trace");
+  auto work = [](uint64_t seed) {
+    test::Dice dice(seed);
+    std::vector<void*> mine;
+    for (int i = 0; i < 400 / test::kSlowdown; ++i) {
+      if (mine.size() < 8) {
+        size_t bytes = dice.chance(80) ? dice(1, 4000) : dice(1, 2) * kMiB;
+        if (void* ptr = glake_malloc(bytes, 0, nullptr)) mine.push_back(ptr);
+      } else {
+        size_t one = dice(0, mine.size() - 1);
+        OK(glake_free(mine[one]));
+        mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(one));
+      }
+      if (i % 50 == 0) OK(glake_check(0));
+    }
+    for (void* ptr : mine) OK(glake_free(ptr));
+  };
+  std::thread other(work, 2);
+  work(1);
+  other.join();
+  OK(glake_check(0));
+  CHECK(findings().empty());
+}
+
+// With `sync`, memory may be written by the host as soon as a call returns.
+void sync_is_for_memory_the_host_writes() {
+  Bench bench("guard,poison,sync");
+  auto* bytes = static_cast<unsigned char*>(get(100));
+  CHECK(bytes[0] == 0xcb && bytes[99] == 0xcb && bytes[100] == 0xfb && bytes[-1] == 0xfb);
+  std::fill_n(bytes, 101, static_cast<unsigned char>(5));
+  OK(glake_free(bytes));
+  CHECK_TEXT(has(findings(), "[100] should be 0xfb, is 0x05"), "found at the free itself");
+  CHECK(bytes[3] == 0xdd);
+  bytes[3] = 1;
+  GIVES(GLAKE_CORRUPTED, glake_check(0));
+}
+
+// The scenario of the fault sweep. Every request may only fail for what it needs itself.
+int64_t play(int64_t k, int code, int64_t times) {
+  test::running() = "call " + std::to_string(k) + " fails with " + std::to_string(code) +
+                    ", times " + std::to_string(times);
+  Bench bench("guard,poison,trace", "24MiB");
+  OK(glake_free(get(512)));
+  const int64_t before = simcuda_calls("*");
+  if (k != 0) CHECK(simcuda_fail("*", k, code, times) == 0);
+  std::vector<void*> held;
+  auto take = [&](size_t bytes, CUstream s) {
+    void* ptr = glake_malloc(bytes, 0, s);
+    if (ptr != nullptr) held.push_back(ptr);
+    if (ptr == nullptr) CHECK(k != 0);
+  };
+  auto drop = [&](size_t i) {
+    if (i >= held.size()) return;
+    OK(glake_free(held[i]));
+    held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
+  };
+  for (int i = 0; i < 5; ++i) take(3 * kMiB, bench.stream[1]);
+  take(2000, nullptr);
+  if (!held.empty()) glake_record_stream(held[0], bench.stream[2]);
+  drop(0);
+  drop(1);
+  take(5 * kMiB, bench.stream[1]);
+  drop(0);
+  int status = glake_check(0);
+  CHECK(status == GLAKE_OK || (k != 0 && status == GLAKE_DRIVER_ERROR));
+  take(9 * kMiB, bench.stream[2]);
+  status = glake_empty_cache(0);
+  CHECK(status == GLAKE_OK || (k != 0 && status == GLAKE_DRIVER_ERROR));
+  const int64_t calls = simcuda_calls("*") - before;
+  while (!held.empty()) drop(held.size() - 1);
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  OK(glake_check(0));
+  CHECK_TEXT(findings().empty(), "a refused call is no damage");
+  CHECK(test::stat("allocated_bytes.all.current") == 0);
+  CHECK(test::stat("glake.physical_bytes") == test::number_in(test::ledger(), "used_bytes"));
+  if (k == 0) CHECK(test::stat("glake.debug_skipped") == 0);
+  return calls;
+}
+
+void refused_calls_cost_a_check() {
+  const int64_t n = play(0, 0, 0);
+  int64_t runs = 0;
+  for (int64_t k = 1; k <= n; k += test::kSlowdown == 1 ? 1 : 17) {
+    for (int64_t times : {int64_t{1}, int64_t{2}, int64_t{-1}}) {
+      play(k, k % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN, times);
+      ++runs;
+    }
+  }
+  std::printf("%lld calls in the scenario, %lld runs with a fault\n", static_cast<long long>(n),
+              static_cast<long long>(runs));
+}
+
+}  // namespace
+
+int main() {
+  overruns_are_found_in_stream_order();
+  check_finds_damage_to_live_blocks_once();
+  writes_after_free_are_blamed();
+  writes_after_free_are_found_at_reuse();
+  a_capturing_stream_is_left_alone();
+  out_of_memory_names_the_holders();
+  kept_blocks_are_not_in_the_way();
+  sync_is_for_memory_the_host_writes();
+  threads_at_once();
+  clean_programs_find_nothing(1, "guard,poison");
+  clean_programs_find_nothing(2, "guard");
+  clean_programs_find_nothing(3, "poison,trace");
+  refused_calls_cost_a_check();
+  return 0;
+}

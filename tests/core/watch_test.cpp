@@ -1,0 +1,259 @@
+// Watching: which events are seen, in which order, with which tag and context; that contexts are
+// captured with no lock held and each is dropped once; and that nobody watches for nothing.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "core/process.h"
+#include "harness.h"
+
+using test::kKiB;
+using test::kMiB;
+
+namespace {
+
+// Contexts are numbers, alive or dropped.
+struct Hooks {
+  std::mutex mutex;
+  std::set<uintptr_t> alive;
+  uintptr_t next = 1;
+  glake_context_hooks as_hooks() { return {this, &capture, &drop, &describe}; }
+
+  static void* capture(void* self) {
+    auto* hooks = static_cast<Hooks*>(self);
+    // Would not return if a lock of glake's were held here.
+    if (glake::Process::instance().detoured(glake::kWatched)) glake_visit_history(0, self, ignore);
+    std::lock_guard<std::mutex> guard(hooks->mutex);
+    hooks->alive.insert(hooks->next);
+    return reinterpret_cast<void*>(hooks->next++);
+  }
+  static void drop(void* self, void* context) {
+    auto* hooks = static_cast<Hooks*>(self);
+    glake_visit_history(0, self, ignore);
+    std::lock_guard<std::mutex> guard(hooks->mutex);
+    CHECK(hooks->alive.erase(reinterpret_cast<uintptr_t>(context)) == 1);
+  }
+  static size_t describe(void*, void* context, char* text, size_t capacity) {
+    return static_cast<size_t>(
+        std::snprintf(text, capacity, "frame %zu", reinterpret_cast<size_t>(context)));
+  }
+  static void ignore(void*, const glake_event*) {}
+};
+
+std::vector<glake_event> history(int device = 0) {
+  std::vector<glake_event> events;
+  OK(glake_visit_history(device, &events, [](void* self, const glake_event* event) {
+    static_cast<std::vector<glake_event>*>(self)->push_back(*event);
+  }));
+  return events;
+}
+
+std::vector<int> actions(const std::vector<glake_event>& events) {
+  std::vector<int> result;
+  for (const glake_event& e : events) result.push_back(e.action);
+  return result;
+}
+
+void start(const test::Options& options = {{"limit", "32MiB"}}) {
+  test::fresh_simulator({{"phantom", "1"}, {"memory", "256MiB"}, {"devices", "1"}});
+  test::configure({{"driver", "sim"}});
+  test::configure(options);
+}
+
+void finish() {
+  OK(glake_history(0, GLAKE_CONTEXT_NEVER, 1));
+  OK(glake_shutdown());
+  test::check_nothing_left();
+}
+
+uint64_t address(void* ptr) { return reinterpret_cast<uint64_t>(ptr); }
+
+void events_tell_the_story() {
+  test::running() = "events";
+  start();
+  void* unknown = glake_malloc(2 * kMiB, 0, nullptr);
+  OK(glake_history(1000, GLAKE_CONTEXT_NEVER, 0));
+  glake_set_tag("layer");
+  void* ptr = glake_malloc(5 * kMiB + 1, 0, nullptr);
+  glake_set_tag(nullptr);
+  OK(glake_free(ptr));
+  OK(glake_empty_cache(0));
+  std::vector<glake_event> events = history();
+  CHECK((actions(events) == std::vector<int>{GLAKE_SEGMENT_MAP, GLAKE_ALLOC, GLAKE_FREE_REQUESTED,
+                                             GLAKE_FREE_COMPLETED, GLAKE_SEGMENT_UNMAP}));
+  CHECK(events[1].address == address(ptr) && events[1].bytes == 5 * kMiB + 1);
+  CHECK(std::string(events[1].tag) == "layer" && events[2].tag == nullptr);
+  CHECK(events[0].bytes == events[4].bytes && events[0].bytes == 6 * kMiB);
+  uint64_t before = 1700000000ull * 1000000000;
+  for (const glake_event& e : events) {
+    CHECK(e.time_ns >= before && e.device == 0 && e.context == nullptr);
+    before = e.time_ns;
+  }
+  // A stitched block maps a view; more than there is is an oom event.
+  OK(glake_history(1000, GLAKE_CONTEXT_NEVER, 1));
+  CHECK(history().empty());
+  std::vector<void*> blocks;
+  for (int i = 0; i < 7; ++i) blocks.push_back(glake_malloc(4 * kMiB, 0, nullptr));
+  for (int i = 0; i < 7; i += 2) OK(glake_free(blocks[static_cast<size_t>(i)]));
+  void* wide = glake_malloc(12 * kMiB, 0, nullptr);
+  CHECK(wide != nullptr && test::stat("glake.stitches") == 1);
+  CHECK(glake_malloc(20 * kMiB, 0, nullptr) == nullptr);
+  events = history();
+  bool view = false;
+  for (const glake_event& e : events) {
+    view = view || (e.action == GLAKE_SEGMENT_MAP && e.address == address(wide));
+  }
+  CHECK(view && events.back().action == GLAKE_OOM && events.back().bytes == 20 * kMiB);
+  CHECK(events.back().address ==
+        256 * kMiB - static_cast<uint64_t>(test::stat("glake.physical_bytes")));
+  OK(glake_free(wide));
+  OK(glake_free(unknown));
+  for (size_t i = 1; i < 7; i += 2) OK(glake_free(blocks[i]));
+  finish();
+}
+
+void the_ring_keeps_the_last() {
+  test::running() = "ring";
+  start();
+  OK(glake_history(4, GLAKE_CONTEXT_NEVER, 1));
+  void* last = nullptr;
+  for (size_t i = 1; i <= 9; ++i) {
+    last = glake_malloc(i * 1000, 0, nullptr);
+    OK(glake_free(last));
+  }
+  std::vector<glake_event> events = history();
+  CHECK((actions(events) == std::vector<int>{GLAKE_FREE_COMPLETED, GLAKE_ALLOC,
+                                             GLAKE_FREE_REQUESTED, GLAKE_FREE_COMPLETED}));
+  CHECK(events[3].address == address(last) && events[3].bytes == 9000);
+  CHECK(history(5).empty());
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_history(1, 7, 0));
+  OK(glake_history(0, GLAKE_CONTEXT_NEVER, 0));
+  CHECK(history().empty());
+  CHECK(!glake::Process::instance().detoured());  // the plain path again
+  finish();
+}
+
+void contexts_are_counted() {
+  test::running() = "contexts";
+  start();
+  Hooks hooks;
+  glake_context_hooks table = hooks.as_hooks();
+  OK(glake_set_context_hooks(&table));
+  void* before = glake_malloc(1000, 0, nullptr);
+  CHECK(hooks.alive.empty());  // nobody asked for contexts yet
+  OK(glake_history(6, GLAKE_CONTEXT_ALL, 1));
+  CHECK(glake_block_context(before) == nullptr);
+  void* ptr = glake_malloc(1000, 0, nullptr);
+  void* context = glake_block_context(ptr);
+  CHECK(context != nullptr && hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 1);
+  CHECK(history().back().context == context);
+  // In the ring after the block is gone, and with the block after it has left the ring.
+  void* kept = glake_malloc(2000, 0, nullptr);
+  void* kept_context = glake_block_context(kept);
+  OK(glake_free(ptr));
+  CHECK(hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 1);
+  for (int i = 0; i < 4; ++i) OK(glake_free(glake_malloc(3000, 0, nullptr)));
+  CHECK(hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 0);
+  CHECK(glake_block_context(kept) == kept_context);
+  CHECK(hooks.alive.count(reinterpret_cast<uintptr_t>(kept_context)) == 1);
+  // Growth carries the context of the allocation that needed it.
+  OK(glake_history(6, GLAKE_CONTEXT_ALLOC, 1));
+  void* grown = glake_malloc(9 * kMiB, 0, nullptr);
+  std::vector<glake_event> events = history();
+  CHECK(events.size() == 2 && events[0].action == GLAKE_SEGMENT_MAP);
+  CHECK(events[0].context == events[1].context && events[1].context != nullptr);
+  OK(glake_free(grown));
+  CHECK(history().back().context == nullptr);  // frees carry none with ALLOC
+  OK(glake_history(6, GLAKE_CONTEXT_STATE, 1));
+  void* state = glake_malloc(100, 0, nullptr);
+  CHECK(glake_block_context(state) != nullptr && history().back().context == nullptr);
+  // Another's contexts are nothing to these hooks, but are still dropped by their own.
+  OK(glake_set_context_hooks(nullptr));
+  CHECK(glake_block_context(state) == nullptr);
+  for (void* p : {before, kept, state}) OK(glake_free(p));
+  finish();
+  CHECK(hooks.alive.empty());
+}
+
+void blocks_held_for_streams_complete_later() {
+  test::running() = "held back";
+  start();
+  auto context = std::make_unique<test::CurrentContext>();
+  std::vector<CUstream> streams(9);
+  for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  OK(glake_history(100, GLAKE_CONTEXT_NEVER, 1));
+  void* ptr = glake_malloc(9 * kMiB, 0, nullptr);
+  for (CUstream s : streams) OK(glake_record_stream(ptr, s));
+  OK(glake_free(ptr));
+  CHECK(history().back().action == GLAKE_FREE_REQUESTED);
+  OK(glake_empty_cache(0));
+  std::vector<int> seen = actions(history());
+  CHECK(std::count(seen.begin(), seen.end(), GLAKE_FREE_COMPLETED) == 1);
+  OK(glake_shutdown());
+  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  context.reset();
+  finish();
+}
+
+void one_observer_sees_all() {
+  test::running() = "observer";
+  start();
+  int seen = 0;
+  OK(glake_observe(&seen, [](void* self, const glake_event* e) {
+    CHECK(e->device == 0);
+    ++*static_cast<int*>(self);
+  }));
+  OK(glake_free(glake_malloc(1000, 0, nullptr)));
+  CHECK(seen == 4);  // with the growth
+  OK(glake_observe(nullptr, nullptr));
+  OK(glake_free(glake_malloc(1000, 0, nullptr)));
+  CHECK(seen == 4 && !glake::Process::instance().detoured(glake::kWatched));
+  finish();
+}
+
+// Threads allocate while the watch is turned on and off.
+void threads_and_switches() {
+  test::running() = "threads";
+  start();
+  Hooks hooks;
+  glake_context_hooks table = hooks.as_hooks();
+  OK(glake_set_context_hooks(&table));
+  auto work = [](uint64_t seed) {
+    test::Dice dice(seed);
+    std::vector<void*> mine;
+    for (int i = 0; i < 4000 / test::kSlowdown; ++i) {
+      if (mine.size() < 6) {
+        mine.push_back(glake_malloc(dice.chance(90) ? dice(1, 5000) : 2 * kMiB, 0, nullptr));
+        CHECK(mine.back() != nullptr);
+      } else {
+        OK(glake_free(mine[0]));
+        mine.erase(mine.begin());
+      }
+    }
+    for (void* ptr : mine) OK(glake_free(ptr));
+  };
+  std::thread one(work, 1), two(work, 2);
+  for (int i = 0; i < 60; ++i) {
+    OK(glake_history(i % 3 == 2 ? 0 : 50, i % 3 == 0 ? GLAKE_CONTEXT_ALL : GLAKE_CONTEXT_STATE, 0));
+    CHECK(history().size() <= 50);
+  }
+  one.join();
+  two.join();
+  OK(glake_set_context_hooks(nullptr));
+  finish();
+  CHECK(hooks.alive.empty());
+}
+
+}  // namespace
+
+int main() {
+  events_tell_the_story();
+  the_ring_keeps_the_last();
+  contexts_are_counted();
+  blocks_held_for_streams_complete_later();
+  one_observer_sees_all();
+  threads_and_switches();
+  return 0;
+}
