@@ -55,8 +55,8 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
   void* result = nullptr;
   guarded([&] {
     require_size(bytes);
-    result = glake::pool_malloc_at(Process::instance(), ptr, bytes, device, handle(stream),
-                                   id_of(pool));
+    result =
+        glake::pool_malloc_at(Process::instance(), ptr, bytes, device, handle(stream), id_of(pool));
   });
   return result;
 }

@@ -1,7 +1,8 @@
-// Allocating at a given address of a private pool, and returning to the blocks that were live before.
-#include <cstdio>
-
+// Allocating at a given address of a private pool, and returning to the blocks that were live
+// before.
 #include "core/checkpoint.h"
+
+#include <cstdio>
 
 #include "core/device_allocator.h"
 
@@ -41,15 +42,16 @@ DeviceAllocator::Found DeviceAllocator::take_at(Address ptr, const Request& r, b
     Segment* head = extent_around(arena, ptr, r.size);
     const Segment* from = head;
     while (from->end() <= ptr) from = from->next;
-    bool ready = any_order || (edge_allows(arena, ptr, r.size, r.stream) &&
-                               (range_ordered(from, ptr, r.size, r.stream, nullptr) ||
-                                wait_for_range(from, ptr, r)));
+    bool ready =
+        any_order ||
+        (edge_allows(arena, ptr, r.size, r.stream) &&
+         (range_ordered(from, ptr, r.size, r.stream, nullptr) || wait_for_range(from, ptr, r)));
     return ready ? at_home(arena, head, ptr, r) : Found{};
   }
   View* view = views_.find(ptr);
   Bytes offset = ptr - view->base;
-  bool ready = any_order || stretch_ordered(*view, offset, r, nullptr) ||
-               wait_for_stretch(*view, offset, r);
+  bool ready =
+      any_order || stretch_ordered(*view, offset, r, nullptr) || wait_for_stretch(*view, offset, r);
   return ready ? on_view(view, offset, r) : Found{};
 }
 

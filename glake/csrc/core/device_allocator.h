@@ -86,7 +86,7 @@ class DeviceAllocator {
   void close();
 
   ThreadCache* make_cache();
-  void drop_cache(ThreadCache* cache);  // its thread ends
+  void drop_cache(ThreadCache* cache);      // its thread ends
   void forget_stream(StreamHandle handle);  // a thread's own default stream, with its thread
 
  private:
@@ -123,7 +123,7 @@ class DeviceAllocator {
     PoolId id;
     int users = 0;
     unsigned flags = 0;
-    uint64_t released_at = 0;         // synchronisations begun when the last user left
+    uint64_t released_at = 0;          // synchronisations begun when the last user left
     std::map<Address, Block*> blocks;  // live
     uint64_t lent = 0;                 // live blocks that others borrowed
     std::vector<Whole> whole;          // NO_SPLIT: freed blocks, kept as they are
@@ -290,13 +290,13 @@ class DeviceAllocator {
   uint64_t window_waits_ = 0;
   Bytes most_live_ = 0;  // as large requests that missed have seen it
   uint64_t replaced_seen_ = 0;
-  uint64_t live_ = 0;    // blocks in callers' hands or thread caches
+  uint64_t live_ = 0;  // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
   std::unique_ptr<Pool> pool_;  // null: the device's own heap
   bool captured_ = false;       // a graph may use the pool's memory: it stays as it is
   bool& attached_;
-  bool started_ = false;      // false too once close() has begun to give the address ranges back
-  bool& driver_full_;         // the driver refused a granule; growth is tried only as a last resort
+  bool started_ = false;  // false too once close() has begun to give the address ranges back
+  bool& driver_full_;     // the driver refused a granule; growth is tried only as a last resort
 };
 
 }  // namespace glake

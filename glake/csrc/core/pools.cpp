@@ -209,9 +209,8 @@ void DeviceAllocator::end_pools() {
   for (auto it = shared_.pools.begin(); it != shared_.pools.end();) {
     DeviceAllocator& heap = *it->second;
     Pool& pool = *heap.pool_;
-    bool empty = pool.users == 0 && pool.blocks.empty() && pool.whole.empty() &&
-                 pool.lent == 0 && heap.limbo_.empty() && heap.granules_.own().count == 0 &&
-                 heap.views_.count() == 0;
+    bool empty = pool.users == 0 && pool.blocks.empty() && pool.whole.empty() && pool.lent == 0 &&
+                 heap.limbo_.empty() && heap.granules_.own().count == 0 && heap.views_.count() == 0;
     if (!empty) {
       ++it;
       continue;

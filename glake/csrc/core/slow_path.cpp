@@ -170,9 +170,8 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
   if (options_.policy == PolicyKind::kBalanced && !driver_full_ && pool_ == nullptr) {
     Granules most = Granules::floor(most_live_ + most_live_ / kHoard);
     Granules held = physical() + fewest;
-    ahead.count =
-        std::min({held < most ? (most - held).count : 0, physical().count / kGrowAhead,
-                  (room() - fewest).count, best->size / kGranule - fewest.count});
+    ahead.count = std::min({held < most ? (most - held).count : 0, physical().count / kGrowAhead,
+                            (room() - fewest).count, best->size / kGranule - fewest.count});
   }
   Segment* claimed = large_->claim(best, best->begin, (fewest + ahead).bytes());
   if (!back(*large_, claimed, hot)) {

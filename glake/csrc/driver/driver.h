@@ -23,7 +23,9 @@ constexpr bool is_thread_stream(StreamHandle s) { return (s & kThreadStream) != 
 StreamHandle this_thread_stream();
 // A stream as callers and the driver name it, and back; the legacy stream has one name, 0.
 constexpr StreamHandle kLegacyHandle = 1, kPerThreadHandle = 2;
-inline StreamHandle given_name(StreamHandle s) { return is_thread_stream(s) ? kPerThreadHandle : s; }
+inline StreamHandle given_name(StreamHandle s) {
+  return is_thread_stream(s) ? kPerThreadHandle : s;
+}
 inline StreamHandle default_stream(StreamHandle given) {
   return given == kPerThreadHandle ? this_thread_stream() : 0;
 }
