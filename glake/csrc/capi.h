@@ -143,8 +143,9 @@ GLAKE_API int glake_pool_retain(int device, glake_pool pool);
  * runs out, and the pool ends with its last block. */
 GLAKE_API int glake_pool_release(int device, glake_pool pool);
 GLAKE_API int glake_pool_uses(int device, glake_pool pool); /* 0: no such pool, or no user */
-/* USE_ON_OOM: others may take from its free memory rather than run out. NO_SPLIT: a block is given
- * out whole. */
+/* USE_ON_OOM: others may take from its free memory rather than run out, unless a graph has captured
+ * it. NO_SPLIT: blocks are of whole granules, and a freed one is given out whole. The flags end
+ * with the pool; GLAKE_INVALID_ARGUMENT for no such pool (but 0 is accepted). */
 GLAKE_API int glake_pool_set_flags(int device, glake_pool pool, unsigned flags);
 
 /* As glake_malloc, from a pool (made with no user if there is none). A stream under capture is
@@ -159,8 +160,10 @@ GLAKE_API int glake_pool_empty_cache(int device, glake_pool pool);
 typedef struct glake_checkpoint glake_checkpoint;
 GLAKE_API glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool);
 GLAKE_API void glake_checkpoint_free(glake_checkpoint* checkpoint);
-/* Frees every block that was not live then and allocates again, at its address, every one that
- * was: `freed` and `allocated` are called for each. All or nothing. */
+/* Makes the pool's live blocks those that were live then, at their addresses: `freed` is called for
+ * every block live now, then `allocated` for every one that was live then (a block live both times
+ * is in both). All or nothing: after a failure no call was made and nothing has changed. Blocks
+ * lent by USE_ON_OOM are not the pool's. */
 GLAKE_API int glake_pool_restore(glake_checkpoint* checkpoint, void* self,
                                  void (*freed)(void* self, void* ptr),
                                  void (*allocated)(void* self, void* ptr, size_t bytes,

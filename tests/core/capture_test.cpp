@@ -85,8 +85,8 @@ void reuse_on_the_same_stream_only() {
   GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
   CHECK(test::stat("allocation.all.current") == 1);
   glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
-  OK(glake_pool_restore(
-      rest, nullptr, nullptr, [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
+  OK(glake_pool_restore(rest, nullptr, nullptr,
+                        [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
   glake_checkpoint_free(rest);
 }
 
@@ -107,8 +107,8 @@ void recorded_blocks_wait_for_the_end() {
   OK(glake_check(0));
   OK(glake_pool_release(0, kPool));
   glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
-  OK(glake_pool_restore(
-      rest, nullptr, nullptr, [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
+  OK(glake_pool_restore(rest, nullptr, nullptr,
+                        [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
   glake_checkpoint_free(rest);
 }
 
@@ -234,8 +234,8 @@ void a_pool_used_again() {
   GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
   OK(glake_pool_release(0, kPool));
   glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
-  OK(glake_pool_restore(
-      rest, nullptr, nullptr, [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
+  OK(glake_pool_restore(rest, nullptr, nullptr,
+                        [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
   glake_checkpoint_free(rest);
 }
 

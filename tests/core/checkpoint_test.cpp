@@ -156,10 +156,10 @@ void at_an_address() {
   CHECK(glake_last_error(nullptr, 0) == GLAKE_INVALID_ARGUMENT);
   OK(glake_free(a));
   OK(glake_free(small));
-  CHECK(take(at(a, 100), 512) == nullptr);       // not aligned
-  CHECK(take(a, 9 * kMiB) == nullptr);           // beyond what is free
-  CHECK(take(a, 512, {4, 4}) == nullptr);        // no such pool
-  CHECK(take(&a, 512) == nullptr);               // not glake's
+  CHECK(take(at(a, 100), 512) == nullptr);  // not aligned
+  CHECK(take(a, 9 * kMiB) == nullptr);      // beyond what is free
+  CHECK(take(a, 512, {4, 4}) == nullptr);   // no such pool
+  CHECK(take(&a, 512) == nullptr);          // not glake's
   CHECK(take(at(a, 512), 0) == nullptr);
   void* inside = at(a, kGranule + 1536);
   CHECK(take(inside, 1024) == inside);

@@ -49,12 +49,59 @@ class Play {
     verify();
     return ptr;
   }
-  void drop(void* ptr) {
-    if (ptr == nullptr) return;
-    OK(glake_free(ptr));  // gives back in the books only: no fault can reach it
+  void* get_from(glake_pool pool, size_t bytes, int on = 0) {
+    void* ptr = glake_pool_malloc(bytes, 0, stream(on), pool);
+    if (ptr != nullptr) {
+      held_.push_back({ptr, bytes, 0});
+      used_ |= 1;
+    } else {
+      refused({GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR});
+    }
+    verify();
+    return ptr;
+  }
+  // The device is open: these two ask the driver nothing.
+  void retain(glake_pool pool) { OK(glake_pool_retain(0, pool)); }
+  void release(glake_pool pool) { OK(glake_pool_release(0, pool)); }
+  void empty_pool(glake_pool pool) {
+    if (glake_pool_empty_cache(0, pool) != GLAKE_OK) refused({GLAKE_DRIVER_ERROR});
+    verify();
+  }
+  glake_checkpoint* checkpoint(glake_pool pool) {
+    glake_checkpoint* now = glake_pool_checkpoint(0, pool);
+    CHECK(now != nullptr);
+    return now;
+  }
+  void restore(glake_checkpoint* then) {
+    int code = glake_pool_restore(
+        then, this, [](void* self, void* ptr) { static_cast<Play*>(self)->forget(ptr); },
+        [](void* self, void* ptr, size_t bytes, void*) {
+          static_cast<Play*>(self)->held_.push_back({ptr, bytes, 0});
+        });
+    if (code != GLAKE_OK) refused({GLAKE_INVALID_ARGUMENT, GLAKE_DRIVER_ERROR});
+    glake_checkpoint_free(then);
+    verify();
+  }
+  // The faults may hit these calls too; a capture that could not be ended is when nothing fails.
+  void begin_capture(int on) {
+    auto* s = static_cast<CUstream>(stream(on));
+    if (cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS) captured_ = s;
+  }
+  void end_capture() {
+    CUgraph graph = nullptr;
+    if (captured_ == nullptr || cuStreamEndCapture(captured_, &graph) != CUDA_SUCCESS) return;
+    captured_ = nullptr;
+    graphs_.push_back(graph);
+  }
+  void forget(void* ptr) {
     for (size_t i = 0; i < held_.size(); ++i) {
       if (held_[i].ptr == ptr) held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i--));
     }
+  }
+  void drop(void* ptr) {
+    if (ptr == nullptr) return;
+    OK(glake_free(ptr));  // gives back in the books only: no fault can reach it
+    forget(ptr);
     verify();
   }
   void record(void* ptr, int on) {
@@ -89,6 +136,9 @@ class Play {
   // After the scenario, nothing failing any more: all works, and all can be given back.
   void recover() {
     disarm();
+    end_capture();
+    CHECK(captured_ == nullptr);
+    for (CUgraph graph : graphs_) CU(cuGraphDestroy(graph));
     if (half_closed_) CHECK(shutdown());  // the second try finishes, and glake can start anew
     if (used_ == 0) {
       configure({{"driver", "sim"}});
@@ -142,6 +192,8 @@ class Play {
 
   int devices_;
   std::vector<CUstream> streams_;
+  CUstream captured_ = nullptr;
+  std::vector<CUgraph> graphs_;
   std::vector<Held> held_;
   unsigned used_ = 0;  // devices known to be open
   bool armed_ = false;

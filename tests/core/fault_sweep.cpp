@@ -4,36 +4,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fault_play.h"
+#include "fault_scenarios.h"
 
+using test::checkered;
 using test::kGranule;
 using test::kKiB;
 using test::kMiB;
+using test::nothing;
+using test::open;
 using test::Options;
 using test::Play;
+using test::Scenario;
 
 namespace {
-
-struct Scenario {
-  const char* name;
-  Options simulator;
-  Options glake;
-  int devices = 1;
-  int streams = 0;
-  std::function<void(Play&)> prepare;  // no call fails here
-  std::function<void(Play&)> act;
-};
-
-// `count` blocks of `bytes`, then every other one (from the first) freed.
-std::vector<void*> checkered(Play& play, int count, size_t bytes, int on = 0) {
-  std::vector<void*> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(play.get(bytes, on));
-  for (size_t i = 0; i < blocks.size(); i += 2) play.drop(blocks[i]);
-  return blocks;
-}
-
-void nothing(Play&) {}
-void open(Play& play) { play.drop(play.get(512)); }
 
 std::vector<Scenario> growing() {
   return {
@@ -333,7 +316,7 @@ void survey(const Scenario& s) {
 // Arguments: "--survey", or a scenario's name, k, code, times: that run alone.
 int main(int argc, char** argv) {
   int64_t runs = 0, calls = 0;
-  for (const auto& group : {growing(), stitching(), crossing(), ending()}) {
+  for (const auto& group : {growing(), stitching(), crossing(), test::pooling(), ending()}) {
     for (const Scenario& s : group) {
       if (argc == 2) {
         survey(s);

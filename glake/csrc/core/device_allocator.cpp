@@ -244,7 +244,12 @@ Block* DeviceAllocator::find(const Region& region, Address ptr) {
 }
 
 ThreadCache* DeviceAllocator::make_cache() {
-  auto cache = std::make_unique<ThreadCache>(this, limit_.bytes());
+  Bytes limit = 0;
+  {
+    HotGuard hot(hot_);
+    limit = limit_.bytes();
+  }
+  auto cache = std::make_unique<ThreadCache>(this, limit);
   HotGuard hot(hot_);
   caches_.push_back(std::move(cache));
   return caches_.back().get();

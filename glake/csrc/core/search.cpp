@@ -290,6 +290,7 @@ DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait)
 // than the same place again, unless r is so large that moving it would cost mapping calls. A
 // sequence that repeats within a step (a layer's) does not make the budget anew.
 bool DeviceAllocator::wait_budget_spent(const Request& r) {
+  if (pool_ != nullptr) return false;  // which follows no steps
   uint64_t period = history_.period();
   bool step = period >= kLeastStep && period <= kMostStep;
   if (history_.count() - window_begin_ >= (step ? period : kWindow)) {

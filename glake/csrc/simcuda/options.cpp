@@ -54,9 +54,9 @@ bool safe_name(const std::string& text) {
 }  // namespace
 
 bool is_option(const std::string& key) {
-  for (const char* known : {"preset", "platforms", "devices", "memory", "phantom", "seed",
-                            "schedule", "machine", "machine_dir", "max_maps", "host_node",
-                            "reuse_handles"}) {
+  for (const char* known :
+       {"preset", "platforms", "devices", "memory", "phantom", "seed", "schedule", "machine",
+        "machine_dir", "max_maps", "host_node", "reuse_handles"}) {
     if (key == known) return true;
   }
   return false;
