@@ -25,6 +25,7 @@ from glake.errors import (
 
 if TYPE_CHECKING:
     from glake.allocator.emulation import covered_share
+    from glake.allocator.sharing import contiguous, pin, unpin
     from glake.allocator.stats import stats, step
     from glake.allocator.stats import trace as record
     from glake.allocator.torch import enable
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 _HOME = {
     "enable": ("glake.allocator.torch", "enable"),
     "covered_share": ("glake.allocator.emulation", "covered_share"),
+    "contiguous": ("glake.allocator.sharing", "contiguous"),
+    "pin": ("glake.allocator.sharing", "pin"),
+    "unpin": ("glake.allocator.sharing", "unpin"),
     "stats": ("glake.allocator.stats", "stats"),
     "step": ("glake.allocator.stats", "step"),
     # Not `trace`: importing the package glake.trace would replace it.
@@ -76,10 +80,13 @@ __all__ = [
     "OutOfMemory",
     "UnknownOption",
     "__version__",
+    "contiguous",
     "covered_share",
     "enable",
     "library_path",
+    "pin",
     "record",
     "stats",
     "step",
+    "unpin",
 ]

@@ -41,6 +41,8 @@ def test_variables_outside_glake_are_ignored() -> None:
         ("sim_complete_after", "auto", None),
         ("sim_devices", "4", 4),
         ("trace", "/x/y.trace", "/x/y.trace"),
+        ("contiguous", "64MiB", ("vmm", 64 * 2**20)),
+        ("contiguous", "legacy:2MiB", ("legacy", 2 * 2**20)),
     ],
 )
 def test_values(name: str, text: str, value: Any) -> None:
@@ -122,6 +124,8 @@ TEXTS = {
     "limit": "none 0.9 .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
     "policy": "balanced compact COMPACT best",
     "peers": "none all some",
+    "contiguous": "none 64MiB vmm:64MiB legacy:1.5GiB 1 vmm:1B 0 vmm: :1MiB host:1MiB vmm:none"
+    " legacy:0 vmm:legacy:1MiB VMM:1MiB 65TiB -1 nan x",
     "view_budget": "1 8 2.5 1000 0.5 1001 nan inf x",
 }
 

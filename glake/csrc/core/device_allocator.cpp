@@ -260,8 +260,8 @@ void DeviceAllocator::close() {
   {
     DeviceScope scope(driver_, device_);
     s = scope.status();
-    bool clean = debts_.settle() && contiguous_.settle() && views_.count() == 0 &&
-                 physical().count == 0;
+    bool clean =
+        debts_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
                                           std::to_string(device_) + "'s memory back; try again");

@@ -63,7 +63,8 @@ class DeviceAllocator {
   // A block of one driver allocation; `kind` is GLAKE_CONTIGUOUS_*. Throws Error.
   Block* allocate_contiguous(Bytes bytes, StreamHandle stream, int kind);
 
-  // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin there.
+  // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin
+  // there.
   void pin(const Block& block, Address ptr, PinOwner owner);
   bool unpin(Address ptr, PinOwner owner);
   uint64_t pins(PinOwner owner);

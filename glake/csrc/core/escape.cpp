@@ -42,9 +42,7 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
 
 Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, int kind) {
   Bytes whole = round_up(bytes, kGranule);
-  auto request = [&] {
-    return Request{round_up(bytes, kAlignment), bytes, clock_.id_of(stream)};
-  };
+  auto request = [&] { return Request{round_up(bytes, kAlignment), bytes, clock_.id_of(stream)}; };
   {
     HotGuard hot(hot_);
     Request r = request();

@@ -149,8 +149,8 @@ void HostPool::free(void* ptr) {
   (ready ? ready_[block->bytes] : waiting_).push_back(block);
 }
 
-// Closes what was enqueued on a stream so far by an event. A stream under capture has none: then the
-// block waits for the capture's end. False if there is no event yet.
+// Closes what was enqueued on a stream so far by an event. A stream under capture has none: then
+// the block waits for the capture's end. False if there is no event yet.
 bool HostPool::mark(HostBlock& block, Recorded recorded) {
   auto [device, stream] = recorded;
   bool capturing = false;
@@ -222,7 +222,8 @@ void HostPool::poll_locked() {
   }
 }
 
-// For blocks of which only a synchronisation tells. A refusal (a capture under way) changes nothing.
+// For blocks of which only a synchronisation tells. A refusal (a capture under way) changes
+// nothing.
 void HostPool::synchronize() {
   std::vector<int> devices;
   std::vector<HostBlock*> lost;
@@ -321,9 +322,8 @@ void HostPool::close() {
   }
   std::lock_guard<std::mutex> progress(progress_);
   auto refuse = [this](Status s) {
-    throw Error(GLAKE_DRIVER_ERROR,
-                "the driver refused to take pinned host memory back: " + driver_.describe(s) +
-                    "; try again");
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take pinned host memory back: " +
+                                        driver_.describe(s) + "; try again");
   };
   std::vector<int> devices;
   {
@@ -339,8 +339,9 @@ void HostPool::close() {
   for (HostBlock* b : waiting_) b->lost = false;
   poll_locked();
   if (!waiting_.empty()) {
-    throw Error(GLAKE_DRIVER_ERROR, "pinned host memory is recorded on a stream under capture; end "
-                                    "the capture before glake_shutdown()");
+    throw Error(GLAKE_DRIVER_ERROR,
+                "pinned host memory is recorded on a stream under capture; end "
+                "the capture before glake_shutdown()");
   }
   if (std::find(devices.begin(), devices.end(), 0) != devices.end()) {
     DeviceScope scope(driver_, 0);

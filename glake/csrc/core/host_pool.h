@@ -33,8 +33,8 @@ class HostPool {
   void close();
 
  private:
-  using Event = std::pair<int, EventId>;            // its device first
-  using Recorded = std::pair<int, StreamHandle>;    // likewise
+  using Event = std::pair<int, EventId>;          // its device first
+  using Recorded = std::pair<int, StreamHandle>;  // likewise
   struct HostBlock {
     void* ptr = nullptr;
     Bytes bytes = 0;  // of its class

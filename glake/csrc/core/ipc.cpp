@@ -85,8 +85,9 @@ IpcReply Ipc::ask(const Import& import, const IpcRequest& request, std::vector<I
   }
   if (io == IpcIo::kClosed) throw gone(pid, "has ended");
   if (io == IpcIo::kBroken || reply.count != fds->size() || reply.count > kIpcBatch) {
-    throw Error(GLAKE_DRIVER_ERROR,
-                "descriptors of a shared block did not arrive; is the limit of open files reached?");
+    throw Error(
+        GLAKE_DRIVER_ERROR,
+        "descriptors of a shared block did not arrive; is the limit of open files reached?");
   }
   reply.text[sizeof reply.text - 1] = '\0';
   if (reply.status != GLAKE_OK) {
@@ -232,8 +233,9 @@ void Ipc::close(Address ptr) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto found = imports_.find(ptr);
   if (found == imports_.end()) {
-    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " was not opened by glake_ipc_open(), or has "
-                                                  "been closed as often as it was opened");
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) +
+                                           " was not opened by glake_ipc_open(), or has "
+                                           "been closed as often as it was opened");
   }
   Import& import = *found->second;
   if (import.count > 1) {
@@ -257,9 +259,9 @@ void Ipc::close(Address ptr) {
 void Ipc::close() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!imports_.empty()) {
-    throw Error(GLAKE_INVALID_ARGUMENT,
-                std::to_string(imports_.size()) + " blocks of other processes are open; "
-                                                  "glake_ipc_close() them before glake_shutdown()");
+    throw Error(GLAKE_INVALID_ARGUMENT, std::to_string(imports_.size()) +
+                                            " blocks of other processes are open; "
+                                            "glake_ipc_close() them before glake_shutdown()");
   }
   settle();
   if (!owed_.empty()) {

@@ -36,11 +36,11 @@ class Ipc {
     uint64_t count = 1;
     IpcFd socket;  // its end unpins the block over there
     bool legacy = false;
-    Address base = 0;      // reserved, or opened by the driver; 0: not
-    Bytes reserved = 0;    // of a VMM one
-    Bytes mapped = 0;      // from base on
-    Handle handle = 0;     // imported, and not released yet
-    Bytes offset = 0;      // of the block
+    Address base = 0;    // reserved, or opened by the driver; 0: not
+    Bytes reserved = 0;  // of a VMM one
+    Bytes mapped = 0;    // from base on
+    Handle handle = 0;   // imported, and not released yet
+    Bytes offset = 0;    // of the block
     Bytes bytes = 0;
   };
 

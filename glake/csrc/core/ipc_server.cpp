@@ -45,9 +45,9 @@ void IpcServer::start() {
   bool ok = watched && wake && ipc_random(&name, sizeof name) && ipc_random(&token, sizeof token);
   IpcFd listener = ok ? ipc_listen(pid, name) : IpcFd();
   if (!listener) {
-    throw Error(GLAKE_INTERNAL,
-                "the system refuses a socket to share memory through: errno " +
-                    std::to_string(errno) + " (is the limit of open files reached?)");
+    throw Error(GLAKE_INTERNAL, "the system refuses a socket to share memory through: errno " +
+                                    std::to_string(errno) +
+                                    " (is the limit of open files reached?)");
   }
   listener_ = std::move(listener);
   wake_ = std::move(wake);

@@ -154,8 +154,8 @@ bool ipc_wait(const IpcFd& socket) {
 }
 
 IpcFd ipc_listen(uint64_t pid, uint64_t name) {
-  IpcFd made = IpcFd::open(
-      [] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  IpcFd made =
+      IpcFd::open([] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   socklen_t length = 0;
   sockaddr_un address = address_of(pid, name, &length);
   bool ok = made && bind(made.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&

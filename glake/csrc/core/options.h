@@ -14,11 +14,11 @@ struct Options {
   PolicyKind policy = PolicyKind::kBalanced;
   double limit_fraction = 1.0;  // of the device's memory, unless limit_bytes is set
   Bytes limit_bytes = 0;
-  bool peers = false;        // grant every peer that can reach the device
-  double view_budget = 8.0;  // most view addresses mapped, as a multiple of the limit
+  bool peers = false;         // grant every peer that can reach the device
+  double view_budget = 8.0;   // most view addresses mapped, as a multiple of the limit
   Bytes contiguous_from = 0;  // blocks of at least so many bytes come from the escape pool; 0: none
   int contiguous_kind = GLAKE_CONTIGUOUS_VMM;
-  std::string trace;          // path of the trace to write; empty: none
+  std::string trace;  // path of the trace to write; empty: none
 
   // The environment's options. Throws Error for an unknown GLAKE_* name or a value not taken.
   static Options from_environment();

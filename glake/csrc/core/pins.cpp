@@ -25,7 +25,8 @@ void PinTable::pin(const Block& block, const std::vector<Arena*>& arenas, PinOwn
     Arena* arena = nullptr;
     for (Arena* a : arenas) arena = a->contains(p->begin) ? a : arena;
     uint64_t last = arena->granule_of(p->end() - 1);
-    for (uint64_t g = arena->granule_of(p->begin); g <= last; ++g) next.granules.emplace_back(arena, g);
+    for (uint64_t g = arena->granule_of(p->begin); g <= last; ++g)
+      next.granules.emplace_back(arena, g);
   }
   Pin& pin = pins_[block.ptr];
   // Mostly nothing, or the same block again; or a later one at its address: what is new is added.

@@ -137,8 +137,8 @@ void DeviceAllocator::trim(HotGuard& hot) {
         continue;
       }
       uint64_t n = 0, run = arena->free_run(g, arena->granule_count() - g);
-      while (n < run && granules_.aliases(*arena, g + n) == 0 && granules_.pins(*arena, g + n) == 0 &&
-             settled_granule(*arena, g + n)) {
+      while (n < run && granules_.aliases(*arena, g + n) == 0 &&
+             granules_.pins(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
         ++n;
       }
       if (n == 0) {

@@ -187,8 +187,8 @@ Status Driver::choose_traits(int device) {
         &shareable, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, d);
   }
   if (r == CUDA_SUCCESS) {
-    r = table_->cuDeviceGetAttribute(&rdma,
-                                     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, d);
+    r = table_->cuDeviceGetAttribute(
+        &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, d);
     // Newer than VMM itself: a driver that does not know it has no such memory.
     if (r == CUDA_ERROR_INVALID_VALUE) {
       rdma = 0;
@@ -311,16 +311,16 @@ void Driver::need(bool present, const char* name) const {
 
 Status Driver::export_fd(Handle handle, int* fd) {
   need(table_->cuMemExportToShareableHandle != nullptr, "cuMemExportToShareableHandle");
-  return status(table_->cuMemExportToShareableHandle(
-      fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  return status(table_->cuMemExportToShareableHandle(fd, handle,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
 Status Driver::import_fd(int fd, Handle* handle) {
   need(table_->cuMemImportFromShareableHandle != nullptr, "cuMemImportFromShareableHandle");
   CUmemGenericAllocationHandle h = 0;
-  CUresult r = table_->cuMemImportFromShareableHandle(
-      &h, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUresult r =
+      table_->cuMemImportFromShareableHandle(&h, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   *handle = h;
   return status(r);
 }

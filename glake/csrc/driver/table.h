@@ -6,49 +6,48 @@
 
 // cuda.h renames some functions to their newest version by macro (cuMemFree -> cuMemFree_v2); the
 // pointers below take the type of what the header declares, the symbols are spelt out.
-#define GLAKE_DRIVER_FUNCTIONS(X)                                                \
-  X(cuInit, "cuInit", 2000, true)                                                \
-  X(cuDriverGetVersion, "cuDriverGetVersion", 2020, true)                        \
-  X(cuGetErrorName, "cuGetErrorName", 6000, true)                                \
-  X(cuGetErrorString, "cuGetErrorString", 6000, true)                            \
-  X(cuDeviceGet, "cuDeviceGet", 2000, true)                                      \
-  X(cuDeviceGetCount, "cuDeviceGetCount", 2000, true)                            \
-  X(cuDeviceGetName, "cuDeviceGetName", 2000, true)                              \
-  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000, true)                    \
-  X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", 3020, true)                         \
-  X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, true)                  \
-  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true)            \
-  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true)      \
-  X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, true)                              \
-  X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true)                         \
-  X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true)                           \
-  X(cuCtxSynchronize, "cuCtxSynchronize", 2000, true)                            \
-  X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020, true) \
-  X(cuMemAddressReserve, "cuMemAddressReserve", 10020, true)                     \
-  X(cuMemAddressFree, "cuMemAddressFree", 10020, true)                           \
-  X(cuMemCreate, "cuMemCreate", 10020, true)                                     \
-  X(cuMemRelease, "cuMemRelease", 10020, true)                                   \
-  X(cuMemMap, "cuMemMap", 10020, true)                                           \
-  X(cuMemUnmap, "cuMemUnmap", 10020, true)                                       \
-  X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                               \
-  X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, false)  \
-  X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020,     \
-    false)                                                                       \
-  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", 11040, false)                         \
-  X(cuMemAlloc, "cuMemAlloc_v2", 3020, false)                                    \
-  X(cuMemFree, "cuMemFree_v2", 3020, false)                                      \
-  X(cuMemHostAlloc, "cuMemHostAlloc", 2020, false)                               \
-  X(cuMemFreeHost, "cuMemFreeHost", 2000, false)                                 \
-  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, false)                         \
-  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000, false)                   \
-  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, false)                     \
-  X(cuEventCreate, "cuEventCreate", 2000, true)                                  \
-  X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                             \
-  X(cuEventRecord, "cuEventRecord", 2000, true)                                  \
-  X(cuEventQuery, "cuEventQuery", 2000, true)                                    \
-  X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                        \
-  X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                          \
-  X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                     \
+#define GLAKE_DRIVER_FUNCTIONS(X)                                                   \
+  X(cuInit, "cuInit", 2000, true)                                                   \
+  X(cuDriverGetVersion, "cuDriverGetVersion", 2020, true)                           \
+  X(cuGetErrorName, "cuGetErrorName", 6000, true)                                   \
+  X(cuGetErrorString, "cuGetErrorString", 6000, true)                               \
+  X(cuDeviceGet, "cuDeviceGet", 2000, true)                                         \
+  X(cuDeviceGetCount, "cuDeviceGetCount", 2000, true)                               \
+  X(cuDeviceGetName, "cuDeviceGetName", 2000, true)                                 \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000, true)                       \
+  X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", 3020, true)                            \
+  X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, true)                     \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true)               \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true)         \
+  X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, true)                                 \
+  X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true)                            \
+  X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true)                              \
+  X(cuCtxSynchronize, "cuCtxSynchronize", 2000, true)                               \
+  X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020, true)    \
+  X(cuMemAddressReserve, "cuMemAddressReserve", 10020, true)                        \
+  X(cuMemAddressFree, "cuMemAddressFree", 10020, true)                              \
+  X(cuMemCreate, "cuMemCreate", 10020, true)                                        \
+  X(cuMemRelease, "cuMemRelease", 10020, true)                                      \
+  X(cuMemMap, "cuMemMap", 10020, true)                                              \
+  X(cuMemUnmap, "cuMemUnmap", 10020, true)                                          \
+  X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                                  \
+  X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, false)     \
+  X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, false) \
+  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", 11040, false)                            \
+  X(cuMemAlloc, "cuMemAlloc_v2", 3020, false)                                       \
+  X(cuMemFree, "cuMemFree_v2", 3020, false)                                         \
+  X(cuMemHostAlloc, "cuMemHostAlloc", 2020, false)                                  \
+  X(cuMemFreeHost, "cuMemFreeHost", 2000, false)                                    \
+  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, false)                            \
+  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000, false)                      \
+  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, false)                        \
+  X(cuEventCreate, "cuEventCreate", 2000, true)                                     \
+  X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                                \
+  X(cuEventRecord, "cuEventRecord", 2000, true)                                     \
+  X(cuEventQuery, "cuEventQuery", 2000, true)                                       \
+  X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                           \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                             \
+  X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                        \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true)
 
 namespace glake::driver {

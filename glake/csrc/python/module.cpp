@@ -1,105 +1,20 @@
 // The Python module glake._C: csrc/capi.h call by call, its statuses raised as glake.errors.
 // Sizes and pointers are Python ints, so that a negative or huge one is named in the error rather
 // than refused by a conversion.
-#include <pybind11/pybind11.h>
-
-#include <climits>
 #include <string>
-#include <vector>
 
-#include "capi.h"
-
-namespace py = pybind11;
+#include "python/binding.h"
 
 namespace glake::replay {
 void bind_replay(py::module_& module);  // replay.cpp
 }
+namespace glake::python {
+void bind_sharing(py::module_& module);  // memory.cpp
+}
 
 namespace {
 
-[[noreturn]] void raise(int status, const std::string& text) {
-  py::object error = py::module_::import("glake.errors").attr("from_status")(status, text);
-  PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
-  throw py::error_already_set();
-}
-
-// The calling thread's last error: the text may be of any length.
-[[noreturn]] void raise_last() {
-  std::vector<char> text(4096);
-  int status = glake_last_error(text.data(), text.size());
-  raise(status == GLAKE_OK ? GLAKE_INTERNAL : status, text.data());
-}
-
-void check(int status) {
-  if (status != GLAKE_OK) raise_last();
-}
-
-std::string shown(const py::int_& value) { return py::str(value); }
-
-size_t to_bytes(const py::int_& value) {
-  int overflow = 0;
-  long long bytes = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  if (overflow != 0 || bytes < 0) {
-    raise(GLAKE_INVALID_ARGUMENT, "a size of " + shown(value) +
-                                      " bytes: sizes are from 1 byte to less than 2^63; pass the "
-                                      "number of bytes the block must hold");
-  }
-  return static_cast<size_t>(bytes);
-}
-
-int to_device(const py::int_& value) {
-  int overflow = 0;
-  long device = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
-  if (overflow != 0 || device < 0 || device > INT_MAX) {
-    raise(GLAKE_INVALID_DEVICE,
-          "device " + shown(value) + ": devices are numbered from 0 to device_count() - 1");
-  }
-  return static_cast<int>(device);
-}
-
-void* to_pointer(const py::int_& value, int status, const char* what) {
-  void* pointer = PyLong_AsVoidPtr(value.ptr());
-  bool failed = PyErr_Occurred() != nullptr;
-  PyErr_Clear();
-  if (failed || py::cast<bool>(value.attr("__lt__")(0))) {
-    raise(status, std::string(what) + " " + shown(value) + " is no address: pass the int that " +
-                      "malloc() or the stream's owner gave");
-  }
-  return pointer;
-}
-
-void* to_block(const py::int_& value) {
-  return to_pointer(value, GLAKE_INVALID_POINTER, "pointer");
-}
-void* to_stream(const py::int_& value) {
-  return to_pointer(value, GLAKE_INVALID_ARGUMENT, "stream");
-}
-
-py::int_ from_pointer(void* pointer) {
-  return py::reinterpret_steal<py::int_>(PyLong_FromVoidPtr(pointer));
-}
-
-// Calls an interface function without the GIL: it may wait for a device or another thread.
-template <typename Function, typename... Arguments>
-auto released(Function function, Arguments... arguments) {
-  py::gil_scoped_release release;
-  return function(arguments...);
-}
-
-// Reads a JSON text of unknown length, which may grow between the two calls.
-template <typename Read>
-py::object read_json(Read read) {
-  std::string text(8192, '\0');
-  for (;;) {
-    size_t length = released([&] { return read(&text[0], text.size()); });
-    if (length == 0) raise_last();
-    if (length < text.size()) {
-      text.resize(length);
-      return py::module_::import("json").attr("loads")(text);
-    }
-    text.assign(length + 1024, '\0');
-  }
-}
+using namespace glake::python;
 
 py::int_ allocate(const py::int_& bytes, const py::int_& device, const py::int_& stream) {
   size_t size = to_bytes(bytes);
@@ -207,5 +122,6 @@ PYBIND11_MODULE(_C, module) {
   bind_memory(module);
   bind_books(module);
   bind_driver(module);
+  glake::python::bind_sharing(module);
   glake::replay::bind_replay(module);
 }
