@@ -26,6 +26,7 @@ from glake.errors import (
 if TYPE_CHECKING:
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
+    from glake.allocator.sharing import contiguous, pin, unpin
     from glake.allocator.snapshot import dump_snapshot, record_memory_history, snapshot
     from glake.allocator.stats import stats, step
     from glake.allocator.stats import trace as record
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 _HOME = {
     "enable": ("glake.allocator.torch", "enable"),
     "covered_share": ("glake.allocator.emulation", "covered_share"),
+    "contiguous": ("glake.allocator.sharing", "contiguous"),
+    "pin": ("glake.allocator.sharing", "pin"),
+    "unpin": ("glake.allocator.sharing", "unpin"),
     "stats": ("glake.allocator.stats", "stats"),
     "step": ("glake.allocator.stats", "step"),
     "snapshot": ("glake.allocator.snapshot", "snapshot"),
@@ -85,15 +89,18 @@ __all__ = [
     "UnknownOption",
     "__version__",
     "check",
+    "contiguous",
     "covered_share",
     "dump_snapshot",
     "enable",
     "findings",
     "library_path",
+    "pin",
     "record",
     "record_memory_history",
     "snapshot",
     "stats",
     "step",
     "tag",
+    "unpin",
 ]

@@ -68,8 +68,7 @@ void one_driver_allocation_each() {
   void* stream = &device;
   OK(glake_block_info(legacy, &bytes, &device, &stream));
   CHECK(bytes == 5 * kMiB && device == 0 && stream == nullptr);
-  std::vector<test::Held> held{
-      {stitched, 10 * kMiB, 0}, {vmm, 9 * kMiB, 0}, {legacy, 5 * kMiB, 0}};
+  std::vector<test::Held> held{{stitched, 10 * kMiB, 0}, {vmm, 9 * kMiB, 0}, {legacy, 5 * kMiB, 0}};
   test::check_books(held);
   CHECK(stat("glake.contiguous_bytes") == 16 * static_cast<int64_t>(kMiB));
   CHECK(stat("reserved_bytes.all.current") == stat("glake.physical_bytes"));
@@ -293,8 +292,7 @@ void every_call_refused() {
           const bool past = simcuda_calls("*") - calls < k;
           CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
           OK(glake_check(0));
-          CHECK(stat("glake.physical_bytes") ==
-                test::number_in(test::ledger(), "used_bytes"));
+          CHECK(stat("glake.physical_bytes") == test::number_in(test::ledger(), "used_bytes"));
           if (b != nullptr) OK(glake_free(b));
           void* after = glake_malloc_contiguous(22 * kMiB, 0, nullptr, kind);
           CHECK(after != nullptr);

@@ -10,10 +10,8 @@ using test::kMiB;
 namespace {
 
 int64_t host(const char* key) {
-  return test::number_in(test::text_of([](char* to, size_t room) {
-                           return glake_host_stats(to, room);
-                         }),
-                         key);
+  return test::number_in(
+      test::text_of([](char* to, size_t room) { return glake_host_stats(to, room); }), key);
 }
 
 struct Session {
@@ -195,8 +193,7 @@ void every_call_refused() {
         CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
         void* c = get(100 * kKiB);
         OK(glake_host_free(c));
-        CHECK(host("reserved_bytes.current") ==
-              test::number_in(test::ledger(), "host_bytes"));
+        CHECK(host("reserved_bytes.current") == test::number_in(test::ledger(), "host_bytes"));
         if (past) break;
       }
     }

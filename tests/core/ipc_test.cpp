@@ -1,5 +1,6 @@
 // Device memory between processes: contents, counts, deaths, forgeries, refusals. The other
 // processes are this program again, told what to do a line at a time.
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -7,8 +8,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <dirent.h>
 
 #include <cstddef>
 #include <functional>
@@ -230,9 +229,9 @@ void contents_cross() {
     fill(ptr, bytes, seed);
     const std::string text = share(ptr);
     CHECK(share(ptr) == text);
-    CHECK_TEXT(other.ask(opening(text)) ==
-                   "opened " + std::to_string(i) + " " + std::to_string(bytes),
-               other.ask("why"));
+    CHECK_TEXT(
+        other.ask(opening(text)) == "opened " + std::to_string(i) + " " + std::to_string(bytes),
+        other.ask("why"));
     CHECK(other.ask("holds " + range(i, bytes, seed)) == "yes");
     CHECK(other.ask("fill " + range(i, bytes, seed + 5)) == "filled");
     CHECK(holds(ptr, bytes, seed + 5));
@@ -462,8 +461,7 @@ void strangers() {
   const std::string path = "glake-ipc-" + std::to_string(geteuid()) + "-" +
                            std::to_string(getpid()) + "-" + std::to_string(name);
   std::memcpy(address.sun_path + 1, path.data(), path.size());
-  const auto length =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
   std::vector<int> sockets;
   test::Dice dice(3);
   for (int i = 0; i < 50; ++i) {
@@ -561,9 +559,9 @@ void every_call_refused() {
                           " refused " + std::to_string(times) + " times";
         start(machine);
         Other other(machine);
-        void* mine = kind[0] == 0 ? glake_malloc(5 * kMiB, 0, nullptr)
-                                  : glake_malloc_contiguous(5 * kMiB, 0, nullptr,
-                                                            GLAKE_CONTIGUOUS_LEGACY);
+        void* mine = kind[0] == 0
+                         ? glake_malloc(5 * kMiB, 0, nullptr)
+                         : glake_malloc_contiguous(5 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_LEGACY);
         const std::string theirs = other.ask("offer " + std::to_string(5 * kMiB));
         const int64_t calls = simcuda_calls("*");
         CHECK(simcuda_fail("*", k, CUDA_ERROR_UNKNOWN, times) == 0);

@@ -110,8 +110,7 @@ void never_stitched() {
   void* view = get(12 * kMiB);  // the three other holes
   CHECK(stat("glake.stitches") == 1);
   CHECK(glake_malloc(4 * kMiB + 1, 0, nullptr) == nullptr);
-  CHECK_TEXT(test::last_error().find("pinned for others") != std::string::npos,
-             test::last_error());
+  CHECK_TEXT(test::last_error().find("pinned for others") != std::string::npos, test::last_error());
   void* again = get(4 * kMiB);
   CHECK(again == blocks[0] && memory_at(again) == memory);
   OK(glake_free(again));

@@ -43,6 +43,8 @@ def test_variables_outside_glake_are_ignored() -> None:
         ("debug", "poison,guard", ("guard", "poison")),
         ("debug", "none", ()),
         ("trace", "/x/y.trace", "/x/y.trace"),
+        ("contiguous", "64MiB", ("vmm", 64 * 2**20)),
+        ("contiguous", "legacy:2MiB", ("legacy", 2 * 2**20)),
     ],
 )
 def test_values(name: str, text: str, value: Any) -> None:
@@ -125,6 +127,8 @@ TEXTS = {
     "policy": "balanced compact COMPACT best",
     "peers": "none all some",
     "debug": "none guard poison trace sync guard,poison trace,guard guard, ,guard guards GUARD x",
+    "contiguous": "none 64MiB vmm:64MiB legacy:1.5GiB 1 vmm:1B 0 vmm: :1MiB host:1MiB vmm:none"
+    " legacy:0 vmm:legacy:1MiB VMM:1MiB 65TiB -1 nan x",
     "view_budget": "1 8 2.5 1000 0.5 1001 nan inf x",
 }
 

@@ -1,5 +1,5 @@
-// What the files of the module glake._C share: statuses raised as glake.errors, numbers taken from
-// Python.
+// What every binding shares: Python's ints checked and turned into the C interface's arguments, its
+// statuses raised as glake.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,16 +10,17 @@
 
 #include "capi.h"
 
+namespace py = pybind11;
+
 namespace glake::python {
 
 [[noreturn]] inline void raise(int status, const std::string& text) {
-  pybind11::object error =
-      pybind11::module_::import("glake.errors").attr("from_status")(status, text);
-  PyErr_SetObject(pybind11::type::handle_of(error).ptr(), error.ptr());
-  throw pybind11::error_already_set();
+  py::object error = py::module_::import("glake.errors").attr("from_status")(status, text);
+  PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
+  throw py::error_already_set();
 }
 
-// The calling thread's last error; a list of findings may be long.
+// The calling thread's last error: the text may be of any length.
 [[noreturn]] inline void raise_last() {
   std::vector<char> text(1 << 16);
   int status = glake_last_error(text.data(), text.size());
@@ -30,9 +31,20 @@ inline void check(int status) {
   if (status != GLAKE_OK) raise_last();
 }
 
-inline std::string shown(const pybind11::int_& value) { return pybind11::str(value); }
+inline std::string shown(const py::int_& value) { return py::str(value); }
 
-inline int to_device(const pybind11::int_& value) {
+inline size_t to_bytes(const py::int_& value) {
+  int overflow = 0;
+  long long bytes = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  if (overflow != 0 || bytes < 0) {
+    raise(GLAKE_INVALID_ARGUMENT, "a size of " + shown(value) +
+                                      " bytes: sizes are from 1 byte to less than 2^63; pass the "
+                                      "number of bytes the block must hold");
+  }
+  return static_cast<size_t>(bytes);
+}
+
+inline int to_device(const py::int_& value) {
   int overflow = 0;
   long device = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
   if (overflow != 0 || device < 0 || device > INT_MAX) {
@@ -42,11 +54,48 @@ inline int to_device(const pybind11::int_& value) {
   return static_cast<int>(device);
 }
 
+inline void* to_pointer(const py::int_& value, int status, const char* what) {
+  void* pointer = PyLong_AsVoidPtr(value.ptr());
+  bool failed = PyErr_Occurred() != nullptr;
+  PyErr_Clear();
+  if (failed || py::cast<bool>(value.attr("__lt__")(0))) {
+    raise(status, std::string(what) + " " + shown(value) + " is no address: pass the int that " +
+                      "malloc() or the stream's owner gave");
+  }
+  return pointer;
+}
+
+inline void* to_block(const py::int_& value) {
+  return to_pointer(value, GLAKE_INVALID_POINTER, "pointer");
+}
+inline void* to_stream(const py::int_& value) {
+  return to_pointer(value, GLAKE_INVALID_ARGUMENT, "stream");
+}
+
+inline py::int_ from_pointer(void* pointer) {
+  return py::reinterpret_steal<py::int_>(PyLong_FromVoidPtr(pointer));
+}
+
 // Calls an interface function without the GIL: it may wait for a device or another thread.
 template <typename Function, typename... Arguments>
 auto released(Function function, Arguments... arguments) {
-  pybind11::gil_scoped_release release;
+  py::gil_scoped_release release;
   return function(arguments...);
+}
+
+// Reads a JSON text of unknown length, which may grow between the two calls.
+template <typename Read>
+py::object read_json(Read read) {
+  std::string text(8192, '\0');
+  for (;;) {
+    size_t length = released([&] { return read(&text[0], text.size()); });
+    if (length == 0) raise_last();
+    if (length < text.size()) {
+      text.resize(length);
+      return py::module_::import("json").attr("loads")(text);
+    }
+    text.assign(length + 1024, '\0');
+  }
 }
 
 }  // namespace glake::python

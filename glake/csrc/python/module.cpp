@@ -1,72 +1,21 @@
 // The Python module glake._C: csrc/capi.h call by call, its statuses raised as glake.errors.
 // Sizes and pointers are Python ints, so that a negative or huge one is named in the error rather
 // than refused by a conversion.
-#include <pybind11/pybind11.h>
-
 #include <string>
 
-#include "capi.h"
 #include "python/binding.h"
-
-namespace py = pybind11;
 
 namespace glake::replay {
 void bind_replay(py::module_& module);  // replay.cpp
 }
 namespace glake::python {
-void bind_watch(py::module_& module);  // watch.cpp
-}
-using namespace glake::python;  // NOLINT: binding.h is written for the modules' files
+void bind_watch(py::module_& module);    // watch.cpp
+void bind_sharing(py::module_& module);  // memory.cpp
+}  // namespace glake::python
 
 namespace {
 
-size_t to_bytes(const py::int_& value) {
-  int overflow = 0;
-  long long bytes = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  if (overflow != 0 || bytes < 0) {
-    raise(GLAKE_INVALID_ARGUMENT, "a size of " + shown(value) +
-                                      " bytes: sizes are from 1 byte to less than 2^63; pass the "
-                                      "number of bytes the block must hold");
-  }
-  return static_cast<size_t>(bytes);
-}
-
-void* to_pointer(const py::int_& value, int status, const char* what) {
-  void* pointer = PyLong_AsVoidPtr(value.ptr());
-  bool failed = PyErr_Occurred() != nullptr;
-  PyErr_Clear();
-  if (failed || py::cast<bool>(value.attr("__lt__")(0))) {
-    raise(status, std::string(what) + " " + shown(value) + " is no address: pass the int that " +
-                      "malloc() or the stream's owner gave");
-  }
-  return pointer;
-}
-
-void* to_block(const py::int_& value) {
-  return to_pointer(value, GLAKE_INVALID_POINTER, "pointer");
-}
-void* to_stream(const py::int_& value) {
-  return to_pointer(value, GLAKE_INVALID_ARGUMENT, "stream");
-}
-
-py::int_ from_pointer(void* pointer) {
-  return py::reinterpret_steal<py::int_>(PyLong_FromVoidPtr(pointer));
-}
-
-// Reads a JSON text of unknown length, which may grow between the two calls.
-template <typename Read>
-py::object read_json(Read read) {
-  std::string text(8192, '\0');
-  for (;;) {
-    size_t length = released([&] { return read(&text[0], text.size()); });
-    if (length == 0) raise_last();
-    if (length < text.size()) {
-      text.resize(length);
-      return py::module_::import("json").attr("loads")(text);
-    }
-    text.assign(length + 1024, '\0');
-  }
-}
+using namespace glake::python;
 
 py::int_ allocate(const py::int_& bytes, const py::int_& device, const py::int_& stream) {
   size_t size = to_bytes(bytes);
@@ -175,6 +124,7 @@ PYBIND11_MODULE(_C, module) {
   bind_memory(module);
   bind_books(module);
   bind_driver(module);
-  bind_watch(module);
+  glake::python::bind_watch(module);
+  glake::python::bind_sharing(module);
   glake::replay::bind_replay(module);
 }
