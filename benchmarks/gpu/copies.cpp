@@ -1,6 +1,6 @@
 // Copies by size and direction, and whether kernels run slower on stitched memory.
 //
-//   copies [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 8192, 20)
+//   copies [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 64, 2)
 //
 // Prints JSON (measure.h), rows in GB/s (1e9 bytes a second; a copy within the device and a kernel
 // that reads and writes count both). Memory kinds, their repetitions interleaved: "plain"
@@ -19,7 +19,7 @@ using namespace measure;
 namespace {
 
 Rows rows;
-size_t memory = 8192 * kMiB;
+size_t memory = 64 * kMiB;
 double deadline_us = 0;
 
 bool late() { return now_us() > deadline_us; }
@@ -180,7 +180,7 @@ void kinds_of_memory(size_t bytes, kernels::Kernels* kernel) {
 int main(int argc, char** argv) {
   const char* library = argc > 1 ? argv[1] : "libsimcuda.so";
   if (argc > 2) memory = static_cast<size_t>(std::max(64, std::atoi(argv[2]))) * kMiB;
-  deadline_us = now_us() + (argc > 3 ? std::atof(argv[3]) : 20) * 1e6;
+  deadline_us = now_us() + (argc > 3 ? std::atof(argv[3]) : 2) * 1e6;
   measure::open(library);
   size_t free = 0, total = 0;
   OK(cu.cuMemGetInfo(&free, &total));

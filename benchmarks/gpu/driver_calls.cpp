@@ -1,6 +1,6 @@
 // What each driver call costs on the host, by handle size and count.
 //
-//   driver_calls [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 8192, 25)
+//   driver_calls [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 64, 2)
 //
 // Prints JSON (measure.h). Rows of cuMem*: "each" is one call a handle; "at once" one call over
 // `handles` of them; "next to" one handle beside others already mapped; "busy" while a kernel runs
@@ -16,7 +16,7 @@ using namespace measure;
 namespace {
 
 Rows rows;
-size_t memory = 8192 * kMiB;
+size_t memory = 64 * kMiB;
 double deadline_us = 0;
 
 bool late() { return now_us() > deadline_us; }
@@ -210,7 +210,7 @@ void async_allocation(size_t bytes, int times) {
 int main(int argc, char** argv) {
   const char* library = argc > 1 ? argv[1] : "libsimcuda.so";
   if (argc > 2) memory = static_cast<size_t>(std::max(64, std::atoi(argv[2]))) * kMiB;
-  deadline_us = now_us() + (argc > 3 ? std::atof(argv[3]) : 25) * 1e6;
+  deadline_us = now_us() + (argc > 3 ? std::atof(argv[3]) : 2) * 1e6;
   measure::open(library);
   size_t free = 0, total = 0;
   OK(cu.cuMemGetInfo(&free, &total));
