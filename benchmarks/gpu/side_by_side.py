@@ -62,7 +62,7 @@ class Plan:
     latency_times: int
 
 
-SIM = Plan("cpu", "tiny", 64, 0, 2, 1, 2, 2, (512, 2 * MIB), 50)
+SIM = Plan("cpu", "tiny", 64, 0, 2, 1, 2, 2, (512, 2 * MIB), 10)
 REAL = Plan(
     device="cuda",
     shape="real",
@@ -154,7 +154,9 @@ class Run:
         self.plan, self.say = plan, say
         self.deadline = time.monotonic() + seconds
         self.lost: dict[str, str] = {}
-        self.workers = {name: Process(name, driver, plan) for name in ALLOCATORS}
+        # Without a GPU the other allocators are the same CPU allocator.
+        names = ALLOCATORS if plan.device == "cuda" else ("native", "glake", CONTROL)
+        self.workers = {name: Process(name, driver, plan) for name in names}
         self.found: dict[str, Any] = {"workers": {}}
         for name in list(self.workers):
             if told := self._try(name, lambda name=name: self.workers[name].answer(120)):

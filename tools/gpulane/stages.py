@@ -43,11 +43,11 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
     return (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 
-def parallel(workers: int) -> tuple[str, ...]:
-    """pytest-xdist's options, if it is installed: whole files go to one process each."""
+def parallel(workers: int, together: str) -> tuple[str, ...]:
+    """pytest-xdist's options, if it is installed; `together` is what stays in one process."""
     if importlib.util.find_spec("xdist") is None:
         return ()
-    return ("-n", str(workers), "--dist", "loadfile")
+    return ("-n", str(workers), "--dist", f"load{together}")
 
 
 def stages(driver: str, quick: bool = False) -> list[Stage]:
@@ -87,7 +87,9 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         ),
         Stage(
             "suites on the simulator",
-            _pytest("tests", "-m", "not gpu", *parallel(max(2, (os.cpu_count() or 4) // 2))),
+            _pytest(
+                "tests", "-m", "not gpu", *parallel(max(2, (os.cpu_count() or 4) // 2), "file")
+            ),
             200,
             group=2,
             background=True,
@@ -95,7 +97,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         ),
         Stage(
             "tests on the GPU",
-            _pytest("tests/gpu", "-m", "gpu", *mark, *parallel(4)),
+            _pytest("tests/gpu", "-m", "gpu", *mark, *parallel(5, "group")),
             180,
             group=4,
             needs=built,

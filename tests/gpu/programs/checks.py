@@ -31,8 +31,9 @@ def main(program: dict[str, Any]) -> None:
         status, text = "passed", ""
         try:
             program[name]()
-            status_code, why = books()
-            assert status_code == 0, f"glake_check: {why}"
+            if program.get("CHECK_BOOKS", True):
+                code, why = books()
+                assert code == 0, f"glake_check: {why}"
         except Skip as skip:
             status, text = "skipped", str(skip)
         except BaseException:
@@ -108,9 +109,6 @@ def fragmented(pieces: int = 16, mib: int = 24) -> list[torch.Tensor]:
     return held[::2]
 
 
-def largest_stitch(mib: int = 24) -> int:
-    """Bytes of a request that only stitching the holes of fragmented() can meet."""
-    free = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    size = free - 4 * MIB
-    assert size > 2 * mib * MIB, f"only {free} bytes are free"
-    return size
+def stitch_of(pieces: int = 16, mib: int = 24) -> int:
+    """Bytes of a request that all the holes of fragmented() together hold, and no one of them."""
+    return (pieces // 2 * mib - 4) * MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import torch
-from checks import DEVICE, MIB, fragmented, largest_stitch, main, numbers, settle, stat
+from checks import DEVICE, MIB, fragmented, main, numbers, settle, stat, stitch_of
 from torch import nn
 
 
@@ -72,10 +72,10 @@ def check_replay_across_stitching() -> None:
     before = stat("glake.stitches")
     for _ in range(6):
         kept = fragmented(8, 12)
-        stitched = torch.full((largest_stitch(12),), 9, dtype=torch.uint8, device=DEVICE)
+        stitched = torch.full((stitch_of(8, 12),), 9, dtype=torch.uint8, device=DEVICE)
         graph.replay()
         assert float(y) == wanted
-        assert int(stitched.view(-1)[:: 4096].long().sum()) == 9 * len(stitched.view(-1)[::4096])
+        assert int(stitched.view(-1)[::4096].long().sum()) == 9 * len(stitched.view(-1)[::4096])
         del stitched, kept
         settle()
         graph.replay()
@@ -87,7 +87,7 @@ def check_capture_in_fragmented_memory() -> None:
     """The capture itself needs memory that is there only in pieces."""
     x = torch.ones(1024, device=DEVICE)
     kept = fragmented()
-    need = largest_stitch() // 4 // 2
+    need = stitch_of() // 4 // 2
 
     def call() -> torch.Tensor:
         return (x[0].expand(need) * 3).sum()
@@ -122,7 +122,7 @@ def check_memory_returns_with_the_graph() -> None:
     settle()
     before = torch.cuda.memory_reserved()
     x = torch.ones(8 * MIB, device=DEVICE)
-    graph, y = capture(lambda: (x + 1) * 2)
+    graph, y = capture(lambda x=x: (x + 1) * 2)
     graph.replay()
     torch.cuda.synchronize()
     del graph, y, x

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checks import DEVICE, MIB, fragmented, largest_stitch, main, settle
+from checks import DEVICE, MIB, fragmented, main, settle, stitch_of
 from torch.cuda import _memory_viz
 
 
@@ -78,7 +78,7 @@ def check_live_blocks_carry_stacks() -> None:
 
 
 def check_memory_viz_reads_it() -> None:
-    torch.cuda.memory._record_memory_history(max_entries=1000)
+    torch.cuda.memory._record_memory_history(max_entries=1000, stacks="python")
     try:
         tensors = [torch.empty(9 * MIB, device=DEVICE) for _ in range(3)]
         del tensors[1]
@@ -101,7 +101,7 @@ def check_dumped_file_loads() -> None:
 
 def check_a_stitched_block_is_a_segment() -> None:
     kept = fragmented()
-    tensor = torch.empty(largest_stitch(), dtype=torch.uint8, device=DEVICE)
+    tensor = torch.empty(stitch_of(), dtype=torch.uint8, device=DEVICE)
     segments = torch.cuda.memory_snapshot()
     assert block_of(tensor, segments)["size"] >= tensor.nbytes
     assert sum(each["total_size"] for each in segments) == torch.cuda.memory_reserved()

@@ -1,0 +1,67 @@
+"""GLAKE_DEBUG finds what a real kernel does to memory that is not its own."""
+
+from __future__ import annotations
+
+import torch
+from checks import DEVICE, MIB, books, main
+from kernels import stamp_bytes
+
+ENVIRONMENT = {"GLAKE_DEBUG": "guard,poison,trace"}
+CHECK_BOOKS = False  # each check reads them itself, and may leave a second finding behind
+CORRUPTED = 11
+
+
+def found() -> str:
+    """What glake_check() says is damaged; it must say something."""
+    torch.cuda.synchronize()
+    status, text = books()
+    assert status == CORRUPTED, f"glake_check gave {status}: {text}"
+    status, again = books()  # said once
+    assert status == 0, again
+    return text
+
+
+def check_nothing_is_found_in_clean_work() -> None:
+    for size in (100, 5000, 3 * MIB, 20 * MIB):
+        tensor = torch.full((size,), 7, dtype=torch.uint8, device=DEVICE)
+        stamp_bytes(tensor.data_ptr(), 0, 1, size, 9)
+        assert bool((tensor == 9).all())
+        del tensor
+    torch.cuda.synchronize()
+    status, text = books()
+    assert status == 0, text
+
+
+def check_an_overrun_is_named() -> None:
+    for size in (1000, 3 * MIB + 100):
+        tensor = torch.zeros(size, dtype=torch.uint8, device=DEVICE)
+        stamp_bytes(tensor.data_ptr(), size, 1, 8, 0xAB)
+        text = found()
+        assert str(size) in text, text
+        del tensor
+
+
+def check_an_underrun_is_named() -> None:
+    tensor = torch.zeros(4096, dtype=torch.uint8, device=DEVICE)
+    stamp_bytes(tensor.data_ptr() - 4, 0, 1, 4, 0xAB)
+    assert "4096" in found()
+    del tensor
+
+
+def check_a_write_after_the_free_is_found() -> None:
+    tensor = torch.zeros(5 * MIB, dtype=torch.uint8, device=DEVICE)
+    address = tensor.data_ptr()
+    del tensor
+    torch.cuda.synchronize()
+    stamp_bytes(address, 4096, 1, 16, 0xCD)
+    assert str(5 * MIB) in found()
+
+
+def check_new_memory_is_poisoned() -> None:
+    """Memory that nobody has written reads as no plausible number."""
+    tensor = torch.empty(1 << 16, dtype=torch.float32, device=DEVICE)
+    assert not bool((tensor == 0).any())
+
+
+if __name__ == "__main__":
+    main(globals())
