@@ -83,6 +83,10 @@ def run(
     config.read(environment)
     if not as_module and not Path(script).is_file():
         raise click.ClickException(f"no such script: {script} (a module is run with -m)")
+    if trace is not None and not os.access(Path(trace).absolute().parent, os.W_OK):
+        raise click.ClickException(
+            f"cannot write a trace to {trace}: no such directory to write in"
+        )
     command = [sys.executable, *(["-m"] if as_module else []), script, *args]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)

@@ -72,7 +72,10 @@ def mode() -> str | None:
 
 def _install(wanted: dict[str, str], strict: bool) -> str:
     global _active
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise GlakeError("PyTorch is not installed here, and glake.enable() is for it") from error
 
     variables = {k: v for k, v in os.environ.items() if k.startswith(config.PREFIX)} | wanted
     settings = config.read(variables)

@@ -174,3 +174,18 @@ def test_exit_with_live_tensors_everywhere_is_clean(passes):
         torch.randn(3, requires_grad=True).register_hook(lambda grad, kept=kept: None)
     """
     assert passes(program, on=False) == []
+
+
+def test_enable_says_so_where_there_is_no_torch(passes):
+    program = """
+        import sys
+        sys.modules["torch"] = None
+        import glake
+        try:
+            glake.enable(driver="sim")
+        except glake.GlakeError as error:
+            print(error)
+    """
+    assert passes(program, on=False) == [
+        "PyTorch is not installed here, and glake.enable() is for it"
+    ]

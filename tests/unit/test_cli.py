@@ -77,3 +77,5 @@ def test_run_refuses_a_wrong_option_before_starting(tmp_path: Path) -> None:
     assert done.returncode == 1 and "GLAKE_POLICY='best'" in done.stderr and not done.stdout
     missing = run("run", str(tmp_path / "none.py"))
     assert missing.returncode == 1 and "no such script" in missing.stderr
+    trace = run("run", "--trace", str(tmp_path / "none" / "a.trace"), str(script))
+    assert trace.returncode == 1 and "cannot write a trace" in trace.stderr and not trace.stdout
