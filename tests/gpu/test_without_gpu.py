@@ -41,7 +41,7 @@ def torch_names(path: Path) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether torch has it, or its stubs say that CUDA builds have."""
+    """Whether torch has it, or its own lists say that CUDA builds have."""
     parts = name.split(".")
     at: object = torch
     for index, part in enumerate(parts[1:], 1):
@@ -50,13 +50,18 @@ def exists(name: str) -> bool:
             with contextlib.suppress(ImportError):  # a module not imported yet
                 importlib.import_module(module)
             if not hasattr(at, part):
-                return at is torch._C and f"def {part}(" in stubs()
+                return at is torch._C and (f"def {part}(" in stubs() or name in listed())
         at = getattr(at, part)
     return True
 
 
 def stubs() -> str:
     return (Path(torch.__file__).parent / "_C" / "__init__.pyi").read_text()
+
+
+def listed() -> str:
+    """torch.compile's list of functions it knows, those of CUDA builds among them."""
+    return (Path(torch.__file__).parent / "_dynamo" / "trace_rules.py").read_text()
 
 
 @pytest.mark.parametrize(
