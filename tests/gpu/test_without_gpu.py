@@ -144,7 +144,7 @@ def lane(*arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
     )
 
 

@@ -69,6 +69,19 @@ def test_no_time_left(run: Any) -> None:
     assert found["late"].status == "skipped" and "time" in found["late"].detail
 
 
+def test_time_is_kept_for_what_measures(run: Any) -> None:
+    measure = Stage("measure", python("print(1)"), 40, group=2, measures=True)
+    found = run(Stage("tests", python("pass"), 60, group=1), measure, seconds=50)
+    assert found["tests"].budget == pytest.approx(50 - runner.KEPT * 40, abs=2)
+    assert found["measure"].status == "passed" and found["measure"].budget == pytest.approx(40)
+
+
+def test_a_command_is_told_its_time(run: Any) -> None:
+    told = (*python("import sys; print(sys.argv[1])"), "{seconds}")
+    found = run(Stage("measure", told, 40, group=1, measures=True))
+    assert 20 <= found["measure"].result <= 25
+
+
 def test_results_are_taken_in(run: Any, tmp_path: Path) -> None:
     beside = tmp_path / "made.json"
     writes = f"open({str(beside)!r}, 'w').write('[1]'); print('noise')"

@@ -48,7 +48,7 @@ def check_capture_and_replay() -> None:
         for seed in range(5):
             x.copy_(numbers(64 * 256, seed).view(64, 256))
             graph.replay()
-            assert torch.allclose(y, model(x), atol=1e-5)
+            assert torch.allclose(y, model(x), atol=1e-4)
 
 
 def check_captured_memory_is_the_graphs_own() -> None:
