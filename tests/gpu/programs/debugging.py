@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 from checks import DEVICE, MIB, books, main
-from kernels import stamp_bytes
+from kernels import call, stamp_bytes
 
 ENVIRONMENT = {"GLAKE_DEBUG": "guard,poison,trace"}
 CHECK_BOOKS = False  # each check reads them itself, and may leave a second finding behind
@@ -57,10 +59,15 @@ def check_a_write_after_the_free_is_found() -> None:
     assert str(5 * MIB) in found()
 
 
-def check_new_memory_is_poisoned() -> None:
-    """Memory that nobody has written reads as no plausible number."""
-    tensor = torch.empty(1 << 16, dtype=torch.float32, device=DEVICE)
-    assert not bool((tensor == 0).any())
+def check_freed_memory_is_filled() -> None:
+    """What a stale pointer reads is no longer what was there."""
+    tensor = torch.full((3 * MIB,), 7, dtype=torch.uint8, device=DEVICE)
+    address = tensor.data_ptr()
+    del tensor
+    torch.cuda.synchronize()
+    back = (ctypes.c_ubyte * 64)()
+    call("cuMemcpyDtoH_v2", back, ctypes.c_uint64(address + MIB), ctypes.c_size_t(64))
+    assert bytes(back) != b"\x07" * 64
 
 
 if __name__ == "__main__":
