@@ -1,6 +1,6 @@
 # make demo | test | lint | bench | sanitize | gpu | clean
 #
-# Each sets up what it needs in .venv on first use. Variables: PYTHON (default python3), VENV
+# Each but gpu sets up what it needs in .venv on first use. Variables: PYTHON (default python3), VENV
 # (default .venv; may be an environment you made), WERROR=1 (compiler warnings are errors).
 
 PYTHON ?= python3
@@ -42,14 +42,14 @@ comma := ,
 sanitize-%: $(VENV)/.requirements FORCE
 	$(PY) tools/native.py --build build/$(subst $(comma),-,$*) --sanitize $* --run
 
-# The same programs and tests on a real GPU. `glake info --check` says so and fails without one.
-gpu: export GLAKE_DRIVER := cuda
-gpu: build
-	$(PY) -m glake.cli info --check
-	$(PY) tools/native.py --program conformance --run -- libcuda.so.1
-	$(PY) -m pytest tests -m gpu
-	$(PY) tools/native.py --group benchmarks
-	$(RUN_BENCHMARKS)
+# Builds, tests and measures on a real GPU, offline, with the Python and packages that are installed:
+# no environment is made and nothing is fetched. One JSON and one text report in OUT (docs/gpu.md).
+# Says in one sentence what is missing: a GPU, or a package (WHEELS=directory of wheels helps).
+OUT ?= results/gpu
+GPU_SECONDS ?= 570
+gpu:
+	@PYTHONPATH="$(CURDIR):$(CURDIR)/tools:$$PYTHONPATH" $(PYTHON) -m gpulane --out "$(OUT)" \
+	  --seconds $(GPU_SECONDS) $(if $(WHEELS),--wheels "$(WHEELS)") $(GPU_OPTIONS)
 
 # Quick when nothing changed; the package is installed in place, so Python edits need no build.
 build: $(VENV)/.installed

@@ -206,6 +206,11 @@ class Config:
         "", _PATH, "a name in the platforms file", "platform to simulate", _SIM
     )
     sim_platforms: str | None = _option("", _PATH, "a path", "platforms file to use", _SIM)
+    sim_costs: str | None = _option(
+        "", _PATH, "a device in the cost file, or published",
+        "modelled cost of driver calls (default: as the cost file says)", _SIM,
+    )  # fmt: skip
+    sim_cost_file: str | None = _option("", _PATH, "a path", "cost file to use", _SIM)
     sim_devices: int | None = _option(
         "", _optional(_integer), "a count", "devices (default: the preset's)", _SIM
     )

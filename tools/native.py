@@ -1,10 +1,10 @@
 """Builds the C++ test programs (or the benchmarks') and, with --run, runs them.
 
     tools/native.py [--group tests|benchmarks] [--build DIR] [--sanitize LIST]
-                    [--program NAME]... [--run] [-- ARGUMENTS]
+                    [--program NAME]... [--run] [--driver sim|cuda|PATH] [-- ARGUMENTS]
 
-Used by tests/sim/test_native_programs.py and the Makefile. There is one program per source file, as
-CMakeLists.txt says; a test program exits 0 when all its checks hold.
+Used by tests/sim/test_native_programs.py, tools/gpulane and the Makefile. There is one program per
+source file, as CMakeLists.txt says; a test program exits 0 when all its checks hold.
 """
 
 import argparse
@@ -16,9 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
-    "tests": ("tests/conformance/*.cpp", "tests/core/*.cpp", "tests/core/*.c"),
-    "benchmarks": ("benchmarks/*.cpp", "benchmarks/*/*.cpp"),
+    "tests": (
+        "tests/conformance/*.cpp",
+        "tests/core/*.cpp",
+        "tests/core/*.c",
+        "benchmarks/gpu/*.cpp",
+    ),
+    "benchmarks": ("benchmarks/*.cpp", "benchmarks/[!g]*/*.cpp"),
 }
+# Test programs that a GPU runs too (--driver): with the driver's library as first argument, or
+# through the C interface alone. All others are about the simulator, or need its books.
+TAKE_LIBRARY = ("conformance", "granule_stress", "driver_calls", "copies")
+NEUTRAL = ("streams_test",)
 
 
 def programs(group: str = "tests") -> list[str]:
@@ -66,12 +75,33 @@ def environment() -> dict[str, str]:
     return kept
 
 
-def run(binaries: Path, name: str, arguments: list[str]) -> int:
+def driver_library(driver: str) -> str:
+    """What dlopen takes for `driver`: sim, cuda or a path."""
+    return {"sim": "libsimcuda.so", "cuda": "libcuda.so.1"}.get(driver, driver)
+
+
+def on_driver(name: str, driver: str) -> tuple[list[str], dict[str, str]]:
+    """First arguments and variables that put program `name` on `driver`.
+
+    ValueError: it runs on the simulator only.
+    """
+    if name in TAKE_LIBRARY:
+        return [driver_library(driver)], {}
+    if driver == "sim":
+        return [], {}
+    if name not in NEUTRAL:
+        raise ValueError(f"{name} runs on the simulator only")
+    # The program is linked to simcuda; preloaded, the other driver's symbols come before it.
+    return [], {"TEST_DRIVER": driver, "LD_PRELOAD": driver_library(driver)}
+
+
+def run(binaries: Path, name: str, arguments: list[str], driver: str | None = None) -> int:
     """Runs one program in its own process and returns its exit status."""
+    first, variables = ([], {}) if driver is None else on_driver(name, driver)
     # A sanitizer's dlopen does not follow the program's own search path.
     paths = {"LD_LIBRARY_PATH": f"{binaries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
-    command = [str(binaries / name), *arguments]
-    return subprocess.run(command, env=environment() | paths).returncode
+    command = [str(binaries / name), *first, *arguments]
+    return subprocess.run(command, env=environment() | paths | variables).returncode
 
 
 def main() -> int:
@@ -81,11 +111,15 @@ def main() -> int:
     parser.add_argument("--sanitize", default="")
     parser.add_argument("--program", action="append", default=[])
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--driver", help="sim, cuda or a path: where neutral programs run")
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    names = options.program or programs(options.group)
+    neutral = [*TAKE_LIBRARY, *NEUTRAL]
+    names = options.program or (neutral if options.driver else programs(options.group))
     if unknown := set(names) - set(programs(options.group)):
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    if options.driver not in (None, "sim") and set(names) - set(neutral):
+        parser.error(f"on another driver than sim, only: {', '.join(neutral)}")
     if options.run and not names:
         parser.error(f"there are no {options.group} to run")
     directory = options.build or ROOT / "build" / options.group
@@ -96,7 +130,7 @@ def main() -> int:
     failed = []
     for name in names if options.run else []:
         print(f"== {name}", flush=True)
-        if run(binaries, name, options.arguments) != 0:
+        if run(binaries, name, options.arguments, options.driver) != 0:
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

@@ -1,6 +1,9 @@
 // The simulator itself: options, books, faults, violations, limits, ticks.
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -34,7 +37,7 @@ void check_options() {
 }
 
 void check_cost_and_counts() {
-  const Sim sim({});
+  const Sim sim({{"costs", "published"}});
   simcuda_reset_calls();
   Mapped one(kGranule), four(4 * kGranule);
   TRUE(simcuda_calls("cuMemMap") == 2 && simcuda_cost_us("cuMemMap") == 4);
@@ -49,6 +52,48 @@ void check_cost_and_counts() {
   Mapped again(4 * kGranule);
   TRUE(simcuda_cost_us("cuMemMap") == 13);
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("call_us", "cuMemMap=x"));
+}
+
+void check_cost_file() {
+  char path[] = "/tmp/glake-costs-XXXXXX";
+  const int file = mkstemp(path);
+  TRUE(file >= 0);
+  const std::string text =
+      "{\"default\": \"published\", \"devices\": {\"a GPU\": {\"calls\": "
+      "{\"cuMemMap\": [7, 0.5], \"cuMemCreate\": [100, 0]}}}}";
+  TRUE(write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  close(file);
+  double first = 0, further = 0;
+  {
+    const Sim sim({{"cost_file", path}, {"costs", "a GPU"}, {"call_us", "cuMemCreate=1+1"}});
+    OK(simcuda_price("cuMemMap", &first, &further));
+    TRUE(first == 7 && further == 0.5);
+    OK(simcuda_price("cuMemCreate", &first, &further));  // call_us wins
+    TRUE(first == 1 && further == 1);
+    OK(simcuda_price("cuMemUnmap", &first, &further));  // not in the file: as published
+    TRUE(first == 34 && further == 1);
+    simcuda_reset_calls();
+    Mapped four(4 * kGranule);
+    TRUE(simcuda_cost_us("cuMemMap") == 8.5);
+  }
+  {
+    const Sim sim({{"cost_file", path}});
+    OK(simcuda_price("cuMemMap", &first, &further));
+    TRUE(first == 2 && further == 0);
+  }
+  TRUE(simcuda_price("cuNoSuchCall", &first, &further) != 0);
+  // Before cuInit the table can be read too; a device the file lacks is named.
+  OK(simcuda_reset());
+  OK(simcuda_configure("cost_file", path));
+  OK(simcuda_configure("costs", "another GPU"));
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_price("cuMemMap", &first, &further));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(0));
+  char message[512] = "";
+  simcuda_last_message(message, sizeof message);
+  TRUE(std::string(message).find("another GPU") != std::string::npos);
+  TRUE(std::string(message).find("a GPU") != std::string::npos);
+  OK(simcuda_reset());
+  unlink(path);
 }
 
 void check_injected_failures() {
@@ -260,6 +305,7 @@ int main() {
   return run_checks({
       {"options", check_options},
       {"cost and counts", check_cost_and_counts},
+      {"cost file", check_cost_file},
       {"injected failures", check_injected_failures},
       {"the ledger returns to zero", check_ledger_returns_to_zero},
       {"violations", check_violations},

@@ -2,6 +2,7 @@
 // and fills, frees while work is pending, stitching and reuse across streams. Every 512 bytes of a
 // block are known, and are read back at the end of its life. The simulator runs work as late as
 // is legal, so unsafe reuse shows as foreign bytes. A negative control must show them.
+// Driver-neutral: runs on a GPU too (tools/native.py --driver cuda).
 #include <algorithm>
 #include <memory>
 
@@ -37,7 +38,7 @@ class Program {
  public:
   Program(uint64_t seed, const char* policy, Faults faults) : dice_(seed), faults_(faults) {
     test::fresh_simulator({{"memory", "64MiB"}, {"devices", "1"}, {"seed", std::to_string(seed)}});
-    test::configure({{"driver", "sim"}, {"policy", policy}, {"limit", "48MiB"}});
+    test::configure({{"driver", test::driver()}, {"policy", policy}, {"limit", "48MiB"}});
     context_ = std::make_unique<test::CurrentContext>();
     for (int i = 1; i < kStreams; ++i) CU(cuStreamCreate(&streams_[i], CU_STREAM_NON_BLOCKING));
   }
@@ -211,7 +212,8 @@ void all_bytes_are_right() {
                   static_cast<int>(seed), policy, static_cast<int>(program.lives),
                   static_cast<int>(program.stitches), static_cast<int>(program.crossings),
                   static_cast<int>(program.waits));
-      CHECK(program.lives > 40 && program.stitches > 3 && program.waits > 5);
+      CHECK(program.lives > 40 && program.stitches > 3);
+      CHECK(program.waits > 5 || !test::simulated());  // a GPU may be done before anyone asks
     }
   }
 }
@@ -232,6 +234,6 @@ void forgetting_shows() {
 
 int main() {
   all_bytes_are_right();
-  forgetting_shows();
+  if (test::simulated()) forgetting_shows();  // a GPU may get away with it
   return 0;
 }

@@ -21,7 +21,9 @@ std::string gib(uint64_t bytes) {
 }  // namespace
 
 CachingPolicy::CachingPolicy(const PolicyConfig& config)
-    : capacity_(config.capacity), complete_after_(config.complete_after) {}
+    : capacity_(config.capacity),
+      book_(simulator_prices(config.driver_path)),
+      complete_after_(config.complete_after) {}
 
 uint64_t CachingPolicy::allocate(uint64_t bytes, uint32_t stream) {
   process_markers();

@@ -71,7 +71,7 @@ Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t b
   const uint64_t span = round_up(std::max(device + device / 8, bytes), handle);
   segments_.push_back({next_base_, handle, span});
   next_base_ += round_up(span, kLargeSegment);
-  book_.charge(kReserveCost, span);
+  book_.charge(&Prices::reserve, span);
   Block* block = new_block(stream, pool.small, segments_.back().base, span);
   block->mapped = false;
   block->segment = &segments_.back();
@@ -100,14 +100,14 @@ bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
   const uint64_t mapped = round_up(bytes, handle);
   const uint64_t wanted = mapped / handle;
   const uint64_t created = std::min(wanted, (capacity_ - physical_) / handle);
-  for (uint64_t i = 0; i < created; ++i) book_.charge(kCreateCost, handle);
+  for (uint64_t i = 0; i < created; ++i) book_.charge(&Prices::create, handle);
   if (created < wanted) {
-    book_.charge(kCreateCost, handle);  // the one refused
-    for (uint64_t i = 0; i < created; ++i) book_.charge(kReleaseCost, handle);
+    book_.charge(&Prices::create, handle);  // the one refused
+    for (uint64_t i = 0; i < created; ++i) book_.charge(&Prices::release, handle);
     return false;
   }
-  for (uint64_t i = 0; i < wanted; ++i) book_.charge(kMapCost, handle);
-  book_.charge(kSetAccessCost, mapped);
+  for (uint64_t i = 0; i < wanted; ++i) book_.charge(&Prices::map, handle);
+  book_.charge(&Prices::access, mapped);
   physical_ += mapped;
   pool.unmapped.erase(block);
   if (mapped < block->bytes) pool.unmapped.insert(split_off(block, mapped));
@@ -139,8 +139,8 @@ Block* ExpandablePolicy::unmap(Pool& pool, Block* block) {
   if (begin >= end) return nullptr;
   wait_for_stream();
   for (uint64_t at = begin; at < end; at += handle) {
-    book_.charge(kUnmapCost, handle);
-    book_.charge(kReleaseCost, handle);
+    book_.charge(&Prices::unmap, handle);
+    book_.charge(&Prices::release, handle);
   }
   physical_ -= end - begin;
   pool.idle.erase(block);

@@ -19,9 +19,9 @@ bool NativePolicy::should_split(const Pool& pool, uint64_t remaining) const {
 Block* NativePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   const uint64_t segment = segment_bytes(bytes);
   if (!fits(segment)) return nullptr;
-  book_.charge(kCreateCost, segment);
-  book_.charge(kMapCost, segment);
-  book_.charge(kSetAccessCost, segment);
+  book_.charge(&Prices::create, segment);
+  book_.charge(&Prices::map, segment);
+  book_.charge(&Prices::access, segment);
   physical_ += segment;
   Block* block = new_block(stream, pool.small, next_address_, segment);
   next_address_ += segment;
@@ -35,8 +35,8 @@ void NativePolicy::release_idle(Pool& pool) {
       ++it;
       continue;
     }
-    book_.charge(kUnmapCost, block->bytes);
-    book_.charge(kReleaseCost, block->bytes);
+    book_.charge(&Prices::unmap, block->bytes);
+    book_.charge(&Prices::release, block->bytes);
     physical_ -= block->bytes;
     it = pool.idle.erase(it);
     delete_block(block);

@@ -2,6 +2,7 @@
 #include "sim_driver.h"
 
 #include "../capi.h"
+#include "driver_cost.h"
 
 namespace glake::replay {
 
@@ -27,6 +28,7 @@ SimDriver::SimDriver(const std::string& wanted)
   resolve(reset, "simcuda_reset");
   resolve(calls, "simcuda_calls");
   resolve(cost_us, "simcuda_cost_us");
+  resolve(price, "simcuda_price");
   resolve(tick, "simcuda_tick");
   resolve(violations, "simcuda_violations");
   resolve(init, "cuInit");
@@ -44,6 +46,19 @@ void SimDriver::resolve(Function*& function, const char* symbol) {
   if (function == nullptr) {
     throw ReplayError(path + " lacks " + symbol + "; a replay needs the simulated driver");
   }
+}
+
+Prices simulator_prices(const std::string& driver_path) {
+  const SimDriver simulator(driver_path);
+  const auto price = [&](const char* symbol) {
+    CallCost cost;
+    if (simulator.price(symbol, &cost.first, &cost.further) != 0) {
+      throw ReplayError("the simulator has no cost table in force; see its option cost_file");
+    }
+    return cost;
+  };
+  return {price("cuMemAddressReserve"), price("cuMemCreate"), price("cuMemMap"),
+          price("cuMemSetAccess"),      price("cuMemUnmap"),  price("cuMemRelease")};
 }
 
 }  // namespace glake::replay

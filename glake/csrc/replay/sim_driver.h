@@ -20,6 +20,7 @@ struct SimDriver {
   int (*reset)();
   int64_t (*calls)(const char* symbol);
   double (*cost_us)(const char* symbol);
+  int (*price)(const char* symbol, double* first_us, double* further_us);
   void (*tick)(uint64_t ticks);
   size_t (*violations)(char* json, size_t capacity, int clear);
   int (*init)(unsigned flags);

@@ -72,10 +72,10 @@ Books::Books() { reset(); }
 
 void Books::reset() {
   for (unsigned i = 0; i < kSymbols; ++i) {
-    entries_[i].first_ns = nanoseconds(kRows[i].first_us);
-    entries_[i].further_ns = nanoseconds(kRows[i].further_us);
+    entries_[i].given = false;
     entries_[i].delay_us = 0;
   }
+  use_costs({});
   reset_calls();
   std::lock_guard<std::mutex> lock(mutex_);
   faults_.clear();
@@ -147,10 +147,30 @@ int Books::configure_costs(const std::string& value) {
     if (plus != std::string::npos && !parse_number(text.substr(plus + 1), &further)) return false;
     entries_[symbol].first_ns = nanoseconds(first);
     entries_[symbol].further_ns = nanoseconds(further);
+    entries_[symbol].given = true;
     return true;
   });
   return ok ? CUDA_SUCCESS
             : fail(CUDA_ERROR_INVALID_VALUE, "call_us: expected name=first+further, got " + value);
+}
+
+void Books::use_costs(const std::vector<CallCost>& costs) {
+  const auto set = [this](int symbol, double first_us, double further_us) {
+    Entry& entry = entries_[static_cast<unsigned>(symbol)];
+    if (entry.given) return;
+    entry.first_ns = nanoseconds(first_us);
+    entry.further_ns = nanoseconds(further_us);
+  };
+  for (unsigned i = 0; i < kSymbols; ++i) {
+    set(static_cast<int>(i), kRows[i].first_us, kRows[i].further_us);
+  }
+  for (const CallCost& cost : costs) set(cost.symbol, cost.first_us, cost.further_us);
+}
+
+CallCost Books::price(int symbol) const {
+  const Entry& entry = entries_[static_cast<unsigned>(symbol)];
+  return {symbol, static_cast<double>(entry.first_ns) / 1000,
+          static_cast<double>(entry.further_ns) / 1000};
 }
 
 int Books::configure_delays(const std::string& value) {

@@ -13,6 +13,12 @@
 
 namespace simcuda {
 
+// Microseconds of a call over one 2 MiB page, and of each further page.
+struct CallCost {
+  int symbol;
+  double first_us, further_us;
+};
+
 class Books {
  public:
   Books();
@@ -37,7 +43,10 @@ class Books {
     if (pages > 1) entry.cost_ns += static_cast<int64_t>(pages - 1) * entry.further_ns;
   }
 
-  int configure_costs(const std::string& value);   // "name=first+further,..."
+  int configure_costs(const std::string& value);  // "name=first+further,..."
+  // The published table with these instead, save where configure_costs() has spoken.
+  void use_costs(const std::vector<CallCost>& costs);
+  CallCost price(int symbol) const;
   int configure_delays(const std::string& value);  // "name=microseconds,..."
   int arm(const char* symbol, int64_t k, int code, int64_t times);
   int64_t calls(const char* symbol) const;  // -1: no such symbol
@@ -52,6 +61,7 @@ class Books {
   struct Entry {
     std::atomic<int64_t> calls{0}, cost_ns{0};
     std::atomic<int64_t> first_ns{0}, further_ns{0}, delay_us{0};
+    std::atomic<bool> given{false};  // its cost, by configure_costs()
   };
   struct Fault {
     int symbol;  // -1: every call

@@ -41,6 +41,13 @@ double simcuda_cost_us(const char* symbol) {
   return symbol == nullptr ? -1 : books().cost_us(symbol);
 }
 
+int simcuda_price(const char* symbol, double* first_us, double* further_us) {
+  if (symbol == nullptr || first_us == nullptr || further_us == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return price(symbol, first_us, further_us);
+}
+
 void simcuda_reset_calls(void) { books().reset_calls(); }
 
 uint64_t simcuda_now_ns(void) {

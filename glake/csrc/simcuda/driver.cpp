@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include "costs.h"
+
 namespace simcuda {
 namespace {
 
@@ -59,6 +61,25 @@ CUresult initialize() {
   return CUDA_SUCCESS;
 }
 
+int price(const std::string& symbol, double* first_us, double* further_us) {
+  const int index = find_symbol(symbol);
+  if (index < 0) return fail(CUDA_ERROR_NOT_FOUND, "simcuda has no call " + symbol);
+  std::lock_guard<std::mutex> lock(start_mutex);
+  if (running.load() == nullptr) {  // else they are in force since cuInit
+    Options options;
+    std::string why;
+    if (!load_options(&options, given_options(), &why)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, why);
+    }
+    const CUresult result = apply_costs(options, beside_library("costs.json"));
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CallCost found = books().price(index);
+  *first_us = found.first_us;
+  *further_us = found.further_us;
+  return CUDA_SUCCESS;
+}
+
 int configure(const std::string& key, const std::string& value) {
   std::lock_guard<std::mutex> lock(start_mutex);
   std::string why;
@@ -94,6 +115,7 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   std::string platforms = options.platforms;
   if (platforms.empty()) platforms = beside_library("platforms.json");
   CUresult result = made->topology.load(platforms, options.preset);
+  if (result == CUDA_SUCCESS) result = apply_costs(options, beside_library("costs.json"));
   if (result != CUDA_SUCCESS) return result;
   made->devices = options.devices != 0 ? options.devices : made->topology.gpus();
   if (made->devices > made->topology.gpus()) {

@@ -56,7 +56,7 @@ bool safe_name(const std::string& text) {
 bool is_option(const std::string& key) {
   for (const char* known :
        {"preset", "platforms", "devices", "memory", "phantom", "seed", "schedule", "machine",
-        "machine_dir", "max_maps", "host_node", "reuse_handles"}) {
+        "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file"}) {
     if (key == known) return true;
   }
   return false;
@@ -75,6 +75,10 @@ bool set_option(Options* options, const std::string& key, const std::string& val
     options->preset = value;
   } else if (key == "platforms") {
     options->platforms = value;
+  } else if (key == "costs") {
+    options->costs = value;
+  } else if (key == "cost_file") {
+    options->cost_file = value;
   } else if (key == "devices") {
     takes = "1 to " + std::to_string(kMaxDevices);
     ok = parse_integer(value, 1, kMaxDevices, &number);

@@ -13,6 +13,8 @@ constexpr int64_t kAuto = INT64_MIN;
 struct Options {
   std::string preset = "hgx_h100_h200";
   std::string platforms;  // "": platforms.json beside the library
+  std::string costs;      // of calls: a device in the cost file; "": the file's default
+  std::string cost_file;  // "": costs.json beside the library
   int devices = 0;        // 0: the preset's
   uint64_t memory = 0;    // 0: 1 GiB, phantom 80 GiB
   bool phantom = false;

@@ -20,6 +20,8 @@ extern "C" {
 /* Options:
  *   preset      name in the platforms file (default "hgx_h100_h200")
  *   platforms   path of the platforms file (default: platforms.json beside the library)
+ *   costs       of calls: a device in the cost file, or "published" (default: as the file says)
+ *   cost_file   path of the cost file (default: costs.json beside the library)
  *   devices     number of devices (default: the preset's)
  *   memory      bytes of each device, with suffix KiB/MiB/GiB (default 1GiB; phantom 80GiB)
  *   phantom     1: keep the books only, no memory behind the mappings (default 0)
@@ -51,6 +53,8 @@ SIMCUDA_API int simcuda_fail(const char* symbol, int64_t k, int code, int64_t ti
 SIMCUDA_API int64_t simcuda_calls(const char* symbol);
 SIMCUDA_API double simcuda_cost_us(const char* symbol);
 SIMCUDA_API void simcuda_reset_calls(void);
+/* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page. */
+SIMCUDA_API int simcuda_price(const char* symbol, double* first_us, double* further_us);
 
 /* Virtual clock in nanoseconds, and host events for complete_after. */
 SIMCUDA_API uint64_t simcuda_now_ns(void);

@@ -1,7 +1,7 @@
 // Every driver call simcuda has: base name, exported symbol, the CUDA version it appeared in, and
-// the one cost table: modelled microseconds of a call and of each further 2 MiB page in it.
-// UNMEASURED: taken from vAttention's and GMLake's published tables, slopes assumed. Zero is
-// "not modelled".
+// the published costs: modelled microseconds of a call and of each further 2 MiB page in it, in
+// force unless the cost file says otherwise (costs.h). UNMEASURED: taken from vAttention's and
+// GMLake's published tables, slopes assumed. Zero is "not modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \

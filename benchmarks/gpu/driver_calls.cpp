@@ -1,0 +1,241 @@
+// What each driver call costs on the host, by handle size and count.
+//
+//   driver_calls [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 64, 2)
+//
+// Prints JSON (measure.h). Rows of cuMem*: "each" is one call a handle; "at once" one call over
+// `handles` of them; "next to" one handle beside others already mapped; "busy" while a kernel runs
+// on other memory of the same range. report.py and tools/calibrate.py read the rows.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "measure.h"
+
+using namespace measure;
+
+namespace {
+
+Rows rows;
+size_t memory = 64 * kMiB;
+double deadline_us = 0;
+
+bool late() { return now_us() > deadline_us; }
+
+std::string sizes(size_t handle, size_t handles) {
+  return pair("handle_bytes", handle) + ", " + pair("handles", handles);
+}
+
+// Each call over `count` handles of `bytes`, `times` times over; `each`: rows of single calls too.
+void vmm_calls(size_t bytes, size_t count, int times, bool each) {
+  std::vector<double> reserve, create, map, access_each, access_all, unmap_each, unmap_all, release,
+      give_back;
+  for (int time = 0; time < times && !late(); ++time) {
+    Handles handles(bytes, count);
+    create.insert(create.end(), handles.create_us.begin(), handles.create_us.end());
+    const size_t length = bytes * count;
+    CUdeviceptr base = 0;
+    reserve.push_back(timed_us([&] { OK(cu.cuMemAddressReserve(&base, length, 0, 0, 0)); }));
+    const auto map_all = [&](bool measured) {
+      for (size_t i = 0; i < count; ++i) {
+        const double us =
+            timed_us([&] { OK(cu.cuMemMap(base + i * bytes, bytes, 0, handles.at[i], 0)); });
+        if (measured) map.push_back(us);
+      }
+    };
+    map_all(true);
+    access_all.push_back(timed_us([&] { grant(base, length); }));
+    unmap_all.push_back(timed_us([&] { OK(cu.cuMemUnmap(base, length)); }));
+    map_all(false);
+    for (size_t i = 0; i < count; ++i) {
+      access_each.push_back(timed_us([&] { grant(base + i * bytes, bytes); }));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      unmap_each.push_back(timed_us([&] { OK(cu.cuMemUnmap(base + i * bytes, bytes)); }));
+    }
+    give_back.push_back(timed_us([&] { OK(cu.cuMemAddressFree(base, length)); }));
+    for (CUmemGenericAllocationHandle& handle : handles.at) {
+      release.push_back(timed_us([&] { OK(cu.cuMemRelease(handle)); }));
+    }
+    handles.at.clear();
+  }
+  const std::string one = sizes(bytes, 1), all = sizes(bytes, count);
+  rows.add("cuMemAddressReserve", "at once", all, reserve);
+  rows.add("cuMemSetAccess", "at once", all, access_all);
+  rows.add("cuMemUnmap", "at once", all, unmap_all);
+  rows.add("cuMemAddressFree", "at once", all, give_back);
+  if (!each) return;
+  rows.add("cuMemCreate", "each", one, create);
+  rows.add("cuMemMap", "each", one, map);
+  rows.add("cuMemSetAccess", "each", one, access_each);
+  rows.add("cuMemUnmap", "each", one, unmap_each);
+  rows.add("cuMemRelease", "each", one, release);
+}
+
+// One more granule, where `others` are mapped already.
+void next_to_others(size_t others, int times) {
+  const size_t bytes = 2 * kMiB;
+  std::vector<double> map, access, unmap;
+  Handles handles(bytes, others + 1);
+  Addresses range(bytes * (others + 1));
+  for (size_t i = 0; i < others; ++i) {
+    OK(cu.cuMemMap(range.base + i * bytes, bytes, 0, handles.at[i], 0));
+  }
+  if (others > 0) grant(range.base, others * bytes);
+  const CUdeviceptr at = range.base + others * bytes;
+  for (int time = 0; time < times && !late(); ++time) {
+    map.push_back(timed_us([&] { OK(cu.cuMemMap(at, bytes, 0, handles.at[others], 0)); }));
+    access.push_back(timed_us([&] { grant(at, bytes); }));
+    unmap.push_back(timed_us([&] { OK(cu.cuMemUnmap(at, bytes)); }));
+  }
+  if (others > 0) OK(cu.cuMemUnmap(range.base, others * bytes));
+  const std::string what = sizes(bytes, 1) + ", " + pair("others", others);
+  rows.add("cuMemMap", "next to", what, map);
+  rows.add("cuMemSetAccess", "next to", what, access);
+  rows.add("cuMemUnmap", "next to", what, unmap);
+}
+
+// Work enough that it is still running when the calls below return.
+void keep_busy(CUstream stream, CUdeviceptr base, size_t bytes) {
+  for (int i = 0; i < 64; ++i) OK(cu.cuMemsetD32Async(base, 7, bytes / 4, stream));
+}
+
+// Do the calls wait for a kernel that runs on other memory? `still` counts how often it ran on.
+void beside_running_work(int times) {
+  const size_t bytes = 2 * kMiB,
+               busy_bytes = std::min<size_t>(memory / 16, 256 * kMiB) / bytes * bytes;
+  Handles handles(bytes, 1), busy(busy_bytes, 1);
+  Addresses range(bytes + busy_bytes);
+  OK(cu.cuMemMap(range.base, busy_bytes, 0, busy.at[0], 0));
+  grant(range.base, busy_bytes);
+  CUstream stream = nullptr;
+  CUevent done = nullptr;
+  OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cu.cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+  std::vector<double> map, access, unmap;
+  uint64_t still = 0;
+  const CUdeviceptr at = range.base + busy_bytes;
+  for (int time = 0; time < times && !late(); ++time) {
+    keep_busy(stream, range.base, busy_bytes);
+    OK(cu.cuEventRecord(done, stream));
+    map.push_back(timed_us([&] { OK(cu.cuMemMap(at, bytes, 0, handles.at[0], 0)); }));
+    access.push_back(timed_us([&] { grant(at, bytes); }));
+    unmap.push_back(timed_us([&] { OK(cu.cuMemUnmap(at, bytes)); }));
+    still += cu.cuEventQuery(done) == CUDA_ERROR_NOT_READY;
+    OK(cu.cuStreamSynchronize(stream));
+  }
+  OK(cu.cuMemUnmap(range.base, busy_bytes));
+  OK(cu.cuEventDestroy(done));
+  OK(cu.cuStreamDestroy(stream));
+  const std::string what = sizes(bytes, 1) + ", " + pair("still_running", still);
+  rows.add("cuMemMap", "busy", what, map);
+  rows.add("cuMemSetAccess", "busy", what, access);
+  rows.add("cuMemUnmap", "busy", what, unmap);
+}
+
+void events(int times) {
+  std::vector<double> create, record, again, complete, pending, wait, host, destroy;
+  CUstream stream = nullptr, other = nullptr;
+  CUdeviceptr scratch = 0;
+  const size_t bytes = std::min<size_t>(memory / 64, 128 * kMiB);
+  OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cu.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(cu.cuMemAlloc(&scratch, bytes));
+  for (int time = 0; time < times && !late(); ++time) {
+    CUevent event = nullptr;
+    create.push_back(timed_us([&] { OK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)); }));
+    record.push_back(timed_us([&] { OK(cu.cuEventRecord(event, stream)); }));
+    OK(cu.cuStreamSynchronize(stream));
+    complete.push_back(timed_us([&] { OK(cu.cuEventQuery(event)); }));
+    host.push_back(timed_us([&] { OK(cu.cuEventSynchronize(event)); }));
+    if (time % 8 == 0) keep_busy(stream, scratch, bytes);
+    again.push_back(timed_us([&] { OK(cu.cuEventRecord(event, stream)); }));
+    pending.push_back(timed_us([&] { (void)cu.cuEventQuery(event); }));
+    wait.push_back(timed_us([&] { OK(cu.cuStreamWaitEvent(other, event, 0)); }));
+    destroy.push_back(timed_us([&] { OK(cu.cuEventDestroy(event)); }));
+  }
+  OK(cu.cuCtxSynchronize());
+  OK(cu.cuMemFree(scratch));
+  OK(cu.cuStreamDestroy(stream));
+  OK(cu.cuStreamDestroy(other));
+  rows.add("cuEventCreate", "each", "", create);
+  rows.add("cuEventRecord", "each", "", record);
+  rows.add("cuEventRecord", "busy", "", again);
+  rows.add("cuEventQuery", "each", "", complete);
+  rows.add("cuEventQuery", "busy", "", pending);
+  rows.add("cuStreamWaitEvent", "each", "", wait);
+  rows.add("cuEventSynchronize", "each", "", host);
+  rows.add("cuEventDestroy", "each", "", destroy);
+}
+
+void plain_allocation(size_t bytes, int times) {
+  std::vector<double> allocate, release;
+  for (int time = 0; time < times && !late(); ++time) {
+    CUdeviceptr block = 0;
+    allocate.push_back(timed_us([&] { OK(cu.cuMemAlloc(&block, bytes)); }));
+    release.push_back(timed_us([&] { OK(cu.cuMemFree(block)); }));
+  }
+  rows.add("cuMemAlloc", "each", pair("handle_bytes", bytes), allocate);
+  rows.add("cuMemFree", "each", pair("handle_bytes", bytes), release);
+}
+
+// Stream-ordered allocation (cudaMallocAsync), first from the driver, then out of its kept pool.
+void async_allocation(size_t bytes, int times) {
+  if (cu.cuMemAllocAsync == nullptr || cu.cuMemPoolSetAttribute == nullptr) return;
+  CUmemoryPool pool = nullptr;
+  OK(cu.cuDeviceGetDefaultMemPool(&pool, 0));
+  CUstream stream = nullptr;
+  OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (const bool kept : {false, true}) {
+    cuuint64_t threshold = kept ? UINT64_MAX : 0;
+    OK(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    std::vector<double> allocate, release;
+    for (int time = 0; time < times && !late(); ++time) {
+      CUdeviceptr block = 0;
+      const double us = timed_us([&] { OK(cu.cuMemAllocAsync(&block, bytes, stream)); });
+      if (!kept || time > 0) allocate.push_back(us);
+      release.push_back(timed_us([&] { OK(cu.cuMemFreeAsync(block, stream)); }));
+      OK(cu.cuStreamSynchronize(stream));
+    }
+    const char* how = kept ? "kept" : "each";
+    rows.add("cuMemAllocAsync", how, pair("handle_bytes", bytes), allocate);
+    rows.add("cuMemFreeAsync", how, pair("handle_bytes", bytes), release);
+  }
+  cuuint64_t none = 0;
+  OK(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
+  OK(cu.cuStreamDestroy(stream));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* library = argc > 1 ? argv[1] : "libsimcuda.so";
+  if (argc > 2) memory = static_cast<size_t>(std::max(64, std::atoi(argv[2]))) * kMiB;
+  deadline_us = now_us() + (argc > 3 ? std::atof(argv[3]) : 2) * 1e6;
+  measure::open(library);
+  size_t free = 0, total = 0;
+  OK(cu.cuMemGetInfo(&free, &total));
+  memory = std::min(memory, free / 2);
+  vmm_calls(2 * kMiB, 8, 2, false);  // warm-up: its rows go
+  rows = Rows();
+  for (const size_t mib : {2, 4, 16, 32, 64, 256, 1024}) {
+    const size_t count = std::min<size_t>(memory / (mib * kMiB), 64);
+    if (count >= 1) vmm_calls(mib * kMiB, count, 4, true);
+  }
+  // One call over more and more granules: the slope is the price of one more.
+  for (const size_t count : {1, 2, 4, 8, 16, 32, 128, 512, 2048}) {
+    if (count * 2 * kMiB <= memory) vmm_calls(2 * kMiB, count, count <= 128 ? 8 : 3, false);
+  }
+  for (const size_t others : {0, 64, 512, 2048}) {
+    if ((others + 1) * 2 * kMiB <= memory) next_to_others(others, 50);
+  }
+  beside_running_work(20);
+  events(400);
+  for (const size_t mib : {2, 32, 256, 1024}) {
+    if (mib * kMiB > memory) continue;
+    plain_allocation(mib * kMiB, 20);
+    async_allocation(mib * kMiB, 20);
+  }
+  rows.print("driver_calls", library, false);
+  cu.cuDevicePrimaryCtxRelease(0);
+  return 0;
+}

@@ -1,0 +1,67 @@
+// Reads a cost file.
+#include "costs.h"
+
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "books.h"
+#include "json.h"
+
+namespace simcuda {
+namespace {
+
+constexpr const char kPublished[] = "published";
+
+std::vector<CallCost> read(const Json& table) {
+  std::vector<CallCost> costs;
+  for (const auto& [name, pair] : table.at("calls").members()) {
+    const int symbol = find_symbol(name);
+    if (symbol < 0) throw JsonError("calls: simcuda has no call " + name);
+    if (pair.items().size() != 2) throw JsonError("calls: " + name + ": expected [first, further]");
+    const double first = pair.items()[0].number(), further = pair.items()[1].number();
+    if (!(first >= 0) || !(further >= 0) || first > 1e9 || further > 1e9) {
+      throw JsonError("calls: " + name + ": expected microseconds from 0");
+    }
+    costs.push_back({symbol, first, further});
+  }
+  return costs;
+}
+
+}  // namespace
+
+CUresult apply_costs(const Options& options, const std::string& beside) {
+  if (options.costs == kPublished) {
+    books().use_costs({});
+    return CUDA_SUCCESS;
+  }
+  const std::string path = options.cost_file.empty() ? beside : options.cost_file;
+  std::ifstream file(path);
+  if (!file) {
+    return fail(CUDA_ERROR_FILE_NOT_FOUND,
+                "no cost file at " + path + " (option cost_file, GLAKE_SIM_COST_FILE)");
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    const Json all = Json::parse(text.str());
+    const std::string name = options.costs.empty() ? all.at("default").text() : options.costs;
+    if (name == kPublished) {
+      books().use_costs({});
+      return CUDA_SUCCESS;
+    }
+    const Json* table = all.at("devices").find(name);
+    if (table == nullptr) {
+      std::string names = kPublished;
+      for (const auto& [device, value] : all.at("devices").members()) names += ", " + device;
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "no costs of " + name + " in " + path + "; it has " + names);
+    }
+    books().use_costs(read(*table));
+  } catch (const JsonError& error) {
+    return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + error.what());
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simcuda

@@ -1,0 +1,21 @@
+"""The outcomes of the programs' checks: each program runs once a session."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_running import run_checks
+
+
+@pytest.fixture(scope="session")
+def results() -> Callable[[Path], dict[str, dict[str, Any]]]:
+    """The outcome of each check of a program. One that dies costs the check it died in only."""
+    known: dict[Path, dict[str, dict[str, Any]]] = {}
+
+    def results(program: Path) -> dict[str, dict[str, Any]]:
+        if program not in known:
+            known[program] = run_checks(program)
+        return known[program]
+
+    return results

@@ -1,0 +1,126 @@
+"""tools/calibrate.py: from a report to the simulator's prices. All figures here are SYNTHETIC."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import glake
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import calibrate  # noqa: E402
+
+DEVICE = "SYNTHETIC GPU, no hardware"
+PAGE = 2 << 20
+TRUTH = {"cuMemCreate": (31.0, 0.4), "cuMemRelease": (12.0, 0.2), "cuMemMap": (1.5, 0.0),
+         "cuMemSetAccess": (25.0, 3.0), "cuMemUnmap": (30.0, 2.0),
+         "cuMemAddressReserve": (4.0, 0.001), "cuEventRecord": (1.2, 0.0)}  # fmt: skip
+
+
+def synthetic_report(driver: str = "cuda") -> dict[str, Any]:
+    """A report whose every call costs exactly what TRUTH says."""
+    rows = []
+    for call, (first, further) in TRUTH.items():
+        case = {**calibrate.BY_SIZE, **calibrate.CONSTANT}[call]
+        for pages in (1, 2, 8, 32, 512) if call in calibrate.BY_SIZE else (1,):
+            us = first + (pages - 1) * further + 0.05  # the clock's own
+            row = {"call": call, "case": case, "times": 9, "unit": "us", "median": us}
+            if call in calibrate.BY_SIZE:
+                alone = case == "each"
+                row["handle_bytes"] = pages * PAGE if alone else PAGE
+                row["handles"] = 1 if alone else pages
+            rows.append(row)
+        rows.append({"call": call, "case": "busy", "times": 9, "unit": "us", "median": 9999.0})
+    about = {"driver": driver, "device": DEVICE, "date": "2000-01-01", "driver_version": "0"}
+    return {"about": about, "measured": {"driver calls": {"clock_us": 0.05, "rows": rows}}}
+
+
+def cost_file(tmp_path: Path) -> Path:
+    path = tmp_path / "costs.json"
+    path.write_text(calibrate.COSTS.read_text())
+    return path
+
+
+def test_the_fit_finds_the_line() -> None:
+    for call, (first, further) in calibrate.table(synthetic_report()).items():
+        assert first == pytest.approx(TRUTH[call][0], rel=1e-3)
+        assert further == pytest.approx(TRUTH[call][1], abs=1e-4)
+    assert set(calibrate.table(synthetic_report())) == set(TRUTH)
+
+
+@pytest.mark.parametrize(
+    ("points", "first", "further"),
+    [
+        ([(1, 5.0)], 5.0, 0.0),
+        ([(1, 5.0), (1, 5.0)], 5.0, 0.0),
+        ([(1, 10.0), (11, 5.0)], None, 0.0),  # no negative slope
+        ([(2, 1.0), (3, 2.0), (5, 4.0)], 0.0, 1.0),
+    ],
+)
+def test_the_fit_stays_in_bounds(
+    points: list[tuple[int, float]], first: float | None, further: float
+) -> None:
+    found = calibrate.fit(points)
+    assert found[0] >= 0 and found[1] == pytest.approx(further, abs=1e-9)
+    if first is not None:
+        assert found[0] == pytest.approx(first, abs=1e-9)
+
+
+def test_round_trip_to_the_simulator(tmp_path: Path) -> None:
+    report, costs = tmp_path / "report.json", cost_file(tmp_path)
+    report.write_text(json.dumps(synthetic_report()))
+    done = CliRunner().invoke(calibrate.main, [str(report), "--costs", str(costs)])
+    assert done.exit_code == 0, done.output
+    content = json.loads(costs.read_text())
+    assert content["default"] == "published" and content["devices"][DEVICE]["report"] == report.name
+    calls = content["devices"][DEVICE]["calls"]
+    ask = f"""
+import ctypes
+simulator = ctypes.CDLL({str(glake.library_path().with_name("libsimcuda.so"))!r})
+first, further = ctypes.c_double(), ctypes.c_double()
+for call in {list(calls)!r}:
+    assert simulator.simcuda_price(call.encode(), ctypes.byref(first), ctypes.byref(further)) == 0
+    print(first.value, further.value)
+"""
+    named = {"GLAKE_SIM_COST_FILE": str(costs), "GLAKE_SIM_COSTS": DEVICE}
+    told = subprocess.run(
+        [sys.executable, "-c", ask], env=os.environ | named, capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    for line, wanted in zip(told.stdout.splitlines(), calls.values(), strict=True):
+        assert [float(each) for each in line.split()] == pytest.approx(wanted, abs=1e-3)
+
+
+def test_a_default_is_asked_for(tmp_path: Path) -> None:
+    report, costs = tmp_path / "report.json", cost_file(tmp_path)
+    report.write_text(json.dumps(synthetic_report()))
+    arguments = [str(report), "--costs", str(costs)]
+    CliRunner().invoke(calibrate.main, [*arguments, "--dry-run", "--make-default"])
+    assert json.loads(costs.read_text()) == json.loads(calibrate.COSTS.read_text())
+    CliRunner().invoke(calibrate.main, [*arguments, "--make-default"])
+    assert json.loads(costs.read_text())["default"] == DEVICE
+
+
+def test_a_simulated_report_is_refused(tmp_path: Path) -> None:
+    report, costs = tmp_path / "report.json", cost_file(tmp_path)
+    for made in (synthetic_report("sim"), {"about": {"driver": "cuda", "device": "x"}}):
+        report.write_text(json.dumps(made))
+        done = CliRunner().invoke(calibrate.main, [str(report), "--costs", str(costs)])
+        assert done.exit_code == 1 and "report" in done.output
+    assert json.loads(costs.read_text()) == json.loads(calibrate.COSTS.read_text())
+
+
+def test_nothing_is_measured_yet_or_says_where() -> None:
+    """The committed cost file holds tables from reports only."""
+    content = json.loads(calibrate.COSTS.read_text())
+    assert content["default"] in {"published", *content["devices"]}
+    for device, made in content["devices"].items():
+        assert "SYNTHETIC" not in device
+        assert (ROOT / "results" / "gpu" / made["report"]).exists()
