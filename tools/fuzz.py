@@ -51,7 +51,7 @@ def fuzz(clang: str, seconds: int) -> int:
         (CORPUS / f"seed-{seed}").write_bytes(random.Random(seed).randbytes(4 * (1 + CALLS)))
     options = [f"-max_total_time={seconds}", f"-max_len={4 * (1 + CALLS)}", "-timeout=60"]
     artifacts = f"-artifact_prefix={CORPUS.parent}/"
-    command = [binaries / "core_fuzz", *options, "-len_control=0", artifacts, CORPUS]
+    command = [str(binaries / "core_fuzz"), *options, "-len_control=0", artifacts, str(CORPUS)]
     return subprocess.run(command, env=environment(binaries)).returncode
 
 
@@ -60,7 +60,7 @@ def play(seconds: int, seed: int, minimum: int) -> int:
     binaries = native.build(
         ROOT / "build" / "address-undefined", sanitize="address,undefined", targets=["core_fuzz"]
     )
-    command = [binaries / "core_fuzz", "--seconds", str(seconds), "--seed", str(seed)]
+    command = [str(binaries / "core_fuzz"), "--seconds", str(seconds), "--seed", str(seed)]
     with subprocess.Popen(
         command, env=environment(binaries), stdout=subprocess.PIPE, text=True, cwd=binaries
     ) as running:
