@@ -61,8 +61,8 @@ struct Verb {
 
 inline const std::vector<Verb>& verbs() {
   static const std::vector<Verb> all = {
-      {94, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
-      {84, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
+      {91, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
+      {81, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
       {6, [](World& w, Bytes4 x) { w.drop_every(2 + x.a % 3, x.b); }},
       {4, [](World& w, Bytes4 x) { w.fill(size_of(x) + kMiB, stream_of(x), device_of(x)); }},
       {14, [](World& w, Bytes4 x) { w.record(static_cast<int>(x.wide()), x.a); }},
@@ -71,6 +71,8 @@ inline const std::vector<Verb>& verbs() {
       {6, [](World& w, Bytes4) { w.new_stream(); }},
       {2, [](World& w, Bytes4 x) { w.end_stream(x.a); }},
       {6, [](World& w, Bytes4 x) { w.wait_stream(x.a); }},
+      {2, [](World& w, Bytes4 x) { w.begin_capture(x.a); }},
+      {4, [](World& w, Bytes4) { w.end_capture(); }},
       {6, [](World& w, Bytes4 x) { w.on_thread(x.a % 8 < 4 ? 0 : x.a); }},
       {2, [](World& w, Bytes4 x) { w.end_thread(x.a); }},
       {3, [](World& w, Bytes4 x) { w.empty_cache(device_of(x)); }},

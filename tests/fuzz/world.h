@@ -49,6 +49,8 @@ class World {
   void new_stream();
   void end_stream(int stream);
   void wait_stream(int stream);
+  void begin_capture(int mode);  // of a stream glake does not know: nothing it does may spoil it
+  void end_capture();
   void on_thread(int thread);  // makes the later calls
   void end_thread(int thread);
 
@@ -104,6 +106,7 @@ class World {
   std::unique_ptr<test::CurrentContext> context_;
   std::vector<CUstream> streams_{nullptr};
   std::vector<bool> ended_{false};
+  CUstream captured_ = nullptr;
   std::vector<Live> live_;
   std::set<std::pair<uintptr_t, uintptr_t>> addresses_;
   Books books_[2];

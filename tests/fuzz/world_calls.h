@@ -81,6 +81,26 @@ inline void World::wait_stream(int stream) {
   if (!ended_[s]) CU(cuStreamSynchronize(streams_[s]));
 }
 
+inline void World::begin_capture(int mode) {
+  if (captured_ != nullptr) return;
+  note("begin_capture", {mode});
+  constexpr CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                            CU_STREAM_CAPTURE_MODE_RELAXED};
+  CU(cuStreamCreate(&captured_, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(captured_, kModes[mode % 3]));
+}
+
+inline void World::end_capture() {
+  if (captured_ == nullptr) return;
+  note("end_capture", {});
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(captured_, &graph));
+  CU(cuGraphDestroy(graph));
+  CU(cuStreamDestroy(captured_));
+  captured_ = nullptr;
+}
+
 inline void World::on_thread(int thread) {
   note("on_thread", {thread});
   thread_ = thread % 4;
@@ -227,6 +247,7 @@ inline void World::device_identities(int device) {
 
 inline void World::finish() {
   fail_no_more();
+  end_capture();
   stamps_.verify();
   while (!live_.empty()) release(live_.size() - 1);
   identities();
