@@ -29,6 +29,25 @@ Status status(CUresult result) { return {static_cast<int>(result)}; }
 CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(s); }
 CUevent event_of(EventId e) { return reinterpret_cast<CUevent>(e); }
 
+// For calls that a capture under way elsewhere would forbid, and that need no current context.
+class RelaxedScope {
+ public:
+  explicit RelaxedScope(const driver::Table& table) : table_(table) {
+    result_ = table_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~RelaxedScope() {
+    if (result_ == CUDA_SUCCESS) table_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+  Status status() const { return {static_cast<int>(result_)}; }
+
+ private:
+  const driver::Table& table_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  CUresult result_;
+};
+
 }  // namespace
 
 DeviceScope::DeviceScope(Driver& driver, int device) : driver_(driver) {
@@ -215,9 +234,15 @@ Status Driver::record(int device, EventId event, StreamHandle stream) {
   return status(table_->cuEventRecord(event_of(event), stream_of(stream)));
 }
 
-Status Driver::query(EventId event) { return status(table_->cuEventQuery(event_of(event))); }
+Status Driver::query(EventId event) {
+  RelaxedScope scope(*table_);
+  if (!scope.status().ok()) return scope.status();
+  return status(table_->cuEventQuery(event_of(event)));
+}
 
 Status Driver::wait_host(EventId event) {
+  RelaxedScope scope(*table_);
+  if (!scope.status().ok()) return scope.status();
   return status(table_->cuEventSynchronize(event_of(event)));
 }
 
