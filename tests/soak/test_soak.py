@@ -23,3 +23,10 @@ def test_processes_end_in_every_way(seed: str) -> None:
     done = run("cycles.py", "--cycles", "30", "--seed", seed)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "30 processes" in done.stdout
+
+
+@pytest.mark.parametrize("options", [["--limit", "2GiB"], ["--limit", "128MiB", "--bytes"]])
+def test_jobs_follow_each_other(options: list[str]) -> None:
+    done = run("soak.py", "--minutes", "0.15", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 findings" in done.stdout
