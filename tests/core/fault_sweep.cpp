@@ -4,7 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fault_play.h"
+#include "fault_lifecycle.h"
+#include "fault_scenario.h"
 
 using test::kGranule;
 using test::kKiB;
@@ -14,26 +15,7 @@ using test::Play;
 
 namespace {
 
-struct Scenario {
-  const char* name;
-  Options simulator;
-  Options glake;
-  int devices = 1;
-  int streams = 0;
-  std::function<void(Play&)> prepare;  // no call fails here
-  std::function<void(Play&)> act;
-};
-
-// `count` blocks of `bytes`, then every other one (from the first) freed.
-std::vector<void*> checkered(Play& play, int count, size_t bytes, int on = 0) {
-  std::vector<void*> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(play.get(bytes, on));
-  for (size_t i = 0; i < blocks.size(); i += 2) play.drop(blocks[i]);
-  return blocks;
-}
-
-void nothing(Play&) {}
-void open(Play& play) { play.drop(play.get(512)); }
+using namespace test::faults;
 
 std::vector<Scenario> growing() {
   return {
@@ -328,24 +310,31 @@ void survey(const Scenario& s) {
   }
 }
 
+// Every scenario there is. To add some: a function that returns them, in a header of its own.
+std::vector<Scenario> all_scenarios() {
+  std::vector<Scenario> all;
+  for (const auto& group : {growing(), stitching(), crossing(), ending(), lifecycle(), threads()}) {
+    all.insert(all.end(), group.begin(), group.end());
+  }
+  return all;
+}
+
 }  // namespace
 
 // Arguments: "--survey", or a scenario's name, k, code, times: that run alone.
 int main(int argc, char** argv) {
   int64_t runs = 0, calls = 0;
-  for (const auto& group : {growing(), stitching(), crossing(), ending()}) {
-    for (const Scenario& s : group) {
-      if (argc == 2) {
-        survey(s);
-      } else if (argc == 5) {
-        if (std::string(argv[1]) == s.name) {
-          run(s, {std::atoll(argv[2]), std::atoi(argv[3]), std::atoll(argv[4])});
-        }
-      } else {
-        const auto [n, ran] = sweep(s);
-        calls += n;
-        runs += ran;
+  for (const Scenario& s : all_scenarios()) {
+    if (argc == 2) {
+      survey(s);
+    } else if (argc == 5) {
+      if (std::string(argv[1]) == s.name) {
+        run(s, {std::atoll(argv[2]), std::atoi(argv[3]), std::atoll(argv[4])});
       }
+    } else {
+      const auto [n, ran] = sweep(s);
+      calls += n;
+      runs += ran;
     }
   }
   std::printf("%lld driver calls in the scenarios, %lld runs with a fault\n",

@@ -6,8 +6,8 @@ Training jobs follow each other on a simulated device: steps of changing shapes,
 batches on its own stream, one that reduces gradients on another, evaluations in threads that end,
 jobs that run out of memory, driver calls that fail. After every job the books must be those of no
 block; at the end the process may have grown by at most --growth KiB of resident memory a minute,
-after a warm-up of a quarter of the time and at least a minute. --bytes puts real memory behind the device (then use a
-small --limit). Exits non-zero on a finding.
+after a warm-up of a quarter of the time and at least a minute. --bytes puts real memory behind the
+device (then use a small --limit). Exits non-zero on a finding.
 """
 
 import argparse
