@@ -8,6 +8,16 @@ namespace glake {
 
 bool Status::out_of_memory() const { return code == CUDA_ERROR_OUT_OF_MEMORY; }
 bool Status::not_ready() const { return code == CUDA_ERROR_NOT_READY; }
+bool Status::stream_gone() const {
+  return code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+StreamHandle this_thread_stream() {
+  static std::atomic<StreamHandle> last{0};
+  static thread_local StreamHandle mine = 0;
+  if (mine == 0) mine = kThreadStream + ++last;
+  return mine;
+}
 
 const char* call_name(Call call) {
   static const char* const names[kCallKinds] = {"reserve", "create",  "map",  "access", "unmap",
@@ -26,7 +36,7 @@ CUmemAllocationProp granule_properties(int device) {
 }
 
 Status status(CUresult result) { return {static_cast<int>(result)}; }
-CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(s); }
+CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(given_name(s)); }
 CUevent event_of(EventId e) { return reinterpret_cast<CUevent>(e); }
 
 // For calls that a capture under way elsewhere would forbid, and that need no current context.
@@ -214,6 +224,14 @@ Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devic
   return status(table_->cuMemSetAccess(at, bytes, grants.data(), grants.size()));
 }
 
+Status Driver::memory_info(Bytes* free, Bytes* total) {
+  size_t f = 0, t = 0;
+  CUresult r = table_->cuMemGetInfo(&f, &t);
+  *free = f;
+  *total = t;
+  return status(r);
+}
+
 Status Driver::create_event(int device, EventId* event) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();
@@ -259,6 +277,17 @@ Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
   *yes = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  return status(r);
+}
+
+Status Driver::stream_number(int device, StreamHandle stream, uint64_t* number) {
+  *number = 0;
+  if (table_->cuStreamGetId == nullptr) return {};
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  unsigned long long id = 0;
+  CUresult r = table_->cuStreamGetId(stream_of(stream), &id);
+  *number = id;
   return status(r);
 }
 

@@ -31,6 +31,7 @@
   X(cuMemMap, "cuMemMap", 10020, true)                                           \
   X(cuMemUnmap, "cuMemUnmap", 10020, true)                                       \
   X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                               \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, true)                                 \
   X(cuEventCreate, "cuEventCreate", 2000, true)                                  \
   X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                             \
   X(cuEventRecord, "cuEventRecord", 2000, true)                                  \
@@ -38,6 +39,7 @@
   X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                        \
   X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                          \
   X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                     \
+  X(cuStreamGetId, "cuStreamGetId", 12000, false)                                \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true)
 
 namespace glake::driver {
