@@ -321,7 +321,8 @@ std::vector<Scenario> all_scenarios() {
 
 }  // namespace
 
-// Arguments: "--survey", or a scenario's name, k, code, times: that run alone.
+// Arguments: "--survey"; or "--only" and a scenario's name; or a name, k, code, times: that run
+// alone.
 int main(int argc, char** argv) {
   int64_t runs = 0, calls = 0;
   for (const Scenario& s : all_scenarios()) {
@@ -331,7 +332,7 @@ int main(int argc, char** argv) {
       if (std::string(argv[1]) == s.name) {
         run(s, {std::atoll(argv[2]), std::atoi(argv[3]), std::atoll(argv[4])});
       }
-    } else {
+    } else if (argc != 3 || std::string(argv[2]) == s.name) {
       const auto [n, ran] = sweep(s);
       calls += n;
       runs += ran;

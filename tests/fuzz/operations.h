@@ -61,8 +61,8 @@ struct Verb {
 
 inline const std::vector<Verb>& verbs() {
   static const std::vector<Verb> all = {
-      {91, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
-      {81, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
+      {78, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
+      {75, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
       {6, [](World& w, Bytes4 x) { w.drop_every(2 + x.a % 3, x.b); }},
       {4, [](World& w, Bytes4 x) { w.fill(size_of(x) + kMiB, stream_of(x), device_of(x)); }},
       {14, [](World& w, Bytes4 x) { w.record(static_cast<int>(x.wide()), x.a); }},
@@ -81,6 +81,13 @@ inline const std::vector<Verb>& verbs() {
       {1, [](World& w, Bytes4 x) { w.reset_peaks(device_of(x)); }},
       {2, [](World& w, Bytes4 x) { w.trace(x.a % 2); }},
       {1, [](World& w, Bytes4) { w.shutdown(); }},
+      {8, [](World& w, Bytes4 x) { w.pool_get(size_of(x), stream_of(x), x.c % 2); }},
+      {3, [](World& w, Bytes4 x) { w.pool_users(x.a % 2, x.b % 3 != 0); }},
+      {1, [](World& w, Bytes4 x) { w.pool_flags(x.a % 2, x.b % 4); }},
+      {2, [](World& w, Bytes4 x) { w.pool_empty_cache(x.a % 2); }},
+      {2, [](World& w, Bytes4 x) { w.checkpoint(x.a % 2); }},
+      {2, [](World& w, Bytes4) { w.restore(); }},
+      {1, [](World& w, Bytes4 x) { w.limit(x.a); }},
       {4,
        [](World& w, Bytes4 x) {
          w.fail(kFaults[x.a % std::size(kFaults)], 1 + x.b % 8, kCodes[x.c % 4],

@@ -29,6 +29,8 @@ struct Setup {
   int seed = 0;   // of the order in which stream work runs
 };
 
+constexpr int kPools = 2;
+
 class World {
  public:
   explicit World(const Setup& setup);
@@ -45,6 +47,14 @@ class World {
   void rewrite(int n);
   void free_wrongly(int n, size_t offset);
 
+  // Private pools of device 0, 1 to kPools; 0 is the device's own memory. world_pools.h.
+  void pool_get(size_t bytes, int stream, int pool);
+  void pool_users(int pool, int more);  // one more, or one less
+  void pool_flags(int pool, int flags);
+  void pool_empty_cache(int pool);
+  void checkpoint(int pool);
+  void restore();  // the last checkpoint's pool
+
   // Streams and threads.
   void new_stream();
   void end_stream(int stream);
@@ -60,6 +70,7 @@ class World {
   void step(int device);
   void reset_peaks(int device);
   void trace(int on);
+  void limit(int percent);
   void shutdown();
 
   // The k-th later call of `symbol` fails with `code`, `times` in a row (-1: for good).
@@ -76,21 +87,26 @@ class World {
   struct Live {
     void* ptr;
     size_t bytes;
-    int device, stream;
+    int device, stream, pool;
     uint8_t stamp;
-    size_t held() const { return (bytes + 511) / 512 * 512; }
+    size_t size;  // what it was given
   };
   // What a device should report.
   struct Books {
     int64_t count = 0, requested = 0, allocated = 0, peak = 0, allocations = 0;
+    int64_t limit = 0, physical = 0;  // as last seen
     bool used = false;
-    bool owing = false;  // the driver may have refused to take something back
+    bool pooled = false;  // has had a private pool: its free bytes are counted apart
+    bool owing = false;   // the driver may have refused to take something back
   };
 
   void note(const char* call, std::initializer_list<int64_t> arguments);
   void open();
   int call(const std::function<int()>& work);  // on the thread of on_thread()
-  bool allocate(size_t bytes, int stream, int device);
+  bool allocate(size_t bytes, int stream, int device, int pool = 0);
+  void born(void* ptr, size_t bytes, int stream, int device, int pool);
+  void gone(size_t n);
+  void drop_checkpoint();
   void refused(size_t bytes, int device);
   void release(size_t n);
   void identities();
@@ -116,6 +132,9 @@ class World {
   std::unique_ptr<Worker> workers_[3];
   int thread_ = 0;
   void* freed_ = nullptr;
+  int users_[kPools + 1] = {};
+  glake_checkpoint* checkpoint_ = nullptr;
+  int checkpoint_pool_ = 0;
   bool armed_ = false;
   bool exact_peak_ = true;  // one thread only, so far
   bool exact_full_ = true;  // a refusal means that memory is really full
@@ -140,7 +159,11 @@ inline void World::open() {
                    {"policy", setup_.policy},
                    {"limit", std::to_string(setup_.limit_mib) + "MiB"},
                    {"view_budget", std::to_string(setup_.view_budget)}});
-  for (Books& b : books_) b = {};
+  for (Books& b : books_) {
+    b = {};
+    b.limit = setup_.limit_mib * static_cast<int64_t>(kMiB);
+  }
+  for (int& users : users_) users = 0;
   exact_peak_ = thread_ == 0;
 }
 
@@ -182,74 +205,94 @@ inline void World::fill(size_t bytes, int stream, int device) {
   identities();
 }
 
-inline bool World::allocate(size_t bytes, int stream, int device) {
+inline glake_pool name_of(int pool) {
+  return {pool == 1 ? uint64_t{1} : 0, pool == 2 ? uint64_t{7} : 0};
+}
+
+inline bool World::allocate(size_t bytes, int stream, int device, int pool) {
   if (ended_[static_cast<size_t>(stream)] || device != 0) stream = 0;
   void* ptr = nullptr;
   int code = call([&] {
-    ptr = glake_malloc(bytes, device, handle(stream));
+    ptr = pool == 0 ? glake_malloc(bytes, device, handle(stream))
+                    : glake_pool_malloc(bytes, device, handle(stream), name_of(pool));
     return glake_last_error(nullptr, 0);
   });
   if (ptr == nullptr) {
     CHECK(code == GLAKE_OUT_OF_MEMORY || code == GLAKE_DRIVER_ERROR);
     CHECK_TEXT(armed_ || code == GLAKE_OUT_OF_MEMORY, "refused with no fault armed");
-    if (!armed_) refused(bytes, device);
+    if (!armed_ && pool == 0) refused(bytes, device);
     return false;
   }
-  Live block{ptr, bytes, device, stream, ++stamp_};
-  auto begin = reinterpret_cast<uintptr_t>(ptr);
-  CHECK(begin % 512 == 0);
-  auto after = addresses_.lower_bound({begin, 0});
-  CHECK(after == addresses_.end() || begin + block.held() <= after->first);
-  CHECK(after == addresses_.begin() || std::prev(after)->second <= begin);
-  addresses_.emplace(begin, begin + block.held());
-  owned_.add(glake::Process::instance().block(ptr, false));
-  Books& b = books_[device];
-  b.used = true;
-  ++b.count;
-  ++b.allocations;
-  b.requested += static_cast<int64_t>(bytes);
-  b.allocated += static_cast<int64_t>(block.held());
-  b.peak = std::max(b.peak, b.allocated);
-  if (setup_.bytes != 0 && device == 0) {
-    Stamps::write(ptr, block.held(), block.stamp, handle(stream));
-  }
+  born(ptr, bytes, stream, device, pool);
   size_t asked = 0;
   int where = -1;
   void* on = nullptr;
   OK(glake_block_info(ptr, &asked, &where, &on));
   CHECK(asked == bytes && where == device && on == handle(stream));
-  live_.push_back(block);
   return true;
+}
+
+// A block that the allocator has just given out.
+inline void World::born(void* ptr, size_t bytes, int stream, int device, int pool) {
+  const glake::Block& given = glake::Process::instance().block(ptr, false);
+  Live block{ptr, bytes, device, stream, pool, ++stamp_, given.size};
+  const size_t rounded = (bytes + 511) / 512 * 512;
+  CHECK(block.size == rounded || (books_[device].pooled && block.size > rounded));  // NO_SPLIT
+  auto begin = reinterpret_cast<uintptr_t>(ptr);
+  CHECK(begin % 512 == 0);
+  auto after = addresses_.lower_bound({begin, 0});
+  CHECK(after == addresses_.end() || begin + block.size <= after->first);
+  CHECK(after == addresses_.begin() || std::prev(after)->second <= begin);
+  addresses_.emplace(begin, begin + block.size);
+  owned_.add(given);
+  Books& b = books_[device];
+  b.used = true;
+  ++b.count;
+  ++b.allocations;
+  b.requested += static_cast<int64_t>(bytes);
+  b.allocated += static_cast<int64_t>(block.size);
+  b.peak = std::max(b.peak, b.allocated);
+  if (setup_.bytes != 0 && device == 0) {
+    Stamps::write(ptr, block.size, block.stamp, handle(stream));
+    if (ended_[static_cast<size_t>(stream)]) stamps_.verify();
+  }
+  live_.push_back(block);
 }
 
 // Out of memory is true only if neither whole free granules nor the limit had room.
 inline void World::refused(size_t bytes, int device) {
   if (!exact_full_ || !books_[device].used) return;
   const std::string text = test::stats(device);
-  int64_t room = setup_.limit_mib * static_cast<int64_t>(kMiB) -
-                 test::number_in(text, "glake.physical_bytes") +
+  int64_t physical = test::number_in(text, "glake.physical_bytes");
+  int64_t room = std::max<int64_t>(0, books_[device].limit - physical) +
                  test::number_in(text, "glake.whole_free_bytes");
   CHECK_TEXT(room < static_cast<int64_t>((bytes + kGranule - 1) / kGranule * kGranule), text);
 }
 
 inline void World::release(size_t n) {
-  Live gone = live_[n];
+  const Live block = live_[n];
+  if (setup_.bytes != 0 && block.device == 0) {
+    stamps_.read(block.ptr, block.size, block.stamp, handle(block.stream));
+    // glake does not know of the stream on which a block of an ended one is used now.
+    if (ended_[static_cast<size_t>(block.stream)]) stamps_.verify();
+  }
+  owned_.remove(glake::Process::instance().block(block.ptr, false));
+  gone(n);
+  OK(call([&] { return glake_free(block.ptr); }));
+}
+
+// Takes a block off the books: the last takes its place.
+inline void World::gone(size_t n) {
+  const Live block = live_[n];
   live_[n] = live_.back();
   live_.pop_back();
-  if (setup_.bytes != 0 && gone.device == 0) {
-    stamps_.read(gone.ptr, gone.held(), gone.stamp, handle(gone.stream));
-    // glake does not know of the stream on which a block of an ended one is used now.
-    if (ended_[static_cast<size_t>(gone.stream)]) stamps_.verify();
-  }
-  owned_.remove(glake::Process::instance().block(gone.ptr, false));
-  auto begin = reinterpret_cast<uintptr_t>(gone.ptr);
-  addresses_.erase({begin, begin + gone.held()});
-  Books& b = books_[gone.device];
+  auto begin = reinterpret_cast<uintptr_t>(block.ptr);
+  addresses_.erase({begin, begin + block.size});
+  Books& b = books_[block.device];
   --b.count;
-  b.requested -= static_cast<int64_t>(gone.bytes);
-  b.allocated -= static_cast<int64_t>(gone.held());
-  freed_ = gone.ptr;
-  OK(call([&] { return glake_free(gone.ptr); }));
+  b.requested -= static_cast<int64_t>(block.bytes);
+  b.allocated -= static_cast<int64_t>(block.size);
+  freed_ = block.ptr;
 }
 
 inline void World::drop(int n) {
@@ -271,3 +314,4 @@ inline void World::drop_every(int step, int from) {
 }  // namespace fuzz
 
 #include "world_calls.h"
+#include "world_pools.h"

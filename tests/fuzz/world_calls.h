@@ -19,7 +19,7 @@ inline void World::record(int n, int stream) {
     CU(cuEventRecord(written, handle(b.stream)));
     CU(cuStreamWaitEvent(handle(on), written, 0));
     CU(cuEventDestroy(written));
-    stamps_.read(b.ptr, b.held(), b.stamp, handle(on));
+    stamps_.read(b.ptr, b.size, b.stamp, handle(on));
   }
   identities();
 }
@@ -32,7 +32,7 @@ inline void World::rewrite(int n) {
   if (setup_.bytes == 0 || b.device != 0 || armed_) return;
   stamps_.verify();
   b.stamp = ++stamp_;
-  Stamps::write(b.ptr, b.held(), b.stamp, handle(b.stream));
+  Stamps::write(b.ptr, b.size, b.stamp, handle(b.stream));
   if (ended_[static_cast<size_t>(b.stream)]) stamps_.verify();
 }
 
@@ -42,7 +42,7 @@ inline void World::free_wrongly(int n, size_t offset) {
   void* wrong = freed_;
   if (!live_.empty() && offset != 0) {
     const Live& b = live_[pick(n)];
-    wrong = static_cast<char*>(b.ptr) + 1 + offset % (b.held() - 1);
+    wrong = static_cast<char*>(b.ptr) + 1 + offset % (b.size - 1);
   }
   if (wrong == nullptr) wrong = this;
   for (const Live& b : live_) {
@@ -163,6 +163,7 @@ inline void World::trace(int on) {
 // Refused while blocks are live; else glake starts anew with the next call.
 inline void World::shutdown() {
   note("shutdown", {});
+  if (live_.empty()) drop_checkpoint();
   int code = call([] { return glake_shutdown(); });
   if (!live_.empty()) {
     CHECK(code == GLAKE_INVALID_ARGUMENT);
@@ -218,7 +219,7 @@ class InOrder {
 };
 
 inline void World::device_identities(int device) {
-  const Books& b = books_[device];
+  Books& b = books_[device];
   const std::string text = test::stats(device);
   InOrder n(text);
   CHECK_TEXT(n("allocation.all.current") == b.count, text);
@@ -235,13 +236,20 @@ inline void World::device_identities(int device) {
   int64_t physical = n("glake.physical_bytes"), free = n("glake.free_bytes");
   // Memory the driver refused to take back is still held, and no longer reserved.
   CHECK_TEXT(reserved == physical || (b.owing && reserved < physical), text);
-  CHECK(physical <= setup_.limit_mib * static_cast<int64_t>(kMiB));
+  CHECK_TEXT(physical <= std::max(b.limit, b.physical), text);
+  b.physical = physical;
   CHECK_TEXT(n("glake.whole_free_bytes") <= free, text);
   // What is neither free nor a caller's is in a thread's cache, or waits for recorded streams.
   int64_t blocks = n("glake.live_blocks");
   CHECK_TEXT(blocks >= b.count && free + b.allocated <= reserved, text);
-  CHECK_TEXT(blocks != b.count || free + b.allocated == reserved, text);
+  CHECK_TEXT(blocks != b.count || b.pooled || free + b.allocated == reserved, text);
   CHECK(test::number_in(test::ledger(device), "used_bytes") == physical);
+  glake_device_stats values{};
+  OK(glake_get_stats(device, &values, sizeof values));
+  CHECK(values.allocation[0].current == b.count);
+  CHECK(values.allocated_bytes[0].current == b.allocated);
+  CHECK(values.requested_bytes[0].current == b.requested);
+  CHECK(values.reserved_bytes[0].current == reserved);
   OK(glake_check(device));
 }
 
@@ -251,6 +259,7 @@ inline void World::finish() {
   stamps_.verify();
   while (!live_.empty()) release(live_.size() - 1);
   identities();
+  drop_checkpoint();
   stamps_.close();
   for (auto& worker : workers_) worker.reset();
   thread_ = 0;
