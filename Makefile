@@ -1,12 +1,15 @@
-# make demo | test | lint | bench | sanitize | gpu | clean
+# make demo | test | lint | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use. Variables: PYTHON (default python3), VENV
-# (default .venv; may be an environment you made), WERROR=1 (compiler warnings are errors).
+# (default .venv; may be an environment you made), WERROR=1 (compiler warnings are errors); SECONDS,
+# of fuzz; MINUTES, of soak.
 
 PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 WERROR ?= 0
+SECONDS ?= 60
+MINUTES ?= 5
 ifeq ($(WERROR),1)
 export CMAKE_ARGS := $(CMAKE_ARGS) -DGLAKE_WERROR=ON
 endif
@@ -16,7 +19,7 @@ CXX_FILES = $(shell find glake/csrc tests benchmarks -name '*.h' -o -name '*.c' 
 BENCHMARKS = $(filter-out $(wildcard benchmarks/*/make_*.py),$(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test lint bench sanitize gpu clean distclean build FORCE
+.PHONY: demo test lint bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -41,6 +44,23 @@ sanitize: sanitize-address,undefined sanitize-thread
 comma := ,
 sanitize-%: $(VENV)/.requirements FORCE
 	$(PY) tools/native.py --build build/$(subst $(comma),-,$*) --sanitize $* --run
+
+# What CI runs: random operations under ASan + UBSan, at least 100,000 of them, and the programs with
+# threads under TSan.
+THREADED = parallel_test interleaving_test shutdown_test streams_test
+sanitize-short: $(VENV)/.requirements
+	$(PY) tools/fuzz.py --random --seed 1 --seconds $(SECONDS) --minimum 100000
+	$(PY) tools/native.py --build build/thread --sanitize thread --run \
+	  $(addprefix --program ,$(THREADED))
+
+# Random calls of the C interface under ASan + UBSan; by libFuzzer where clang is installed.
+fuzz: $(VENV)/.requirements
+	$(PY) tools/fuzz.py --seconds $(SECONDS)
+
+# A thousand processes that end in every way; then hours, if you like, of work in one.
+soak: build
+	$(PY) tests/soak/cycles.py
+	$(PY) tests/soak/soak.py --minutes $(MINUTES)
 
 # Builds, tests and measures on a real GPU, offline, with the Python and packages that are installed:
 # no environment is made and nothing is fetched. One JSON and one text report in OUT (docs/gpu.md).

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,6 +21,7 @@ SOURCES = {
         "tests/conformance/*.cpp",
         "tests/core/*.cpp",
         "tests/core/*.c",
+        "tests/fuzz/*.cpp",
         "benchmarks/gpu/*.cpp",
     ),
     "benchmarks": ("benchmarks/*.cpp", "benchmarks/[!g]*/*.cpp"),
@@ -43,8 +45,16 @@ def find_tool(name: str) -> str:
     return found
 
 
-def build(directory: Path, group: str = "tests", sanitize: str = "", werror: bool = False) -> Path:
-    """Builds the group; returns its programs' directory. CalledProcessError if one fails.
+def build(
+    directory: Path,
+    group: str = "tests",
+    sanitize: str = "",
+    werror: bool = False,
+    targets: Sequence[str] = (),
+    definitions: Sequence[str] = (),
+) -> Path:
+    """Builds the group, or `targets` of it; returns its programs' directory. CalledProcessError if
+    one fails. `definitions` go to CMake.
 
     Tests keep their assertions; benchmarks are optimised as the installed library is.
     """
@@ -55,10 +65,11 @@ def build(directory: Path, group: str = "tests", sanitize: str = "", werror: boo
     configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-DGLAKE_{group.upper()}=ON"]
     configure += [f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if group == 'tests' else 'Release'}"]
     configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={'ON' if werror else 'OFF'}"]
+    configure += [f"-D{definition}" for definition in definitions]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     make = [cmake, "--build", str(directory), "--parallel", jobs, "--target"]
-    subprocess.run([*make, f"glake_{group}", "simcuda"], check=True)
+    subprocess.run([*make, *(targets or [f"glake_{group}"]), "simcuda"], check=True)
     return directory / "lib"
 
 
@@ -124,7 +135,7 @@ def main() -> int:
         parser.error(f"there are no {options.group} to run")
     directory = options.build or ROOT / "build" / options.group
     try:
-        binaries = build(directory, options.group, options.sanitize)
+        binaries = build(directory, options.group, options.sanitize, targets=options.program)
     except subprocess.CalledProcessError as failure:
         return failure.returncode  # the compiler has said why
     failed = []

@@ -160,6 +160,7 @@ class Play {
     for (int device = 0; device < devices_; ++device) check_nothing_left(device);
   }
 
+  const std::vector<Held>& held() const { return held_; }
   void verify() const {
     for (int device = 0; device < devices_; ++device) {
       if ((used_ & 1 << device) == 0) continue;

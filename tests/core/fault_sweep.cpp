@@ -4,19 +4,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fault_scenarios.h"
+#include "fault_lifecycle.h"
+#include "fault_pools.h"
+#include "fault_scenario.h"
 
-using test::checkered;
 using test::kGranule;
 using test::kKiB;
 using test::kMiB;
-using test::nothing;
-using test::open;
 using test::Options;
 using test::Play;
-using test::Scenario;
 
 namespace {
+
+using namespace test::faults;
 
 std::vector<Scenario> growing() {
   return {
@@ -311,24 +311,33 @@ void survey(const Scenario& s) {
   }
 }
 
+// Every scenario there is. To add some: a function that returns them, in a header of its own.
+std::vector<Scenario> all_scenarios() {
+  std::vector<Scenario> all;
+  for (const auto& group :
+       {growing(), stitching(), crossing(), pooling(), ending(), lifecycle(), threads()}) {
+    all.insert(all.end(), group.begin(), group.end());
+  }
+  return all;
+}
+
 }  // namespace
 
-// Arguments: "--survey", or a scenario's name, k, code, times: that run alone.
+// Arguments: "--survey"; or "--only" and a scenario's name; or a name, k, code, times: that run
+// alone.
 int main(int argc, char** argv) {
   int64_t runs = 0, calls = 0;
-  for (const auto& group : {growing(), stitching(), crossing(), test::pooling(), ending()}) {
-    for (const Scenario& s : group) {
-      if (argc == 2) {
-        survey(s);
-      } else if (argc == 5) {
-        if (std::string(argv[1]) == s.name) {
-          run(s, {std::atoll(argv[2]), std::atoi(argv[3]), std::atoll(argv[4])});
-        }
-      } else {
-        const auto [n, ran] = sweep(s);
-        calls += n;
-        runs += ran;
+  for (const Scenario& s : all_scenarios()) {
+    if (argc == 2) {
+      survey(s);
+    } else if (argc == 5) {
+      if (std::string(argv[1]) == s.name) {
+        run(s, {std::atoll(argv[2]), std::atoi(argv[3]), std::atoll(argv[4])});
       }
+    } else if (argc != 3 || std::string(argv[2]) == s.name) {
+      const auto [n, ran] = sweep(s);
+      calls += n;
+      runs += ran;
     }
   }
   std::printf("%lld driver calls in the scenarios, %lld runs with a fault\n",

@@ -39,9 +39,16 @@ inline std::string last_error() {
   return "glake status " + std::to_string(code) + ": " + text;
 }
 
+// What a failed check calls before it ends the program, to say how to get there again.
+inline void (*&on_failure())() {
+  static void (*hook)() = nullptr;
+  return hook;
+}
+
 [[noreturn]] inline void die(const char* file, int line, const std::string& text) {
   std::fprintf(stderr, "%s:%d: %s\n  while: %s\n  last error: %s\n", file, line, text.c_str(),
                running().c_str(), last_error().c_str());
+  if (on_failure() != nullptr) on_failure()();
   std::fflush(nullptr);
   std::_Exit(1);
 }

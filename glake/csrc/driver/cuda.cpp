@@ -53,18 +53,19 @@ CUevent event_of(EventId e) { return reinterpret_cast<CUevent>(e); }
 class RelaxedScope {
  public:
   explicit RelaxedScope(const driver::Table& table) : table_(table) {
-    if (table_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) relaxed_ = true;
+    result_ = table_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   ~RelaxedScope() {
-    if (relaxed_) table_.cuThreadExchangeStreamCaptureMode(&mode_);
+    if (result_ == CUDA_SUCCESS) table_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   RelaxedScope(const RelaxedScope&) = delete;
   RelaxedScope& operator=(const RelaxedScope&) = delete;
+  Status status() const { return {static_cast<int>(result_)}; }
 
  private:
   const driver::Table& table_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool relaxed_ = false;
+  CUresult result_;
 };
 
 }  // namespace
@@ -328,11 +329,13 @@ Status Driver::record(int device, EventId event, StreamHandle stream) {
 
 Status Driver::query(EventId event) {
   RelaxedScope scope(*table_);
+  if (!scope.status().ok()) return scope.status();
   return status(table_->cuEventQuery(event_of(event)));
 }
 
 Status Driver::wait_host(EventId event) {
   RelaxedScope scope(*table_);
+  if (!scope.status().ok()) return scope.status();
   return status(table_->cuEventSynchronize(event_of(event)));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "capi.h"
+#include "python/unlocked.h"
 
 namespace py = pybind11;
 
@@ -79,7 +80,7 @@ inline py::int_ from_pointer(void* pointer) {
 // Calls an interface function without the GIL: it may wait for a device or another thread.
 template <typename Function, typename... Arguments>
 auto released(Function function, Arguments... arguments) {
-  py::gil_scoped_release release;
+  glake::Unlocked unlocked;
   return function(arguments...);
 }
 

@@ -6,6 +6,7 @@
 #include "../replay/engine.h"
 #include "../replay/policy.h"
 #include "../replay/trace.h"
+#include "unlocked.h"
 
 namespace py = pybind11;
 
@@ -99,7 +100,7 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
   ReplayResult result;
   std::optional<uint64_t> min_capacity;
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     result = replay(trace, policy, options);
     if (with_min_capacity) min_capacity = find_min_capacity(trace, policy, options);
   }

@@ -1,33 +1,11 @@
-// What a fault sweep runs: scenarios, and those of private pools.
+// Private pools, restored and emptied, with each driver call failing.
 #pragma once
 
-#include <functional>
 #include <vector>
 
-#include "fault_play.h"
+#include "fault_scenario.h"
 
-namespace test {
-
-struct Scenario {
-  const char* name;
-  Options simulator;
-  Options glake;
-  int devices = 1;
-  int streams = 0;
-  std::function<void(Play&)> prepare;  // no call fails here
-  std::function<void(Play&)> act;
-};
-
-// `count` blocks of `bytes`, then every other one (from the first) freed.
-inline std::vector<void*> checkered(Play& play, int count, size_t bytes, int on = 0) {
-  std::vector<void*> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(play.get(bytes, on));
-  for (size_t i = 0; i < blocks.size(); i += 2) play.drop(blocks[i]);
-  return blocks;
-}
-
-inline void nothing(Play&) {}
-inline void open(Play& play) { play.drop(play.get(512)); }
+namespace test::faults {
 
 constexpr glake_pool kPool{1, 0}, kOther{0, 9};
 
@@ -122,4 +100,4 @@ inline std::vector<Scenario> pooling() {
   };
 }
 
-}  // namespace test
+}  // namespace test::faults

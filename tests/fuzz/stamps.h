@@ -1,0 +1,81 @@
+// Contents in stream order: every block is filled with its stamp by work on its stream, and read by
+// work enqueued before it is freed. simcuda runs work as late as is legal, so memory reused too
+// early, or shared by two blocks through any address, is read with another's stamp.
+#pragma once
+
+#include <deque>
+
+#include "../core/harness.h"
+
+namespace fuzz {
+
+class Stamps {
+ public:
+  // `streams` are all on which work is enqueued; those that ended are null.
+  explicit Stamps(const std::vector<CUstream>& streams) : streams_(streams) {}
+
+  void open() {
+    CU(cuMemHostAlloc(reinterpret_cast<void**>(&host_), kRoom, CU_MEMHOSTALLOC_PORTABLE));
+  }
+  void close() {
+    verify();
+    CU(cuMemFreeHost(host_));
+  }
+
+  static void write(void* ptr, size_t bytes, uint8_t stamp, CUstream stream) {
+    CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr), stamp, bytes, stream));
+  }
+
+  // Reads the first byte of rows spread over the block, the last of its 512-byte units among them.
+  void read(void* ptr, size_t bytes, uint8_t stamp, CUstream stream) {
+    size_t units = bytes / 512, stride = (units + kRows - 1) / kRows, rows = units / stride;
+    if (used_ + rows + 1 > kRoom) verify();
+    copy(ptr, stride * 512, rows, stamp, stream);
+    copy(static_cast<char*>(ptr) + bytes - 512, 512, 1, stamp, stream);
+  }
+
+  // Waits for all work and looks at what was read. By calls that glake does not make, so that
+  // faults meant for it do not come here.
+  void verify() {
+    for (CUstream stream : streams_) CU(cuStreamSynchronize(stream));
+    for (const Read& r : reads_) {
+      for (size_t i = 0; i < r.rows; ++i) {
+        CHECK_TEXT(host_[r.at + i] == r.stamp,
+                   "row " + std::to_string(i) + " of " + std::to_string(r.rows) +
+                       " of the block stamped " + std::to_string(r.stamp) + " holds " +
+                       std::to_string(host_[r.at + i]));
+      }
+    }
+    reads_.clear();
+    used_ = 0;
+  }
+
+ private:
+  static constexpr size_t kRoom = 1 << 16, kRows = 128;
+  struct Read {
+    size_t at, rows;
+    uint8_t stamp;
+  };
+
+  void copy(void* from, size_t pitch, size_t rows, uint8_t stamp, CUstream stream) {
+    CUDA_MEMCPY2D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = reinterpret_cast<CUdeviceptr>(from);
+    copy.srcPitch = pitch;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = host_ + used_;
+    copy.dstPitch = 1;
+    copy.WidthInBytes = 1;
+    copy.Height = rows;
+    CU(cuMemcpy2DAsync(&copy, stream));
+    reads_.push_back({used_, rows, stamp});
+    used_ += rows;
+  }
+
+  const std::vector<CUstream>& streams_;
+  uint8_t* host_ = nullptr;
+  size_t used_ = 0;
+  std::deque<Read> reads_;
+};
+
+}  // namespace fuzz

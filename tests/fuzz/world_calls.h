@@ -1,0 +1,274 @@
+// The rest of World: streams, threads, faults, the process, and the identities.
+#pragma once
+
+#include "world.h"
+
+namespace fuzz {
+
+// Another stream reads the block: ordered after what was written, and recorded.
+inline void World::record(int n, int stream) {
+  if (live_.empty()) return;
+  note("record", {n, stream});
+  const Live& b = live_[pick(n)];
+  auto on = static_cast<int>(stream_of(stream));
+  if (b.device != 0 || ended_[static_cast<size_t>(on)]) return;
+  OK(call([&] { return glake_record_stream(b.ptr, handle(on)); }));
+  if (setup_.bytes != 0 && !armed_ && !ended_[static_cast<size_t>(b.stream)]) {
+    CUevent written = nullptr;
+    CU(cuEventCreate(&written, CU_EVENT_DISABLE_TIMING));
+    CU(cuEventRecord(written, handle(b.stream)));
+    CU(cuStreamWaitEvent(handle(on), written, 0));
+    CU(cuEventDestroy(written));
+    stamps_.read(b.ptr, b.size, b.stamp, handle(on));
+  }
+  identities();
+}
+
+// New contents. Readers on other streams are waited for: what they read is still the old.
+inline void World::rewrite(int n) {
+  if (live_.empty()) return;
+  note("rewrite", {n});
+  Live& b = live_[pick(n)];
+  if (setup_.bytes == 0 || b.device != 0 || armed_) return;
+  stamps_.verify();
+  b.stamp = ++stamp_;
+  Stamps::write(b.ptr, b.size, b.stamp, handle(b.stream));
+  if (ended_[static_cast<size_t>(b.stream)]) stamps_.verify();
+}
+
+// An interior, a foreign or a freed pointer.
+inline void World::free_wrongly(int n, size_t offset) {
+  note("free_wrongly", {n, static_cast<int64_t>(offset)});
+  void* wrong = freed_;
+  if (!live_.empty() && offset != 0) {
+    const Live& b = live_[pick(n)];
+    wrong = static_cast<char*>(b.ptr) + 1 + offset % (b.size - 1);
+  }
+  if (wrong == nullptr) wrong = this;
+  for (const Live& b : live_) {
+    if (b.ptr == wrong) return;
+  }
+  CHECK(call([&] { return glake_free(wrong); }) == GLAKE_INVALID_POINTER);
+  identities();
+}
+
+inline void World::new_stream() {
+  if (streams_.size() == 24) return;
+  note("new_stream", {});
+  CUstream made = nullptr;
+  CU(cuStreamCreate(&made, CU_STREAM_NON_BLOCKING));
+  streams_.push_back(made);
+  ended_.push_back(false);
+  if (streams_.size() > 4) exact_full_ = false;  // more than one wait can name
+}
+
+// Its work goes on. glake may have memory whose last use was there.
+inline void World::end_stream(int stream) {
+  note("end_stream", {stream});
+  size_t s = stream_of(stream);
+  if (s == 0 || ended_[s]) return;
+  // Its blocks are used on the default stream from here on, after what was enqueued.
+  if (setup_.bytes != 0) stamps_.verify();
+  CU(cuStreamDestroy(streams_[s]));
+  streams_[s] = nullptr;
+  ended_[s] = true;
+  exact_full_ = false;
+}
+
+inline void World::wait_stream(int stream) {
+  note("wait_stream", {stream});
+  size_t s = stream_of(stream);
+  if (!ended_[s]) CU(cuStreamSynchronize(streams_[s]));
+}
+
+inline void World::begin_capture(int mode) {
+  if (captured_ != nullptr) return;
+  note("begin_capture", {mode});
+  constexpr CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                            CU_STREAM_CAPTURE_MODE_RELAXED};
+  CU(cuStreamCreate(&captured_, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(captured_, kModes[mode % 3]));
+}
+
+inline void World::end_capture() {
+  if (captured_ == nullptr) return;
+  note("end_capture", {});
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(captured_, &graph));
+  CU(cuGraphDestroy(graph));
+  CU(cuStreamDestroy(captured_));
+  captured_ = nullptr;
+}
+
+inline void World::on_thread(int thread) {
+  note("on_thread", {thread});
+  thread_ = thread % 4;
+  if (thread_ == 0) return;
+  exact_peak_ = false;
+  if (workers_[thread_ - 1] == nullptr) workers_[thread_ - 1] = std::make_unique<Worker>();
+}
+
+inline void World::end_thread(int thread) {
+  note("end_thread", {thread});
+  int t = thread % 4;
+  if (t == 0) return;
+  workers_[t - 1].reset();
+  if (thread_ == t) thread_ = 0;
+  identities();
+}
+
+inline void World::empty_cache(int device) {
+  note("empty_cache", {device});
+  int code = call([&] { return glake_empty_cache(device_of(device)); });
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+  if (!armed_) books_[device_of(device)].owing = false;
+  identities();
+}
+
+inline void World::peer(int device, int peer) {
+  if (setup_.devices < 2) return;
+  note("peer", {device, peer});
+  int d = device_of(device), p = device_of(peer);
+  int code = call([&] { return glake_enable_peer_access(d, p); });
+  if (d == p) {
+    CHECK(code == GLAKE_INVALID_ARGUMENT);
+  } else {
+    CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+    if (code == GLAKE_OK) books_[d].used = books_[p].used = true;
+  }
+  identities();
+}
+
+inline void World::step(int device) {
+  note("step", {device});
+  int code = call([&] { return glake_mark_step(device_of(device)); });
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+}
+
+inline void World::reset_peaks(int device) {
+  note("reset_peaks", {device});
+  Books& b = books_[device_of(device)];
+  if (!b.used) return;
+  OK(call([&] { return glake_reset_peak_stats(device_of(device)); }));
+  b.peak = b.allocated;
+  identities();
+}
+
+inline void World::trace(int on) {
+  note("trace", {on});
+  OK(call([&] { return glake_trace(on != 0 ? "/dev/null" : nullptr); }));
+}
+
+// Refused while blocks are live; else glake starts anew with the next call.
+inline void World::shutdown() {
+  note("shutdown", {});
+  if (live_.empty()) drop_checkpoint();
+  int code = call([] { return glake_shutdown(); });
+  if (!live_.empty()) {
+    CHECK(code == GLAKE_INVALID_ARGUMENT);
+    identities();
+    return;
+  }
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+  if (code != GLAKE_OK) {
+    fail_no_more();
+    OK(call([] { return glake_shutdown(); }));
+  }
+  freed_ = nullptr;
+  open();
+}
+
+inline void World::fail(const char* symbol, int k, int code, int times) {
+  notes_ += std::string("  w.fail(\"") + symbol + "\", " + std::to_string(k) + ", " +
+            std::to_string(code) + ", " + std::to_string(times) + ");\n";
+  // What was read so far is looked at while the driver still works.
+  if (setup_.bytes != 0) stamps_.verify();
+  CHECK(simcuda_fail(symbol, k, code, times) == 0);
+  armed_ = true;
+  for (Books& b : books_) b.owing = true;
+}
+
+inline void World::fail_no_more() {
+  note("fail_no_more", {});
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  armed_ = false;
+}
+
+inline void World::identities() {
+  for (int device = 0; device < setup_.devices; ++device) {
+    if (books_[device].used) device_identities(device);
+  }
+  CHECK_TEXT(test::violations() == "[]", test::violations());
+}
+
+// The numbers of a JSON object, asked for in the order they have there.
+class InOrder {
+ public:
+  explicit InOrder(const std::string& json) : json_(json) {}
+  int64_t operator()(const char* key) {
+    at_ = json_.find(std::string("\"") + key + "\": ", at_);
+    CHECK_TEXT(at_ != std::string::npos, std::string(key) + " in " + json_);
+    at_ += std::strlen(key) + 4;
+    return std::strtoll(json_.c_str() + at_, nullptr, 10);
+  }
+
+ private:
+  const std::string& json_;
+  size_t at_ = 0;
+};
+
+inline void World::device_identities(int device) {
+  Books& b = books_[device];
+  const std::string text = test::stats(device);
+  InOrder n(text);
+  CHECK_TEXT(n("allocation.all.current") == b.count, text);
+  CHECK_TEXT(n("allocation.all.allocated") == b.allocations, text);
+  CHECK_TEXT(n("allocation.all.freed") == b.allocations - b.count, text);
+  CHECK_TEXT(n("allocated_bytes.all.current") == b.allocated, text);
+  int64_t peak = n("allocated_bytes.all.peak");
+  CHECK_TEXT(peak >= b.allocated && (!exact_peak_ || peak == b.peak), text);
+  int64_t small = n("allocated_bytes.small_pool.current");
+  CHECK_TEXT(small + n("allocated_bytes.large_pool.current") == b.allocated, text);
+  CHECK_TEXT(n("requested_bytes.all.current") == b.requested, text);
+  int64_t segments = n("segment.all.current"), reserved = n("reserved_bytes.all.current");
+  CHECK_TEXT(segments * static_cast<int64_t>(kGranule) == reserved, text);
+  int64_t physical = n("glake.physical_bytes"), free = n("glake.free_bytes");
+  // Memory the driver refused to take back is still held, and no longer reserved.
+  CHECK_TEXT(reserved == physical || (b.owing && reserved < physical), text);
+  CHECK_TEXT(physical <= std::max(b.limit, b.physical), text);
+  b.physical = physical;
+  CHECK_TEXT(n("glake.whole_free_bytes") <= free, text);
+  // What is neither free nor a caller's is in a thread's cache, or waits for recorded streams.
+  int64_t blocks = n("glake.live_blocks");
+  CHECK_TEXT(blocks >= b.count && free + b.allocated <= reserved, text);
+  CHECK_TEXT(blocks != b.count || b.pooled || free + b.allocated == reserved, text);
+  CHECK(test::number_in(test::ledger(device), "used_bytes") == physical);
+  glake_device_stats values{};
+  OK(glake_get_stats(device, &values, sizeof values));
+  CHECK(values.allocation[0].current == b.count);
+  CHECK(values.allocated_bytes[0].current == b.allocated);
+  CHECK(values.requested_bytes[0].current == b.requested);
+  CHECK(values.reserved_bytes[0].current == reserved);
+  OK(glake_check(device));
+}
+
+inline void World::finish() {
+  fail_no_more();
+  end_capture();
+  stamps_.verify();
+  while (!live_.empty()) release(live_.size() - 1);
+  identities();
+  drop_checkpoint();
+  stamps_.close();
+  for (auto& worker : workers_) worker.reset();
+  thread_ = 0;
+  OK(glake_shutdown());
+  for (size_t s = 1; s < streams_.size(); ++s) {
+    if (!ended_[s]) CU(cuStreamDestroy(streams_[s]));
+  }
+  context_.reset();
+  for (int device = 0; device < setup_.devices; ++device) test::check_nothing_left(device);
+}
+
+}  // namespace fuzz

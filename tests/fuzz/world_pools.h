@@ -1,0 +1,123 @@
+// World's private pools, checkpoints and limits.
+#pragma once
+
+#include "world.h"
+
+namespace fuzz {
+
+inline void World::pool_get(size_t bytes, int stream, int pool) {
+  note("pool_get", {static_cast<int64_t>(bytes), stream, pool});
+  exact_full_ = false;  // another pool may have what is missing
+  books_[0].pooled = true;
+  allocate(bytes, static_cast<int>(stream_of(stream)), 0, 1 + pool % kPools);
+  identities();
+}
+
+inline void World::pool_users(int pool, int more) {
+  note("pool_users", {pool, more});
+  const int p = 1 + pool % kPools;
+  if (more == 0 && users_[p] == 0) return;
+  int code = call([&] {
+    return more != 0 ? glake_pool_retain(0, name_of(p)) : glake_pool_release(0, name_of(p));
+  });
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+  if (code == GLAKE_OK) users_[p] += more != 0 ? 1 : -1;
+  exact_full_ = false;
+  books_[0].pooled = true;
+  int users = call([&] { return glake_pool_uses(0, name_of(p)); });
+  CHECK(users == users_[p] || (armed_ && users < 0));
+  identities();
+}
+
+inline void World::pool_flags(int pool, int flags) {
+  note("pool_flags", {pool, flags});
+  const int p = 1 + pool % kPools;
+  if (users_[p] == 0) return;
+  OK(call([&] { return glake_pool_set_flags(0, name_of(p), static_cast<unsigned>(flags) % 4); }));
+}
+
+inline void World::pool_empty_cache(int pool) {
+  note("pool_empty_cache", {pool});
+  const int p = 1 + pool % kPools;
+  if (users_[p] == 0) return;
+  int code = call([&] { return glake_pool_empty_cache(0, name_of(p)); });
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+  identities();
+}
+
+inline void World::drop_checkpoint() {
+  glake_checkpoint_free(checkpoint_);
+  checkpoint_ = nullptr;
+}
+
+inline void World::checkpoint(int pool) {
+  note("checkpoint", {pool});
+  drop_checkpoint();
+  checkpoint_pool_ = 1 + pool % kPools;
+  if (users_[checkpoint_pool_] == 0) return;
+  checkpoint_ = glake_pool_checkpoint(0, name_of(checkpoint_pool_));
+  CHECK(checkpoint_ != nullptr);
+}
+
+// What was freed and allocated since is undone, and the books follow what restore says of it. It
+// makes no promise of contents: what the pool's blocks hold is looked at before.
+inline void World::restore() {
+  note("restore", {});
+  if (checkpoint_ == nullptr) return;
+  if (setup_.bytes != 0) {
+    for (const Live& b : live_) {
+      if (b.pool == checkpoint_pool_) {
+        stamps_.read(b.ptr, b.size, b.stamp, handle(b.stream));
+      }
+    }
+    stamps_.verify();
+  }
+  struct Again {
+    void* ptr;
+    size_t bytes;
+    void* stream;
+  };
+  struct Said {
+    std::vector<void*> freed;
+    std::vector<Again> allocated;
+  } said;
+  owned_ = {};
+  int code = call([&] {
+    return glake_pool_restore(
+        checkpoint_, &said,
+        [](void* self, void* ptr) { static_cast<Said*>(self)->freed.push_back(ptr); },
+        [](void* self, void* ptr, size_t bytes, void* stream) {
+          static_cast<Said*>(self)->allocated.push_back({ptr, bytes, stream});
+        });
+  });
+  CHECK(code == GLAKE_OK || (said.freed.empty() && said.allocated.empty()));
+  for (void* ptr : said.freed) {
+    size_t n = 0;
+    while (n < live_.size() && live_[n].ptr != ptr) ++n;
+    CHECK_TEXT(n < live_.size() && live_[n].pool == checkpoint_pool_, "restore freed a stranger");
+    gone(n);
+  }
+  for (const Live& b : live_) owned_.add(glake::Process::instance().block(b.ptr, false));
+  for (const Again& b : said.allocated) {
+    size_t s = 0;
+    while (s < streams_.size() && (ended_[s] || streams_[s] != b.stream)) ++s;
+    born(b.ptr, b.bytes, s < streams_.size() ? static_cast<int>(s) : 0, 0, checkpoint_pool_);
+  }
+  identities();
+}
+
+// What is held beyond a lowered limit stays; nothing grows.
+inline void World::limit(int percent) {
+  note("limit", {percent});
+  Books& b = books_[0];
+  if (!b.used) return;
+  double fraction = (1 + percent % 100) / 100.0;
+  auto total = static_cast<double>((setup_.limit_mib + 16) * static_cast<int64_t>(kMiB));
+  auto bytes = static_cast<int64_t>(fraction * total);
+  if (bytes < static_cast<int64_t>(8 * kMiB)) return;
+  OK(call([&] { return glake_set_limit_fraction(0, fraction); }));
+  b.limit = bytes / static_cast<int64_t>(kGranule) * static_cast<int64_t>(kGranule);
+  identities();
+}
+
+}  // namespace fuzz
