@@ -134,7 +134,7 @@ void HostAllocator::read_reserved() {
     if (now > stat->current) stat->increase(static_cast<size_t>(now - stat->current));
     if (now < stat->current) stat->decrease(static_cast<size_t>(stat->current - now));
   };
-  observe(&stats_.allocated_bytes, number("reserved_bytes"));
+  observe(&stats_.allocated_bytes, number("reserved_bytes.current"));
   observe(&stats_.allocations, number("blocks"));
   stats_.num_host_alloc = number("driver_allocs");
   stats_.num_host_free = number("driver_frees");
