@@ -17,8 +17,11 @@ from glake.errors import GlakeError
 from glake.info import describe
 from glake.platforms import Platform, load_platforms
 
-# `replay` brings the native module, so it is fetched only when it is the one asked for.
-_LAZY = {"replay": ("glake.trace.cli", "Replay allocation traces through allocation policies.")}
+# These bring the native module or torch, so they are fetched only when asked for.
+_LAZY = {
+    "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
+    "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
+}
 
 
 class _Group(click.Group):
@@ -30,7 +33,8 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _LAZY:
             return super().get_command(ctx, cmd_name)
-        command = getattr(importlib.import_module(_LAZY[cmd_name][0]), cmd_name)
+        module = importlib.import_module(_LAZY[cmd_name][0])
+        command = getattr(module, cmd_name.replace("-", "_"))
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -168,6 +168,10 @@ class Config:
         "0", _flag, "0 or 1",
         "1: failing to install the allocator is an error; 0: warn and keep PyTorch's own", "python",
     )  # fmt: skip
+    host_allocator: bool = _option(
+        "1", _flag, "0 or 1",
+        "1: pinned memory for torch's CUDA tensors is glake's too, with the CUDA adapter", "python",
+    )  # fmt: skip
     jit_dir: str | None = _option(
         "", _PATH, "a directory",
         "where code compiled against the installed torch is kept (default: the user's cache)",

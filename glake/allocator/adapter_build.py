@@ -1,7 +1,8 @@
 """Compiles the torch adapters in csrc/torch with the user's g++ against the installed torch.
 
-Their ABI is torch's, which no wheel of ours can know, so they are built at first use: about a
-second each, kept under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and source.
+Their ABI is torch's, which no wheel of ours can know, so they are built at first use (seconds; no
+nvcc, no ninja) and kept under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and
+source. `glake build-adapter` builds the CUDA one ahead of time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +26,7 @@ from glake import config
 from glake.errors import GlakeError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
+CUDA = "cuda_adapter"
 
 
 class AdapterBuildError(GlakeError):
@@ -49,18 +53,72 @@ def _command(name: str) -> list[str]:
     import torch
 
     root = Path(torch.__file__).resolve().parent
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    libraries = [f"-L{root / 'lib'}", "-lc10"]
+    if name == CUDA:
+        libraries += ["-ltorch_cpu", *(["-lc10_cuda"] if torch.version.cuda else [])]
     return [
-        *compiler,
-        f"-std=c++{20 if version >= (2, 14) else 17}",
-        *("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"),
+        *_compiler(),
+        *("-O2", "-shared", "-fvisibility=hidden"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        f"-I{SOURCES}",
-        *("-isystem", str(root / "include")),
+        *_flags(name, root / "include", torch.__version__),
         str(SOURCES / "torch" / f"{name}.cpp"),
-        *(f"-L{root / 'lib'}", "-lc10"),
+        *libraries,
     ]
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
+
+
+def _flags(name: str, include: Path, version: str) -> list[str]:
+    minor = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    flags = [f"-std=c++{20 if minor >= (2, 14) else 17}", "-fPIC", "-Wall", "-Wextra"]
+    flags += [f"-I{SOURCES}", "-isystem", str(include)]
+    if name == CUDA:
+        for directory in cuda_headers():
+            flags += ["-isystem", str(directory)]
+        if not (include / "c10/cuda/impl/cuda_cmake_macros.h").exists():  # a CPU build's headers
+            flags.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
+    return flags
+
+
+def cuda_headers() -> list[Path]:
+    """The directories of CUDA's headers: a toolkit's (CUDA_HOME, CUDA_PATH, /usr/local/cuda) or
+    those of the nvidia-cuda-runtime and nvidia-cuda-crt wheels. Raises AdapterBuildError.
+    """
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    candidates = [Path(home, "include") for home in homes if home]
+    for entry in sys.path:
+        for pattern in ("cu*[0-9]", "cuda_runtime", "cuda_nvcc", "cuda_crt"):
+            candidates += sorted(Path(entry or ".").glob(f"nvidia/{pattern}/include"), reverse=True)
+    found = []
+    for header in ("cuda_runtime_api.h", "crt/host_defines.h"):
+        home = next((each for each in candidates if (each / header).exists()), None)
+        if home is None:
+            raise AdapterBuildError(
+                f"CUDA's header {header} was not found, which the torch adapter is compiled with: "
+                "pip install nvidia-cuda-runtime nvidia-cuda-crt (headers, 3 MB), or set "
+                "CUDA_HOME to a toolkit"
+            )
+        found.append(home)
+    return list(dict.fromkeys(found))
+
+
+def check_headers(include: Path) -> float:
+    """Compiles the CUDA adapter against the headers of another torch, and keeps nothing.
+
+    `include`: the folder that holds c10/ and ATen/. Seconds taken. Raises AdapterBuildError.
+    """
+    given = include / "torch/headeronly/version.h"
+    if not given.exists():
+        raise AdapterBuildError(f"{given} does not exist: give the folder torch/include")
+    words = [line.split() for line in given.read_text().splitlines()]
+    numbers = {word[1]: word[2] for word in words if len(word) == 3 and word[0] == "#define"}
+    version = ".".join(numbers[f"TORCH_VERSION_{part}"] for part in ("MAJOR", "MINOR", "PATCH"))
+    source = str(SOURCES / "torch" / f"{CUDA}.cpp")
+    start = time.monotonic()
+    _run([*_compiler(), *_flags(CUDA, include, version), "-fsyntax-only", source])
+    return time.monotonic() - start
 
 
 def _key(command: list[str]) -> str:
@@ -69,7 +127,7 @@ def _key(command: list[str]) -> str:
     digest = hashlib.sha256()
     about = [torch.__version__, str(torch.version.git_version), platform.machine(), *command]
     digest.update("\0".join(about).encode())
-    for source in (*sorted((SOURCES / "torch").glob("*.*")), SOURCES / "capi.h"):
+    for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(SOURCES.glob("*.h"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:20]
 
@@ -103,20 +161,22 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _compile(command: list[str], target: Path) -> None:
+    # Into a name of its own, then renamed: a reader never sees half a library.
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch, target.name)
+        _run([*command, "-o", str(made)])
+        made.replace(target)
+
+
+def _run(command: list[str]) -> None:
     if shutil.which(command[0]) is None:
         raise AdapterBuildError(
             f'no C++ compiler: "{command[0]}" is not on PATH, and glake compiles its torch adapter '
             "at first use; install g++ or name another in CXX"
         )
-    # Into a name of its own, then renamed: a reader never sees half a library.
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch, target.name)
-        done = subprocess.run(
-            [*command, "-o", str(made)], capture_output=True, text=True, check=False
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise AdapterBuildError(
+            f"the torch adapter did not compile (exit status {done.returncode}):\n"
+            f"{shlex.join(command)}\n{done.stderr[-4000:]}"
         )
-        if done.returncode != 0:
-            raise AdapterBuildError(
-                f"the torch adapter did not compile (exit status {done.returncode}):\n"
-                f"{shlex.join(command)}\n{done.stderr[-4000:]}"
-            )
-        made.replace(target)

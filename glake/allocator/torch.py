@@ -1,7 +1,8 @@
 """Makes glake PyTorch's allocator: by the environment at `import torch`, or by enable().
 
-With a GPU it is the `basic` plug-in. Over the simulated GPU it is the emulation, in which torch's
-CPU tensors live in glake's memory. A process has one allocator for good: there is no way back.
+With a GPU it is the CUDA adapter, or the `basic` plug-in if asked for. Over the simulated GPU it is
+the emulation, in which torch's CPU tensors live in glake's memory. A process has one allocator for
+good: there is no way back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glake import _C, config
-from glake.allocator import basic, debug, emulation, stats
+from glake.allocator import adapter, basic, debug, emulation, stats
 from glake.errors import GlakeError, InvalidOption
 
 
@@ -66,7 +67,7 @@ def enable_from_environment() -> None:
 
 
 def mode() -> str | None:
-    """Who serves torch: "basic", "emulation", or None for torch itself."""
+    """Who serves torch: "adapter", "basic", "emulation", or None for torch itself."""
     return _active.mode if _active else None
 
 
@@ -85,8 +86,8 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
             "GLAKE_ALLOCATOR=basic needs a CUDA build of PyTorch; with GLAKE_DRIVER=sim use "
             "GLAKE_ALLOCATOR=1"
         )
-    mode = "emulation" if simulated and settings.allocator != "basic" else "basic"
-    if mode == "basic" and torch.version.cuda is None:
+    mode = "basic" if settings.allocator == "basic" else "emulation" if simulated else "adapter"
+    if mode != "emulation" and torch.version.cuda is None:
         raise GlakeError(
             f"this PyTorch ({torch.__version__}) has no CUDA, and the driver is "
             f"{settings.driver!r}: set GLAKE_DRIVER=sim for the simulated GPU, or install a CUDA "
@@ -100,6 +101,8 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
     debug.start(settings.debug, host_writes=mode == "emulation")
     if mode == "emulation":
         emulation.install(settings, strict)
+    elif mode == "adapter":
+        adapter.install(settings)
     else:
         basic.install()
     _active = _Active(mode, variables, settings)

@@ -8,16 +8,59 @@
 
 #include "capi.h"
 
+// Every function an adapter calls, by its name without glake_.
+#define GLAKE_ENTRIES(X) \
+  X(malloc)              \
+  X(free)                \
+  X(record_stream)       \
+  X(empty_cache)         \
+  X(block_info)          \
+  X(configure)           \
+  X(last_error)
+
+// What only the CUDA allocator calls besides.
+#define GLAKE_CUDA_ENTRIES(X) \
+  X(options)                  \
+  X(enable_peer_access)       \
+  X(reset_peak_stats)         \
+  X(get_stats)                \
+  X(reset_accumulated_stats)  \
+  X(set_limit_fraction)       \
+  X(limit_fraction)           \
+  X(memory_info)              \
+  X(largest_free)             \
+  X(pool_retain)              \
+  X(pool_release)             \
+  X(pool_uses)                \
+  X(pool_set_flags)           \
+  X(pool_malloc)              \
+  X(pool_malloc_at)           \
+  X(pool_empty_cache)         \
+  X(pool_checkpoint)          \
+  X(checkpoint_free)          \
+  X(pool_restore)             \
+  X(malloc_contiguous)        \
+  X(ipc_share)                \
+  X(ipc_open)                 \
+  X(ipc_close)                \
+  X(host_malloc)              \
+  X(host_free)                \
+  X(host_record_stream)       \
+  X(host_empty_cache)         \
+  X(host_stats)               \
+  X(set_context_hooks)        \
+  X(history)                  \
+  X(visit_history)            \
+  X(observe)                  \
+  X(visit_memory)             \
+  X(block_context)
+
 namespace glake::adapter {
 
 struct Library {
-  decltype(&glake_malloc) malloc = nullptr;
-  decltype(&glake_free) free = nullptr;
-  decltype(&glake_record_stream) record_stream = nullptr;
-  decltype(&glake_empty_cache) empty_cache = nullptr;
-  decltype(&glake_block_info) block_info = nullptr;
-  decltype(&glake_configure) configure = nullptr;
-  decltype(&glake_last_error) last_error = nullptr;
+#define X(name) decltype(&glake_##name) name = nullptr;
+  GLAKE_ENTRIES(X)
+#undef X
 
   // Opens the library at `path` and resolves every entry; it is never closed. Returns what is
   // missing, or "".
@@ -28,17 +71,10 @@ struct Library {
       return reason != nullptr ? reason : std::string("cannot open ") + path;
     }
     std::string missing;
-    auto resolve = [&](auto& entry, const char* name) {
-      entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(dlsym(library, name));
-      if (entry == nullptr) missing += std::string(missing.empty() ? "" : ", ") + name;
-    };
-    resolve(malloc, "glake_malloc");
-    resolve(free, "glake_free");
-    resolve(record_stream, "glake_record_stream");
-    resolve(empty_cache, "glake_empty_cache");
-    resolve(block_info, "glake_block_info");
-    resolve(configure, "glake_configure");
-    resolve(last_error, "glake_last_error");
+#define X(name) resolve(library, name, "glake_" #name, &missing);
+    GLAKE_ENTRIES(X)
+#undef X
+    resolve_more(library, &missing);
     return missing.empty() ? "" : std::string(path) + " lacks " + missing;
   }
 
@@ -48,6 +84,29 @@ struct Library {
     int code = last_error(buffer, sizeof buffer);
     *text = buffer;
     return code;
+  }
+
+  virtual ~Library() = default;
+
+ protected:
+  template <typename Entry>
+  static void resolve(void* library, Entry& entry, const char* name, std::string* missing) {
+    entry = reinterpret_cast<Entry>(dlsym(library, name));
+    if (entry == nullptr) *missing += std::string(missing->empty() ? "" : ", ") + name;
+  }
+  virtual void resolve_more(void*, std::string*) {}
+};
+
+struct CudaLibrary final : Library {
+#define X(name) decltype(&glake_##name) name = nullptr;
+  GLAKE_CUDA_ENTRIES(X)
+#undef X
+
+ protected:
+  void resolve_more(void* library, std::string* missing) override {
+#define X(name) resolve(library, name, "glake_" #name, missing);
+    GLAKE_CUDA_ENTRIES(X)
+#undef X
   }
 };
 

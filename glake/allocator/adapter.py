@@ -1,0 +1,57 @@
+"""The CUDA adapter: glake as torch's own kind of CUDA allocator, a C++ subclass of it.
+
+Compiled at first use against the installed torch (adapter_build.py), then stored where torch looks
+for its allocator, before CUDA is initialised. Statistics, snapshots, pools, CUDA graphs and tensors
+sent between processes are torch's usual calls. Not seen on hardware yet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import glake
+from glake.allocator import adapter_build
+from glake.config import Config
+from glake.errors import GlakeError
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled adapter, not yet installed. Raises AdapterBuildError, GlakeError."""
+    path = adapter_build.build(adapter_build.CUDA)
+    try:
+        adapter = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise GlakeError(f"cannot load the torch adapter {path}: {error}") from error
+    adapter.glake_adapter_install.argtypes = [
+        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
+    ]
+    adapter.glake_adapter_refused_frees.restype = ctypes.c_uint64
+    adapter.glake_adapter_torch.restype = ctypes.c_char_p
+    return adapter
+
+
+def install(settings: Config) -> None:
+    """Makes glake torch's CUDA allocator, and its pinned memory's with `host_allocator`, for good.
+
+    Touches no device. Raises AdapterBuildError (no compiler, no CUDA headers, a torch that does
+    not compile with it), GlakeError if CUDA is already initialised.
+    """
+    import torch
+
+    if torch.cuda.is_initialized():
+        raise GlakeError(
+            "CUDA is already initialised, and PyTorch cannot change its allocator then: enable "
+            "glake before the first CUDA call, or start with GLAKE_ALLOCATOR=1"
+        )
+    text = ctypes.create_string_buffer(4096)
+    where = str(glake.library_path()).encode()
+    host = int(settings.host_allocator)
+    if library().glake_adapter_install(where, host, text, len(text)) != 0:
+        raise GlakeError(f"cannot install the torch adapter: {text.value.decode()}")
+
+
+def refused_frees() -> int:
+    """Frees of tensors that glake refused since the start: 0 unless memory was corrupted."""
+    return int(library().glake_adapter_refused_frees())

@@ -1,0 +1,239 @@
+// Allocation, free and use of blocks.
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/core/impl/PyInterpreter.h>
+
+#include "torch/cuda/allocator.h"
+#include "types.h"
+
+namespace glake::adapter {
+
+namespace {
+
+const c10::impl::PyInterpreter* gpu_trace() { return c10::impl::GPUTrace::get_trace(); }
+
+}  // namespace
+
+void CudaAllocator::raise(size_t bytes) {
+  std::string text;
+  int code = library_.error(&text);
+  TORCH_CHECK_WITH(OutOfMemoryError, !is_out_of_memory(code, bytes),
+                   "CUDA out of memory. glake: ", text);
+  TORCH_CHECK(false, "glake: ", text);
+}
+
+DataPtr CudaAllocator::data_ptr(void* ptr, int device) const {
+  return {ptr, ptr, &deleter, c10::Device(c10::kCUDA, static_cast<DeviceIndex>(device))};
+}
+
+DataPtr CudaAllocator::allocate(size_t bytes) {
+  DeviceIndex device = c10::cuda::current_device();
+  void* ptr = nullptr;
+  if (bytes > 0) ptr = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  return data_ptr(ptr, device);
+}
+
+void* CudaAllocator::raw_alloc(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  DeviceIndex device = c10::cuda::current_device();
+  return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+}
+
+void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  return bytes == 0 ? nullptr : obtain(bytes, c10::cuda::current_device(), stream);
+}
+
+DataPtr CudaAllocator::allocateWithAddress(size_t bytes, void* where) {
+  if (where == nullptr || bytes == 0) return allocate(bytes);
+  DeviceIndex device = c10::cuda::current_device();
+  cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+  MempoolId_t pool = routes_.pool(device, stream);
+  TORCH_CHECK(!foreign_.contains(device, pool), "glake: memory of pool (", pool.first, ", ",
+              pool.second, ") is another allocator's, and cannot be asked for by its address");
+  use(device);
+  void* ptr = library_.pool_malloc_at(where, bytes, device, stream, named(pool));
+  if (ptr == nullptr) raise(bytes);
+  report(ptr, static_cast<int64_t>(bytes), device);
+  return data_ptr(ptr, device);
+}
+
+void* CudaAllocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  use(device);
+  MempoolId_t pool = routes_.pool(device, stream);
+  void* ptr = attempt(bytes, device, stream, pool);
+  if (C10_UNLIKELY(ptr == nullptr)) ptr = recover(bytes, device, stream, pool);
+  report(ptr, static_cast<int64_t>(bytes), device);
+  return ptr;
+}
+
+void* CudaAllocator::attempt(size_t bytes, int device, cudaStream_t stream, MempoolId_t pool) {
+  if (pool != kNoPool) {
+    if (!foreign_.contains(device, pool)) {
+      return library_.pool_malloc(bytes, device, stream, named(pool));
+    }
+    void* ptr = foreign_.allocate(round_up(bytes, kAlignment), device, stream, pool,
+                                  history_.gather_for_block());
+    TORCH_CHECK_WITH(OutOfMemoryError, ptr != nullptr,
+                     "CUDA out of memory. The allocator of pool (", pool.first, ", ", pool.second,
+                     ") has no ", bytes, " bytes");
+    return ptr;
+  }
+  if (C10_LIKELY(enabled_.load(std::memory_order_relaxed))) {
+    return library_.malloc(bytes, device, stream);
+  }
+  return library_.malloc_contiguous(bytes, device, stream, GLAKE_CONTIGUOUS_LEGACY);
+}
+
+// Whoever registered to give memory back when it runs out, and pools that may be emptied then.
+bool CudaAllocator::make_room(int device) {
+  bool room = false;
+  auto* registry = c10::FreeCudaMemoryCallbacksRegistry();
+  for (const auto& name : registry->Keys()) room |= registry->Create(name)->Execute();
+  if (!capturing(device)) room |= foreign_.empty(device, kNoPool, true) > 0;
+  return room;
+}
+
+void* CudaAllocator::recover(size_t bytes, int device, cudaStream_t stream, MempoolId_t pool) {
+  std::string text;
+  int code = library_.error(&text);
+  TORCH_CHECK(is_out_of_memory(code, bytes), "glake: ", text);
+  if (make_room(device)) {
+    void* ptr = attempt(bytes, device, stream, pool);
+    if (ptr != nullptr) return ptr;
+    library_.error(&text);
+  }
+  out_of_memory(bytes, device, text);
+}
+
+void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& text) {
+  glake_device_stats stats{};
+  size_t free = 0, total = 0;
+  library_.get_stats(device, &stats, sizeof stats);
+  library_.memory_info(device, &free, &total);
+  double fraction = library_.limit_fraction(device);
+  auto allowed = static_cast<size_t>(static_cast<double>(total) * fraction);
+  if (fraction <= 0 || fraction > 1) allowed = total;
+  auto allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
+  c10::Device where(c10::kCUDA, static_cast<DeviceIndex>(device));
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated,
+                                   static_cast<size_t>(stats.reserved_bytes[0].current), where);
+  std::vector<native::OutOfMemoryObserver> observers;
+  std::vector<OomRejectionObserver> rejection_observers;
+  // The limit, not the device, said no: torch calls that a rejection.
+  bool rejected = allowed < total && allocated + bytes > allowed;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    observers = on_oom_;
+    if (rejected) {
+      rejection_observers = on_rejection_;
+      ++rejections_[static_cast<size_t>(device)];
+    }
+  }
+  for (const auto& observer : rejection_observers) observer(device, bytes, allocated, total);
+  for (const auto& observer : observers) observer(device, bytes, allowed, free);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. glake: ", text);
+}
+
+// What profilers and the sanitizer of torch hear; `bytes` is negative for a free.
+void CudaAllocator::report(void* ptr, int64_t bytes, int device) {
+  if (const auto* interpreter = gpu_trace(); C10_UNLIKELY(interpreter != nullptr)) {
+    auto address = reinterpret_cast<uintptr_t>(ptr);
+    if (bytes >= 0) {
+      (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, address);
+    } else {
+      (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, address);
+    }
+  }
+  if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
+  auto rounded = static_cast<int64_t>(round_up(static_cast<Bytes>(std::abs(bytes)), kAlignment));
+  glake_device_stats stats{};
+  library_.get_stats(device, &stats, sizeof stats);
+  c10::reportMemoryUsageToProfiler(ptr, bytes < 0 ? -rounded : rounded,
+                                   static_cast<size_t>(stats.allocated_bytes[0].current),
+                                   static_cast<size_t>(stats.reserved_bytes[0].current),
+                                   c10::Device(c10::kCUDA, static_cast<DeviceIndex>(device)));
+}
+
+bool CudaAllocator::describe(void* ptr, Known* out) {
+  ForeignBlock block;
+  if (foreign_.describe(ptr, &block)) {
+    *out = {block.requested, block.device, block.stream, true};
+    return true;
+  }
+  return library_.block_info(ptr, &out->bytes, &out->device, &out->stream) == GLAKE_OK;
+}
+
+bool CudaAllocator::give_back(void* ptr) {
+  History::Freeing freeing;
+  bool cached = enabled_.load(std::memory_order_relaxed);
+  bool told = gpu_trace() != nullptr || c10::memoryProfilingEnabled();
+  Known known;
+  if (C10_UNLIKELY(told || !cached || foreign_.any()) && !describe(ptr, &known)) return false;
+  // Before the free: afterwards the address may be another block's.
+  if (C10_UNLIKELY(told)) report(ptr, -static_cast<int64_t>(known.bytes), known.device);
+  if (C10_UNLIKELY(known.foreign)) return foreign_.free(ptr, capturing(known.device));
+  if (library_.free(ptr) != GLAKE_OK) return false;
+  if (C10_UNLIKELY(!cached)) library_.empty_cache(known.device);
+  return true;
+}
+
+void CudaAllocator::raw_delete(void* ptr) {
+  if (ptr == nullptr || exiting()) return;
+  if (!give_back(ptr)) raise();
+}
+
+c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &deleter; }
+
+// Never throws; once static destructors run, never frees either.
+void CudaAllocator::deleter(void* ptr) {
+  CudaAllocator& self = instance();
+  if (ptr == nullptr || self.exiting()) return;
+  try {
+    if (!self.give_back(ptr)) self.refused_free();
+  } catch (...) {
+    self.refused_frees_.fetch_add(1);
+  }
+}
+
+void CudaAllocator::refused_free() noexcept {
+  uint64_t before = refused_frees_.fetch_add(1);
+  try {
+    std::string text;
+    // A forked child cannot free its parent's memory, and owes no word about it.
+    if (library_.error(&text) == GLAKE_FORKED || before > 0) return;
+    TORCH_WARN("glake refused to free a tensor's memory (later refusals are only counted): ", text);
+  } catch (...) {  // warnings are errors here, and a deleter must not throw
+  }
+}
+
+void CudaAllocator::recordStream(const DataPtr& ptr, CUDAStream stream) {
+  // Memory of another allocator (imported, pluggable) is its own business, as in torch.
+  if (ptr.get() == nullptr || ptr.get_deleter() != &deleter) return;
+  if (foreign_.record_stream(ptr.get_context(), stream.stream())) return;
+  require(library_.record_stream(ptr.get_context(), stream.stream()));
+}
+
+void CudaAllocator::recordStream(const DataPtr& ptr, c10::Stream stream) {
+  recordStream(ptr, CUDAStream(stream));
+}
+
+void* CudaAllocator::getBaseAllocation(void* ptr, size_t* bytes) {
+  Known known;
+  if (!describe(ptr, &known)) raise();
+  if (bytes != nullptr) *bytes = round_up(known.bytes, kAlignment);
+  return ptr;
+}
+
+void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
+
+// Without peer access only the peer copy reaches mapped memory of another device.
+cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                       size_t bytes, cudaStream_t stream, bool peer_access) {
+  if (peer_access || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
+
+}  // namespace glake::adapter

@@ -1,0 +1,82 @@
+// torch's view of what glake watches: contexts (stacks) of blocks, the trace of events, trackers,
+// annotations, and the metadata a thread attaches to its allocations.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "torch/cuda/version.h"
+#include "torch/library.h"
+
+namespace glake::adapter {
+
+class History {
+ public:
+  using Frames = std::shared_ptr<c10::GatheredContext>;
+
+  explicit History(const CudaLibrary& library) : library_(library) {}
+
+  // 0, or a glake_status whose text is in glake_last_error().
+  int record(bool enabled, caching::CreateContextFn gather, size_t entries,
+             caching::RecordContext when, bool clear, const std::vector<std::string>& skip);
+  bool enabled() const { return enabled_.load(std::memory_order_acquire); }
+  int track(caching::AllocatorTraceTracker tracker);
+  void annotate(int device, const std::vector<std::pair<std::string, std::string>>& what);
+  void annotate_block(int device, const void* ptr, size_t bytes, void* stream,
+                      const std::string& metadata);
+
+  // What happened on the device, oldest first, and the annotations of all.
+  std::vector<caching::TraceEntry> trace(int device) const;
+  std::vector<caching::AnnotationEntry> annotations() const;
+
+  // The stack of a new block now, if stacks are wanted of it.
+  Frames gather_for_block() const;
+  static Frames frames_of(const void* context);
+
+  // Of the calling thread.
+  static std::vector<std::string>& compile_contexts();
+  static std::string& metadata();
+
+  // While it lives, the calling thread frees: its stacks are wanted less often.
+  class Freeing {
+   public:
+    Freeing() { depth() += 1; }
+    ~Freeing() { depth() -= 1; }
+    Freeing(const Freeing&) = delete;
+    Freeing& operator=(const Freeing&) = delete;
+    static int& depth();
+  };
+
+ private:
+  struct Context;
+  static void* capture(void* self);
+  static void drop(void* self, void* context);
+  static size_t describe(void* self, void* context, char* text, size_t capacity);
+  static void on_event(void* self, const glake_event* event);
+  caching::TraceEntry entry(const glake_event& event, bool frames) const;
+  bool wants(caching::RecordContext least) const {
+    return enabled() && when_.load() >= static_cast<int>(least);
+  }
+
+  const CudaLibrary& library_;
+  std::atomic<bool> enabled_{false};
+  std::atomic<int> when_{0};
+  std::atomic<caching::CreateContextFn> gather_{nullptr};
+  std::atomic<uint32_t> skipped_{0};  // a bit per action
+
+  mutable std::mutex mutex_;  // of the three below; nothing is called with it held
+  size_t most_ = 0;
+  std::deque<caching::AnnotationEntry> annotations_;
+  std::deque<caching::TraceEntry> annotated_;
+
+  mutable std::shared_mutex tracking_;
+  std::vector<caching::AllocatorTraceTracker> trackers_;
+};
+
+}  // namespace glake::adapter

@@ -1,0 +1,188 @@
+#include "torch/cuda/host_allocator.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "torch/cuda/allocator.h"
+
+namespace glake::adapter {
+
+namespace {
+
+CudaLibrary& library() { return CudaAllocator::instance().library(); }
+
+int64_t us_since(std::chrono::steady_clock::time_point start) {
+  auto spent = std::chrono::steady_clock::now() - start;
+  return std::chrono::duration_cast<std::chrono::microseconds>(spent).count();
+}
+
+size_t bucket(size_t bytes) {
+  size_t index = 0;
+  while ((size_t{1} << index) < bytes) ++index;
+  return index;
+}
+
+}  // namespace
+
+HostAllocator& HostAllocator::instance() {
+  static auto* allocator = new HostAllocator;  // pinned tensors outlive static destructors
+  return *allocator;
+}
+
+void HostAllocator::raise(size_t bytes) {
+  std::string text;
+  int code = library().error(&text);
+  TORCH_CHECK_WITH(OutOfMemoryError, !is_out_of_memory(code, bytes), "glake: ", text);
+  TORCH_CHECK(false, "glake: ", text);
+}
+
+void* HostAllocator::from_pool(c10::MempoolId_t pool, size_t bytes) {
+  auto& free = pools_[pool].free;
+  auto fit = free.lower_bound(bytes);
+  if (fit == free.end() || fit->first > 2 * bytes) return nullptr;
+  void* ptr = fit->second;
+  blocks_[ptr] = {fit->first, pool};
+  free.erase(fit);
+  return ptr;
+}
+
+at::DataPtr HostAllocator::allocate(size_t bytes) {
+  void* ptr = nullptr;
+  c10::MempoolId_t pool = kNoPool;
+  if (bytes > 0 && routes_.any()) {
+    pool = routes_.pool(0, c10::cuda::getCurrentCUDAStream().unwrap());
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (pool != kNoPool) ptr = from_pool(pool, bytes);
+  }
+  if (bytes > 0 && ptr == nullptr) {
+    auto start = std::chrono::steady_clock::now();
+    ptr = library().host_malloc(bytes);
+    if (ptr == nullptr) raise(bytes);
+    std::lock_guard<std::mutex> guard(mutex_);
+    blocks_[ptr] = {bytes, pool};
+    ++stats_.bucket_allocation[bucket(bytes)];
+    stats_.host_alloc_time.increase(us_since(start));
+  }
+  if (ptr != nullptr) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    stats_.active_requests.increase(1);
+    stats_.active_bytes.increase(blocks_[ptr].bytes);
+  }
+  return {ptr, ptr, &deleter, at::Device(at::kCPU)};
+}
+
+bool HostAllocator::give_back(void* ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = blocks_.find(ptr);
+  if (found == blocks_.end()) return false;
+  Block block = found->second;
+  blocks_.erase(found);
+  stats_.active_requests.decrease(1);
+  stats_.active_bytes.decrease(block.bytes);
+  auto pool = block.pool == kNoPool ? pools_.end() : pools_.find(block.pool);
+  if (pool == pools_.end()) return library().host_free(ptr) == GLAKE_OK;
+  if (block.recorded) {
+    pool->second.kept.push_back(ptr);
+  } else {
+    pool->second.free.emplace(block.bytes, ptr);
+  }
+  return true;
+}
+
+void HostAllocator::deleter(void* ptr) {
+  if (ptr == nullptr || CudaAllocator::instance().exiting()) return;
+  if (!instance().give_back(ptr)) CudaAllocator::instance().refused_free();
+}
+
+void HostAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  std::memcpy(to, from, bytes);
+}
+
+bool HostAllocator::record_event(void* ptr, void* context, c10::Stream stream) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = blocks_.find(context);
+  if (found == blocks_.end()) found = blocks_.find(ptr);
+  if (found == blocks_.end()) return false;  // not ours
+  found->second.recorded = true;
+  if (found->second.pool != kNoPool && pools_.count(found->second.pool) != 0) return true;
+  c10::cuda::CUDAStream cuda(stream);
+  if (library().host_record_stream(found->first, cuda.device_index(), cuda.stream()) != GLAKE_OK) {
+    raise(0);
+  }
+  return true;
+}
+
+void HostAllocator::empty_cache() {
+  auto start = std::chrono::steady_clock::now();
+  if (library().host_empty_cache() != GLAKE_OK) raise(0);
+  std::lock_guard<std::mutex> guard(mutex_);
+  stats_.host_free_time.increase(us_since(start));
+}
+
+// What glake holds, which no call of ours changes by a known amount.
+void HostAllocator::read_reserved() {
+  std::string json(1 << 12, '\0');
+  size_t length = library().host_stats(&json[0], json.size());
+  if (length == 0) raise(0);
+  auto number = [&](const char* key) -> int64_t {
+    size_t at = json.find("\"" + std::string(key) + "\": ");
+    if (at == std::string::npos) return 0;
+    return std::strtoll(json.c_str() + at + std::strlen(key) + 4, nullptr, 10);
+  };
+  auto observe = [](at::Stat* stat, int64_t now) {
+    if (now > stat->current) stat->increase(static_cast<size_t>(now - stat->current));
+    if (now < stat->current) stat->decrease(static_cast<size_t>(stat->current - now));
+  };
+  observe(&stats_.allocated_bytes, number("reserved_bytes.current"));
+  observe(&stats_.allocations, number("blocks"));
+  stats_.num_host_alloc = number("driver_allocs");
+  stats_.num_host_free = number("driver_frees");
+}
+
+at::HostStats HostAllocator::get_stats() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  read_reserved();
+  return stats_;
+}
+
+void HostAllocator::reset_accumulated_stats() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto* stat : {&stats_.active_requests, &stats_.active_bytes, &stats_.allocations,
+                     &stats_.allocated_bytes}) {
+    stat->reset_accumulated();
+  }
+  stats_.host_alloc_time.reset_accumulated();
+  stats_.host_free_time.reset_accumulated();
+}
+
+void HostAllocator::reset_peak_stats() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto* stat : {&stats_.active_requests, &stats_.active_bytes, &stats_.allocations,
+                     &stats_.allocated_bytes}) {
+    stat->reset_peak();
+  }
+  stats_.host_alloc_time.reset_peak();
+  stats_.host_free_time.reset_peak();
+}
+
+void HostAllocator::begin_allocate_to_pool(c10::MempoolId_t pool,
+                                           std::function<bool(c10::Stream)> filter) {
+  routes_.begin(0, pool, std::move(filter));
+  std::lock_guard<std::mutex> guard(mutex_);
+  ++pools_[pool].uses;
+}
+
+void HostAllocator::end_allocate_to_pool(c10::MempoolId_t pool) { routes_.end(0, pool); }
+
+// With its last user the pool's blocks are ordinary ones again; the free ones go back.
+void HostAllocator::release_pool(c10::MempoolId_t pool) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = pools_.find(pool);
+  if (found == pools_.end() || --found->second.uses > 0) return;
+  for (const auto& [bytes, ptr] : found->second.free) library().host_free(ptr);
+  for (void* ptr : found->second.kept) library().host_free(ptr);
+  pools_.erase(found);
+}
+
+}  // namespace glake::adapter

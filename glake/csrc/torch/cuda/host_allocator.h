@@ -1,0 +1,57 @@
+// Pinned host memory for torch's CUDA device, from glake's cache of it.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "torch/cuda/routes.h"
+#include "torch/library.h"
+
+namespace glake::adapter {
+
+class HostAllocator final : public at::HostAllocator {
+ public:
+  static HostAllocator& instance();
+
+  at::DataPtr allocate(size_t bytes) override;
+  at::DeleterFnPtr raw_deleter() const override { return &deleter; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+  bool record_event(void* ptr, void* context, c10::Stream stream) override;
+  void empty_cache() override;
+  at::HostStats get_stats() override;
+  void reset_accumulated_stats() override;
+  void reset_peak_stats() override;
+  // What a graph captures stays with the graph's pool: it is read and written at every replay.
+  void begin_allocate_to_pool(c10::MempoolId_t pool,
+                              std::function<bool(c10::Stream)> filter) override;
+  void end_allocate_to_pool(c10::MempoolId_t pool) override;
+  void release_pool(c10::MempoolId_t pool) override;
+
+ private:
+  struct Block {
+    size_t bytes = 0;
+    c10::MempoolId_t pool;
+    bool recorded = false;  // on any stream
+  };
+  struct Pool {
+    int uses = 0;
+    std::multimap<size_t, void*> free;  // nothing recorded on them: for the pool's next requests
+    std::vector<void*> kept;            // work captured on them: nobody's until the pool ends
+  };
+  static void deleter(void* ptr);
+  bool give_back(void* ptr);
+  void* from_pool(c10::MempoolId_t pool, size_t bytes);
+  void read_reserved();
+  [[noreturn]] void raise(size_t bytes);
+
+  Routes<c10::Stream> routes_;
+  std::mutex mutex_;                         // of what follows
+  std::unordered_map<void*, Block> blocks_;  // live
+  std::map<c10::MempoolId_t, Pool> pools_;
+  at::HostStats stats_;
+};
+
+}  // namespace glake::adapter

@@ -1,0 +1,74 @@
+// Which pool an allocation goes to: per device, the pools in use now, each with torch's question
+// "is this stream's memory yours?"; the first that says yes.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "torch/cuda/version.h"
+
+namespace glake::adapter {
+
+constexpr int kMaxDevices = 64;
+constexpr c10::MempoolId_t kNoPool{0, 0};
+
+template <typename Stream>
+class Routes {
+ public:
+  using Filter = std::function<bool(Stream)>;
+
+  void begin(int device, c10::MempoolId_t pool, Filter filter) {
+    std::unique_lock<std::shared_mutex> guard(mutex_);
+    for (const auto& [id, unused] : routes_[device]) {
+      TORCH_CHECK(id != pool, "glake: allocations already go to pool (", pool.first, ", ",
+                  pool.second, ")");
+    }
+    routes_[device].emplace_back(pool, std::move(filter));
+    count_.fetch_add(1);
+  }
+  void end(int device, c10::MempoolId_t pool) {
+    std::unique_lock<std::shared_mutex> guard(mutex_);
+    auto& routes = routes_[device];
+    for (auto route = routes.begin(); route != routes.end(); ++route) {
+      if (route->first != pool) continue;
+      routes.erase(route);
+      count_.fetch_sub(1);
+      return;
+    }
+    TORCH_CHECK(false, "glake: no allocations go to pool (", pool.first, ", ", pool.second, ")");
+  }
+  // kNoPool: the device's own memory.
+  c10::MempoolId_t pool(int device, const Stream& stream) const {
+    if (count_.load(std::memory_order_acquire) == 0) return kNoPool;
+    std::shared_lock<std::shared_mutex> guard(mutex_);
+    for (const auto& [id, filter] : routes_[device]) {
+      if (filter(stream)) return id;
+    }
+    return kNoPool;
+  }
+  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::atomic<int> count_{0};
+  std::vector<std::pair<c10::MempoolId_t, Filter>> routes_[kMaxDevices];
+};
+
+// The current device, set back at the end. (c10's own guard would bring in the whole runtime.)
+class OnDevice {
+ public:
+  explicit OnDevice(int device)
+      : before_(c10::cuda::ExchangeDevice(static_cast<c10::DeviceIndex>(device))) {}
+  ~OnDevice() { (void)c10::cuda::SetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  c10::DeviceIndex before_;
+};
+
+}  // namespace glake::adapter

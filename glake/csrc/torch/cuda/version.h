@@ -1,0 +1,71 @@
+// What differs between torch's minors, all of it here: 2.11 to 2.15 are compiled in the header
+// matrix (tools/header_matrix.py); a later one is taken to be like the last.
+#pragma once
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/headeronly/version.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#define GLAKE_TORCH_SINCE(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) ||     \
+   (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+// `override` from the minor that brought the virtual function on: before it, ours is merely unused.
+#if GLAKE_TORCH_SINCE(2, 12)
+#define GLAKE_OVERRIDE_2_12 override
+#else
+#define GLAKE_OVERRIDE_2_12
+#endif
+#if GLAKE_TORCH_SINCE(2, 13)
+#define GLAKE_OVERRIDE_2_13 override
+#else
+#define GLAKE_OVERRIDE_2_13
+#endif
+#if GLAKE_TORCH_SINCE(2, 14)
+#define GLAKE_OVERRIDE_2_14 override
+#else
+#define GLAKE_OVERRIDE_2_14
+#endif
+
+namespace glake::adapter {
+
+namespace caching = c10::CachingDeviceAllocator;
+namespace native = c10::cuda::CUDACachingAllocator;
+
+#if GLAKE_TORCH_SINCE(2, 12)
+using native::OomRejectionObserver;
+inline void set_oom_rejections(caching::DeviceStats* stats, int64_t count) {
+  stats->num_oom_rejections = count;
+}
+#else
+using OomRejectionObserver = std::function<void(int64_t, size_t, size_t, size_t)>;
+inline void set_oom_rejections(caching::DeviceStats*, int64_t) {}
+#endif
+
+#if GLAKE_TORCH_SINCE(2, 13)
+constexpr bool kStatsByPool = true;
+inline void set_reserved_of_pool(caching::DeviceStats* stats, const c10::MempoolId_t& pool,
+                                 const c10::CachingAllocator::StatArray& reserved) {
+  stats->reserved_bytes_by_private_pools[pool] = reserved;
+}
+#else
+constexpr bool kStatsByPool = false;
+inline void set_reserved_of_pool(caching::DeviceStats*, const c10::MempoolId_t&,
+                                 const c10::CachingAllocator::StatArray&) {}
+#endif
+
+// The action of metadata attached to a live block; before 2.14 it is not shown in snapshots.
+#if GLAKE_TORCH_SINCE(2, 14)
+constexpr bool kAnnotates = true;
+constexpr auto kAnnotate = caching::TraceEntry::ANNOTATE;
+#else
+constexpr bool kAnnotates = false;
+constexpr auto kAnnotate = caching::TraceEntry::ALLOC;
+#endif
+
+}  // namespace glake::adapter

@@ -1,0 +1,10 @@
+// The CUDA adapter as one translation unit: torch's headers are most of its compile time.
+#include "torch/cuda/allocate.cpp"
+#include "torch/cuda/foreign.cpp"
+#include "torch/cuda/history.cpp"
+#include "torch/cuda/host_allocator.cpp"
+#include "torch/cuda/install.cpp"
+#include "torch/cuda/manage.cpp"
+#include "torch/cuda/pools.cpp"
+#include "torch/cuda/stats.cpp"
+#include "torch/cuda/watch.cpp"

@@ -1,0 +1,245 @@
+// Limits, caches, statistics, peers, tensors sent between processes, pinned host memory.
+#include <ATen/core/CachingHostAllocator.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "harness.h"
+
+using namespace testing;
+
+TEST(init) {
+  CHECK(!allocator()->initialized());
+  CHECK(allocator()->getDeviceStats(0).allocation[0].current == 0);  // and opens no device
+  CHECK_EQ(std::string(glake_driver_path()), std::string());
+  allocator()->init(1);
+  CHECK(allocator()->initialized());
+  CHECK(!thrown<c10::Error>([] { allocator()->getMemoryFraction(1); }).empty());
+  CHECK(!thrown<c10::Error>([] { allocator()->init(1000); }).empty());
+}
+
+TEST(name) { CHECK_EQ(allocator()->name(), std::string("glake")); }
+
+TEST(enable) {
+  CHECK(allocator()->isEnabled());
+  allocator()->allocate(20 * kMiB);
+  CHECK(reserved() >= static_cast<int64_t>(20 * kMiB));
+  allocator()->emptyCache();
+  allocator()->enable(false);
+  CHECK(!allocator()->isEnabled());
+  DataPtr ptr = allocator()->allocate(20 * kMiB);
+  ptr.clear();
+  CHECK_EQ(reserved(), 0);  // nothing is cached
+  allocator()->enable(true);
+  CHECK(allocator()->isEnabled());
+}
+
+TEST(memory_fraction) {
+  allocator()->setMemoryFraction(0.25, 0);
+  CHECK(std::abs(allocator()->getMemoryFraction(0) - 0.25) < 1e-6);
+  DataPtr fits = allocator()->allocate(60 * kMiB);
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(20 * kMiB); }).empty());
+  allocator()->setMemoryFraction(1.0, 0);
+  DataPtr more = allocator()->allocate(20 * kMiB);
+  CHECK(!thrown<c10::Error>([] { allocator()->setMemoryFraction(1.5, 0); }).empty());
+}
+
+TEST(emptyCache) {
+  allocator()->allocate(20 * kMiB);
+  CHECK(reserved() > 0);
+  static_cast<c10::DeviceAllocator*>(allocator())->emptyCache();
+  CHECK_EQ(reserved(), 0);
+}
+
+TEST(cacheInfo) {
+  DataPtr all = allocator()->allocate(200 * kMiB);
+  size_t largest = 0;
+  allocator()->cacheInfo(0, &largest);
+  CHECK(largest > 0 && largest <= 56 * kMiB);
+  all.clear();
+  largest = 1;
+  allocator()->cacheInfo(0, &largest);
+  CHECK(largest >= 200 * kMiB);
+}
+
+TEST(getExpandableSegmentSizes) {
+  CHECK(allocator()->getExpandableSegmentSizes(0).empty());
+  DataPtr ptr = allocator()->allocate(20 * kMiB);
+  size_t total = 0;
+  for (const auto& each : allocator()->getExpandableSegmentSizes(0)) total += each.total_size;
+  CHECK_EQ(static_cast<int64_t>(total), reserved());
+}
+
+TEST(getMemoryInfo) {
+  DataPtr ptr = allocator()->allocate(100 * kMiB);
+  auto [free, total] = allocator()->getMemoryInfo(0);
+  CHECK_EQ(total, 256 * kMiB);
+  CHECK(free > 0 && free <= 156 * kMiB);
+}
+
+TEST(getDeviceStats) {
+  DataPtr ptr = allocator()->allocate(3 * kMiB);
+  allocator()->allocate(700);
+  auto now = allocator()->getDeviceStats(0);
+  CHECK_EQ(now.allocation[0].current, 1);
+  CHECK_EQ(now.allocation[0].allocated, 2);
+  CHECK_EQ(now.allocated_bytes[0].current, static_cast<int64_t>(3 * kMiB));
+  CHECK_EQ(now.allocated_bytes[2].current, static_cast<int64_t>(3 * kMiB));
+  CHECK_EQ(now.requested_bytes[0].allocated, static_cast<int64_t>(3 * kMiB + 700));
+  CHECK(now.reserved_bytes[0].current >= static_cast<int64_t>(3 * kMiB));
+  CHECK(now.segment[0].current > 0);
+  CHECK(now.num_device_alloc > 0);
+  CHECK(now.reserved_bytes_by_private_pools.empty());
+}
+
+TEST(resetPeakStats) {
+  allocator()->allocate(30 * kMiB);
+  CHECK(allocator()->getDeviceStats(0).allocated_bytes[0].peak >= static_cast<int64_t>(30 * kMiB));
+  allocator()->resetPeakStats(0);
+  CHECK_EQ(allocator()->getDeviceStats(0).allocated_bytes[0].peak, 0);
+}
+
+TEST(resetAccumulatedStats) {
+  allocator()->allocate(30 * kMiB);
+  CHECK(allocator()->getDeviceStats(0).allocated_bytes[0].freed > 0);
+  allocator()->resetAccumulatedStats(0);
+  CHECK_EQ(allocator()->getDeviceStats(0).allocated_bytes[0].freed, 0);
+}
+
+// The other process: opens the handle it is given, checks and answers in the memory itself.
+TEST(ipc_receiver) {
+  const char* given = std::getenv("ADAPTER_TEST_HANDLE");
+  CHECK(given != nullptr);
+  std::ifstream file(given, std::ios::binary);
+  std::string handle((std::istreambuf_iterator<char>(file)), {});
+  void* where = nullptr;
+  {
+    std::shared_ptr<void> ptr = allocator()->getIpcDevPtr(handle);
+    std::shared_ptr<void> again = allocator()->getIpcDevPtr(handle);
+    CHECK(ptr.get() != nullptr && ptr == again);
+    CHECK(filled(ptr.get(), 0x77, 3 * kMiB));
+    std::memset(ptr.get(), 0x78, 3 * kMiB);
+    where = ptr.get();
+  }
+  CHECK_EQ(glake_ipc_close(where), static_cast<int>(GLAKE_INVALID_POINTER));  // closed by now
+  CHECK(has(thrown<c10::Error>([] { allocator()->getIpcDevPtr("\1abc"); }), "GLAKE_ALLOCATOR"));
+}
+
+TEST(ipc) {
+  DataPtr ptr = allocator()->allocate(3 * kMiB);
+  std::memset(ptr.get(), 0x77, 3 * kMiB);
+  native::ShareableHandle handle = allocator()->shareIpcHandle(ptr.get());
+  CHECK_EQ(handle.offset, ptrdiff_t{0});
+  std::string path = std::string(std::getenv("ADAPTER_TEST_FOLDER")) + "/handle";
+  std::ofstream(path, std::ios::binary) << handle.handle;
+  setenv("ADAPTER_TEST_HANDLE", path.c_str(), 1);
+  pid_t child = fork();
+  if (child == 0) {
+    execl(command[0].c_str(), command[0].c_str(), command[1].c_str(), command[2].c_str(),
+          "ipc_receiver", nullptr);
+    _exit(126);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(filled(ptr.get(), 0x78, 3 * kMiB));
+  CHECK(!thrown<c10::Error>([&] { allocator()->shareIpcHandle(&status); }).empty());
+}
+
+// ---- pinned host memory ----
+
+static at::HostAllocator* host() { return at::getHostAllocator(c10::kCUDA); }
+
+TEST(host_allocate) {
+  DataPtr ptr = host()->allocate(100000);
+  CHECK(ptr.get() != nullptr);
+  CHECK(ptr.device() == c10::Device(c10::kCPU));
+  CHECK(ptr.get_deleter() == host()->raw_deleter());
+  std::memset(ptr.get(), 1, 100000);
+  CHECK_EQ(host()->get_stats().active_requests.current, 1);
+  CHECK(host()->get_stats().active_bytes.current >= 100000);
+  void* where = ptr.get();
+  ptr.clear();
+  CHECK_EQ(host()->get_stats().active_requests.current, 0);
+  CHECK(host()->allocate(100000).get() == where);  // from the cache
+  CHECK(host()->allocate(0).get() == nullptr);
+}
+
+TEST(host_raw_deleter) {
+  DataPtr ptr = host()->allocate(1000);
+  host()->raw_deleter()(ptr.release_context());
+  CHECK_EQ(host()->get_stats().active_requests.current, 0);
+}
+
+TEST(host_copy_data) {
+  char from[64], to[64] = "";
+  std::memset(from, 5, sizeof from);
+  host()->copy_data(to, from, sizeof to);
+  CHECK(filled(to, 5, sizeof to));
+}
+
+TEST(host_record_event) {
+  CUDAStream stream = new_stream();
+  DataPtr device = allocator()->allocate(8 * kMiB);
+  DataPtr pinned = host()->allocate(8 * kMiB);
+  std::memset(pinned.get(), 0x66, 8 * kMiB);
+  CUDA(cudaMemcpyAsync(device.get(), pinned.get(), 8 * kMiB, cudaMemcpyHostToDevice,
+                       stream.stream()));
+  CHECK(host()->record_event(pinned.get(), pinned.get_context(), stream.unwrap()));
+  pinned.clear();
+  DataPtr next = host()->allocate(8 * kMiB);
+  std::memset(next.get(), 0, 8 * kMiB);
+  stream.synchronize();
+  CHECK(filled(device.get(), 0x66, 8 * kMiB));
+  int value = 0;
+  CHECK(!host()->record_event(&value, &value, stream.unwrap()));
+}
+
+TEST(host_empty_cache) {
+  host()->allocate(8 * kMiB);
+  CHECK(host()->get_stats().allocated_bytes.current >= static_cast<int64_t>(8 * kMiB));
+  host()->empty_cache();
+  CHECK_EQ(host()->get_stats().allocated_bytes.current, 0);
+  CHECK(host()->get_stats().num_host_free > 0);
+}
+
+TEST(host_stats) {
+  host()->allocate(1 * kMiB);
+  auto stats = host()->get_stats();
+  CHECK(stats.active_bytes.peak >= static_cast<int64_t>(kMiB));
+  CHECK_EQ(stats.active_requests.allocated, 1);
+  CHECK(stats.num_host_alloc > 0);
+  host()->reset_peak_stats();
+  CHECK_EQ(host()->get_stats().active_bytes.peak, 0);
+  host()->reset_accumulated_stats();
+  CHECK_EQ(host()->get_stats().active_requests.allocated, 0);
+}
+
+TEST(host_pool) {
+  constexpr MempoolId_t kPool{0, 9};
+  bool ours = true;
+  host()->begin_allocate_to_pool(kPool, [&](c10::Stream) { return ours; });
+  CHECK(!thrown<c10::Error>([&] {
+           host()->begin_allocate_to_pool(kPool, [](c10::Stream) { return true; });
+         }).empty());
+  DataPtr used = host()->allocate(kMiB);
+  host()->record_event(used.get(), used.get_context(), new_stream().unwrap());
+  void* captured = used.get();
+  used.clear();
+  DataPtr unused = host()->allocate(kMiB);
+  void* free = unused.get();
+  CHECK(free != captured);  // a captured copy reads it at every replay
+  unused.clear();
+  CHECK(host()->allocate(kMiB).get() == free);
+  host()->end_allocate_to_pool(kPool);
+  CHECK(!thrown<c10::Error>([&] { host()->end_allocate_to_pool(kPool); }).empty());
+  DataPtr other = host()->allocate(kMiB);
+  CHECK(other.get() != free && other.get() != captured);
+  auto held = host()->get_stats().allocated_bytes.current;
+  host()->release_pool(kPool);
+  other.clear();
+  host()->empty_cache();
+  CHECK(held >= static_cast<int64_t>(3 * kMiB));
+  CHECK_EQ(host()->get_stats().allocated_bytes.current, 0);
+}

@@ -1,0 +1,390 @@
+// Private pools: routing, capture, foreign allocators, checkpoints.
+#include "harness.h"
+
+using namespace testing;
+
+constexpr MempoolId_t kPool{0, 1}, kOther{0, 2};
+
+static bool all(cudaStream_t) { return true; }
+
+static DataPtr from_pool(MempoolId_t pool, size_t bytes) {
+  allocator()->beginAllocateToPool(0, pool, &all);
+  DataPtr ptr = allocator()->allocate(bytes);
+  allocator()->endAllocateToPool(0, pool);
+  allocator()->releasePool(0, pool);
+  return ptr;
+}
+
+// Bytes of the pool's segments.
+static size_t held_by(MempoolId_t pool) {
+  size_t bytes = 0;
+  for (const auto& segment : allocator()->snapshot(pool, false).segments) {
+    if (segment.owner_private_pool_id == pool) bytes += segment.total_size;
+  }
+  return bytes;
+}
+
+TEST(createOrIncrefPool) {
+  allocator()->createOrIncrefPool(0, kPool);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 1);
+  allocator()->createOrIncrefPool(0, kPool);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 2);
+}
+
+TEST(getPoolUseCount) {
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 0);
+  allocator()->createOrIncrefPool(0, kPool);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 1);
+}
+
+TEST(releasePool) {
+  allocator()->createOrIncrefPool(0, kPool);
+  DataPtr ptr = from_pool(kPool, 8 * kMiB);
+  ptr.clear();
+  allocator()->emptyCache();
+  CHECK(held_by(kPool) > 0 || reserved() == 0);
+  allocator()->releasePool(0, kPool);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 0);
+  allocator()->emptyCache();
+  CHECK_EQ(reserved(), 0);
+  CHECK(!thrown<c10::Error>([] { allocator()->releasePool(0, kPool); }).empty());
+}
+
+// Pools own what they gave: an allocation outside never gets it.
+TEST(beginAllocateToPool) {
+  allocator()->createOrIncrefPool(0, kPool);
+  DataPtr ptr = from_pool(kPool, 8 * kMiB);
+  void* where = ptr.get();
+  CHECK(held_by(kPool) >= 8 * kMiB);
+  ptr.clear();
+  DataPtr outside = allocator()->allocate(8 * kMiB);
+  CHECK(outside.get() != where);
+  DataPtr again = from_pool(kPool, 8 * kMiB);
+  CHECK(again.get() == where);
+  CHECK(!thrown<c10::Error>([] { allocator()->beginAllocateToPool(0, kNone, &all); }).empty());
+}
+
+TEST(endAllocateToPool) {
+  allocator()->beginAllocateToPool(0, kPool, &all);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 1);
+  CHECK(!thrown<c10::Error>([] { allocator()->beginAllocateToPool(0, kPool, &all); }).empty());
+  allocator()->endAllocateToPool(0, kPool);
+  DataPtr outside = allocator()->allocate(8 * kMiB);
+  CHECK_EQ(held_by(kPool), size_t{0});
+  CHECK(!thrown<c10::Error>([] { allocator()->endAllocateToPool(0, kPool); }).empty());
+}
+
+TEST(filters) {
+  CUDAStream first = new_stream(), second = new_stream();
+  auto is = [](CUDAStream wanted) {
+    return [wanted](cudaStream_t stream) { return stream == wanted.stream(); };
+  };
+  allocator()->beginAllocateToPool(0, kPool, is(first));
+  allocator()->beginAllocateToPool(0, kOther, &all);  // first match wins
+  {
+    OnStream on(first);
+    DataPtr ptr = allocator()->allocate(4 * kMiB);
+    CHECK(held_by(kPool) >= 4 * kMiB);
+    CHECK_EQ(held_by(kOther), size_t{0});
+  }
+  OnStream on(second);
+  DataPtr ptr = allocator()->allocate(4 * kMiB);
+  CHECK(held_by(kOther) >= 4 * kMiB);
+  CHECK_EQ(held_by(kNone), size_t{0});
+  allocator()->endAllocateToPool(0, kPool);
+  allocator()->endAllocateToPool(0, kOther);
+}
+
+// As torch.cuda.graph does: the capturing stream's memory goes to the graph's pool and stays there.
+TEST(graph_capture) {
+  CUDAStream stream = new_stream();
+  OnStream on(stream);
+  allocator()->beginAllocateToPool(0, kPool, [](cudaStream_t asked) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CUDA(cudaStreamIsCapturing(asked, &status));
+    return status == cudaStreamCaptureStatusActive;
+  });
+  CUDA(cudaStreamBeginCapture(stream.stream(), cudaStreamCaptureModeGlobal));
+  allocator()->markCaptureBegin(0);
+  void* where = nullptr;
+  {
+    DataPtr ptr = allocator()->allocate(8 * kMiB);
+    where = ptr.get();
+    CUDA(cudaMemsetAsync(where, 1, 8 * kMiB, stream.stream()));
+    DataPtr other = allocator()->allocate(100);
+  }
+  cudaGraph_t graph = nullptr;
+  CUDA(cudaStreamEndCapture(stream.stream(), &graph));
+  allocator()->markCaptureEnd(0);
+  allocator()->endAllocateToPool(0, kPool);
+  CHECK(graph != nullptr);
+  CHECK(held_by(kPool) >= 8 * kMiB);
+  allocator()->emptyCache();
+  CHECK(held_by(kPool) >= 8 * kMiB);  // a replay writes there
+  DataPtr outside = allocator()->allocate(8 * kMiB);
+  CHECK(outside.get() != where);
+  std::memset(where, 2, 8 * kMiB);
+  allocator()->releasePool(0, kPool);
+  outside.clear();
+  allocator()->emptyCache();
+  CHECK_EQ(reserved(), 0);
+  CHECK_EQ(violations(), std::string("[]"));
+}
+
+TEST(emptyCache_of_a_pool) {
+  allocator()->createOrIncrefPool(0, kPool);
+  from_pool(kPool, 8 * kMiB);
+  allocator()->allocate(8 * kMiB);
+  CHECK(held_by(kPool) > 0);
+  allocator()->emptyCache(kPool);
+  CHECK_EQ(held_by(kPool), size_t{0});
+  CHECK(reserved() >= static_cast<int64_t>(8 * kMiB));  // of the device's own memory
+}
+
+TEST(reserved_bytes_by_private_pools) {
+  allocator()->createOrIncrefPool(0, kPool);
+  DataPtr ptr = from_pool(kPool, 8 * kMiB);
+  auto now = allocator()->getDeviceStats(0);
+  CHECK_EQ(now.reserved_bytes_by_private_pools.size(), size_t{1});
+  CHECK(now.reserved_bytes_by_private_pools[kPool][0].current >= static_cast<int64_t>(8 * kMiB));
+  ptr.clear();
+  allocator()->releasePool(0, kPool);
+  allocator()->emptyCache();
+  auto later = allocator()->getDeviceStats(0).reserved_bytes_by_private_pools[kPool][0];
+  CHECK_EQ(later.current, 0);
+  CHECK(later.peak >= static_cast<int64_t>(8 * kMiB));
+  allocator()->resetPeakStats(0);
+  allocator()->resetAccumulatedStats(0);
+  later = allocator()->getDeviceStats(0).reserved_bytes_by_private_pools[kPool][0];
+  CHECK_EQ(later.peak, 0);
+  CHECK_EQ(later.freed, 0);
+}
+
+TEST(setUseOnOOM) {
+  allocator()->createOrIncrefPool(0, kPool);
+  from_pool(kPool, 200 * kMiB);
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(100 * kMiB); }).empty());
+  allocator()->setUseOnOOM(0, kPool, true);
+  DataPtr ptr = allocator()->allocate(100 * kMiB);
+  CHECK(ptr.get() != nullptr);
+}
+
+TEST(setNoSplit) {
+  allocator()->createOrIncrefPool(0, kPool);
+  allocator()->setNoSplit(0, kPool);
+  DataPtr large = from_pool(kPool, 8 * kMiB);
+  large.clear();
+  DataPtr first = from_pool(kPool, 6 * kMiB), second = from_pool(kPool, 2 * kMiB);
+  CHECK(held_by(kPool) >= 10 * kMiB);  // the second was not cut out of the first's rest
+}
+
+TEST(checkPoolLiveAllocations) {
+  CHECK(!thrown<c10::Error>([] { allocator()->checkPoolLiveAllocations(0, kPool, {}); }).empty());
+  allocator()->createOrIncrefPool(0, kPool);
+  DataPtr a = from_pool(kPool, 3 * kMiB), b = from_pool(kPool, 1000);
+  DataPtr outside = allocator()->allocate(1000);
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {a.get(), b.get()}));
+  CHECK(!allocator()->checkPoolLiveAllocations(0, kPool, {a.get()}));
+  CHECK(!allocator()->checkPoolLiveAllocations(0, kPool, {a.get(), b.get(), outside.get()}));
+  void* freed = b.get();
+  b.clear();
+  CHECK(!allocator()->checkPoolLiveAllocations(0, kPool, {a.get(), freed}));
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {a.get()}));
+}
+
+// The blocks live at the checkpoint come back at their addresses; later ones go.
+TEST(checkpoint) {
+  allocator()->createOrIncrefPool(0, kPool);
+  DataPtr kept = from_pool(kPool, 3 * kMiB), dropped = from_pool(kPool, 5 * kMiB);
+  void *keeps = kept.get(), *drops = dropped.get();
+  auto state = allocator()->getCheckpointState(0, kPool);
+  CHECK(state != nullptr);
+  dropped.clear();
+  DataPtr later = from_pool(kPool, 7 * kMiB);
+  void* goes = later.release_context();
+  native::CheckpointDelta delta = allocator()->setCheckpointPoolState(0, state);
+  auto freed = [&](void* ptr) {
+    for (void* each : delta.ptrs_freed) {
+      if (each == ptr) return true;
+    }
+    return false;
+  };
+  CHECK(freed(goes));
+  bool back = false;
+  for (auto& each : delta.dataptrs_allocd) back |= each.get() == drops;
+  CHECK(back);
+  if (freed(keeps)) (void)kept.release_context();  // its block is in dataptrs_allocd then
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {keeps, drops}));
+  delta.dataptrs_allocd.clear();
+  kept.clear();
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {}));
+  struct Foreign : native::AllocatorState {};
+  CHECK(!thrown<c10::Error>([] {
+           allocator()->setCheckpointPoolState(0, std::make_shared<Foreign>());
+         }).empty());
+}
+
+TEST(allocateWithAddress) {
+  allocator()->createOrIncrefPool(0, kPool);
+  DataPtr ptr = from_pool(kPool, 8 * kMiB);
+  void* where = ptr.get();
+  allocator()->beginAllocateToPool(0, kPool, &all);
+  CHECK(!thrown<c10::Error>([&] { allocator()->allocateWithAddress(kMiB * 2, where); }).empty());
+  ptr.clear();
+  auto* middle = static_cast<char*>(where) + 4 * kMiB;
+  DataPtr again = allocator()->allocateWithAddress(2 * kMiB, middle);
+  CHECK(again.get() == middle);
+  CHECK(again.get_deleter() == allocator()->raw_deleter());
+  again.clear();
+  CHECK_EQ(live_bytes(), 0);
+}
+
+// ---- pools with an allocator of their own ----
+
+// Gives host memory, and counts. Everything else is glake's answer, never asked here.
+struct Foreign final : native::CUDAAllocator {
+  int allocations = 0, frees = 0;
+  cudaStream_t asked = nullptr;
+  DataPtr allocate(size_t bytes) override { return {raw_alloc(bytes), c10::Device(c10::kCUDA, 0)}; }
+  void* raw_alloc(size_t bytes) override { return raw_alloc_with_stream(bytes, nullptr); }
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
+    if (bytes > 100 * kMiB) return nullptr;
+    ++allocations;
+    asked = stream;
+    return std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  }
+  void raw_delete(void* ptr) override {
+    ++frees;
+    std::free(ptr);
+  }
+  void copy_data(void*, const void*, std::size_t) const override {}
+  void init(int) override {}
+  bool initialized() override { return true; }
+  double getMemoryFraction(c10::DeviceIndex) override { return 1; }
+  void setMemoryFraction(double, c10::DeviceIndex) override {}
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override {
+    return {};
+  }
+  void enable(bool) override {}
+  bool isEnabled() const override { return true; }
+  void emptyCache(MempoolId_t) override {}
+  void cacheInfo(c10::DeviceIndex, size_t*) override {}
+  void* getBaseAllocation(void* ptr, size_t*) override { return ptr; }
+  void recordStream(const DataPtr&, CUDAStream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
+  native::SnapshotInfo snapshot(MempoolId_t, bool) override { return {}; }
+  void beginAllocateToPool(c10::DeviceIndex, MempoolId_t,
+                           std::function<bool(cudaStream_t)>) override {}
+  void endAllocateToPool(c10::DeviceIndex, MempoolId_t) override {}
+  void releasePool(c10::DeviceIndex, MempoolId_t) override {}
+  native::ShareableHandle shareIpcHandle(void*) override { return {}; }
+  std::shared_ptr<void> getIpcDevPtr(std::string) override { return {}; }
+  void recordHistory(bool, native::CreateContextFn, size_t, native::RecordContext, bool,
+                     const std::vector<std::string>&) override {}
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver) override {}
+  void attachOomRejectionObserver(native::OomRejectionObserver) override {}
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker) override {}
+  void enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) override {}
+  cudaError_t memcpyAsync(void*, int, const void*, int, size_t, cudaStream_t, bool) override {
+    return cudaSuccess;
+  }
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex,
+                                                             MempoolId_t) override {
+    return {};
+  }
+  native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex,
+                                                 std::shared_ptr<native::AllocatorState>) override {
+    return {};
+  }
+  std::string name() override { return "foreign"; }
+};
+
+TEST(foreign_pool) {
+  auto foreign = std::make_shared<Foreign>();
+  allocator()->createOrIncrefPool(0, kPool, foreign);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 1);
+  CUDAStream stream = new_stream();
+  OnStream on(stream);
+  DataPtr ptr = from_pool(kPool, 3 * kMiB);
+  void* where = ptr.get();
+  CHECK_EQ(foreign->allocations, 1);
+  CHECK(foreign->asked == stream.stream());
+  CHECK(glake_block_info(where, nullptr, nullptr, nullptr) != 0);  // none of glake's memory
+  CHECK_EQ(held_by(kPool), 3 * kMiB);
+  CHECK_EQ(allocator()->getDeviceStats(0).allocated_bytes[0].current,
+           static_cast<int64_t>(3 * kMiB));
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {where}));
+  CHECK(!thrown<c10::Error>([&] { allocator()->shareIpcHandle(where); }).empty());
+  ptr.clear();
+  CHECK_EQ(foreign->frees, 0);
+  CHECK(from_pool(kPool, 3 * kMiB).get() == where);  // kept for the stream
+  CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 200 * kMiB); }), "pool"));
+  DataPtr ours = allocator()->allocate(3 * kMiB);
+  CHECK_EQ(foreign->allocations, 1);
+  allocator()->endAllocateToPool(0, kPool);  // left open by the refused one
+  allocator()->releasePool(0, kPool);
+  allocator()->emptyCache(kPool);
+  CHECK_EQ(foreign->frees, 1);
+  allocator()->releasePool(0, kPool);
+  CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 0);
+  allocator()->emptyCache();
+  CHECK_EQ(foreign.use_count(), 1L);  // glake let go of it
+}
+
+// A block that other streams used is not given out again before their work is done.
+TEST(foreign_pool_record_stream) {
+  auto foreign = std::make_shared<Foreign>();
+  allocator()->createOrIncrefPool(0, kPool, foreign);
+  CUDAStream owner = new_stream(), user = new_stream();
+  OnStream on(owner);
+  DataPtr source = allocator()->allocate(3 * kMiB), target = allocator()->allocate(3 * kMiB);
+  DataPtr ptr = from_pool(kPool, 3 * kMiB);
+  void* where = ptr.get();
+  CUDA(cudaMemcpyAsync(target.get(), source.get(), 3 * kMiB, cudaMemcpyDeviceToDevice,
+                       user.stream()));
+  allocator()->recordStream(ptr, user);
+  ptr.clear();
+  DataPtr other = from_pool(kPool, 3 * kMiB);
+  CHECK(other.get() != where);
+  user.synchronize();
+  DataPtr again = from_pool(kPool, 3 * kMiB);
+  CHECK(again.get() == where);
+}
+
+// Memory is given to its allocator only outside of captures, since that waits for the device.
+TEST(markCapture) {
+  auto foreign = std::make_shared<Foreign>();
+  allocator()->createOrIncrefPool(0, kPool, foreign);
+  from_pool(kPool, 3 * kMiB);
+  allocator()->markCaptureBegin(0);
+  allocator()->emptyCache(kPool);
+  CHECK_EQ(foreign->frees, 0);
+  allocator()->markCaptureEnd(0);
+  allocator()->emptyCache(kPool);
+  CHECK_EQ(foreign->frees, 1);
+}
+
+TEST(foreign_pool_use_on_oom) {
+  auto foreign = std::make_shared<Foreign>();
+  allocator()->createOrIncrefPool(0, kPool, foreign);
+  from_pool(kPool, 3 * kMiB);
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(500 * kMiB); }).empty());
+  CHECK_EQ(foreign->frees, 0);
+  allocator()->setUseOnOOM(0, kPool, true);
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(500 * kMiB); }).empty());
+  CHECK_EQ(foreign->frees, 1);
+}
+
+// Named install_*: not installed before the test.
+TEST(install_after_initialisation_is_refused) {
+  Foreign torchs_own;  // is initialised
+  native::allocator.store(&torchs_own);
+  CHECK(has(install(), "CUDA is already initialised"));
+  CHECK(allocator() == &torchs_own);
+  native::allocator.store(nullptr);
+  libglake_path = "/absent/libglake.so";
+  CHECK(has(install(), "/absent/libglake.so"));
+  CHECK(allocator() == nullptr);
+}
