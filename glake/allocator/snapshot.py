@@ -36,7 +36,8 @@ def record_memory_history(
 
     enabled: "all" keeps the last max_entries events of each device and the stacks of live blocks;
     "state" only those stacks; None ends it and forgets the events. stacks: "python", "all" (C++
-    frames behind them), or None for events without stacks. Raises InvalidArgument for other values; Forked.
+    frames behind them), or None for events without stacks. Raises InvalidArgument for other
+    values; Forked.
     """
     if enabled is None:
         _C.record_history(0, _NEVER, True)

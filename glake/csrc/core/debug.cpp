@@ -5,7 +5,6 @@
 #include "core/device_allocator.h"
 
 namespace glake {
-
 DebugDevice::DebugDevice(Driver& driver, DeviceAllocator& device, int number,
                          const DebugModes& modes)
     : driver_(driver), device_(device), number_(number), modes_(modes), landing_(driver) {}
