@@ -251,6 +251,27 @@ void kept_blocks_are_not_in_the_way() {
   }
 }
 
+// A block lent by a private pool is guarded, checked and given back as any other.
+void lent_blocks_are_guarded() {
+  Bench bench("guard,poison", "32MiB");
+  const glake_pool pool = {7, 0};
+  OK(glake_pool_retain(0, pool));
+  OK(glake_pool_set_flags(0, pool, GLAKE_POOL_USE_ON_OOM));
+  void* theirs = glake_pool_malloc(20 * kMiB, 0, nullptr, pool);
+  CHECK(theirs != nullptr);
+  OK(glake_free(theirs));
+  void* lent = get(16 * kMiB);
+  size_t bytes = 0;
+  OK(glake_block_info(lent, &bytes, nullptr, nullptr));
+  CHECK(bytes == 16 * kMiB);
+  CU(cuMemsetD8Async(at(lent, -3), 1, 1, nullptr));
+  OK(glake_free(lent));
+  GIVES(GLAKE_CORRUPTED, glake_check(0));
+  OK(glake_pool_release(0, pool));
+  OK(glake_empty_cache(0));
+  OK(glake_check(0));
+}
+
 void threads_at_once() {
   Bench bench("guard,poison,trace");
   auto work = [](uint64_t seed) {
@@ -354,6 +375,7 @@ int main() {
   out_of_memory_names_the_holders();
   kept_blocks_are_not_in_the_way();
   sync_is_for_memory_the_host_writes();
+  lent_blocks_are_guarded();
   threads_at_once();
   clean_programs_find_nothing(1, "guard,poison");
   clean_programs_find_nothing(2, "guard");

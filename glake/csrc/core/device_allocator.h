@@ -122,7 +122,8 @@ class DeviceAllocator {
   void forget_stream(StreamHandle handle);  // a thread's own default stream, with its thread
 
   // For the debug modes, which keep freed blocks from reuse for a while. Null without them.
-  DebugDevice* debug() { return debug_.get(); }
+  // One for all heaps of the device: its own may lend from a private pool.
+  DebugDevice* debug() { return shared_.own->debug_.get(); }
   // As free(), but the block's bytes stay held, until give_held().
   void hold(Block* block);
   void give_held(Block* block);

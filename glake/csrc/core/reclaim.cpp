@@ -174,7 +174,7 @@ Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
       if (status.ok()) {
         given.count += n;
         Watch::event(GLAKE_SEGMENT_UNMAP, device_, s->begin, n * kGranule);
-        if (debug_ != nullptr) debug_->forget(s->begin, n * kGranule);
+        if (debug() != nullptr) debug()->forget(s->begin, n * kGranule);
         arena->disclaim(s);
         stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
         stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));
