@@ -301,10 +301,9 @@ class Run:
         for name in list(self.workers):
             self.ask(name, "drop")
         rows = self.rounds(names, batch, limit)
-        for row in rows.values():
-            row["ratio_to_expandable"] = _ratio(row, rows.get("expandable"))
         ample = self.found["ample"]["allocators"]
         for name, row in rows.items():
+            row["ratio_to_expandable"] = _ratio(row, rows.get("expandable"))
             row["ratio_to_own_ample"] = _ratio(row, ample.get(name), rounds_differ=True)
         self.found["tight"] = {"limit_bytes": limit, "live_bytes": live, "allocators": rows}
 
@@ -390,10 +389,7 @@ def main(driver: str, seconds: float, memory: int, out: Path | None) -> None:
     part("largest", largest)
     run.end()
     text = json.dumps(found, indent=1) + "\n"
-    if out is not None:
-        out.write_text(text)
-    else:
-        click.echo(text)
+    out.write_text(text) if out is not None else click.echo(text)
     if run.lost or found["errors"]:
         raise SystemExit(1)
 
