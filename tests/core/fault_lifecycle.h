@@ -150,7 +150,7 @@ inline std::vector<Scenario> threads() {
            for (int i = 0; i < 6; ++i) p.drop(p.get(2000, i % 3));
            p.drop(p.get(5 * kMiB, 1));
          }).join();
-         p.get(22 * kMiB, 2);
+         p.get(18 * kMiB, 2);
        }},
       {"blocks of a thread that ended",
        {},
@@ -163,7 +163,7 @@ inline std::vector<Scenario> threads() {
          std::thread([&] { ptr = p.get(9 * kMiB, 1); }).join();
          p.record(ptr, 2);
          std::thread([&] { p.drop(ptr); }).join();
-         p.get(20 * kMiB, 2);
+         p.get(16 * kMiB, 2);
        }},
       {"shutdown by another thread",
        {},
