@@ -321,10 +321,10 @@ TEST(foreign_pool) {
   CHECK_EQ(foreign->frees, 0);
   CHECK(from_pool(kPool, 3 * kMiB).get() == where);  // kept for the stream
   CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 200 * kMiB); }), "pool"));
-  DataPtr ours = allocator()->allocate(3 * kMiB);
-  CHECK_EQ(foreign->allocations, 1);
   allocator()->endAllocateToPool(0, kPool);  // left open by the refused one
   allocator()->releasePool(0, kPool);
+  DataPtr ours = allocator()->allocate(3 * kMiB);
+  CHECK_EQ(foreign->allocations, 1);
   allocator()->emptyCache(kPool);
   CHECK_EQ(foreign->frees, 1);
   allocator()->releasePool(0, kPool);

@@ -1,0 +1,48 @@
+"""The adapter as enable() installs it, seen through torch.accelerator (argument: the stub).
+
+On a CPU build of torch: a library in the place of libc10_cuda, over the simulated GPU.
+"""
+
+import ctypes
+import os
+import sys
+
+import torch
+
+from glake import config
+from glake.allocator import adapter
+
+MiB = 1 << 20
+stub = ctypes.CDLL(sys.argv[1], mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+stub.stub_allocate.restype = ctypes.c_void_p
+stub.stub_allocate.argtypes = [ctypes.c_size_t]
+stub.stub_free.argtypes = [ctypes.c_void_p]
+
+adapter.install(config.read())
+stub.stub_initialise()
+torch.cuda._lazy_init = lambda: None  # a CPU build's refuses
+adapter.install(config.read())  # again: nothing to do
+
+assert torch.accelerator.current_accelerator().type == "cuda"
+block = stub.stub_allocate(20 * MiB)
+assert block % 512 == 0
+assert torch.accelerator.memory_allocated() == 20 * MiB
+stats = torch.accelerator.memory_stats()
+assert stats["requested_bytes.all.current"] == 20 * MiB
+assert stats["reserved_bytes.all.current"] >= 20 * MiB
+assert stub.stub_allocate(2000 * MiB) is None
+assert torch.accelerator.memory_stats()["num_ooms"] == 1
+stub.stub_free(block)
+assert torch.accelerator.memory_allocated() == 0
+assert torch.accelerator.max_memory_allocated() == 20 * MiB
+torch.accelerator.reset_peak_memory_stats()
+assert torch.accelerator.max_memory_allocated() == 0
+torch.accelerator.reset_accumulated_memory_stats()
+assert torch.accelerator.memory_stats()["requested_bytes.all.allocated"] == 0
+torch.accelerator.empty_cache()
+assert torch.accelerator.memory_reserved() == 0
+free, total = torch.accelerator.get_memory_info()
+assert total == 1024 * MiB and 0 < free <= total
+stub.stub_free(block)  # refused, and counted
+assert adapter.refused_frees() == 1
+print("adapter ok on", torch.__version__.split("+")[0])

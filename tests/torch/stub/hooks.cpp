@@ -1,0 +1,35 @@
+// Makes a CPU build of torch take CUDA for its accelerator, for Python tests. Not in the C++ ones.
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+namespace at {
+
+struct CUDAHooks : CUDAHooksInterface {
+  explicit CUDAHooks(CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return c10::cuda::device_count(); }
+  c10::DeviceIndex getCurrentDevice() const override { return c10::cuda::current_device(); }
+  c10::Allocator* getCUDADeviceAllocator() const override {
+    return c10::cuda::CUDACachingAllocator::get();
+  }
+};
+REGISTER_CUDA_HOOKS(CUDAHooks)
+
+}  // namespace at
+
+// What torch's own initialisation of CUDA does.
+extern "C" void stub_initialise() {
+  c10::cuda::CUDACachingAllocator::init(c10::cuda::device_count());
+}
+
+// A block held until stub_drop(); its address, or null for a c10::OutOfMemoryError.
+extern "C" void* stub_allocate(size_t bytes) try {
+  return c10::GetAllocator(c10::kCUDA)->raw_allocate(bytes);
+} catch (const c10::OutOfMemoryError&) {
+  return nullptr;
+}
+extern "C" void stub_free(void* ptr) { c10::GetAllocator(c10::kCUDA)->raw_deallocate(ptr); }
