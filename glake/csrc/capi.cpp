@@ -121,7 +121,7 @@ int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
     Block& b = Process::instance().block(ptr, false);
     if (bytes != nullptr) *bytes = b.requested;
     if (device != nullptr) *device = b.device->device();
-    if (stream != nullptr) *stream = reinterpret_cast<void*>(b.stream);
+    if (stream != nullptr) *stream = reinterpret_cast<void*>(glake::given_name(b.stream));
   });
 }
 

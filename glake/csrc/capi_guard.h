@@ -31,7 +31,12 @@ int guarded(Body&& body) noexcept {
   }
 }
 
-inline StreamHandle handle(void* stream) { return reinterpret_cast<StreamHandle>(stream); }
+// The stream a caller names: NULL and CU_STREAM_LEGACY are one, CU_STREAM_PER_THREAD is the calling
+// thread's.
+inline StreamHandle handle(void* stream) {
+  auto given = reinterpret_cast<StreamHandle>(stream);
+  return given - 1 > 1 ? given : default_stream(given);
+}
 
 inline void require(bool ok, const char* text) {
   if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);

@@ -20,4 +20,19 @@ void detoured_free(Process& process, void* ptr) {
   b.device->free(&b, cache);
 }
 
+void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
+  Block* b = process.device(device).allocate_from(pool, bytes, stream);
+  auto* ptr = reinterpret_cast<void*>(b->ptr);
+  if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
+  return ptr;
+}
+
+void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
+                     PoolId pool) {
+  auto at = reinterpret_cast<Address>(ptr);
+  process.device(device).allocate_at(pool, at, bytes, stream);
+  if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
+  return ptr;
+}
+
 }  // namespace glake

@@ -17,6 +17,11 @@ inline void plain_free(Process& process, void* ptr) {
   b.device->free(&b, cache);
 }
 
+// From a private pool; the second, at exactly `ptr`.
+void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool);
+void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
+                     PoolId pool);
+
 // The same for a process of which detoured() is true.
 void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void detoured_free(Process& process, void* ptr);

@@ -7,18 +7,56 @@ namespace {
 
 // Room for blocks, growth and absent holes; addresses cost nothing until mapped.
 constexpr Bytes kArenaFactor = 2;
+// A private pool's are modest, so that there may be dozens: what does not fit is stitched.
+constexpr Bytes kPoolSmallShare = 8;
 
 }  // namespace
 
 DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& options)
-    : driver_(driver),
+    : owned_(std::make_unique<DeviceShared>(driver, device)),
+      shared_(*owned_),
+      driver_(driver),
       device_(device),
       options_(options),
-      debts_(driver),
-      granules_(driver, debts_, device),
-      clock_(driver, device),
-      contiguous_(driver, device),
-      pins_(granules_) {}
+      limit_(shared_.limit),
+      total_memory_(shared_.total_memory),
+      hot_(shared_.hot),
+      slow_(shared_.slow),
+      blocks_(shared_.blocks),
+      debts_(shared_.debts),
+      granules_(driver, debts_, device, shared_.physical, shared_.grants),
+      clock_(shared_.clock),
+      contiguous_(shared_.contiguous),
+      pins_(granules_),
+      shares_(shared_.shares),
+      history_(true),
+      stats_(shared_.stats),
+      attached_(shared_.attached),
+      driver_full_(shared_.driver_full) {
+  shared_.own = this;
+}
+
+DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
+    : shared_(own.shared_),
+      driver_(own.driver_),
+      device_(own.device_),
+      options_(own.options_),
+      limit_(shared_.limit),
+      total_memory_(shared_.total_memory),
+      hot_(shared_.hot),
+      slow_(shared_.slow),
+      blocks_(shared_.blocks),
+      debts_(shared_.debts),
+      granules_(driver_, debts_, device_, shared_.physical, shared_.grants),
+      clock_(shared_.clock),
+      contiguous_(shared_.contiguous),
+      pins_(granules_),
+      shares_(shared_.shares),
+      history_(false),
+      stats_(shared_.stats),
+      pool_(std::make_unique<Pool>()),
+      attached_(shared_.attached),
+      driver_full_(shared_.driver_full) {}
 
 void DeviceAllocator::require(Status s, const char* what) const {
   if (s.ok()) return;
@@ -58,14 +96,18 @@ void DeviceAllocator::start() {
 }
 
 void DeviceAllocator::reserve_arenas() {
+  bool own = pool_ == nullptr;
+  Bytes small = own ? total_memory_ : total_memory_ / kPoolSmallShare;
+  Bytes large = own ? total_memory_ * kArenaFactor : total_memory_;
   if (small_range_ == nullptr) {
-    small_range_ = std::make_unique<Reservation>(driver_, this, total_memory_, kAlignment);
+    small_range_ = std::make_unique<Reservation>(driver_, this, small, kAlignment);
   }
   if (large_range_ == nullptr) {
-    large_range_ = std::make_unique<Reservation>(driver_, this, total_memory_ * kArenaFactor, kMiB);
+    large_range_ = std::make_unique<Reservation>(driver_, this, large, kMiB);
   }
   if (view_space_ == nullptr) {
-    view_space_ = std::make_unique<ViewSpace>(driver_, this, total_memory_ * kArenaFactor);
+    view_space_ =
+        std::make_unique<ViewSpace>(driver_, this, own ? large : total_memory_ / kPoolSmallShare);
   }
   small_ = std::make_unique<Arena>(0, small_range_->base(), small_range_->size(), segments_);
   large_ = std::make_unique<Arena>(1, large_range_->base(), large_range_->size(), segments_);
@@ -96,6 +138,7 @@ Block* DeviceAllocator::make_block(const Request& r, const Found& found, StreamH
   b->view = found.view;
   PointerMap::find(b->ptr)->insert(b);
   ++live_;
+  if (pool_ != nullptr) pool_->blocks.emplace(b->ptr, b);
   stats_.allocate(b->small(), b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
   return b;
@@ -110,9 +153,7 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
   {
     HotGuard hot(hot_);
     cache.collect(stats_);
-    Request r{size, bytes, clock_.id_of(stream)};
-    clock_.turn(r.stream);
-    ++tick_;
+    Request r = request(bytes, stream);
     if (!r.small()) {
       Address place = history_.expect(size, r.stream, &slot);
       if (place != 0) {
@@ -132,14 +173,28 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
-  Request r{size, bytes, clock_.id_of(stream)};
-  Found found = slow(r, hot);
-  if (!r.small()) history_.placed(slot, found.ptr);
-  return make_block(r, found, stream);
+  Block* b = allocate_slowly({size, bytes, clock_.id_of(stream)}, stream, hot);
+  if (size > kSmallLimit) history_.placed(slot, b->ptr);
+  return b;
+}
+
+// As an allocation starts, under hot_.
+DeviceAllocator::Request DeviceAllocator::request(Bytes bytes, StreamHandle stream) {
+  StreamId id = clock_.turn(clock_.id_of(stream));
+  if (clock_.replaced() != replaced_seen_) {
+    // What threads keep for a handle may be another stream's.
+    replaced_seen_ = clock_.replaced();
+    drain_caches(true);
+  }
+  ++tick_;
+  return {round_up(bytes, kAlignment), bytes, id};
 }
 
 void DeviceAllocator::free(Block* block, ThreadCache& cache) {
-  if (block->recorded.empty() && (block->small() || hot_.contended()) && cache.put(block)) return;
+  if (block->recorded.empty() && (block->small() || hot_.contended()) && cache.device() == this &&
+      cache.put(block)) {
+    return;
+  }
   HotGuard hot(hot_);
   cache.collect(stats_);
   stats_.free(block->small(), block->size, block->requested);
@@ -176,6 +231,11 @@ void DeviceAllocator::drop_cache(ThreadCache* cache) {
   caches_.erase(std::find_if(caches_.begin(), caches_.end(), mine));
 }
 
+void DeviceAllocator::forget_stream(StreamHandle handle) {
+  HotGuard hot(hot_);
+  clock_.forget(handle);
+}
+
 // Everything mapped becomes accessible from `peer` too, and all that is mapped later.
 void DeviceAllocator::enable_peer(int peer) {
   std::lock_guard<FairMutex> slow(slow_);
@@ -204,17 +264,7 @@ void DeviceAllocator::enable_peer(int peer) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on device " +
                                         std::to_string(device_) + "; try again");
   }
-  for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (const Segment* seg = arena->first_segment(); seg != nullptr; seg = seg->next) {
-      if (seg->state == SegmentState::kAbsent) continue;
-      if (!ranges.empty() && ranges.back().first + ranges.back().second == seg->begin) {
-        ranges.back().second += seg->size;
-      } else {
-        ranges.emplace_back(seg->begin, seg->size);
-      }
-    }
-  }
-  for (const View* v : views_.recent_first()) ranges.emplace_back(v->base, v->length.bytes());
+  for (DeviceAllocator* heap : heaps()) heap->mapped_ranges(&ranges);
   contiguous_.for_each([&](const Chunk& c) {
     if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
   });
@@ -230,6 +280,20 @@ void DeviceAllocator::enable_peer(int peer) {
   granules_.grant(peer);
 }
 
+void DeviceAllocator::mapped_ranges(std::vector<std::pair<Address, Bytes>>* ranges) const {
+  for (const Arena* arena : {small_.get(), large_.get()}) {
+    for (const Segment* seg = arena->first_segment(); seg != nullptr; seg = seg->next) {
+      if (seg->state == SegmentState::kAbsent) continue;
+      if (!ranges->empty() && ranges->back().first + ranges->back().second == seg->begin) {
+        ranges->back().second += seg->size;
+      } else {
+        ranges->emplace_back(seg->begin, seg->size);
+      }
+    }
+  }
+  for (const View* v : views_.recent_first()) ranges->emplace_back(v->base, v->length.bytes());
+}
+
 void DeviceAllocator::mark_step() {
   HotGuard hot(hot_);
   ++steps_;
@@ -240,8 +304,26 @@ uint64_t DeviceAllocator::live_blocks() {
   std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
   drain_caches(true);
-  drain_limbo(Wait::kAllowed);
-  return live_;
+  uint64_t live = 0;
+  for (DeviceAllocator* heap : heaps()) {
+    heap->drain_whole();
+    heap->drain_limbo(Wait::kAllowed);
+    live += heap->live_;
+  }
+  return live;
+}
+
+// Gives the address ranges back; a refusal stops it, to be tried again.
+Status DeviceAllocator::release_ranges() {
+  Status s;
+  auto release = [&s](auto& owner) {
+    if (s.ok() && owner != nullptr) s = owner->release();
+    if (s.ok()) owner.reset();
+  };
+  release(view_space_);
+  release(small_range_);
+  release(large_range_);
+  return s;
 }
 
 // May be called again after a refusal: what was given back stays given back.
@@ -252,6 +334,7 @@ void DeviceAllocator::close() {
       throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device_) + " still has " +
                                               std::to_string(live) + " live blocks; free them");
     }
+    abandon_pools();
     empty_cache();
   }
   if (!attached_) return;
@@ -262,18 +345,14 @@ void DeviceAllocator::close() {
     s = scope.status();
     bool clean =
         debts_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
+    for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
                                           std::to_string(device_) + "'s memory back; try again");
     }
     started_ = false;
-    auto release = [&s](auto& owner) {
-      if (s.ok() && owner != nullptr) s = owner->release();
-      if (s.ok()) owner.reset();
-    };
-    release(view_space_);
-    release(small_range_);
-    release(large_range_);
+    close_pools(&s);
+    if (s.ok()) s = release_ranges();
     if (s.ok()) s = clock_.close();
   }
   if (s.ok()) s = driver_.detach(device_);

@@ -1,6 +1,9 @@
 // One device's allocator: two arenas, the views over their granules, and the order in which a
 // request tries them.
 //
+// A private pool is a heap of its own beside the device's: another DeviceAllocator that shares what
+// must be common (device_shared.h).
+//
 // Two locks. `hot_` guards the books and is never held across a call that maps memory; `slow_`
 // admits one thread at a time to the paths that do. A thread holds slow_ before hot_, never after.
 #pragma once
@@ -14,7 +17,9 @@
 #include "core/address_space.h"
 #include "core/arena.h"
 #include "core/block.h"
+#include "core/checkpoint.h"
 #include "core/contiguous.h"
+#include "core/device_shared.h"
 #include "core/granule_pool.h"
 #include "core/history.h"
 #include "core/hot_lock.h"
@@ -41,6 +46,8 @@ class DeviceAllocator {
  public:
   // Makes no driver call; start() does.
   DeviceAllocator(Driver& driver, int device, const Options& options);
+  // A heap for private pools of `own`'s device.
+  explicit DeviceAllocator(DeviceAllocator& own);
   ~DeviceAllocator();
   DeviceAllocator(const DeviceAllocator&) = delete;
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
@@ -73,6 +80,25 @@ class DeviceAllocator {
   bool open_share(uint64_t id, SharedBlock* shared);
   // Devices that reach this one's memory.
   std::vector<int> grants();
+  // Private pools; asked of the device's own heap. Throws Error.
+  void retain_pool(PoolId id);
+  void release_pool(PoolId id);
+  int pool_users(PoolId id);
+  void set_pool_flags(PoolId id, unsigned flags);
+  Block* allocate_from(PoolId id, Bytes bytes, StreamHandle stream);
+  Block* allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stream);
+  void empty_pool(PoolId id);
+  Checkpoint checkpoint(PoolId id);
+  RestoreLog restore(PoolId id, const Checkpoint& then);
+  // The pool a block of this heap belongs to; {0, 0}: the device's own memory.
+  PoolId pool_id() const { return pool_ != nullptr ? pool_->id : PoolId{}; }
+
+  void set_limit_fraction(double fraction);
+  double limit_fraction();
+  void memory_info(Bytes* free, Bytes* total);
+  Bytes largest_free();
+  glake_device_stats values();
+  void reset_accumulated();
 
   void empty_cache();
   void enable_peer(int peer);
@@ -86,12 +112,15 @@ class DeviceAllocator {
   void close();
 
   ThreadCache* make_cache();
-  void drop_cache(ThreadCache* cache);  // its thread ends
+  void drop_cache(ThreadCache* cache);      // its thread ends
+  void forget_stream(StreamHandle handle);  // a thread's own default stream, with its thread
 
  private:
   // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
   void require(Status s, const char* what) const;
   void reserve_arenas();
+  Status release_ranges();
+  void mapped_ranges(std::vector<std::pair<Address, Bytes>>* ranges) const;
   void grant_peers();
 
   using HotGuard = std::unique_lock<HotLock>;
@@ -110,6 +139,38 @@ class DeviceAllocator {
     bool small() const { return size <= kSmallLimit; }
   };
   enum class Wait { kNo, kAllowed };
+
+  // What sets a private pool's heap apart from the device's own.
+  struct Whole {
+    Block* block;
+    Tickets tickets;
+  };
+  struct Pool {
+    PoolId id;
+    int users = 0;
+    unsigned flags = 0;
+    uint64_t released_at = 0;          // synchronisations begun when the last user left
+    std::map<Address, Block*> blocks;  // live
+    uint64_t lent = 0;                 // live blocks that others borrowed
+    std::vector<Whole> whole;          // NO_SPLIT: freed blocks, kept as they are
+    bool whole_only() const { return (flags & GLAKE_POOL_NO_SPLIT) != 0; }
+  };
+
+  // Captured memory goes back to the stream it was freed on and to no other, whatever is complete:
+  // a graph may be replayed at any time.
+  bool ordered(StreamId s, Ticket t) const {
+    return captured_ ? t.stream == s : clock_.ordered(s, t);
+  }
+  bool ordered(StreamId s, const Tickets& tickets) const {
+    for (Ticket t : tickets) {
+      if (!ordered(s, t)) return false;
+    }
+    return true;
+  }
+  bool wait_for(StreamId s, const Tickets& pending) {
+    return captured_ ? pending.empty() : clock_.wait(s, pending);
+  }
+  const Completion* completion() const { return captured_ ? nullptr : clock_.completion(); }
 
   Arena& arena_of(Address a) { return small_->contains(a) ? *small_ : *large_; }
   Arena& home_of(const Request& r) { return r.small() ? *small_ : *large_; }
@@ -137,7 +198,12 @@ class DeviceAllocator {
   int64_t offset_in_view(const View& view, const Request& r, Wait wait, Tickets* pending);
 
   // slow_path.cpp: everything that may call the driver to map memory. Under slow_.
+  Request request(Bytes bytes, StreamHandle stream);
+  Block* allocate_slowly(Request r, StreamHandle stream, HotGuard& hot);
   Found slow(const Request& r, HotGuard& hot);
+  Found slow_sized(const Request& r, HotGuard& hot) {
+    return r.small() ? slow_small(r, hot) : slow_large(r, hot);
+  }
   Found slow_small(const Request& r, HotGuard& hot);
   Found slow_large(const Request& r, HotGuard& hot);
   Found last_resort(const Request& r, HotGuard& hot);
@@ -145,6 +211,7 @@ class DeviceAllocator {
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   Granules room() const;
+  Granules physical() const { return granules_.physical() + contiguous_.physical(); }
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
   // stitch.cpp: building and extending views. Under slow_.
@@ -165,56 +232,92 @@ class DeviceAllocator {
 
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
+  void release_pieces(Block* block, const Tickets& tickets);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
   void drain_limbo(Wait wait);
   bool settled_granule(const Arena& arena, uint64_t g) const;
   bool evict(View* view, HotGuard& hot);
   void make_view_room(Granules n, HotGuard& hot);
-  void trim(HotGuard& hot);
+  Granules trim(Granules want, HotGuard& hot);
+  void trim_all(bool synced, HotGuard& hot);
   void settle(HotGuard& hot);
   Status synchronize(HotGuard& hot);
 
-  void trim_all(HotGuard& hot);
-
-  // escape.cpp: blocks of one driver allocation each.
+  // escape.cpp: blocks of one driver allocation each; the device's own heap has them.
   Block* hand_out(Chunk* chunk, const Request& r, StreamHandle stream);
   std::unique_ptr<Chunk> make_chunk(int kind, Bytes bytes, HotGuard& hot, Status* refused);
   void free_contiguous(Block* block);
   bool trim_contiguous(HotGuard& hot);
+  void trim_heaps(HotGuard& hot);
   Error no_contiguous(const Request& r, Status refused);
-  Granules physical() const { return granules_.physical() + contiguous_.physical(); }
 
   // pins.cpp
   void require_live(const Block& block, Address ptr) const;
+  uint64_t pinned_granules();
+
+  // pools.cpp: private pools, and what the device's heaps do for each other.
+  DeviceAllocator* find_pool(PoolId id);
+  DeviceAllocator& open_pool(PoolId id);
+  DeviceAllocator& need_pool(PoolId id);
+  void start_pool(HotGuard& hot);
+  Request request_from(DeviceAllocator& pool, Bytes bytes, StreamHandle stream);
+  Block* quick(const Request& r, StreamHandle stream);
+  Block* take_whole(const Request& r, StreamHandle stream);
+  void free_private(Block* block);
+  void give_private(Block* block, const Tickets& tickets);
+  void drain_whole();
+  bool idle() const { return pool_ != nullptr && pool_->users == 0; }
+  void thaw();
+  void end_pools();
+  std::vector<DeviceAllocator*> heaps();
+  Granules elsewhere();
+  bool reclaim_elsewhere(const Request& r, HotGuard& hot);
+  Granules shrink(Granules want, HotGuard& hot);
+  Block* borrow(const Request& r, StreamHandle stream, HotGuard& hot);
+  void abandon_pools();
+  void close_pools(Status* s);
+  std::string pools_text();
+
+  // checkpoint.cpp
+  bool free_at(Address ptr, Bytes size);
+  Found take_at(Address ptr, const Request& r, bool any_order);
+  std::vector<Block*> lift_all();
+  void put_back(const std::vector<Block*>& lifted);
+  std::vector<Found> take_all(const Checkpoint& then);
+  RestoreLog restore_here(const Checkpoint& then);
 
   // report.cpp
   Error out_of_memory(const Request& r);
-  std::string broken_invariant();
+  std::string broken_invariant(Bytes* busy_bytes);
+  void inactive(const Arena& arena, int64_t* count, int64_t* bytes) const;
+  void note_inactive();
   Granules used_granules(const Arena& arena) const;
 
+  std::unique_ptr<DeviceShared> owned_;  // by the device's own heap
+  DeviceShared& shared_;
   Driver& driver_;
   int device_;
   Options options_;
-  Granules limit_;
-  Bytes total_memory_ = 0;
+  Granules& limit_;
+  Bytes& total_memory_;
 
-  HotLock hot_;
-  FairMutex slow_;
+  HotLock& hot_;
+  FairMutex& slow_;
   SegmentPool segments_;
-  BlockPool blocks_;
-  DebtBook debts_;
+  BlockPool& blocks_;
+  DebtBook& debts_;
   GranulePool granules_;
   std::unique_ptr<Reservation> small_range_, large_range_;
   std::unique_ptr<Arena> small_, large_;
   std::unique_ptr<ViewSpace> view_space_;
   ViewIndex views_;
-  StreamClock clock_;
-  ContiguousPool contiguous_;
+  StreamClock& clock_;
+  ContiguousPool& contiguous_;
   PinTable pins_;
-  std::unordered_map<uint64_t, Block*> shares_;
+  std::unordered_map<uint64_t, Block*>& shares_;
   PlacementHistory history_;
-  Stats stats_;
+  Stats& stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   // Freed, but recorded on more streams than a ticket set holds: with all of their tickets.
   struct Held {
@@ -227,11 +330,14 @@ class DeviceAllocator {
   uint64_t window_begin_ = 0;    // of the repetition in which stream waits are counted
   uint64_t window_waits_ = 0;
   Bytes most_live_ = 0;  // as large requests that missed have seen it
-  uint64_t live_ = 0;    // blocks in callers' hands or thread caches
+  uint64_t replaced_seen_ = 0;
+  uint64_t live_ = 0;  // blocks in callers' hands or thread caches
   uint64_t steps_ = 0;
-  bool attached_ = false;
-  bool started_ = false;      // false too once close() has begun to give the address ranges back
-  bool driver_full_ = false;  // the driver refused a granule; growth is tried only as a last resort
+  std::unique_ptr<Pool> pool_;  // null: the device's own heap
+  bool captured_ = false;       // a graph may use the pool's memory: it stays as it is
+  bool& attached_;
+  bool started_ = false;  // false too once close() has begun to give the address ranges back
+  bool& driver_full_;     // the driver refused a granule; growth is tried only as a last resort
 };
 
 }  // namespace glake

@@ -42,11 +42,9 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
 
 Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, int kind) {
   Bytes whole = round_up(bytes, kGranule);
-  auto request = [&] { return Request{round_up(bytes, kAlignment), bytes, clock_.id_of(stream)}; };
   {
     HotGuard hot(hot_);
-    Request r = request();
-    clock_.turn(r.stream);
+    Request r = request(bytes, stream);
     Chunk* c = contiguous_.reuse(kind, whole, r.stream, clock_, false);
     if (c != nullptr) return hand_out(c, r, stream);
   }
@@ -57,7 +55,7 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
   HotGuard hot(hot_);
   settle(hot);
   clock_.poll();
-  Request r = request();
+  Request r = request(bytes, stream);
   auto again = [&](bool may_wait) {
     return contiguous_.reuse(kind, whole, r.stream, clock_, may_wait);
   };
@@ -71,13 +69,7 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
   }
   if (c == nullptr && made == nullptr && (refused.ok() || refused.out_of_memory())) {
     // Then the granules nobody holds: whatever else of the limit is free is in them.
-    drain_caches(true);
-    drain_limbo(Wait::kAllowed);
-    if (!clock_.any_capturing() && synchronize(hot).ok()) {
-      trim_all(hot);
-    } else {
-      trim(hot);
-    }
+    trim_heaps(hot);
     made = make_chunk(kind, whole, hot, &refused);
     ++stats_.alloc_retries;
   }
@@ -89,6 +81,17 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
   }
   if (c == nullptr) throw no_contiguous(r, refused);
   return hand_out(c, r, stream);
+}
+
+// Has every heap that may give back what nobody holds.
+void DeviceAllocator::trim_heaps(HotGuard& hot) {
+  drain_caches(true);
+  drain_limbo(Wait::kAllowed);
+  bool synced = !clock_.any_capturing() && synchronize(hot).ok();
+  for (DeviceAllocator* heap : heaps()) {
+    if (heap->pool_ == nullptr || heap->idle()) heap->trim_all(synced, hot);
+  }
+  end_pools();
 }
 
 Error DeviceAllocator::no_contiguous(const Request& r, Status refused) {

@@ -28,6 +28,7 @@ Status GranulePool::back(const Arena& arena, Address begin, Granules n, bool* ow
   *owed = false;
   if (s.ok()) {
     physical_ += n.count;
+    own_ += n.count;
     return s;
   }
   Debt undo{begin, mapped * kGranule, {}, {}};
@@ -51,6 +52,7 @@ Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
     granule.handle = 0;
   }
   physical_ -= n.count;
+  own_ -= n.count;
   debts_.owe(std::move(releases));
   return s;
 }

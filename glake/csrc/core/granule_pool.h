@@ -12,8 +12,11 @@ namespace glake {
 
 class GranulePool {
  public:
-  GranulePool(Driver& driver, DebtBook& debts, int device)
-      : driver_(driver), debts_(debts), device_(device), grants_{device} {}
+  // `physical` counts the granules of all of the device's heaps; `grants` are the devices every
+  // mapping is accessible from.
+  GranulePool(Driver& driver, DebtBook& debts, int device, std::atomic<uint64_t>& physical,
+              std::vector<int>& grants)
+      : driver_(driver), debts_(debts), device_(device), grants_(grants), physical_(physical) {}
 
   void add(const Arena& arena);
 
@@ -49,8 +52,9 @@ class GranulePool {
   Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
   const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
 
-  // Granules held from the driver, debts included.
+  // Granules of the device held from the driver, debts included; and those behind this heap.
   Granules physical() const { return {physical_.load() + debts_.handles()}; }
+  Granules own() const { return {own_.load()}; }
   const std::vector<int>& grants() const { return grants_; }
   void grant(int peer) { grants_.push_back(peer); }
 
@@ -65,9 +69,10 @@ class GranulePool {
   Driver& driver_;
   DebtBook& debts_;
   int device_;
-  std::vector<int> grants_;  // devices every mapping is accessible from
+  std::vector<int>& grants_;
   std::vector<std::vector<Granule>> homes_;
-  std::atomic<uint64_t> physical_{0};
+  std::atomic<uint64_t>& physical_;
+  std::atomic<uint64_t> own_{0};
   uint32_t mark_ = 1;
 };
 

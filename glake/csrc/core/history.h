@@ -15,7 +15,9 @@ namespace glake {
 
 class PlacementHistory {
  public:
-  PlacementHistory() : ring_(kEntries), index_(kEntries) {}
+  // One that is not used takes no memory.
+  explicit PlacementHistory(bool used = true)
+      : ring_(used ? kEntries : 0), index_(used ? kEntries : 0) {}
 
   // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
   // `slot` names the entry for placed().

@@ -107,14 +107,26 @@ void DeviceAllocator::pin(const Block& block, Address ptr, PinOwner owner) {
   pins_.pin(block, {small_.get(), large_.get()}, owner);
 }
 
+// Asked of the device's own heap, like what follows: pins are kept with the heap of their block.
 bool DeviceAllocator::unpin(Address ptr, PinOwner owner) {
   HotGuard hot(hot_);
-  return started_ && pins_.unpin(ptr, owner);
+  for (DeviceAllocator* heap : heaps()) {
+    if (heap->pins_.unpin(ptr, owner)) return true;
+  }
+  return false;
 }
 
 uint64_t DeviceAllocator::pins(PinOwner owner) {
   HotGuard hot(hot_);
-  return pins_.count(owner);
+  uint64_t sum = 0;
+  for (DeviceAllocator* heap : heaps()) sum += heap->pins_.count(owner);
+  return sum;
+}
+
+uint64_t DeviceAllocator::pinned_granules() {
+  uint64_t sum = 0;
+  for (DeviceAllocator* heap : heaps()) sum += heap->pins_.granules();
+  return sum;
 }
 
 // Lets other processes open the block under this number, until it is freed: `id` if it has none.
@@ -135,7 +147,8 @@ bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
   auto found = shares_.find(id);
   if (found == shares_.end() || found->second->state.load() != BlockState::kLive) return false;
   const Block& block = *found->second;
-  pins_.pin(block, {small_.get(), large_.get()}, PinOwner::kProcess);
+  DeviceAllocator& heap = *block.device;
+  heap.pins_.pin(block, {heap.small_.get(), heap.large_.get()}, PinOwner::kProcess);
   shared->ptr = block.ptr;
   shared->bytes = block.requested;
   shared->handle_bytes = kGranule;
@@ -147,11 +160,11 @@ bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
     return true;
   }
   shared->offset = block.view != nullptr ? (block.ptr - block.view->base) % kGranule
-                                         : (block.ptr - arena_of(block.ptr).base()) % kGranule;
+                                         : (block.ptr - heap.arena_of(block.ptr).base()) % kGranule;
   for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
-    const Arena& arena = arena_of(p->begin);
+    const Arena& arena = heap.arena_of(p->begin);
     for (uint64_t g = arena.granule_of(p->begin); g <= arena.granule_of(p->end() - 1); ++g) {
-      shared->handles.push_back(granules_.handle(arena, g));
+      shared->handles.push_back(heap.granules_.handle(arena, g));
     }
   }
   return true;

@@ -66,6 +66,7 @@ void Process::thread_ended(void* state) {
     std::lock_guard<std::mutex> guard(process.mutex_);
     for (ThreadCache* cache : thread->caches) {
       if (cache != nullptr && thread->generation == process.generation_.load()) {
+        cache->device()->forget_stream(thread->stream);
         cache->device()->drop_cache(cache);
       }
     }
@@ -85,11 +86,13 @@ ThreadCache& Process::open_cache(int device) {
   auto* thread = this_thread_;
   if (thread == nullptr) {
     thread = new Thread;
+    thread->stream = this_thread_stream();
     this_thread_ = thread;
     pthread_setspecific(thread_key, thread);
   }
   if (thread->generation != generation_.load()) {
     *thread = Thread{};
+    thread->stream = this_thread_stream();
     thread->generation = generation_.load();
   }
   if (devices_[device] == nullptr) {

@@ -59,6 +59,9 @@ class Process {
   int kind_of(Bytes bytes) const;
   int set_kind(int kind);
 
+  // One more after each shutdown: what names something of before is void.
+  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+
   bool detoured() const { return detours_.load(std::memory_order_acquire) != 0; }
   bool detoured(Detour d) const { return (detours_.load(std::memory_order_acquire) & d) != 0; }
   void set_detour(Detour d, bool on) {
@@ -77,6 +80,7 @@ class Process {
   // A thread's caches, one per device it has used.
   struct Thread {
     uint64_t generation = 0;
+    StreamHandle stream = 0;  // its own default stream
     ThreadCache* caches[kMaxDevices] = {};
   };
   // A plain pointer in the static block: one instruction to read, also in a dlopened library.

@@ -1,9 +1,12 @@
 // Giving memory back: to the arenas on free, to the driver on trim and eviction.
+#include <algorithm>
+
 #include "core/device_allocator.h"
 
 namespace glake {
 
-void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
+// A block's bytes are free again; its record is the caller's still.
+void DeviceAllocator::release_pieces(Block* b, const Tickets& tickets) {
   PointerMap::find(b->ptr)->erase(b);
   if (b->view != nullptr) {
     use_edges(b->pieces, b->stream_id, -1);
@@ -12,17 +15,28 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
   }
   for (Segment* p = b->pieces; p != nullptr;) {
     Segment* next = p->piece_next;
-    arena_of(p->begin).give(p, tickets, clock_.completion());
+    arena_of(p->begin).give(p, tickets, completion());
     p = next;
   }
+  b->pieces = nullptr;
+}
+
+void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
+  release_pieces(b, tickets);
   --live_;
   blocks_.recycle(b);
 }
 
 void DeviceAllocator::free_locked(Block* b) {
-  if (b->share != 0) shares_.erase(b->share);
-  b->share = 0;
+  if (b->share != 0) {
+    shares_.erase(b->share);
+    b->share = 0;
+    // share() recorded the block's own stream.
+    b->recorded.erase(std::remove(b->recorded.begin(), b->recorded.end(), b->stream_id),
+                      b->recorded.end());
+  }
   if (b->chunk != nullptr) return free_contiguous(b);
+  if (pool_ != nullptr) return free_private(b);
   Tickets tickets(clock_.stamp(b->stream_id));
   if (b->recorded.size() < Tickets::kMax) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
@@ -47,17 +61,21 @@ void DeviceAllocator::drain_caches(bool small_too) {
 // Gives back the held blocks whose recorded work is complete, or, where waiting is allowed, ordered
 // before their own stream's next: that stream's ticket then does for all.
 void DeviceAllocator::drain_limbo(Wait wait) {
+  if (limbo_.empty()) return;
+  // Of a captured pool it is their own stream's again, but not before every capture is over.
+  if (captured_ && clock_.any_capturing()) return;
+  bool may_wait = captured_ || wait == Wait::kAllowed;
   size_t kept = 0;
   for (Held& held : limbo_) {
     Block* b = held.block;
     bool ordered = true;
     for (Ticket t : held.tickets) {
       if (clock_.ordered(b->stream_id, t)) continue;
-      ordered = wait == Wait::kAllowed && clock_.wait(b->stream_id, Tickets(t));
+      ordered = may_wait && clock_.wait(b->stream_id, Tickets(t));
       if (!ordered) break;
     }
     if (ordered) {
-      give_pieces(b, Tickets(clock_.stamp(b->stream_id)));
+      give_private(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
       std::swap(limbo_[kept++], held);
     }
@@ -78,7 +96,7 @@ void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
 
 // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
 bool DeviceAllocator::evict(View* view, HotGuard& hot) {
-  bool held = view->live != 0 || view->pins != 0 || view->owed;
+  bool held = view->live != 0 || view->pins != 0 || view->owed || captured_;
   if (held || view->tickets_full || !clock_.complete(view->tickets)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
@@ -97,6 +115,7 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
 // Keeps the addresses mapped by views under the budget, oldest use first. Views with pending work
 // are kept while the budget is exceeded by less than half; beyond that the host waits for them.
 void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
+  if (captured_) return;
   Granules budget{static_cast<uint64_t>(static_cast<double>(limit_.count) * options_.view_budget)};
   if (!(budget < views_.mapped() + n)) return;
   std::vector<View*> oldest(views_.recent_first().rbegin(), views_.recent_first().rend());
@@ -127,16 +146,19 @@ bool DeviceAllocator::settled_granule(const Arena& arena, uint64_t g) const {
   return true;
 }
 
-// Gives every wholly free granule that no view maps and no work uses back to the driver.
-void DeviceAllocator::trim(HotGuard& hot) {
+// Gives wholly free granules that no view maps and no work uses back to the driver, until it has
+// given back `want`. Returns how many.
+Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
+  Granules given{0};
   for (Arena* arena : {large_.get(), small_.get()}) {
-    for (uint64_t g = 0; g < arena->granule_count();) {
+    for (uint64_t g = 0; g < arena->granule_count() && given < want && !captured_;) {
       uint64_t skip = arena->busy_run(g, arena->granule_count() - g);
       if (skip != 0) {
         g += skip;
         continue;
       }
-      uint64_t n = 0, run = arena->free_run(g, arena->granule_count() - g);
+      uint64_t n = 0, most = std::min(arena->granule_count() - g, (want - given).count);
+      uint64_t run = arena->free_run(g, most);
       while (n < run && granules_.aliases(*arena, g + n) == 0 &&
              granules_.pins(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
         ++n;
@@ -150,16 +172,18 @@ void DeviceAllocator::trim(HotGuard& hot) {
       Status status = granules_.unback(*arena, s->begin, Granules{n});
       hot.lock();
       if (status.ok()) {
+        given.count += n;
         arena->disclaim(s);
         stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
         stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));
       } else {
-        arena->give(s, Tickets{}, clock_.completion());
+        arena->give(s, Tickets{}, completion());
       }
       g += n;
     }
   }
   driver_full_ = false;
+  return given;
 }
 
 // Waits on the host for all the device's work; what was freed before is then free for every stream.
@@ -183,20 +207,31 @@ void DeviceAllocator::empty_cache() {
   settle(hot);
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
-  require(synchronize(hot), "to be synchronised for empty_cache");
-  trim_all(hot);
+  // While a graph is captured nothing may wait for the device: what is not known complete stays.
+  bool synced = !clock_.any_capturing();
+  if (synced) require(synchronize(hot), "to be synchronised for empty_cache");
+  trim_contiguous(hot);
+  trim_all(synced, hot);
+  for (DeviceAllocator* heap : heaps()) {
+    if (heap->idle()) heap->trim_all(synced, hot);
+  }
+  end_pools();
 }
 
-// Views and granules nobody holds, after a synchronisation: it covers work no ticket had room for.
-void DeviceAllocator::trim_all(HotGuard& hot) {
-  trim_contiguous(hot);
+// Every view and granule that nobody holds and no work uses. A synchronisation just before covers
+// work no ticket had room for.
+void DeviceAllocator::trim_all(bool synced, HotGuard& hot) {
+  thaw();
+  if (captured_) return;
+  drain_whole();
+  drain_limbo(Wait::kNo);
   std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
   for (View* view : all) {
     if (view->live != 0) continue;
-    view->tickets_full = false;
+    if (synced) view->tickets_full = false;
     evict(view, hot);
   }
-  trim(hot);
+  trim({~uint64_t{0}}, hot);
 }
 
 }  // namespace glake

@@ -41,12 +41,12 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
       mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
   if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
-  if (pins_.granules() != 0) {
-    text += ", " + mib(pins_.granules() * kGranule) + " pinned for others, out of stitching";
+  if (pinned_granules() != 0) {
+    text += ", " + mib(pinned_granules() * kGranule) + " pinned for others, out of stitching";
   }
   if (cached != 0) text += ", " + mib(cached) + " in thread caches";
   if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
-  text += "; largest fit now " + mib(fits) + ". ";
+  text += "; largest fit now " + mib(fits) + ". " + pools_text();
   Bytes short_by = r.size > fits ? round_up(r.size - fits, kGranule) : kGranule;
   if (limit_.bytes() + short_by <= total_memory_) {
     text += "Raising GLAKE_LIMIT by " + mib(short_by) + " would let this request through";
@@ -56,9 +56,35 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   return Error(GLAKE_OUT_OF_MEMORY, text + ".");
 }
 
+// Who else on the device holds memory, and how to get at it.
+std::string DeviceAllocator::pools_text() {
+  std::string text;
+  for (DeviceAllocator* heap : heaps()) {
+    Bytes bytes = heap->granules_.own().bytes();
+    if (heap == this || bytes == 0) continue;
+    Bytes idle = heap->small_->free_bytes() + heap->large_->free_bytes();
+    const Pool* pool = heap->pool_.get();
+    text += text.empty() ? "Besides, " : ", ";
+    if (pool == nullptr) {
+      text += "the device's own memory holds ";
+    } else {
+      for (const Whole& w : pool->whole) idle += w.block->size;
+      text += "private pool {" + std::to_string(pool->id.first) + ", " +
+              std::to_string(pool->id.second) + "} holds ";
+    }
+    text += mib(bytes) + " (" + mib(idle) + " idle";
+    if (pool != nullptr && heap->captured_) text += ", kept for CUDA graphs";
+    if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
+    text += ")";
+  }
+  if (text.empty()) return "";
+  return text + ": ending graphs and pools that are no longer needed gives theirs back. ";
+}
+
 std::string DeviceAllocator::stats_json() {
   HotGuard hot(hot_);
   for (auto& cache : caches_) cache->collect(stats_);
+  note_inactive();
   std::string json = "{";
   append_stat(json, "allocation", stats_.allocation);
   append_stat(json, "allocated_bytes", stats_.allocated_bytes);
@@ -66,6 +92,8 @@ std::string DeviceAllocator::stats_json() {
   // Stream order makes a freed block reusable at once: active is allocated.
   append_stat(json, "active", stats_.allocation);
   append_stat(json, "active_bytes", stats_.allocated_bytes);
+  append_stat(json, "inactive_split", stats_.inactive_split);
+  append_stat(json, "inactive_split_bytes", stats_.inactive_split_bytes);
   append_stat(json, "segment", stats_.segment);
   append_stat(json, "reserved_bytes", stats_.reserved_bytes);
   auto number = [&](const char* key, uint64_t v) {
@@ -74,19 +102,21 @@ std::string DeviceAllocator::stats_json() {
   number("num_alloc_retries", stats_.alloc_retries);
   number("num_ooms", stats_.ooms);
   number("num_sync_all_streams", stats_.device_syncs);
-  number("num_device_alloc", driver_.calls(Call::kCreate));
-  number("num_device_free", driver_.calls(Call::kRelease));
+  number("num_device_alloc", driver_.calls(Call::kCreate) - shared_.creates_before);
+  number("num_device_free", driver_.calls(Call::kRelease) - shared_.releases_before);
   number("glake.limit_bytes", limit_.bytes());
   number("glake.physical_bytes", physical().bytes());
   number("glake.contiguous_bytes", contiguous_.physical().bytes());
   number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
-  number("glake.pinned_bytes", pins_.granules() * kGranule);
+  number("glake.pinned_bytes", pinned_granules() * kGranule);
   number("glake.shared_blocks", shares_.size());
   number("glake.shareable", driver_.traits(device_).shareable ? 1 : 0);
   number("glake.rdma_capable", driver_.traits(device_).rdma_capable ? 1 : 0);
   number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
   number("glake.whole_free_bytes", whole_free().bytes());
-  number("glake.live_blocks", live_);
+  uint64_t live = 0;
+  for (DeviceAllocator* heap : heaps()) live += heap->live_;
+  number("glake.live_blocks", live);
   number("glake.views", views_.count());
   number("glake.view_bytes", views_.mapped().bytes());
   number("glake.stitches", stats_.stitches);
@@ -103,6 +133,11 @@ std::string DeviceAllocator::stats_json() {
   number("glake.stream_marks", clock_.marks());
   number("glake.cross_stream_hits", stats_.cross_stream_hits);
   number("glake.steps", steps_);
+  for (auto& [id, pool] : shared_.pools) {
+    std::string name = std::to_string(id.first) + "." + std::to_string(id.second) + ".";
+    number(("glake.pool." + name + "reserved_bytes").c_str(), pool->granules_.own().bytes());
+    number(("glake.pool." + name + "users").c_str(), static_cast<uint64_t>(pool->pool_->users));
+  }
   for (size_t i = 0; i < kCallKinds; ++i) {
     auto call = static_cast<Call>(i);
     number((std::string("glake.driver_calls.") + call_name(call)).c_str(), driver_.calls(call));
@@ -153,12 +188,13 @@ Granules DeviceAllocator::used_granules(const Arena& arena) const {
   return Granules::floor(bytes);
 }
 
-std::string DeviceAllocator::broken_invariant() {
+// Adds the bytes that blocks of this heap occupy to `busy_bytes`, and takes off those nobody holds.
+std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   for (const Arena* arena : {small_.get(), large_.get()}) {
     std::string wrong = arena->check();
     if (!wrong.empty()) return wrong;
   }
-  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != granules_.physical()) {
+  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != granules_.own()) {
     return "granules behind the arenas are not those held from the driver";
   }
   std::string pins = pins_.check();
@@ -190,19 +226,18 @@ std::string DeviceAllocator::broken_invariant() {
       }
     }
   }
-  Bytes busy = 0;
   for (const Arena* arena : {small_.get(), large_.get()}) {
     for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
-      if (s->state == SegmentState::kBusy) busy += s->size;
+      if (s->state == SegmentState::kBusy) *busy_bytes += s->size;
     }
   }
-  contiguous_.for_each([&](const Chunk& c) {
-    if (c.live) busy += c.block->size;
-  });
-  Bytes held = static_cast<Bytes>(stats_.allocated_bytes.all.current);
-  for (auto& c : caches_) held += c->held_bytes();
-  for (const Held& h : limbo_) held += h.block->size;
-  if (debts_.empty() && busy != held) return "busy bytes are not those of live and cached blocks";
+  for (auto& c : caches_) *busy_bytes -= c->held_bytes();
+  for (const Held& h : limbo_) *busy_bytes -= h.block->size;
+  if (pool_ == nullptr) return "";
+  for (const Whole& w : pool_->whole) *busy_bytes -= w.block->size;
+  if (live_ != pool_->blocks.size() + pool_->lent + pool_->whole.size() + limbo_.size()) {
+    return "a pool's live blocks are miscounted";
+  }
   return "";
 }
 
@@ -215,7 +250,21 @@ void DeviceAllocator::check() {
     still.emplace_back(cache->lock());
     cache->publish_locked(stats_);
   }
-  std::string wrong = broken_invariant();
+  std::string wrong;
+  Bytes busy = 0;
+  uint64_t own = contiguous_.physical().count;
+  contiguous_.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
+  for (DeviceAllocator* heap : heaps()) {
+    if (wrong.empty()) wrong = heap->broken_invariant(&busy);
+    own += heap->granules_.own().count;
+  }
+  if (wrong.empty() && debts_.empty()) {
+    if (busy != static_cast<Bytes>(stats_.allocated_bytes.all.current)) {
+      wrong = "busy bytes are not those of live and cached blocks";
+    } else if (own != physical().count) {
+      wrong = "the heaps' granules are not the device's";
+    }
+  }
   if (!wrong.empty()) {
     throw Error(GLAKE_INTERNAL, "device " + std::to_string(device_) + ": " + wrong);
   }

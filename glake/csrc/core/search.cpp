@@ -21,7 +21,7 @@ bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes si
   bool all = true;
   for (const Segment* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
     for (Ticket t : seg->tickets) {
-      if (clock_.ordered(s, t)) continue;
+      if (ordered(s, t)) continue;
       all = false;
       if (pending == nullptr || !pending->add(t)) return false;
     }
@@ -34,7 +34,7 @@ bool DeviceAllocator::wait_for_range(const Segment* from, Address begin, const R
   for (;;) {
     Tickets pending;
     if (range_ordered(from, begin, r.size, r.stream, &pending)) break;
-    if (!clock_.wait(r.stream, pending)) return false;
+    if (!wait_for(r.stream, pending)) return false;
   }
   ++stats_.cross_stream_hits;
   return true;
@@ -147,7 +147,7 @@ DeviceAllocator::Found DeviceAllocator::fit_between(Arena& arena, const Request&
        head = arena.next_fit(head, r.size), ++tried) {
     Address begin = head->begin;
     for (Segment* s = head;; s = s->next) {
-      bool usable = clock_.ordered(r.stream, s->tickets);
+      bool usable = ordered(r.stream, s->tickets);
       Address end = usable ? s->end() : s->begin;
       bool ends = !usable || s == head->mate;
       if (ends && end - begin >= r.size && end - begin < shortest &&
@@ -188,7 +188,7 @@ bool DeviceAllocator::wait_for_stretch(const View& view, Bytes offset, const Req
     Tickets pending;
     if (stretch_ordered(view, offset, r, &pending)) break;
     // Nothing to wait for: an edge of another stream's.
-    if (pending.empty() || !clock_.wait(r.stream, pending)) return false;
+    if (pending.empty() || !wait_for(r.stream, pending)) return false;
   }
   ++stats_.cross_stream_hits;
   return true;

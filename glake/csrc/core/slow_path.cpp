@@ -20,6 +20,13 @@ Granules DeviceAllocator::room() const {
   return held < limit_ ? limit_ - held : Granules{0};
 }
 
+Block* DeviceAllocator::allocate_slowly(Request r, StreamHandle stream, HotGuard& hot) {
+  if (Found found = slow(r, hot)) return make_block(r, found, stream);
+  if (Block* b = borrow(r, stream, hot)) return b;
+  ++stats_.ooms;
+  throw out_of_memory(r);
+}
+
 DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot);
   drain_caches(false);
@@ -28,19 +35,26 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
     drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
   }
   if (Found found = hit(r)) return found;
-  if (Found found = r.small() ? slow_small(r, hot) : slow_large(r, hot)) return found;
+  if (Found found = slow_sized(r, hot)) return found;
   if (trim_contiguous(hot)) {
-    if (Found found = r.small() ? slow_small(r, hot) : slow_large(r, hot)) return found;
+    if (Found found = slow_sized(r, hot)) return found;
   }
   ++stats_.alloc_retries;
+  if (reclaim_elsewhere(r, hot)) {
+    if (Found found = slow_sized(r, hot)) return found;
+  }
   if (Found found = last_resort(r, hot)) return found;
   // Work no event could be recorded for (a destroyed stream's) is known complete only after this.
-  bool may_help = clock_.count() > 1 && Granules::floor(r.size) <= whole_free() + room();
+  bool here = clock_.count() > 1 && Granules::floor(r.size) <= whole_free() + room();
+  bool may_help = here || elsewhere().count != 0;
   if (may_help && !clock_.any_capturing() && synchronize(hot).ok()) {
     if (Found found = last_resort(r, hot)) return found;
+    if (reclaim_elsewhere(r, hot)) {
+      if (Found found = slow_sized(r, hot)) return found;
+      return last_resort(r, hot);
+    }
   }
-  ++stats_.ooms;
-  throw out_of_memory(r);
+  return {};
 }
 
 DeviceAllocator::Found DeviceAllocator::slow_small(const Request& r, HotGuard& hot) {
@@ -55,14 +69,16 @@ DeviceAllocator::Found DeviceAllocator::slow_small(const Request& r, HotGuard& h
     if (Found found = grow_small(r, hot)) return found;
   }
   if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
-  return grow_small(r, hot);
+  if (Found found = grow_small(r, hot)) return found;
+  // A private pool's small arena may be full of blocks.
+  return small_->first_absent() == nullptr ? grow(r, hot) : Found{};
 }
 
 DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& hot) {
   bool grows = options_.policy == PolicyKind::kBalanced && !driver_full_;
   Bytes live = static_cast<Bytes>(stats_.allocated_bytes.all.current) + r.size;
   most_live_ = std::max(most_live_, live);
-  bool hoards = granules_.physical().bytes() > most_live_ + most_live_ / kHoard;
+  bool hoards = physical().bytes() > most_live_ + most_live_ / kHoard;
   if (grows && !hoards) {
     if (Found found = grow(r, hot)) return found;
   }
@@ -126,7 +142,7 @@ DeviceAllocator::Found DeviceAllocator::grow_small(const Request& r, HotGuard& h
   for (Segment* s = small_->first_absent(); s != nullptr; s = small_->next_absent(s)) {
     Segment* claimed = small_->claim(s, s->begin, kGranule);
     if (!back(*small_, claimed, hot)) return {};
-    small_->give(claimed, Tickets{}, clock_.completion());
+    small_->give(claimed, Tickets{}, completion());
     return fit(*small_, r, Wait::kAllowed);
   }
   return {};
@@ -154,19 +170,18 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
   if (best == nullptr || fewest.count == 0) return {};
   // A share of what is held on top: growth that comes later comes in a step that was warm already.
   Granules ahead{0};
-  if (options_.policy == PolicyKind::kBalanced && !driver_full_) {
+  if (options_.policy == PolicyKind::kBalanced && !driver_full_ && pool_ == nullptr) {
     Granules most = Granules::floor(most_live_ + most_live_ / kHoard);
-    Granules held = granules_.physical() + fewest;
-    ahead.count =
-        std::min({held < most ? (most - held).count : 0, granules_.physical().count / kGrowAhead,
-                  (room() - fewest).count, best->size / kGranule - fewest.count});
+    Granules held = physical() + fewest;
+    ahead.count = std::min({held < most ? (most - held).count : 0, physical().count / kGrowAhead,
+                            (room() - fewest).count, best->size / kGranule - fewest.count});
   }
   Segment* claimed = large_->claim(best, best->begin, (fewest + ahead).bytes());
   if (!back(*large_, claimed, hot)) {
     // Full now: the second try asks for no more than it needs.
     return ahead.count != 0 ? grow(r, hot) : Found{};
   }
-  large_->give(claimed, Tickets{}, clock_.completion());
+  large_->give(claimed, Tickets{}, completion());
   return fit(*large_, r, Wait::kAllowed);
 }
 

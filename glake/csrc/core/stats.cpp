@@ -25,9 +25,18 @@ void Stats::merge(bool small, const StatDelta& d) {
 }
 
 void Stats::reset_peaks() {
-  for (PoolStat* s : {&allocation, &allocated_bytes, &requested_bytes, &segment, &reserved_bytes}) {
+  for (PoolStat* s : {&allocation, &allocated_bytes, &requested_bytes, &segment, &reserved_bytes,
+                      &inactive_split, &inactive_split_bytes}) {
     s->reset_peak();
   }
+}
+
+void Stats::reset_accumulated() {
+  for (PoolStat* s : {&allocation, &allocated_bytes, &requested_bytes, &segment, &reserved_bytes,
+                      &inactive_split, &inactive_split_bytes}) {
+    s->reset_accumulated();
+  }
+  alloc_retries = ooms = device_syncs = 0;
 }
 
 void append_number(std::string& json, const std::string& key, int64_t value) {

@@ -22,6 +22,11 @@ struct Stat {
     freed += n;
   }
   void reset_peak() { peak = current; }
+  void reset_accumulated() { allocated = freed = 0; }
+  void become(int64_t n) {
+    if (n > current) add(n - current);
+    if (n < current) subtract(current - n);
+  }
 };
 
 // One statistic for all memory and for each of PyTorch's two pools.
@@ -39,6 +44,16 @@ struct PoolStat {
     all.reset_peak();
     small.reset_peak();
     large.reset_peak();
+  }
+  void reset_accumulated() {
+    all.reset_accumulated();
+    small.reset_accumulated();
+    large.reset_accumulated();
+  }
+  void become(int64_t small_now, int64_t large_now) {
+    all.become(small_now + large_now);
+    small.become(small_now);
+    large.become(large_now);
   }
 };
 
@@ -67,6 +82,7 @@ struct StatDelta {
 
 struct Stats {
   PoolStat allocation, allocated_bytes, requested_bytes, segment, reserved_bytes;
+  PoolStat inactive_split, inactive_split_bytes;  // as of the last time somebody asked
   uint64_t alloc_retries = 0, ooms = 0, device_syncs = 0;
   uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0,
            extensions = 0;
@@ -84,6 +100,7 @@ struct Stats {
   }
   void merge(bool small, const StatDelta& d);
   void reset_peaks();
+  void reset_accumulated();
 };
 
 // {"a.b": 1, ...}: appends one more member.

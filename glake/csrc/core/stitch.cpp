@@ -47,11 +47,11 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
       // Neighbouring segments that may be used now are one stretch.
       Address begin = head->begin, end = head->begin;
       for (Segment* s = head;; s = s->next) {
-        bool usable = clock_.ordered(r.stream, s->tickets);
-        if (!usable && wait == Wait::kAllowed) {
+        bool usable = ordered(r.stream, s->tickets);
+        if (!usable && wait == Wait::kAllowed && !captured_) {
           usable = true;
           for (Ticket t : s->tickets) {
-            if (!clock_.ordered(r.stream, t)) usable = pending->add(t) && usable;
+            if (!ordered(r.stream, t)) usable = pending->add(t) && usable;
           }
         }
         if (usable) end = s->end();
@@ -86,11 +86,11 @@ class DeviceAllocator::Hold {
   // A segment just backed: no work has used it.
   void adopt(Arena& arena, Segment* s) { fresh_.emplace_back(&arena, s); }
   void release() {
-    StreamClock& clock = device_.clock_;
+    const Completion* completion = device_.completion();
     for (auto& [arena, s] : used_) {
-      arena->give(s, Tickets(clock.stamp(stream_)), clock.completion());
+      arena->give(s, Tickets(device_.clock_.stamp(stream_)), completion);
     }
-    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, clock.completion());
+    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, completion);
     used_.clear();
     fresh_.clear();
   }
@@ -201,7 +201,7 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
     }
   }
   if (have < need && room() < need - have) return {};
-  if (!clock_.wait(r.stream, pending)) return {};
+  if (!wait_for(r.stream, pending)) return {};
   if (have < need) {
     if (have.count == 0) return grow(r, hot);
     Hold hold(*this, r.stream);
@@ -259,7 +259,7 @@ DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard&
   std::vector<Run> runs;
   Tickets pending;
   if (collect(r, need, Wait::kAllowed, runs, &pending) < need) return {};
-  if (!clock_.wait(r.stream, pending)) return {};
+  if (!wait_for(r.stream, pending)) return {};
   if (head_bytes != 0) runs.insert(runs.begin(), head);
   if (partial_tail) runs.push_back(tail);
   ++stats_.edge_stitches;
@@ -322,7 +322,7 @@ void DeviceAllocator::abandon(View* view, Granules before, const Found& found, c
   use_edges(found.pieces, r.stream, -1);
   for (Segment* p = found.pieces; p != nullptr;) {
     Segment* next = p->piece_next;
-    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)), clock_.completion());
+    arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)), completion());
     p = next;
   }
   --view->live;

@@ -7,6 +7,7 @@ namespace {
 // enough that waits are for old work, large enough that an event (about 1 us) stays rare.
 constexpr uint64_t kEpochFrees = 64;
 constexpr size_t kMostMarks = 64;  // outstanding on one stream
+constexpr StreamHandle kNoStream = ~StreamHandle{0};
 
 }  // namespace
 
@@ -23,7 +24,67 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   streams_.back().handle = handle;
   for (Stream& s : streams_) s.waited.resize(streams_.size(), 0);
   ids_.emplace(handle, id);
+  if (id != 0) same_stream(id);
   return id;
+}
+
+bool StreamClock::foreign(const Stream& s) const {
+  return is_thread_stream(s.handle) && s.handle != this_thread_stream();
+}
+
+bool StreamClock::capturing(StreamId id) {
+  Stream& s = streams_[id];
+  if (s.gone) return false;
+  if (foreign(s)) return s.capturing;
+  bool yes = false;
+  Status status = driver_.is_capturing(device_, s.handle, &yes);
+  refused(id, status);
+  s.capturing = status.ok() && yes;
+  return s.capturing;
+}
+
+bool StreamClock::usable(StreamId id) {
+  Stream& s = streams_[id];
+  if (s.gone || foreign(s)) return false;
+  bool yes = false;
+  Status status = driver_.is_capturing(device_, s.handle, &yes);
+  refused(id, status);
+  s.capturing = status.ok() && yes;
+  return status.ok() && !yes;
+}
+
+// False if the driver refuses, or if the handle names another stream than when it was first seen:
+// drivers give a destroyed stream's handle to a new one, and its number tells them apart.
+bool StreamClock::same_stream(StreamId id) {
+  Stream& s = streams_[id];
+  if (s.handle == 0 || is_thread_stream(s.handle)) return true;
+  uint64_t number = 0;
+  Status status = driver_.stream_number(device_, s.handle, &number);
+  refused(id, status);
+  if (!status.ok()) return false;
+  if (s.number != 0 && s.number != number) {
+    replace(id);
+    return false;
+  }
+  s.number = number;
+  return true;
+}
+
+// The handle names another stream from now on: that one gets an id of its own.
+StreamId StreamClock::replace(StreamId id) {
+  StreamHandle handle = streams_[id].handle;
+  ids_.erase(handle);
+  streams_[id].handle = kNoStream;
+  streams_[id].gone = true;
+  ++replaced_;
+  return id_of(handle);
+}
+
+void StreamClock::forget(StreamHandle handle) {
+  auto found = ids_.find(handle);
+  if (found == ids_.end()) return;
+  streams_[found->second].gone = true;
+  ids_.erase(found);
 }
 
 Ticket StreamClock::stamp(StreamId id) {
@@ -52,14 +113,30 @@ bool StreamClock::complete(const Tickets& tickets) const {
 }
 
 // Where marks fall follows from the order of calls alone, so a repeated step repeats its placement.
-void StreamClock::turn(StreamId id) {
+StreamId StreamClock::turn(StreamId id) {
   if (streams_.size() > 1) {
+    StreamHandle handle = streams_[id].handle;
     if (streams_[id].frees >= kEpochFrees) mark(id);
     for (StreamId other = 0; id != last_ && other < streams_.size(); ++other) {
       if (other != id && streams_[other].frees != 0) mark(other);
     }
+    if (streams_[id].gone) id = revive(id, handle);
   }
   last_ = id;
+  return id;
+}
+
+// Work for a stream that was gone: its handle may name a new one by now.
+StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
+  if (streams_[id].handle != handle) return id_of(handle);  // replaced just now
+  bool yes = false;
+  return driver_.is_capturing(device_, handle, &yes).ok() ? replace(id) : id;
+}
+
+void StreamClock::mark_all() {
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    if (streams_[id].frees != 0) mark(id);
+  }
 }
 
 // A mark covers every earlier epoch, so the older half can be halved when work never completes.
@@ -76,9 +153,9 @@ void StreamClock::thin(std::deque<Mark>& marks) {
 }
 
 bool StreamClock::mark(StreamId id) {
+  if (!usable(id)) return false;
+  if (!same_stream(id)) return false;
   Stream& s = streams_[id];
-  bool capturing = false;
-  if (!driver_.is_capturing(device_, s.handle, &capturing).ok() || capturing) return false;
   EventId event = 0;
   if (!spare_events_.empty()) {
     event = spare_events_.back();
@@ -86,7 +163,9 @@ bool StreamClock::mark(StreamId id) {
   } else if (!driver_.create_event(device_, &event).ok()) {
     return false;
   }
-  if (!driver_.record(device_, event, s.handle).ok()) {
+  Status recorded = driver_.record(device_, event, s.handle);
+  if (!recorded.ok()) {
+    refused(id, recorded);
     spare_events_.push_back(event);
     return false;
   }
@@ -124,10 +203,10 @@ bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
       if (!mark(t.stream)) return false;
       m = covering(t.stream, t.epoch);
     }
-    bool capturing = false;
-    StreamHandle handle = streams_[waiter].handle;
-    if (!driver_.is_capturing(device_, handle, &capturing).ok() || capturing) return false;
-    if (!driver_.wait_stream(device_, handle, m->event).ok()) return false;
+    if (!usable(waiter)) return false;
+    Status waited = driver_.wait_stream(device_, streams_[waiter].handle, m->event);
+    refused(waiter, waited);
+    if (!waited.ok()) return false;
     streams_[waiter].waited[t.stream] = m->epoch;
     ++waits_;
   }
@@ -149,15 +228,14 @@ bool StreamClock::wait_host(const Tickets& tickets) {
 }
 
 bool StreamClock::any_capturing() {
-  for (const Stream& s : streams_) {
-    bool capturing = false;
-    // A destroyed stream is refused, and captures nothing.
-    if (driver_.is_capturing(device_, s.handle, &capturing).ok() && capturing) return true;
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    if (capturing(id)) return true;
   }
   return false;
 }
 
 void StreamClock::begin_sync() {
+  ++syncs_begun_;
   for (Stream& s : streams_) {
     s.syncing = s.open++;
     s.frees = 0;
@@ -165,6 +243,7 @@ void StreamClock::begin_sync() {
 }
 
 void StreamClock::end_sync() {
+  synced_ = syncs_begun_;
   for (Stream& s : streams_) {
     s.completed = std::max(s.completed, s.syncing);
     while (!s.marks.empty() && s.marks.front().epoch <= s.completed) {

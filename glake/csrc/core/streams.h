@@ -23,6 +23,12 @@ class StreamClock : public Completion {
   // alike.
   const Completion* completion() const { return streams_.size() > 1 ? this : nullptr; }
 
+  // As seen by the thread that asks: another thread's own default stream cannot be asked about.
+  bool capturing(StreamId id);
+  // The stream of a thread that ends: what is pending there is complete at the next device
+  // synchronisation.
+  void forget(StreamHandle handle);
+
   // A free on this stream: its ticket.
   Ticket stamp(StreamId id);
 
@@ -33,8 +39,11 @@ class StreamClock : public Completion {
   bool complete(const Tickets& tickets) const override;
 
   // Called as an allocation starts on `id`: closes epochs that have grown, so that a later wait is
-  // for work enqueued long before.
-  void turn(StreamId id);
+  // for work enqueued long before. Returns the stream's id, a new one if its handle is found to
+  // name another stream now.
+  StreamId turn(StreamId id);
+  // Closes every epoch with frees in it, so that poll() can tell when they are complete.
+  void mark_all();
   // Asks the driver which marks have completed.
   void poll();
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
@@ -48,6 +57,11 @@ class StreamClock : public Completion {
   // end_sync().
   void begin_sync();
   void end_sync();
+  // How many synchronisations have begun, and the number of the last that ended.
+  uint64_t syncs_begun() const { return syncs_begun_; }
+  uint64_t synced() const { return synced_; }
+  // Handles found to name another stream than before.
+  uint64_t replaced() const { return replaced_; }
 
   uint64_t waits() const { return waits_; }
   uint64_t marks() const { return marks_; }
@@ -65,10 +79,20 @@ class StreamClock : public Completion {
     uint64_t completed = 0;        // every epoch up to this one is complete
     uint64_t syncing = 0;          // will be complete at end_sync()
     uint64_t frees = 0;            // in the open epoch
+    uint64_t number = 0;           // the driver's; 0: not known
+    bool gone = false;             // destroyed: no mark will ever be recorded there
+    bool capturing = false;        // when last asked
     std::deque<Mark> marks;        // closed epochs not known complete, oldest first
     std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
   };
 
+  // False if nothing may be recorded or waited for there: captured, gone, or another thread's.
+  bool usable(StreamId id);
+  bool same_stream(StreamId id);
+  StreamId replace(StreamId id);
+  StreamId revive(StreamId id, StreamHandle handle);
+  bool foreign(const Stream& s) const;
+  void refused(StreamId id, Status s) { streams_[id].gone |= s.stream_gone(); }
   bool mark(StreamId id);
   void thin(std::deque<Mark>& marks);
   const Mark* covering(StreamId id, uint64_t epoch) const;
@@ -81,6 +105,8 @@ class StreamClock : public Completion {
   std::vector<EventId> spare_events_;
   uint64_t waits_ = 0;
   uint64_t marks_ = 0;
+  uint64_t syncs_begun_ = 0, synced_ = 0;
+  uint64_t replaced_ = 0;
 };
 
 }  // namespace glake

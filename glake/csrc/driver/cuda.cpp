@@ -12,6 +12,16 @@ bool Status::not_ready() const { return code == CUDA_ERROR_NOT_READY; }
 bool Status::not_supported() const {
   return code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_NOT_PERMITTED;
 }
+bool Status::stream_gone() const {
+  return code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+StreamHandle this_thread_stream() {
+  static std::atomic<StreamHandle> last{0};
+  static thread_local StreamHandle mine = 0;
+  if (mine == 0) mine = kThreadStream + ++last;
+  return mine;
+}
 
 const char* call_name(Call call) {
   static const char* const names[kCallKinds] = {"reserve", "create",  "map",  "access", "unmap",
@@ -36,8 +46,26 @@ CUmemAllocationProp granule_properties(int device, uint8_t traits) {
 }
 
 Status status(CUresult result) { return {static_cast<int>(result)}; }
-CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(s); }
+CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(given_name(s)); }
 CUevent event_of(EventId e) { return reinterpret_cast<CUevent>(e); }
+
+// For calls that a capture under way elsewhere would forbid, and that need no current context.
+class RelaxedScope {
+ public:
+  explicit RelaxedScope(const driver::Table& table) : table_(table) {
+    if (table_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) relaxed_ = true;
+  }
+  ~RelaxedScope() {
+    if (relaxed_) table_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+
+ private:
+  const driver::Table& table_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool relaxed_ = false;
+};
 
 }  // namespace
 
@@ -262,6 +290,14 @@ Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devic
   return status(table_->cuMemSetAccess(at, bytes, grants.data(), grants.size()));
 }
 
+Status Driver::memory_info(Bytes* free, Bytes* total) {
+  size_t f = 0, t = 0;
+  CUresult r = table_->cuMemGetInfo(&f, &t);
+  *free = f;
+  *total = t;
+  return status(r);
+}
+
 Status Driver::create_event(int device, EventId* event) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();
@@ -282,9 +318,13 @@ Status Driver::record(int device, EventId event, StreamHandle stream) {
   return status(table_->cuEventRecord(event_of(event), stream_of(stream)));
 }
 
-Status Driver::query(EventId event) { return status(table_->cuEventQuery(event_of(event))); }
+Status Driver::query(EventId event) {
+  RelaxedScope scope(*table_);
+  return status(table_->cuEventQuery(event_of(event)));
+}
 
 Status Driver::wait_host(EventId event) {
+  RelaxedScope scope(*table_);
   return status(table_->cuEventSynchronize(event_of(event)));
 }
 
@@ -364,6 +404,17 @@ Status Driver::allocate_host(Bytes bytes, void** base) {
 }
 
 Status Driver::free_host(void* base) { return status(table_->cuMemFreeHost(base)); }
+
+Status Driver::stream_number(int device, StreamHandle stream, uint64_t* number) {
+  *number = 0;
+  if (table_->cuStreamGetId == nullptr) return {};
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  unsigned long long id = 0;
+  CUresult r = table_->cuStreamGetId(stream_of(stream), &id);
+  *number = id;
+  return status(r);
+}
 
 uint64_t Driver::memory_calls() const {
   return calls(Call::kReserve) + calls(Call::kCreate) + calls(Call::kMap) + calls(Call::kAccess) +

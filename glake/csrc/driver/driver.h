@@ -17,6 +17,20 @@ using Handle = uint64_t;    // one granule of physical memory
 using EventId = uintptr_t;  // a driver event
 using StreamHandle = uintptr_t;
 
+// A thread's own default stream (CU_STREAM_PER_THREAD) under a name no other thread's has: the
+// driver knows it by one handle, which means another stream on each thread.
+constexpr StreamHandle kThreadStream = StreamHandle{1} << 62;
+constexpr bool is_thread_stream(StreamHandle s) { return (s & kThreadStream) != 0; }
+StreamHandle this_thread_stream();
+// A stream as callers and the driver name it, and back; the legacy stream has one name, 0.
+constexpr StreamHandle kLegacyHandle = 1, kPerThreadHandle = 2;
+inline StreamHandle given_name(StreamHandle s) {
+  return is_thread_stream(s) ? kPerThreadHandle : s;
+}
+inline StreamHandle default_stream(StreamHandle given) {
+  return given == kPerThreadHandle ? this_thread_stream() : 0;
+}
+
 // A driver's answer; 0 is success.
 struct Status {
   int code = 0;
@@ -24,6 +38,7 @@ struct Status {
   bool out_of_memory() const;
   bool not_ready() const;
   bool not_supported() const;
+  bool stream_gone() const;  // destroyed, or its context is
 };
 
 // How physical memory of a device is created, which is fixed at create: exportable as a file
@@ -110,6 +125,7 @@ class Driver {
   Status map(Address at, Handle handle, Bytes bytes = kGranule);
   Status unmap(Address at, Bytes bytes);
   Status set_access(Address at, Bytes bytes, const std::vector<int>& devices);
+  Status memory_info(Bytes* free, Bytes* total);
 
   // Memory of one driver call, and what crosses processes; a DeviceScope must be open. Those that
   // make something throw Error(GLAKE_DRIVER_ABSENT) where the driver lacks the call.
@@ -131,6 +147,8 @@ class Driver {
   Status wait_host(EventId event);
   Status wait_stream(int device, StreamHandle stream, EventId event);
   Status is_capturing(int device, StreamHandle stream, bool* yes);
+  // A number no other stream of the process ever has; 0 where the driver does not tell.
+  Status stream_number(int device, StreamHandle stream, uint64_t* number);
 
   uint64_t calls(Call call) const { return calls_[static_cast<size_t>(call)].load(); }
   uint64_t memory_calls() const;  // the six memory-management calls together

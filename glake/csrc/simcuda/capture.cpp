@@ -89,6 +89,15 @@ CUresult Streams::check_blocking(Stream* stream) {
   return stream->legacy ? captured(stream, &taken) : CUDA_SUCCESS;
 }
 
+bool Streams::implicated(const Stream& stream) const {
+  bool found = false;
+  if (!stream.legacy || captures_.empty()) return false;
+  streams.for_each([&](uint64_t, const Stream& other) {
+    found |= other.capture != nullptr && other.context == stream.context && !other.non_blocking();
+  });
+  return found;
+}
+
 CUresult Streams::captured(Stream* stream, bool* taken) {
   *taken = false;
   if (stream->legacy && !captures_.empty()) {

@@ -100,10 +100,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return on_stream(CALL(cuStreamIsCapturing), handle, [&](Driver& driver, Stream& stream) {
     if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (stream.legacy) {
-      bool taken = false;
-      const CUresult result = driver.streams.captured(&stream, &taken);
-      if (result != CUDA_SUCCESS) return result;
+    // Said, but unlike work on the legacy stream it breaks no capture.
+    if (driver.streams.implicated(stream)) {
+      return fail(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "a blocking stream is capturing");
     }
     *status = stream.capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : stream.capture->status;
     return CUDA_SUCCESS;

@@ -75,7 +75,7 @@ CUresult cuStreamDestroy(CUstream handle) {
     Stream* stream = driver.streams.resolve(handle, nullptr);
     if (stream == nullptr) return bad_handle("stream");
     driver.streams.abandon_capture(*stream);
-    driver.streams.streams.remove(stream->id);
+    driver.streams.streams.remove(stream->id, driver.options.reuse_handles);
     return CUDA_SUCCESS;
   });
 }
@@ -149,7 +149,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
   return on_stream(CALL(cuStreamGetId), handle, [&](Driver&, Stream& stream) -> CUresult {
     if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *id = stream.id;
+    *id = stream.number;
     return CUDA_SUCCESS;
   });
 }

@@ -55,7 +55,8 @@ bool safe_name(const std::string& text) {
 
 bool is_option(const std::string& key) {
   for (const char* known : {"preset", "platforms", "devices", "memory", "phantom", "seed",
-                            "schedule", "machine", "machine_dir", "max_maps", "host_node"}) {
+                            "schedule", "machine", "machine_dir", "max_maps", "host_node",
+                            "reuse_handles"}) {
     if (key == known) return true;
   }
   return false;
@@ -101,6 +102,9 @@ bool set_option(Options* options, const std::string& key, const std::string& val
   } else if (key == "max_maps") {
     takes = "at least 64";
     ok = parse_integer(value, 64, INT64_MAX, &options->max_maps);
+  } else if (key == "reuse_handles") {
+    takes = "0 or 1";
+    ok = parse_flag(value, &options->reuse_handles);
   } else if (key == "host_node") {
     takes = "a socket's number, local or interleave";
     ok = value == "local" || value == "interleave" || parse_integer(value, 0, 63, &number);

@@ -20,6 +20,7 @@ struct Options {
   bool threaded = false;
   std::string machine;          // "": private to the process
   std::string machine_dir;      // "": /dev/shm
+  bool reuse_handles = false;   // a new stream may have the handle of a destroyed one
   int64_t max_maps = 0;         // 0: the kernel's vm.max_map_count
   std::string host_node = "0";  // socket of host memory: a number, "local" or "interleave"
 };

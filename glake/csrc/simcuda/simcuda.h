@@ -28,6 +28,7 @@ extern "C" {
  *               "threaded" (a thread per stream, for race detectors)
  *   complete_after  any time. Phantom replays: work enqueued at tick t is complete at tick t + K;
  *               -1: never until waited for on the host; "auto" (default): by the schedule.
+ *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
  *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the
  * copy's device, or "interleave" max_maps    kernel mappings to allow instead of vm.max_map_count;
  * beyond it, less an eighth, calls return CUDA_ERROR_MAP_FAILED machine_dir where shared machines

@@ -19,6 +19,7 @@ uint64_t Streams::create(const Context& context, unsigned flags, int priority) {
   stream.context = context.id;
   stream.flags = flags;
   stream.priority = priority;
+  stream.number = ++numbers_;
   const uint64_t id = streams.add(std::move(stream));
   streams.find(id)->id = id;
   return id;

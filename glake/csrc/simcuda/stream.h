@@ -29,6 +29,7 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   uint64_t id = 0;                       // its handle
+  uint64_t number = 0;                   // no other stream's, ever
   bool legacy = false;                   // a context's NULL stream
   OpPtr tail;                            // the last work enqueued
   CapturePtr capture;                    // nullptr: not capturing
@@ -75,6 +76,7 @@ class Streams {
   CUresult check_unsafe();                         // for calls no capture allows
   CUresult check_blocking(Stream* stream);         // for queries and waits of a stream
   CUresult captured(Stream* stream, bool* taken);  // work: *taken if it went into a capture
+  bool implicated(const Stream& stream) const;     // legacy, while a blocking stream is captured
   CUresult join_capture(Stream* stream, const Event& event, bool* taken);
 
   // The tick clock (option complete_after).
@@ -95,6 +97,7 @@ class Streams {
   std::vector<std::pair<uint64_t, uint64_t>> legacy_;  // context, stream
   std::vector<CapturePtr> captures_;                   // under way
   uint64_t capture_ids_ = 0;
+  uint64_t numbers_ = 0;
 };
 
 // The calling thread's capture mode (cuThreadExchangeStreamCaptureMode).

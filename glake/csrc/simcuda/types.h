@@ -55,12 +55,13 @@ class Slots {
     Slot& slot = at_slot(static_cast<uint32_t>(index));
     return slot.live && slot.generation == handle >> 32 ? &slot.value : nullptr;
   }
-  void remove(uint64_t handle) {
+  // With `again`, the next value may have the same handle.
+  void remove(uint64_t handle, bool again = false) {
     const uint32_t index = index_of(handle);
     Slot& slot = at_slot(index);
     slot.live = false;
     slot.value = T{};
-    ++slot.generation;
+    if (!again) ++slot.generation;
     free_.push_back(index);  // never grows: there is room for every slot
     --live_;
   }
@@ -73,6 +74,12 @@ class Slots {
   T& at(uint32_t index) { return at_slot(index).value; }
   const T& at(uint32_t index) const { return at_slot(index).value; }
   size_t live() const { return live_; }
+  template <class F>
+  void for_each(F&& visit) const {
+    for (uint32_t i = 0; i < chunks_.size() * kChunk; ++i) {
+      if (at_slot(i).live) visit(id(i), static_cast<const T&>(at_slot(i).value));
+    }
+  }
   template <class F>
   void for_each(F&& visit) {
     for (uint32_t i = 0; i < chunks_.size() * kChunk; ++i) {

@@ -1,0 +1,49 @@
+// What the heaps of one device have in common: its own, and those of its private pools.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/address_space.h"
+#include "core/block.h"
+#include "core/contiguous.h"
+#include "core/hot_lock.h"
+#include "core/stats.h"
+#include "core/streams.h"
+
+namespace glake {
+
+using PoolId = std::pair<uint64_t, uint64_t>;  // as glake_pool; {0, 0} is the device's own memory
+
+struct DeviceShared {
+  DeviceShared(Driver& driver, int device);
+  ~DeviceShared();
+
+  HotLock hot;
+  FairMutex slow;
+  StreamClock clock;
+  Stats stats;
+  BlockPool blocks;
+  DebtBook debts;
+  ContiguousPool contiguous;
+  std::unordered_map<uint64_t, Block*> shares;  // what other processes may open, of all heaps
+  std::vector<int> grants;                      // devices every mapping is accessible from
+  std::atomic<uint64_t> physical{0};            // granules behind all heaps
+  Granules limit;
+  double limit_fraction = 0;  // as set at run time; 0: not
+  Bytes total_memory = 0;
+  DeviceAllocator* own = nullptr;  // the device's own heap
+  bool attached = false;
+  bool driver_full = false;
+  uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
+
+  // Changed under both locks; a heap whose pool has ended serves the next one, addresses and all.
+  std::map<PoolId, std::unique_ptr<DeviceAllocator>> pools;
+  std::vector<std::unique_ptr<DeviceAllocator>> spare;
+};
+
+}  // namespace glake

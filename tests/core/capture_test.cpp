@@ -1,0 +1,254 @@
+// While a graph is captured: pools grow and are reused on their own stream alone, nothing that
+// would break the capture is called, on this thread or another, and captured memory stays.
+#include <memory>
+#include <thread>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kKiB;
+using test::kMiB;
+
+constexpr glake_pool kPool{1, 0};
+
+class Fixture {
+ public:
+  explicit Fixture(const char* what, const char* limit = "64MiB",
+                   unsigned flags = CU_STREAM_NON_BLOCKING, const test::Options& more = {}) {
+    test::running() = what;
+    test::Options options{{"memory", "128MiB"}, {"devices", "1"}};
+    options.insert(options.end(), more.begin(), more.end());
+    test::fresh_simulator(options);
+    test::configure({{"driver", "sim"}, {"limit", limit}});
+    context_ = std::make_unique<test::CurrentContext>();
+    for (CUstream& stream : s) CU(cuStreamCreate(&stream, flags));
+  }
+  ~Fixture() {
+    OK(glake_check(0));
+    OK(glake_shutdown());
+    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    context_.reset();
+    test::check_nothing_left();
+  }
+  void begin() { CU(cuStreamBeginCapture(s[0], CU_STREAM_CAPTURE_MODE_GLOBAL)); }
+  // The capture was broken by nothing.
+  void end() {
+    CUgraph graph = nullptr;
+    CU(cuStreamEndCapture(s[0], &graph));
+    CU(cuGraphDestroy(graph));
+  }
+  CUstream s[3] = {};
+
+ private:
+  std::unique_ptr<test::CurrentContext> context_;
+};
+
+void* get(size_t bytes, CUstream stream, glake_pool pool = kPool) {
+  void* ptr = glake_pool_malloc(bytes, 0, stream, pool);
+  CHECK(ptr != nullptr);
+  return ptr;
+}
+void* own(size_t bytes, CUstream stream) {
+  void* ptr = glake_malloc(bytes, 0, stream);
+  CHECK(ptr != nullptr);
+  return ptr;
+}
+void fill(void* ptr, size_t bytes, CUstream stream) {
+  CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr), 1, bytes, stream));
+}
+
+void reuse_on_the_same_stream_only() {
+  Fixture f("reuse on the same stream only");
+  OK(glake_pool_retain(0, kPool));
+  OK(glake_free(own(kMiB, f.s[1])));
+  f.begin();
+  void* a = get(6 * kMiB, f.s[0]);
+  void* b = get(4 * kMiB, f.s[0]);
+  void* small = get(1000, f.s[0]);
+  OK(glake_free(a));
+  OK(glake_free(small));
+  CHECK(get(6 * kMiB, f.s[0]) == a && get(1000, f.s[0]) == small);
+  OK(glake_free(a));
+  CHECK(get(6 * kMiB, f.s[1]) != a);
+  f.end();
+  // Nor when the work is complete: the graph may be replayed.
+  CU(cuCtxSynchronize());
+  OK(glake_empty_cache(0));
+  void* c = get(6 * kMiB, f.s[2]);
+  CHECK(c != a);
+  CHECK(get(6 * kMiB, f.s[0]) == a);
+  for (void* ptr : {a, b, c, small}) OK(glake_free(ptr));
+  OK(glake_pool_release(0, kPool));
+  // 6 MiB of the second stream's are live still.
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
+  CHECK(test::stat("allocation.all.current") == 1);
+  glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
+  OK(glake_pool_restore(
+      rest, nullptr, nullptr, [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
+  glake_checkpoint_free(rest);
+}
+
+void recorded_blocks_wait_for_the_end() {
+  Fixture f("recorded blocks wait for the end");
+  OK(glake_pool_retain(0, kPool));
+  f.begin();
+  void* a = get(6 * kMiB, f.s[0]);
+  OK(glake_record_stream(a, f.s[1]));
+  OK(glake_free(a));
+  void* b = get(6 * kMiB, f.s[0]);
+  CHECK(b != a);
+  OK(glake_check(0));
+  f.end();
+  CHECK(get(6 * kMiB, f.s[0]) == a);
+  OK(glake_free(a));
+  CHECK(get(6 * kMiB, f.s[1]) != a);  // its own stream's alone
+  OK(glake_check(0));
+  OK(glake_pool_release(0, kPool));
+  glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
+  OK(glake_pool_restore(
+      rest, nullptr, nullptr, [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
+  glake_checkpoint_free(rest);
+}
+
+// All that allocation may do, while a capture in the strictest mode is under way.
+void allocate_everything(Fixture& f) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.push_back(own(4 * kMiB, i % 2 == 0 ? nullptr : f.s[1]));
+    fill(blocks.back(), 4 * kMiB, i % 2 == 0 ? nullptr : f.s[1]);
+  }
+  for (size_t i = 0; i < blocks.size(); i += 2) OK(glake_free(blocks[i]));
+  void* stitched = own(14 * kMiB, f.s[1]);  // across streams, out of holes
+  OK(glake_free(stitched));
+  CHECK(glake_malloc(60 * kMiB, 0, f.s[2]) == nullptr);
+  CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
+  OK(glake_empty_cache(0));
+  for (size_t i = 1; i < blocks.size(); i += 2) OK(glake_free(blocks[i]));
+  OK(glake_free(own(700 * kKiB, f.s[2])));
+  OK(glake_empty_cache(0));
+  OK(glake_check(0));
+}
+
+void others_go_on(unsigned flags, bool other_thread) {
+  Fixture f(flags == CU_STREAM_DEFAULT ? "others go on, blocking streams" : "others go on", "40MiB",
+            flags);
+  OK(glake_pool_retain(0, kPool));
+  for (CUstream s : f.s) OK(glake_free(own(3 * kMiB, s)));
+  OK(glake_free(own(3 * kMiB, nullptr)));
+  void* captured = nullptr;
+  f.begin();
+  int64_t syncs = simcuda_calls("cuCtxSynchronize");
+  captured = get(6 * kMiB, f.s[0]);
+  if (other_thread) {
+    std::thread([&f] {
+      test::CurrentContext context;
+      // The legacy stream cannot be worked on beside blocking streams' captures.
+      unsigned kind = 0;
+      CU(cuStreamGetFlags(f.s[0], &kind));
+      if (kind == CU_STREAM_NON_BLOCKING) {
+        allocate_everything(f);
+      } else {
+        void* a = own(3 * kMiB, nullptr);
+        void* b = own(3 * kMiB, f.s[1]);
+        OK(glake_free(a));
+        OK(glake_free(b));
+        OK(glake_free(own(20 * kMiB, f.s[2])));
+        OK(glake_free(own(20 * kMiB, nullptr)));
+      }
+    }).join();
+  } else {
+    allocate_everything(f);
+  }
+  CHECK(simcuda_calls("cuCtxSynchronize") == syncs);
+  OK(glake_free(captured));
+  f.end();
+  CHECK_TEXT(test::violations() == "[]", test::violations());
+  OK(glake_pool_release(0, kPool));
+}
+
+// Room for a pool in a capture comes from idle memory whose work is done; no stream is waited for.
+void growth_at_the_limit() {
+  Fixture f("growth at the limit", "16MiB");
+  OK(glake_pool_retain(0, kPool));
+  void* a = own(8 * kMiB, f.s[1]);
+  void* b = own(8 * kMiB, f.s[2]);
+  fill(a, 8 * kMiB, f.s[1]);
+  OK(glake_free(a));
+  OK(glake_free(b));
+  CU(cuCtxSynchronize());
+  OK(glake_free(own(1000, nullptr)));
+  f.begin();
+  int64_t syncs = simcuda_calls("cuCtxSynchronize");
+  void* p = get(12 * kMiB, f.s[0]);
+  CHECK(simcuda_calls("cuCtxSynchronize") == syncs);
+  f.end();
+  CHECK(test::stat("glake.pool.1.0.reserved_bytes") == static_cast<int64_t>(12 * kMiB));
+  CHECK_TEXT(test::violations() == "[]", test::violations());
+  OK(glake_free(p));
+  OK(glake_pool_release(0, kPool));
+}
+
+void captured_memory_stays() {
+  Fixture f("captured memory stays", "32MiB");
+  OK(glake_pool_retain(0, kPool));
+  f.begin();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(get(4 * kMiB, f.s[0]));
+  for (size_t i = 0; i < blocks.size(); i += 2) OK(glake_free(blocks[i]));
+  void* stitched = get(12 * kMiB, f.s[0]);  // a view
+  OK(glake_free(stitched));
+  f.end();
+  for (size_t i = 1; i < blocks.size(); i += 2) OK(glake_free(blocks[i]));
+  int64_t unmaps = simcuda_calls("cuMemUnmap");
+  OK(glake_pool_set_flags(0, kPool, GLAKE_POOL_USE_ON_OOM));
+  OK(glake_empty_cache(0));
+  OK(glake_pool_empty_cache(0, kPool));
+  CHECK(glake_malloc(20 * kMiB, 0, f.s[1]) == nullptr);  // nor lent: a replay would overwrite it
+  CHECK_TEXT(test::last_error().find("kept for CUDA graphs") != std::string::npos,
+             test::last_error());
+  CHECK(glake_pool_malloc(20 * kMiB, 0, f.s[1], {9, 9}) == nullptr);
+  CHECK(simcuda_calls("cuMemUnmap") == unmaps);
+  // A replay, on whatever stream, still under way when the last user leaves.
+  fill(stitched, 12 * kMiB, f.s[2]);
+  OK(glake_pool_release(0, kPool));
+  void* own_block = own(20 * kMiB, f.s[1]);
+  CHECK(simcuda_calls("cuMemUnmap") > unmaps);
+  CHECK_TEXT(test::violations() == "[]", test::violations());
+  OK(glake_free(own_block));
+}
+
+// A captured pool's users come back before anybody needed the memory.
+void a_pool_used_again() {
+  Fixture f("a pool used again");
+  OK(glake_pool_retain(0, kPool));
+  f.begin();
+  void* a = get(6 * kMiB, f.s[0]);
+  OK(glake_free(a));
+  f.end();
+  OK(glake_pool_release(0, kPool));
+  OK(glake_pool_retain(0, kPool));
+  CHECK(get(6 * kMiB, f.s[1]) != a);
+  CHECK(get(6 * kMiB, f.s[0]) == a);
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
+  OK(glake_pool_release(0, kPool));
+  glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
+  OK(glake_pool_restore(
+      rest, nullptr, nullptr, [](void*, void* ptr, size_t, void*) { OK(glake_free(ptr)); }));
+  glake_checkpoint_free(rest);
+}
+
+}  // namespace
+
+int main() {
+  reuse_on_the_same_stream_only();
+  recorded_blocks_wait_for_the_end();
+  others_go_on(CU_STREAM_NON_BLOCKING, false);
+  others_go_on(CU_STREAM_NON_BLOCKING, true);
+  others_go_on(CU_STREAM_DEFAULT, true);
+  growth_at_the_limit();
+  captured_memory_stays();
+  a_pool_used_again();
+  return 0;
+}

@@ -1,0 +1,203 @@
+// Streams that are not simply there: each thread's own default stream, destroyed ones, and a
+// destroyed one's handle given to a new stream.
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "harness.h"
+
+namespace {
+
+using test::kMiB;
+
+void* const kPerThread = reinterpret_cast<void*>(2);
+void* const kLegacy = reinterpret_cast<void*>(1);
+
+class Fixture {
+ public:
+  Fixture(const char* what, const test::Options& simulator, const char* limit) {
+    test::running() = what;
+    test::fresh_simulator(simulator);
+    CHECK(simcuda_configure("devices", "1") == 0);
+    test::configure({{"driver", "sim"}, {"limit", limit}});
+    context_ = std::make_unique<test::CurrentContext>();
+  }
+  ~Fixture() {
+    OK(glake_check(0));
+    CHECK_TEXT(test::violations() == "[]", test::violations());
+    OK(glake_shutdown());
+    CHECK(test::number_in(test::ledger(), "events") == 0);
+    context_.reset();
+    test::check_nothing_left();
+  }
+
+ private:
+  std::unique_ptr<test::CurrentContext> context_;
+};
+
+void* get(size_t bytes, void* stream) {
+  void* ptr = glake_malloc(bytes, 0, stream);
+  CHECK(ptr != nullptr);
+  return ptr;
+}
+
+void legacy_is_null() {
+  Fixture f("the legacy stream is NULL", {{"phantom", "1"}}, "8MiB");
+  void* a = get(8 * kMiB, kLegacy);
+  void* stream = &stream;
+  OK(glake_block_info(a, nullptr, nullptr, &stream));
+  CHECK(stream == nullptr);
+  OK(glake_free(a));
+  CHECK(get(8 * kMiB, nullptr) == a);
+  CHECK(test::stat("glake.streams") == 1);
+  OK(glake_free(a));
+}
+
+// One handle, two streams: memory freed on one thread's is not the other's to use at once.
+void threads_have_streams_of_their_own() {
+  Fixture f("threads have streams of their own", {{"phantom", "1"}, {"complete_after", "-1"}},
+            "16MiB");
+  std::atomic<int> turn{0};
+  void* first = nullptr;
+  auto wait_for = [&turn](int n) {
+    while (turn.load() != n) std::this_thread::yield();
+  };
+  std::thread other([&] {
+    first = get(8 * kMiB, kPerThread);
+    void* stream = nullptr;
+    OK(glake_block_info(first, nullptr, nullptr, &stream));
+    CHECK(stream == kPerThread);
+    void* small = get(1000, kPerThread);
+    OK(glake_free(first));
+    OK(glake_free(small));
+    CHECK(get(1000, kPerThread) == small);  // its cache is its own stream's
+    OK(glake_free(small));
+    turn = 1;
+    wait_for(2);
+    // This thread can make others' waits possible: it closes its own epochs.
+    void* again = get(8 * kMiB, kPerThread);
+    CHECK(again == first);
+    OK(glake_free(again));
+    turn = 3;
+  });
+  wait_for(1);
+  int64_t waits = simcuda_calls("cuStreamWaitEvent"), records = simcuda_calls("cuEventRecord");
+  void* mine = get(6 * kMiB, kPerThread);
+  CHECK(mine != first);
+  CHECK(test::stat("glake.streams") == 2);
+  // No event was recorded for a stream only its own thread can name.
+  CHECK(simcuda_calls("cuEventRecord") == records && simcuda_calls("cuStreamWaitEvent") == waits);
+  turn = 2;
+  wait_for(3);
+  other.join();
+  // Its thread has ended: complete at the next synchronisation, which this request needs.
+  int64_t syncs = simcuda_calls("cuCtxSynchronize");
+  void* all = get(10 * kMiB, kPerThread);
+  CHECK(simcuda_calls("cuCtxSynchronize") == syncs + 1);
+  OK(glake_free(all));
+  OK(glake_free(mine));
+  // A later thread's stream is yet another.
+  std::thread([] { OK(glake_free(get(3 * kMiB, kPerThread))); }).join();
+  CHECK(test::stat("glake.streams") == 3);
+}
+
+// Contents, with streams whose work runs as late as is legal.
+void threads_share_memory_safely() {
+  for (int round = 0; round < 4; ++round) {
+    Fixture f("per-thread streams, contents",
+              {{"memory", "64MiB"}, {"seed", std::to_string(round)}, {"schedule", "threaded"}},
+              "24MiB");
+    std::vector<std::thread> workers;
+    for (uint32_t t = 0; t < 3; ++t) {
+      workers.emplace_back([t] {
+        test::CurrentContext context;
+        test::Dice dice(t);
+        auto* stream = reinterpret_cast<CUstream>(kPerThread);
+        std::vector<uint32_t> words(kMiB / 4 * 5);
+        for (uint32_t i = 0; i < 60u / test::kSlowdown; ++i) {
+          size_t bytes = dice(1, 5) * kMiB;
+          void* ptr = glake_malloc(bytes, 0, kPerThread);
+          if (ptr == nullptr) continue;
+          uint32_t word = t << 16 | i;
+          auto at = reinterpret_cast<CUdeviceptr>(ptr);
+          CU(cuMemsetD32Async(at, word, bytes / 4, stream));
+          if (i % 3 != 0) {
+            CU(cuMemcpyDtoHAsync(words.data(), at, bytes, stream));
+            CU(cuStreamSynchronize(stream));
+            for (size_t w = 0; w < bytes / 4; ++w) CHECK(words[w] == word);
+          }
+          OK(glake_free(ptr));
+        }
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+  }
+}
+
+void destroyed_streams() {
+  Fixture f("destroyed streams", {{"phantom", "1"}, {"complete_after", "-1"}}, "16MiB");
+  CUstream s = nullptr, other = nullptr;
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(glake_free(get(1000, other)));
+  void* a = get(8 * kMiB, s);
+  void* b = get(8 * kMiB, s);
+  CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(a), 1, 8 * kMiB, s));
+  OK(glake_free(a));
+  CU(cuStreamDestroy(s));
+  OK(glake_free(b));
+  // Nothing says when its work is done but a synchronisation of the device.
+  int64_t syncs = simcuda_calls("cuCtxSynchronize");
+  void* c = get(16 * kMiB - 2 * kMiB, other);
+  CHECK(simcuda_calls("cuCtxSynchronize") == syncs + 1);
+  OK(glake_free(c));
+  // It is not asked again and again.
+  int64_t records = simcuda_calls("cuEventRecord"), asked = simcuda_calls("cuStreamIsCapturing");
+  for (int i = 0; i < 200; ++i) OK(glake_free(get(3 * kMiB, other)));
+  CHECK(simcuda_calls("cuEventRecord") - records <= 4);
+  CHECK(simcuda_calls("cuStreamIsCapturing") - asked <= 8);
+  // Even allocating on it goes on.
+  for (int i = 0; i < 200; ++i) {
+    OK(glake_free(get(3 * kMiB, s)));
+    OK(glake_free(get(3 * kMiB, other)));
+  }
+  CHECK(test::stat("glake.streams") == 2);
+  CU(cuStreamDestroy(other));
+}
+
+// The work of the destroyed stream is not ordered before that of the new one of the same handle.
+void reused_handles() {
+  Fixture f("reused handles",
+            {{"phantom", "1"}, {"complete_after", "-1"}, {"reuse_handles", "1"}}, "16MiB");
+  CUstream s = nullptr, other = nullptr;
+  CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  const CUstream before = s;
+  OK(glake_free(get(1000, other)));
+  void* a = get(8 * kMiB, s);
+  void* b = get(2 * kMiB, other);
+  OK(glake_free(a));
+  CU(cuStreamDestroy(s));
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CHECK(s == before);
+  OK(glake_free(get(2 * kMiB, other)));  // tries to mark the old stream, and finds the new one
+  int64_t streams = test::stat("glake.streams");
+  CHECK(streams == 3);
+  void* c = get(6 * kMiB, s);
+  CHECK(c != a);
+  OK(glake_free(c));
+  OK(glake_free(b));
+  CU(cuStreamDestroy(s));
+  CU(cuStreamDestroy(other));
+}
+
+}  // namespace
+
+int main() {
+  legacy_is_null();
+  threads_have_streams_of_their_own();
+  threads_share_memory_safely();
+  destroyed_streams();
+  reused_handles();
+  return 0;
+}
