@@ -305,8 +305,7 @@ class DeviceAllocator {
 
   // pins.cpp
   void require_live(const Block& block, Address ptr) const;
-  void describe_shared(const Block& block, SharedBlock* shared);
-  uint64_t pinned();
+  uint64_t pinned_granules();
 
   // report.cpp
   Error out_of_memory(const Request& r);

@@ -42,11 +42,9 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
 
 Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, int kind) {
   Bytes whole = round_up(bytes, kGranule);
-  auto request = [&] { return Request{round_up(bytes, kAlignment), bytes, clock_.id_of(stream)}; };
   {
     HotGuard hot(hot_);
-    Request r = request();
-    clock_.turn(r.stream);
+    Request r = request(bytes, stream);
     Chunk* c = contiguous_.reuse(kind, whole, r.stream, clock_, false);
     if (c != nullptr) return hand_out(c, r, stream);
   }
@@ -57,7 +55,7 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
   HotGuard hot(hot_);
   settle(hot);
   clock_.poll();
-  Request r = request();
+  Request r = request(bytes, stream);
   auto again = [&](bool may_wait) {
     return contiguous_.reuse(kind, whole, r.stream, clock_, may_wait);
   };
@@ -102,8 +100,10 @@ Error DeviceAllocator::no_contiguous(const Request& r, Status refused) {
 void DeviceAllocator::free_contiguous(Block* b) {
   Chunk* chunk = b->chunk;
   chunk->live = false;
-  chunk->tickets.clear();
-  for (StreamId s : b->recorded) chunk->tickets.push_back(clock_.stamp(s));
+  chunk->tickets.assign(1, clock_.stamp(b->stream_id));
+  for (StreamId s : b->recorded) {
+    if (s != b->stream_id) chunk->tickets.push_back(clock_.stamp(s));
+  }
   b->recorded.clear();
   contiguous_.cache(chunk);
   --live_;

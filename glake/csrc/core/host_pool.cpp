@@ -154,8 +154,10 @@ void HostPool::free(void* ptr) {
 bool HostPool::mark(HostBlock& block, Recorded recorded) {
   auto [device, stream] = recorded;
   bool capturing = false;
-  if (!driver_.is_capturing(device, stream, &capturing).ok()) {
-    block.lost = true;  // the stream was destroyed, its work perhaps not done
+  // Another thread's own default stream cannot be named here.
+  bool named = !is_thread_stream(stream) || stream == this_thread_stream();
+  if (!named || !driver_.is_capturing(device, stream, &capturing).ok()) {
+    block.lost = true;  // or the stream was destroyed, its work perhaps not done
     return true;
   }
   if (capturing) return false;
@@ -253,15 +255,22 @@ Status HostPool::release_ready() {
   }
   Status s;
   for (HostBlock* block : going) {
+    // Out of the books first: the driver may give the address to another thread at once.
+    std::unique_ptr<HostBlock> owner;
+    if (s.ok()) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      owner = std::move(blocks_[block->ptr]);
+      blocks_.erase(block->ptr);
+    }
     if (s.ok()) s = driver_.free_host(block->ptr);
     std::lock_guard<std::mutex> guard(mutex_);
     if (s.ok()) {
       reserved_.subtract(static_cast<int64_t>(block->bytes));
       ++frees_;
-      blocks_.erase(block->ptr);
-    } else {
-      ready_[block->bytes].push_back(block);
+      continue;
     }
+    if (owner != nullptr) blocks_.emplace(block->ptr, std::move(owner));
+    ready_[block->bytes].push_back(block);
   }
   return s;
 }

@@ -107,6 +107,7 @@ void DeviceAllocator::pin(const Block& block, Address ptr, PinOwner owner) {
   pins_.pin(block, {small_.get(), large_.get()}, owner);
 }
 
+// Asked of the device's own heap, like what follows: pins are kept with the heap of their block.
 bool DeviceAllocator::unpin(Address ptr, PinOwner owner) {
   HotGuard hot(hot_);
   for (DeviceAllocator* heap : heaps()) {
@@ -122,8 +123,7 @@ uint64_t DeviceAllocator::pins(PinOwner owner) {
   return sum;
 }
 
-// Granules pinned in all heaps of the device.
-uint64_t DeviceAllocator::pinned() {
+uint64_t DeviceAllocator::pinned_granules() {
   uint64_t sum = 0;
   for (DeviceAllocator* heap : heaps()) sum += heap->pins_.granules();
   return sum;
@@ -147,12 +147,9 @@ bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
   auto found = shared_.shares.find(id);
   if (found == shared_.shares.end() || found->second->state.load() != BlockState::kLive)
     return false;
-  found->second->device->describe_shared(*found->second, shared);
-  return true;
-}
-
-void DeviceAllocator::describe_shared(const Block& block, SharedBlock* shared) {
-  pins_.pin(block, {small_.get(), large_.get()}, PinOwner::kProcess);
+  const Block& block = *found->second;
+  DeviceAllocator& heap = *block.device;
+  heap.pins_.pin(block, {heap.small_.get(), heap.large_.get()}, PinOwner::kProcess);
   shared->ptr = block.ptr;
   shared->bytes = block.requested;
   shared->handle_bytes = kGranule;
@@ -161,16 +158,17 @@ void DeviceAllocator::describe_shared(const Block& block, SharedBlock* shared) {
     shared->legacy = block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
     shared->handle_bytes = block.chunk->bytes;
     if (!shared->legacy) shared->handles.push_back(block.chunk->handle);
-    return;
+    return true;
   }
   shared->offset = block.view != nullptr ? (block.ptr - block.view->base) % kGranule
-                                         : (block.ptr - arena_of(block.ptr).base()) % kGranule;
+                                         : (block.ptr - heap.arena_of(block.ptr).base()) % kGranule;
   for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
-    const Arena& arena = arena_of(p->begin);
+    const Arena& arena = heap.arena_of(p->begin);
     for (uint64_t g = arena.granule_of(p->begin); g <= arena.granule_of(p->end() - 1); ++g) {
-      shared->handles.push_back(granules_.handle(arena, g));
+      shared->handles.push_back(heap.granules_.handle(arena, g));
     }
   }
+  return true;
 }
 
 }  // namespace glake

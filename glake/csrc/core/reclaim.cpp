@@ -30,10 +30,15 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
 }
 
 void DeviceAllocator::free_locked(Block* b) {
-  if (b->share != 0) shared_.shares.erase(b->share);
-  b->share = 0;
-  if (pool_ != nullptr) return free_private(b);
+  if (b->share != 0) {
+    shared_.shares.erase(b->share);
+    b->share = 0;
+    // share() recorded the block's own stream.
+    b->recorded.erase(std::remove(b->recorded.begin(), b->recorded.end(), b->stream_id),
+                      b->recorded.end());
+  }
   if (b->chunk != nullptr) return free_contiguous(b);
+  if (pool_ != nullptr) return free_private(b);
   Tickets tickets(clock_.stamp(b->stream_id));
   if (!held_back(*b)) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
@@ -214,7 +219,6 @@ void DeviceAllocator::empty_cache() {
   if (synced) require(synchronize(hot), "to be synchronised for empty_cache");
   trim_contiguous(hot);
   trim_heaps(synced, hot);
-  end_pools();
 }
 
 // What the device's own heap and the pools nobody uses can give back.
@@ -222,6 +226,7 @@ void DeviceAllocator::trim_heaps(bool synced, HotGuard& hot) {
   for (DeviceAllocator* heap : heaps()) {
     if (heap->pool_ == nullptr || heap->idle()) heap->trim_all(synced, hot);
   }
+  end_pools();
 }
 
 // Every view and granule that nobody holds and no work uses. A synchronisation just before covers

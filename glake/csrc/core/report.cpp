@@ -42,7 +42,7 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
       mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
   if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
-  if (uint64_t pinned = this->pinned(); pinned != 0) {
+  if (uint64_t pinned = pinned_granules(); pinned != 0) {
     text += ", " + mib(pinned * kGranule) + " pinned for others, out of stitching";
   }
   if (cached != 0) text += ", " + mib(cached) + " in thread caches";
@@ -109,7 +109,7 @@ std::string DeviceAllocator::stats_json() {
   number("glake.physical_bytes", physical().bytes());
   number("glake.contiguous_bytes", contiguous_.physical().bytes());
   number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
-  number("glake.pinned_bytes", pinned() * kGranule);
+  number("glake.pinned_bytes", pinned_granules() * kGranule);
   number("glake.shared_blocks", shared_.shares.size());
   number("glake.shareable", driver_.traits(device_).shareable ? 1 : 0);
   number("glake.rdma_capable", driver_.traits(device_).rdma_capable ? 1 : 0);
@@ -268,7 +268,8 @@ void DeviceAllocator::check() {
   }
   std::string wrong;
   Bytes busy = 0;
-  uint64_t own = 0;
+  uint64_t own = contiguous_.physical().count;
+  contiguous_.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
   for (DeviceAllocator* heap : heaps()) {
     if (wrong.empty()) wrong = heap->broken_invariant(&busy);
     own += heap->granules_.own().count;

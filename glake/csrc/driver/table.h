@@ -30,8 +30,8 @@
   X(cuMemRelease, "cuMemRelease", 10020, true)                                      \
   X(cuMemMap, "cuMemMap", 10020, true)                                              \
   X(cuMemUnmap, "cuMemUnmap", 10020, true)                                          \
-  X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                                  \
   X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, true)                                    \
+  X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                                  \
   X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, false)     \
   X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, false) \
   X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", 11040, false)                            \
@@ -50,8 +50,8 @@
   X(cuEventQuery, "cuEventQuery", 2000, true)                                       \
   X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                           \
   X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                             \
-  X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                        \
   X(cuStreamGetId, "cuStreamGetId", 12000, false)                                   \
+  X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                        \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true)
 
 namespace glake::driver {
