@@ -101,7 +101,7 @@ def test_torch_accelerator(run, built):
 def test_every_virtual_function_is_overridden():
     """A function that a new torch adds must be looked at: none is left to the base unseen."""
     include = Path(torch.__file__).parent / "include/c10"
-    left_to_base = {"clone", "is_simple_data_ptr"}
+    left_to_base = {"Allocator", "is_simple_data_ptr"}  # a destructor, and what the base knows
     declared = set()
     for header, name in (
         ("cuda/CUDACachingAllocator.h", "class CUDAAllocator"),
