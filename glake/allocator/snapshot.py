@@ -19,7 +19,8 @@ ACTIONS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
     "segment_unmap", "snapshot", "oom",
 )  # fmt: skip
-STATES = ("inactive", "active_allocated", "active_awaiting_free")
+# As memory_viz reads them; torch's own documentation says active_awaiting_free for the last.
+STATES = ("inactive", "active_allocated", "active_pending_free")
 _NEVER, _STATE, _ALLOC, _ALL = range(4)  # GLAKE_CONTEXT_*
 STACKS = ("python", "all", None)
 _ENTRIES = {"all": None, "state": 1}

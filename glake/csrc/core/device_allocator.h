@@ -320,6 +320,7 @@ class DeviceAllocator {
   using SegmentOwners = std::unordered_map<const Segment*, const Block*>;
   void walk(const SegmentOwners& owners, Snapshot* all) const;
   void walk_contiguous(Snapshot* all) const;
+  void show_stitched(const Segment* pieces, Address ptr, Bytes size, bool out);
   static BlockShot shot_of(const Block& b, bool waits);
 
   Driver& driver_;

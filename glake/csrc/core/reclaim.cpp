@@ -12,6 +12,7 @@ void DeviceAllocator::release_pieces(Block* b, const Tickets& tickets) {
   PointerMap::find(b->ptr)->erase(b);
   if (b->view != nullptr) {
     use_edges(b->pieces, b->stream_id, -1);
+    show_stitched(b->pieces, b->ptr, b->size, false);
     --b->view->live;
     for (Ticket t : tickets) b->view->tickets_full |= !b->view->tickets.add(t);
   }
@@ -111,7 +112,6 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
     return false;
   }
   add_aliases(*view, Granules{0}, -1);
-  Watch::event(GLAKE_SEGMENT_UNMAP, device_, view->base, view->length.bytes());
   view_space_->give(view->base, view->capacity);
   ++stats_.evictions;
   return true;

@@ -209,6 +209,7 @@ DeviceAllocator::Found DeviceAllocator::on_view(View* view, Bytes offset, const 
   use_edges(first, r.stream, 1);
   ++view->live;
   views_.touch(view, tick_);
+  show_stitched(first, view->base + offset, r.size, true);
   return {first, view, view->base + offset};
 }
 

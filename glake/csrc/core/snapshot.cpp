@@ -23,11 +23,6 @@ class Runs {
     bool idle = block.requested == 0;
     SegmentShot& run = *open_;
     run.bytes += block.bytes;
-    if (!idle) {
-      if (!streamed_) run.stream = block.stream;
-      if (run.stream != block.stream) run.stream = 0;
-      streamed_ = true;
-    }
     bool merges = idle && !run.blocks.empty() && run.blocks.back().requested == 0;
     if (merges) {
       run.blocks.back().bytes += block.bytes;
@@ -44,12 +39,10 @@ class Runs {
     open_->address = block.address;
     open_->large = large_;
     open_->pool = pool_;
-    streamed_ = false;
   }
   Snapshot& out_;
   bool large_;
   glake_pool pool_;
-  bool streamed_ = false;
   SegmentShot* open_ = nullptr;  // out_'s last
 };
 
@@ -92,6 +85,17 @@ Snapshot DeviceAllocator::snapshot() {
   return out;
 }
 
+// The same to those who follow events: the bytes of a stitched block leave their homes for its own
+// address, or come back. So the segments that events tell of are those of a snapshot.
+void DeviceAllocator::show_stitched(const Segment* pieces, Address ptr, Bytes size, bool out) {
+  if (!Watch::recording()) return;
+  if (!out) Watch::event(GLAKE_SEGMENT_UNMAP, device_, ptr, size);
+  for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {
+    Watch::event(out ? GLAKE_SEGMENT_UNMAP : GLAKE_SEGMENT_MAP, device_, p->begin, p->size);
+  }
+  if (out) Watch::event(GLAKE_SEGMENT_MAP, device_, ptr, size);
+}
+
 void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
   Snapshot& out = *all;
   std::unordered_set<const Block*> waiting(held_.begin(), held_.end());
@@ -123,7 +127,6 @@ void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
     SegmentShot segment;
     segment.address = b->ptr;
     segment.bytes = b->size;
-    segment.stream = b->stream;
     segment.large = true;
     segment.pool = pool;
     segment.blocks.push_back(shot_of(*b, waiting.count(b) != 0));

@@ -22,7 +22,7 @@ struct BlockShot {
 struct SegmentShot {
   Address address = 0;
   Bytes bytes = 0;
-  StreamHandle stream = 0;  // of its blocks, if it is the same of all
+  StreamHandle stream = 0;  // of a contiguous block; granules are no stream's
   glake_pool pool{0, 0};
   bool large = false;
   int kind = GLAKE_STITCHED;

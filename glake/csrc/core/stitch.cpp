@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/device_allocator.h"
-#include "core/watch.h"
 
 namespace glake {
 namespace {
@@ -309,7 +308,6 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
   if (s.ok()) {
     ++stats_.stitches;
     stats_.stitched_bytes += added.bytes();
-    Watch::event(GLAKE_SEGMENT_MAP, device_, at, added.bytes());
     return found;
   }
   abandon(view, before, found, r, mapped, hot);
@@ -322,6 +320,7 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
 void DeviceAllocator::abandon(View* view, Granules before, const Found& found, const Request& r,
                               uint64_t mapped, HotGuard& hot) {
   use_edges(found.pieces, r.stream, -1);
+  show_stitched(found.pieces, found.ptr, r.size, false);
   for (Segment* p = found.pieces; p != nullptr;) {
     Segment* next = p->piece_next;
     arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)), completion());

@@ -69,6 +69,7 @@ class Watch {
   // Before the block's bytes can be anybody else's; `held`: completed() will follow.
   void freed(int device, Address block, Bytes requested, StreamHandle stream, glake_pool pool,
              const Operation& op, bool held);
+  static bool recording() { return recording_.load(std::memory_order_relaxed); }
   // Any event; cheap when nobody wants events. May be called under a device's locks.
   static void event(glake_action action, int device, Address address, Bytes bytes,
                     StreamHandle stream = 0, glake_pool pool = {0, 0}) {
