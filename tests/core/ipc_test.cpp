@@ -67,6 +67,34 @@ void contents_cross() {
   finish();
 }
 
+// With guards around blocks others see what the caller sees, also where a guard ends a granule.
+void guarded_contents_cross() {
+  test::running() = "guarded contents cross";
+  const std::string machine = machine_name();
+  start(machine, {{"limit", "64MiB"}, {"debug", "guard"}});
+  Other other(machine);
+  const size_t sizes[] = {4 * kMiB - 1536, 3 * kMiB, 2048};
+  void* blocks[3];
+  for (size_t i = 0; i < 3; ++i) {
+    blocks[i] = glake_malloc(sizes[i], 0, nullptr);
+    fill(blocks[i], sizes[i], 100 * static_cast<unsigned>(i));
+  }
+  CHECK(at(blocks[1]) % test::kGranule == 0);  // its guard is in the granule before
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_TEXT(other.ask(opening(share(blocks[i]))) ==
+                   "opened " + std::to_string(i) + " " + std::to_string(sizes[i]),
+               other.ask("why"));
+    CHECK(other.ask("holds " + range(i, sizes[i], 100 * static_cast<unsigned>(i))) == "yes");
+    CHECK(other.ask("closed " + std::to_string(i)) == "0");
+  }
+  wait_until("glake.pinned_bytes", 0);
+  CHECK(other.ask("leave") == "0");
+  for (void* ptr : blocks) OK(glake_free(ptr));
+  CHECK(stat("glake.shared_blocks") == 0);
+  finish();  // which checks the guards
+  OK(glake_configure("debug", "none"));
+}
+
 // Of "opened 3 5000" or "again 3": 3.
 std::string number_of(const std::string& said) {
   CHECK_TEXT(said.rfind("opened", 0) == 0 || said.rfind("again", 0) == 0, said);
@@ -182,6 +210,7 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--other") return serve(argv[2]);
   signal(SIGPIPE, SIG_IGN);
   contents_cross();
+  guarded_contents_cross();
   opened_twice_is_counted();
   many_opens();
   stale_blocks();
