@@ -51,8 +51,9 @@ int glake_set_kind(int kind) {
 
 int glake_pin(void* ptr) {
   return guarded([&] {
-    Block& b = Process::instance().block(ptr, false);
-    b.device->pin(b, address(ptr), glake::PinOwner::kCaller);
+    Process& process = Process::instance();
+    Block& b = process.block(ptr, false);
+    b.device->pin(b, process.held_at(ptr, b), glake::PinOwner::kCaller);
   });
 }
 
@@ -65,7 +66,7 @@ size_t glake_ipc_share(void* ptr, char* handle, size_t capacity) {
   guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    length = copy_out(process.ipc().share(b, address(ptr)), handle, capacity);
+    length = copy_out(process.ipc().share(b, process.held_at(ptr, b)), handle, capacity);
   });
   return length;
 }

@@ -4,7 +4,6 @@
 #include "detours.h"
 
 using namespace glake::capi;
-using glake::Address;
 using glake::PoolId;
 using glake::Process;
 
@@ -82,12 +81,13 @@ int glake_pool_restore(glake_checkpoint* checkpoint, void* self, void (*freed)(v
   return guarded([&] {
     require(checkpoint != nullptr, "glake_pool_restore needs a checkpoint");
     Process& process = Process::instance();
-    glake::DeviceAllocator& device = process.device(checkpoint->device);
+    process.device(checkpoint->device);  // opened, if it was not
     require(checkpoint->generation == process.generation(),
             "the checkpoint is of before glake_shutdown()");
-    glake::RestoreLog log = device.restore(checkpoint->pool, checkpoint->blocks);
-    for (Address ptr : log.freed) {
-      if (freed != nullptr) freed(self, reinterpret_cast<void*>(ptr));
+    glake::RestoreLog log =
+        glake::pool_restore(process, checkpoint->device, checkpoint->pool, checkpoint->blocks);
+    for (const glake::SavedBlock& b : log.freed) {
+      if (freed != nullptr) freed(self, reinterpret_cast<void*>(b.ptr));
     }
     for (const glake::SavedBlock& b : log.allocated) {
       if (allocated == nullptr) break;

@@ -145,4 +145,30 @@ void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, Strea
                          });
 }
 
+RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then) {
+  DeviceAllocator& own = process.device(device);
+  if (!process.detoured()) return own.restore(pool, then);
+  RestoreLog log;
+  {
+    Watch::Operation op(GLAKE_CONTEXT_STATE);
+    log = own.restore(pool, then);
+    bool watched = process.detoured(kWatched) || process.detoured(kDebug);
+    bool traced = process.detoured(kTraced);
+    glake_pool id{pool.first, pool.second};
+    Watch& watch = Watch::instance();
+    for (const SavedBlock& b : log.freed) {
+      if (traced) process.trace().freed(reinterpret_cast<void*>(b.ptr));
+      if (watched) watch.freed(device, b.ptr, b.requested, b.stream, id, op, false);
+    }
+    for (const SavedBlock& b : log.allocated) {
+      if (watched) watch.allocated(device, b.ptr, b.requested, b.stream, id, op);
+      if (traced) {
+        process.trace().allocated(reinterpret_cast<void*>(b.ptr), b.requested, b.stream);
+      }
+    }
+  }
+  drop_unused_contexts();
+  return log;
+}
+
 }  // namespace glake

@@ -27,6 +27,9 @@ void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool);
 
+// Returns a private pool to a checkpoint, for those who watch too.
+RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then);
+
 // The same for a process of which detoured() is true.
 void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void detoured_free(Process& process, void* ptr);

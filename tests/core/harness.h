@@ -195,8 +195,11 @@ inline void check_books(const std::vector<Held>& held, int device = 0) {
   CHECK_TEXT(number_in(text, "allocation.all.current") == count, text);
   CHECK_TEXT(number_in(text, "requested_bytes.all.current") == requested, text);
   CHECK_TEXT(number_in(text, "allocated_bytes.all.current") == allocated, text);
+  const int64_t physical = number_in(text, "glake.physical_bytes");
+  CHECK(number_in(text, "reserved_bytes.all.current") + number_in(text, "glake.owed_bytes") ==
+        physical);
   if (!simulated()) return;
-  CHECK(number_in(text, "glake.physical_bytes") == number_in(ledger(device), "used_bytes"));
+  CHECK(physical == number_in(ledger(device), "used_bytes"));
 }
 
 }  // namespace test

@@ -235,7 +235,8 @@ inline void World::device_identities(int device) {
   CHECK_TEXT(segments * static_cast<int64_t>(kGranule) == reserved, text);
   int64_t physical = n("glake.physical_bytes"), free = n("glake.free_bytes");
   // Memory the driver refused to take back is still held, and no longer reserved.
-  CHECK_TEXT(reserved == physical || (b.owing && reserved < physical), text);
+  const int64_t owed = n("glake.owed_bytes");
+  CHECK_TEXT(reserved + owed == physical && (owed == 0 || b.owing), text);
   CHECK_TEXT(physical <= std::max(b.limit, b.physical), text);
   b.physical = physical;
   CHECK_TEXT(n("glake.whole_free_bytes") <= free, text);

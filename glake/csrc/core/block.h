@@ -39,6 +39,13 @@ struct alignas(64) Block {
   bool small() const { return size <= kSmallLimit; }
 };
 
+// A block as its caller has it: with guards (core/debug.h) the first byte is not the block's.
+struct HeldAt {
+  Address ptr;    // the caller's
+  Bytes bytes;    // that the caller asked for
+  Address begin;  // of the block
+};
+
 // Records are reused, never returned to the system, so a stale pointer's lookup reads no freed
 // memory.
 class BlockPool {

@@ -99,14 +99,14 @@ std::vector<Block*> DeviceAllocator::lift_all() {
       refuse("the block at " + hex(ptr) + " is being freed by another thread");
     }
     lifted.push_back(b);
-    if (!captured_ && b->recorded.size() >= Tickets::kMax) {
+    if (!captured_ && held_back(*b)) {
       refuse("the block at " + hex(ptr) + " is recorded on too many streams; free it first");
     }
   }
   for (Block* b : lifted) {
     Tickets tickets(clock_.stamp(b->stream_id));
     for (StreamId s : b->recorded) {
-      if (!captured_) tickets.add(clock_.stamp(s));
+      if (!captured_ && s != b->stream_id) tickets.add(clock_.stamp(s));
     }
     release_pieces(b, tickets);
   }
@@ -159,7 +159,8 @@ RestoreLog DeviceAllocator::restore_here(const Checkpoint& then) {
                 "pool's any more, or other work may still use it; nothing was changed");
   }
   for (Block* b : before) {
-    log.freed.push_back(b->ptr);
+    log.freed.push_back({b->ptr, b->size, b->requested, b->stream, b->stream_id});
+    end_share(b);
     stats_.free(b->small(), b->size, b->requested);
     --live_;
     blocks_.recycle(b);

@@ -21,7 +21,7 @@ using Checkpoint = std::vector<SavedBlock>;  // in address order
 
 // What restoring one did: blocks that were live before it, and those that are live after it.
 struct RestoreLog {
-  std::vector<Address> freed;
+  Checkpoint freed;
   Checkpoint allocated;
 };
 

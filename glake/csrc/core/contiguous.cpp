@@ -15,6 +15,12 @@ bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket
                      [&](Ticket t) { return clock.ordered(stream, t); });
 }
 
+// Granules the driver has given for a chunk and not got back.
+uint64_t physical_of(const Chunk& chunk) {
+  bool has = chunk.kind == GLAKE_CONTIGUOUS_LEGACY ? chunk.base != 0 : chunk.handle != 0;
+  return has ? Granules::floor(chunk.bytes).count : 0;
+}
+
 }  // namespace
 
 Chunk* ContiguousPool::reuse(int kind, Bytes need, StreamId stream, StreamClock& clock,
@@ -128,12 +134,18 @@ std::unique_ptr<Chunk> ContiguousPool::remove(Chunk* chunk) {
 
 bool ContiguousPool::unmake(std::unique_ptr<Chunk> chunk) {
   if (take_apart(*chunk).ok()) return true;
+  owed_physical_ += physical_of(*chunk);
   owed_.push_back(std::move(chunk));
   return false;
 }
 
 bool ContiguousPool::settle() {
-  auto paid = [this](const std::unique_ptr<Chunk>& chunk) { return take_apart(*chunk).ok(); };
+  auto paid = [this](const std::unique_ptr<Chunk>& chunk) {
+    uint64_t before = physical_of(*chunk);
+    bool done = take_apart(*chunk).ok();
+    owed_physical_ -= before - physical_of(*chunk);
+    return done;
+  };
   owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
   return owed_.empty();
 }

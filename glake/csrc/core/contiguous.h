@@ -59,6 +59,8 @@ class ContiguousPool {
   }
   bool any_cached() const { return !cached_[0].empty() || !cached_[1].empty(); }
   Granules physical() const { return {physical_.load()}; }
+  // Granules of those that the driver refused to take back.
+  Granules owed() const { return {owed_physical_.load()}; }
   Bytes cached_bytes() const { return cached_bytes_; }
 
  private:
@@ -73,6 +75,7 @@ class ContiguousPool {
   Index cached_[2];  // by bytes
   Bytes cached_bytes_ = 0;
   std::atomic<uint64_t> physical_{0};         // granules the driver counts, owed ones included
+  std::atomic<uint64_t> owed_physical_{0};    // granules of owed_
   std::vector<std::unique_ptr<Chunk>> owed_;  // under slow_
 };
 

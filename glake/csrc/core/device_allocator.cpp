@@ -118,15 +118,6 @@ void DeviceAllocator::reserve_arenas() {
   granules_.add(*large_);
 }
 
-void DeviceAllocator::grant_peers() {
-  for (int peer = 0; peer < driver_.device_count(); ++peer) {
-    bool yes = false;
-    if (peer != device_ && driver_.can_access_peer(peer, device_, &yes).ok() && yes) {
-      granules_.grant(peer);
-    }
-  }
-}
-
 DeviceAllocator::~DeviceAllocator() = default;
 
 Block* DeviceAllocator::make_block(const Request& r, const Found& found, StreamHandle stream) {
@@ -229,7 +220,10 @@ bool DeviceAllocator::order_after_recorded(Block* block) {
   for (StreamId s : block->recorded) {
     if (!clock_.wait(block->stream_id, Tickets(clock_.stamp(s)))) return false;
   }
-  block->recorded.clear();
+  // A shared block's own stream stays, which keeps the block out of a thread's cache.
+  auto other = [block](StreamId s) { return s != block->stream_id; };
+  std::vector<StreamId>& recorded = block->recorded;
+  recorded.erase(std::remove_if(recorded.begin(), recorded.end(), other), recorded.end());
   return true;
 }
 
@@ -268,64 +262,6 @@ void DeviceAllocator::drop_cache(ThreadCache* cache) {
 void DeviceAllocator::forget_stream(StreamHandle handle) {
   HotGuard hot(hot_);
   clock_.forget(handle);
-}
-
-// Everything mapped becomes accessible from `peer` too, and all that is mapped later.
-void DeviceAllocator::enable_peer(int peer) {
-  std::lock_guard<FairMutex> slow(slow_);
-  DeviceScope scope(driver_, device_);
-  require(scope.status(), "to make its context current");
-  const std::vector<int>& now = granules_.grants();
-  if (std::find(now.begin(), now.end(), peer) != now.end()) return;
-  bool yes = false;
-  Status s = driver_.can_access_peer(peer, device_, &yes);
-  if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver does not say whether device " +
-                                        std::to_string(peer) + " reaches device " +
-                                        std::to_string(device_) + ": " + driver_.describe(s));
-  }
-  if (!yes) {
-    throw Error(GLAKE_INVALID_DEVICE, "device " + std::to_string(peer) +
-                                          " cannot reach the memory of device " +
-                                          std::to_string(device_));
-  }
-  std::vector<int> grants = now;
-  grants.push_back(peer);
-  std::vector<std::pair<Address, Bytes>> ranges;
-  HotGuard hot(hot_);
-  settle(hot);  // a half undone mapping is a hole that access cannot be set over
-  if (!debts_.empty()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on device " +
-                                        std::to_string(device_) + "; try again");
-  }
-  for (DeviceAllocator* heap : heaps()) heap->mapped_ranges(&ranges);
-  contiguous_.for_each([&](const Chunk& c) {
-    if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
-  });
-  hot.unlock();
-  for (auto& [base, bytes] : ranges) {
-    s = driver_.set_access(base, bytes, grants);
-    if (!s.ok()) {
-      throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(peer) +
-                                          " access to device " + std::to_string(device_) +
-                                          "'s memory: " + driver_.describe(s));
-    }
-  }
-  granules_.grant(peer);
-}
-
-void DeviceAllocator::mapped_ranges(std::vector<std::pair<Address, Bytes>>* ranges) const {
-  for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (const Segment* seg = arena->first_segment(); seg != nullptr; seg = seg->next) {
-      if (seg->state == SegmentState::kAbsent) continue;
-      if (!ranges->empty() && ranges->back().first + ranges->back().second == seg->begin) {
-        ranges->back().second += seg->size;
-      } else {
-        ranges->emplace_back(seg->begin, seg->size);
-      }
-    }
-  }
-  for (const View* v : views_.recent_first()) ranges->emplace_back(v->base, v->length.bytes());
 }
 
 void DeviceAllocator::mark_step() {

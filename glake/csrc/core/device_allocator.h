@@ -8,6 +8,7 @@
 // admits one thread at a time to the paths that do. A thread holds slow_ before hot_, never after.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -94,11 +95,11 @@ class DeviceAllocator {
 
   // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin
   // there.
-  void pin(const Block& block, Address ptr, PinOwner owner);
+  void pin(const Block& block, const HeldAt& held, PinOwner owner);
   bool unpin(Address ptr, PinOwner owner);
   uint64_t pins(PinOwner owner);
   // Blocks that other processes may open, by number, until they are freed.
-  uint64_t share(Block& block, Address ptr, uint64_t id);
+  uint64_t share(Block& block, const HeldAt& held, uint64_t id);
   bool open_share(uint64_t id, SharedBlock* shared);
   // Devices that reach this one's memory.
   std::vector<int> grants();
@@ -133,9 +134,15 @@ class DeviceAllocator {
   bool capturing();  // any stream seen
   FairMutex& mapping_lock() { return slow_; }
   // True if free() will have to keep the block for streams recorded on it.
-  static bool held_back(const Block& b) { return b.recorded.size() >= Tickets::kMax; }
+  static bool held_back(const Block& b) {
+    return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
+  }
 
  private:
+  // 1 if the block's own stream is among the recorded ones (share(), hand_out()).
+  static size_t own_recorded(const Block& b) {
+    return static_cast<size_t>(std::count(b.recorded.begin(), b.recorded.end(), b.stream_id));
+  }
   // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
   void require(Status s, const char* what) const;
   void reserve_arenas();
@@ -251,6 +258,7 @@ class DeviceAllocator {
 
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
+  void end_share(Block* block);
   void release_pieces(Block* block, const Tickets& tickets);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
@@ -302,9 +310,11 @@ class DeviceAllocator {
   bool trim_contiguous(HotGuard& hot);
   Error no_contiguous(const Request& r, Status refused);
   Granules physical() const { return granules_.physical() + contiguous_.physical(); }
+  // What of it the driver refused to take back: no statistic but glake.owed_bytes has it.
+  Granules owed() const { return Granules{debts_.handles()} + contiguous_.owed(); }
 
   // pins.cpp
-  void require_live(const Block& block, Address ptr) const;
+  void require_live(const Block& block, Address begin) const;
   uint64_t pinned_granules();
 
   // report.cpp

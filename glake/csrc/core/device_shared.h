@@ -19,6 +19,13 @@ namespace glake {
 
 using PoolId = std::pair<uint64_t, uint64_t>;  // as glake_pool; {0, 0} is the device's own memory
 
+// A block that other processes may open, as its caller has it.
+struct Share {
+  Block* block;
+  Address ptr;
+  Bytes bytes;
+};
+
 struct DeviceShared {
   DeviceShared(Driver& driver, int device);
   ~DeviceShared();
@@ -30,9 +37,9 @@ struct DeviceShared {
   BlockPool blocks;
   DebtBook debts;
   ContiguousPool contiguous;
-  std::unordered_map<uint64_t, Block*> shares;  // blocks other processes may open, by number
-  std::vector<int> grants;                      // devices every mapping is accessible from
-  std::atomic<uint64_t> physical{0};            // granules behind all heaps
+  std::unordered_map<uint64_t, Share> shares;  // by number
+  std::vector<int> grants;                     // devices every mapping is accessible from
+  std::atomic<uint64_t> physical{0};           // granules behind all heaps
   Granules limit;
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;

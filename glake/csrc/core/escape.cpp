@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/device_allocator.h"
+#include "core/watch.h"
 
 namespace glake {
 
@@ -37,6 +38,7 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
   chunk->block = blocks_.make();
   stats_.segment.add(false, 1);
   stats_.reserved_bytes.add(false, static_cast<int64_t>(bytes));
+  Watch::event(GLAKE_SEGMENT_ALLOC, device_, chunk->base, bytes);
   return chunk;
 }
 
@@ -126,13 +128,14 @@ bool DeviceAllocator::trim_contiguous(HotGuard& hot) {
     c->block = nullptr;
   }
   hot.unlock();
-  std::vector<Bytes> gone;
+  std::vector<std::pair<Address, Bytes>> gone;
   for (auto& chunk : going) {
-    gone.push_back(chunk->bytes);
+    gone.emplace_back(chunk->base, chunk->bytes);
     some = contiguous_.unmake(std::move(chunk)) || some;
   }
   hot.lock();
-  for (Bytes bytes : gone) {
+  for (auto [base, bytes] : gone) {
+    Watch::event(GLAKE_SEGMENT_FREE, device_, base, bytes);
     stats_.segment.subtract(false, 1);
     stats_.reserved_bytes.subtract(false, static_cast<int64_t>(bytes));
   }

@@ -32,7 +32,7 @@ bool sensible(const IpcReply& r, const IpcHandle& handle) {
 
 }  // namespace
 
-std::string Ipc::share(Block& block, Address ptr) {
+std::string Ipc::share(Block& block, const HeldAt& held) {
   DeviceAllocator& device = *block.device;
   IpcHandle handle;
   handle.legacy = block.chunk != nullptr && block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
@@ -46,17 +46,17 @@ std::string Ipc::share(Block& block, Address ptr) {
   if (s.ok() && handle.legacy) {
     DeviceScope scope(driver_, device.device());
     s = scope.status();
-    if (s.ok()) s = driver_.legacy_handle(ptr, &handle.driver_handle);
+    if (s.ok()) s = driver_.legacy_handle(held.ptr, &handle.driver_handle);
   }
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(ptr) + " of device " +
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(held.ptr) + " of device " +
                                         std::to_string(device.device()) + ": " +
                                         driver_.describe(s));
   }
   server_.start();
   server_.fill(&handle);
-  handle.id = device.share(block, ptr, server_.number(device));
-  handle.bytes = block.requested;
+  handle.id = device.share(block, held, server_.number(device));
+  handle.bytes = held.bytes;
   return format_handle(handle);
 }
 

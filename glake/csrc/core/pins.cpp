@@ -17,7 +17,8 @@ bool has(const std::vector<T>& all, const T& one) {
 
 }  // namespace
 
-void PinTable::pin(const Block& block, const std::vector<Arena*>& arenas, PinOwner owner) {
+void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& arenas,
+                   PinOwner owner) {
   Pin next;
   if (block.chunk != nullptr) next.chunks.push_back(block.chunk);
   if (block.view != nullptr) next.views.push_back(block.view);
@@ -28,7 +29,7 @@ void PinTable::pin(const Block& block, const std::vector<Arena*>& arenas, PinOwn
     for (uint64_t g = arena->granule_of(p->begin); g <= last; ++g)
       next.granules.emplace_back(arena, g);
   }
-  Pin& pin = pins_[block.ptr];
+  Pin& pin = pins_[ptr];
   // Mostly nothing, or the same block again; or a later one at its address: what is new is added.
   std::vector<std::pair<Arena*, uint64_t>> fresh;
   std::sort(next.granules.begin(), next.granules.end());
@@ -95,16 +96,16 @@ std::string PinTable::check() const {
 // The device's part.
 
 // The live block again, now that the books are held still: another thread may have freed it.
-void DeviceAllocator::require_live(const Block& block, Address ptr) const {
-  bool live = block.state.load() == BlockState::kLive && block.ptr == ptr &&
+void DeviceAllocator::require_live(const Block& block, Address begin) const {
+  bool live = block.state.load() == BlockState::kLive && block.ptr == begin &&
               (block.pieces != nullptr || block.chunk != nullptr);
   if (!live) throw Error(GLAKE_INVALID_POINTER, "the block was freed while it was being pinned");
 }
 
-void DeviceAllocator::pin(const Block& block, Address ptr, PinOwner owner) {
+void DeviceAllocator::pin(const Block& block, const HeldAt& held, PinOwner owner) {
   HotGuard hot(hot_);
-  require_live(block, ptr);
-  pins_.pin(block, {small_.get(), large_.get()}, owner);
+  require_live(block, held.begin);
+  pins_.pin(block, held.ptr, {small_.get(), large_.get()}, owner);
 }
 
 // Asked of the device's own heap, like what follows: pins are kept with the heap of their block.
@@ -130,11 +131,11 @@ uint64_t DeviceAllocator::pinned_granules() {
 }
 
 // Lets other processes open the block under this number, until it is freed: `id` if it has none.
-uint64_t DeviceAllocator::share(Block& block, Address ptr, uint64_t id) {
+uint64_t DeviceAllocator::share(Block& block, const HeldAt& held, uint64_t id) {
   HotGuard hot(hot_);
-  require_live(block, ptr);
+  require_live(block, held.begin);
   if (block.share != 0) return block.share;
-  shared_.shares.emplace(id, &block);
+  shared_.shares.emplace(id, Share{&block, held.ptr, held.bytes});
   block.share = id;
   // As if its own stream were recorded: a free then passes free_locked(), which ends the share.
   if (block.recorded.empty()) block.recorded.push_back(block.stream_id);
@@ -145,13 +146,14 @@ uint64_t DeviceAllocator::share(Block& block, Address ptr, uint64_t id) {
 bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
   HotGuard hot(hot_);
   auto found = shared_.shares.find(id);
-  if (found == shared_.shares.end() || found->second->state.load() != BlockState::kLive)
-    return false;
-  const Block& block = *found->second;
+  if (found == shared_.shares.end()) return false;
+  const Share& share = found->second;
+  const Block& block = *share.block;
+  if (block.state.load() != BlockState::kLive) return false;
   DeviceAllocator& heap = *block.device;
-  heap.pins_.pin(block, {heap.small_.get(), heap.large_.get()}, PinOwner::kProcess);
-  shared->ptr = block.ptr;
-  shared->bytes = block.requested;
+  heap.pins_.pin(block, share.ptr, {heap.small_.get(), heap.large_.get()}, PinOwner::kProcess);
+  shared->ptr = share.ptr;
+  shared->bytes = share.bytes;
   shared->handle_bytes = kGranule;
   shared->legacy = false;
   if (block.chunk != nullptr) {
@@ -168,6 +170,10 @@ bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
       shared->handles.push_back(heap.granules_.handle(arena, g));
     }
   }
+  // A guard before the caller's first byte may fill the first granule's end.
+  shared->offset += share.ptr - block.ptr;
+  if (shared->offset >= kGranule) shared->handles.erase(shared->handles.begin());
+  shared->offset %= kGranule;
   return true;
 }
 

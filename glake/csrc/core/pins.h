@@ -26,8 +26,8 @@ class PinTable {
  public:
   explicit PinTable(GranulePool& granules) : granules_(granules) {}
 
-  // Pins what lies under the block, once more.
-  void pin(const Block& block, const std::vector<Arena*>& arenas, PinOwner owner);
+  // Pins what lies under the block, once more; `ptr` is its caller's pointer.
+  void pin(const Block& block, Address ptr, const std::vector<Arena*>& arenas, PinOwner owner);
   // False if that owner has not pinned it.
   bool unpin(Address ptr, PinOwner owner);
   uint64_t count(PinOwner owner) const;

@@ -165,7 +165,7 @@ void DeviceAllocator::free_private(Block* b) {
   if (pool_->blocks.erase(b->ptr) == 0) --pool_->lent;
   // What other streams do with captured memory, they do in the graph: no event can say when.
   bool held = captured_ && !b->recorded.empty();
-  if (held || b->recorded.size() >= Tickets::kMax) {
+  if (held || held_back(*b)) {
     Held entry{b, {}};
     for (StreamId s : b->recorded) entry.tickets.push_back(clock_.stamp(s));
     limbo_.push_back(std::move(entry));

@@ -150,6 +150,12 @@ Bytes Process::requested(void* ptr, const Block& b) const {
   return inside ? b.requested - b.device->debug()->overhead() : b.requested;
 }
 
+HeldAt Process::held_at(void* ptr, const Block& b) const {
+  auto address = reinterpret_cast<Address>(ptr);
+  DebugDevice* debug = detoured(kDebug) ? b.device->debug() : nullptr;
+  return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
+}
+
 Options& Process::read_options() {
   if (!options_read_) {
     options_ = Options::from_environment();

@@ -47,6 +47,7 @@ class Process {
   Block& block(void* ptr, bool take);
   // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
   Bytes requested(void* ptr, const Block& b) const;
+  HeldAt held_at(void* ptr, const Block& b) const;
   DeviceAllocator& device(int device) { return *cache(device).device(); }
 
   // Calls visit(DeviceAllocator&) for each device in use; none may end meanwhile.

@@ -30,14 +30,18 @@ void DeviceAllocator::give_pieces(Block* b, const Tickets& tickets) {
   blocks_.recycle(b);
 }
 
+// No other process may open the block from now on.
+void DeviceAllocator::end_share(Block* b) {
+  if (b->share == 0) return;
+  shared_.shares.erase(b->share);
+  b->share = 0;
+  // share() recorded the block's own stream.
+  b->recorded.erase(std::remove(b->recorded.begin(), b->recorded.end(), b->stream_id),
+                    b->recorded.end());
+}
+
 void DeviceAllocator::free_locked(Block* b) {
-  if (b->share != 0) {
-    shared_.shares.erase(b->share);
-    b->share = 0;
-    // share() recorded the block's own stream.
-    b->recorded.erase(std::remove(b->recorded.begin(), b->recorded.end(), b->stream_id),
-                      b->recorded.end());
-  }
+  end_share(b);
   if (b->chunk != nullptr) return free_contiguous(b);
   if (pool_ != nullptr) return free_private(b);
   Tickets tickets(clock_.stamp(b->stream_id));
@@ -78,8 +82,10 @@ void DeviceAllocator::drain_limbo(Wait wait) {
       if (!ordered) break;
     }
     if (ordered) {
-      if (held_back(*b))
-        Watch::event(GLAKE_FREE_COMPLETED, device_, b->ptr, b->requested, b->stream);
+      if (held_back(*b)) {
+        Watch::event(GLAKE_FREE_COMPLETED, device_, b->ptr, b->requested, b->stream,
+                     {pool_id().first, pool_id().second});
+      }
       give_private(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
       std::swap(limbo_[kept++], held);

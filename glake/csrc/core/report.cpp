@@ -107,6 +107,7 @@ std::string DeviceAllocator::stats_json() {
   number("num_device_free", driver_.calls(Call::kRelease) - shared_.releases_before);
   number("glake.limit_bytes", limit_.bytes());
   number("glake.physical_bytes", physical().bytes());
+  number("glake.owed_bytes", owed().bytes());
   number("glake.contiguous_bytes", contiguous_.physical().bytes());
   number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
   number("glake.pinned_bytes", pinned_granules() * kGranule);
@@ -244,12 +245,7 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   for (auto& c : caches_) *busy_bytes -= c->held_bytes();
   for (const Held& h : limbo_) *busy_bytes -= h.block->size;
   for (const Block* b : held_) *busy_bytes -= b->size;
-  if (pool_ == nullptr) {
-    contiguous_.for_each([&](const Chunk& c) {
-      if (c.live) *busy_bytes += c.block->size;
-    });
-    return "";
-  }
+  if (pool_ == nullptr) return "";
   for (const Whole& w : pool_->whole) *busy_bytes -= w.block->size;
   if (live_ != pool_->blocks.size() + pool_->lent + pool_->whole.size() + limbo_.size()) {
     return "a pool's live blocks are miscounted";
@@ -268,18 +264,20 @@ void DeviceAllocator::check() {
   }
   std::string wrong;
   Bytes busy = 0;
-  uint64_t own = contiguous_.physical().count;
+  uint64_t own = 0;
   contiguous_.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
   for (DeviceAllocator* heap : heaps()) {
     if (wrong.empty()) wrong = heap->broken_invariant(&busy);
     own += heap->granules_.own().count;
   }
-  if (wrong.empty() && debts_.empty()) {
-    if (busy != static_cast<Bytes>(stats_.allocated_bytes.all.current)) {
-      wrong = "busy bytes are not those of live and cached blocks";
-    } else if (own != granules_.physical().count) {
-      wrong = "the heaps' granules are not the device's";
-    }
+  bool settled = debts_.empty();  // what a refused undo still claims is busy, and nobody's
+  if (wrong.empty() && settled && busy != static_cast<Bytes>(stats_.allocated_bytes.all.current)) {
+    wrong = "busy bytes are not those of live and cached blocks";
+  } else if (wrong.empty() && own != shared_.physical) {
+    wrong = "the heaps' granules are not the device's";
+  } else if (wrong.empty() && static_cast<Bytes>(stats_.reserved_bytes.all.current) !=
+                                  (physical() - owed()).bytes()) {
+    wrong = "reserved bytes are not those held from the driver and not owed to it";
   }
   if (!wrong.empty()) {
     throw Error(GLAKE_INTERNAL, "device " + std::to_string(device_) + ": " + wrong);

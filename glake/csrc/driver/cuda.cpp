@@ -1,8 +1,8 @@
-// The core's driver in terms of the table. The only file that calls cu* functions.
-#include <algorithm>
+// The core's driver in terms of the table: opening it, devices and their contexts. The files
+// beside this one have memory and streams; no other folder calls a cu* function.
 #include <cstring>
 
-#include "driver/driver.h"
+#include "driver/calls.h"
 #include "driver/load.h"
 
 namespace glake {
@@ -29,67 +29,29 @@ const char* call_name(Call call) {
   return names[static_cast<size_t>(call)];
 }
 
-namespace {
-
-constexpr uint8_t kShareable = 1, kRdma = 2;
-
-CUmemAllocationProp granule_properties(int device, uint8_t traits) {
-  CUmemAllocationProp prop{};
-  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  prop.location.id = device;
-  if ((traits & kShareable) != 0) {
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  }
-  if ((traits & kRdma) != 0) prop.allocFlags.gpuDirectRDMACapable = 1;
-  return prop;
+RelaxedScope::RelaxedScope(Driver& driver) : driver_(driver) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  status_ = glake::status(driver.table_->cuThreadExchangeStreamCaptureMode(&mode));
+  mode_ = static_cast<int>(mode);
 }
 
-Status status(CUresult result) { return {static_cast<int>(result)}; }
-CUstream stream_of(StreamHandle s) { return reinterpret_cast<CUstream>(given_name(s)); }
-CUevent event_of(EventId e) { return reinterpret_cast<CUevent>(e); }
+RelaxedScope::~RelaxedScope() {
+  auto mode = static_cast<CUstreamCaptureMode>(mode_);
+  if (status_.ok()) driver_.table_->cuThreadExchangeStreamCaptureMode(&mode);
+}
 
-// For calls that a capture under way elsewhere would forbid, and that need no current context.
-class RelaxedScope {
- public:
-  explicit RelaxedScope(const driver::Table& table) : table_(table) {
-    result_ = table_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  ~RelaxedScope() {
-    if (result_ == CUDA_SUCCESS) table_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedScope(const RelaxedScope&) = delete;
-  RelaxedScope& operator=(const RelaxedScope&) = delete;
-  Status status() const { return {static_cast<int>(result_)}; }
-
- private:
-  const driver::Table& table_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  CUresult result_;
-};
-
-}  // namespace
-
-DeviceScope::DeviceScope(Driver& driver, int device) : driver_(driver) {
+DeviceScope::DeviceScope(Driver& driver, int device)
+    : driver_(driver), relaxed_(driver), status_(relaxed_.status()) {
+  if (!status_.ok()) return;
   auto wanted = static_cast<CUcontext>(driver.contexts_[static_cast<size_t>(device)]);
   CUcontext current = nullptr;
-  CUresult result = driver.table_->cuCtxGetCurrent(&current);
-  if (result == CUDA_SUCCESS && current != wanted) {
-    result = driver.table_->cuCtxPushCurrent(wanted);
-    pushed_ = result == CUDA_SUCCESS;
-  }
-  if (result == CUDA_SUCCESS) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    result = driver.table_->cuThreadExchangeStreamCaptureMode(&mode);
-    relaxed_ = result == CUDA_SUCCESS;
-    mode_ = static_cast<int>(mode);
-  }
-  status_ = glake::status(result);
+  status_ = glake::status(driver.table_->cuCtxGetCurrent(&current));
+  if (!status_.ok() || current == wanted) return;
+  status_ = glake::status(driver.table_->cuCtxPushCurrent(wanted));
+  pushed_ = status_.ok();
 }
 
 DeviceScope::~DeviceScope() {
-  auto mode = static_cast<CUstreamCaptureMode>(mode_);
-  if (relaxed_) driver_.table_->cuThreadExchangeStreamCaptureMode(&mode);
   CUcontext popped = nullptr;
   if (pushed_) driver_.table_->cuCtxPopCurrent(&popped);
 }
@@ -159,16 +121,6 @@ Status Driver::total_memory(int device, Bytes* bytes) {
   return status(r);
 }
 
-Status Driver::granularity(int device, Bytes* bytes) {
-  CUmemAllocationProp prop =
-      granule_properties(device, traits_[static_cast<size_t>(device)].load());
-  size_t value = 0;
-  CUresult r =
-      table_->cuMemGetAllocationGranularity(&value, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  *bytes = value;
-  return status(r);
-}
-
 Status Driver::vmm_supported(int device, bool* yes) {
   CUdevice d = 0;
   int value = 0;
@@ -207,225 +159,10 @@ Status Driver::uuid(int device, DeviceUuid* uuid) {
   return status(r);
 }
 
-Status Driver::choose_traits(int device) {
-  CUdevice d = 0;
-  int shareable = 0, rdma = 0;
-  CUresult r = table_->cuDeviceGet(&d, device);
-  if (r == CUDA_SUCCESS) {
-    r = table_->cuDeviceGetAttribute(
-        &shareable, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, d);
-  }
-  if (r == CUDA_SUCCESS) {
-    r = table_->cuDeviceGetAttribute(
-        &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, d);
-    // Newer than VMM itself: a driver that does not know it has no such memory.
-    if (r == CUDA_ERROR_INVALID_VALUE) {
-      rdma = 0;
-      r = CUDA_SUCCESS;
-    }
-  }
-  if (r != CUDA_SUCCESS) return status(r);
-  bool exports = shareable != 0 && table_->cuMemExportToShareableHandle != nullptr &&
-                 table_->cuMemImportFromShareableHandle != nullptr;
-  traits_[static_cast<size_t>(device)] =
-      static_cast<uint8_t>((exports ? kShareable : 0) | (rdma != 0 ? kRdma : 0));
-  return {};
-}
-
-MemoryTraits Driver::traits(int device) const {
-  uint8_t bits = traits_[static_cast<size_t>(device)].load();
-  return {(bits & kShareable) != 0, (bits & kRdma) != 0};
-}
-
-Status Driver::reserve(Bytes bytes, Address* base) {
-  count(Call::kReserve);
-  CUdeviceptr pointer = 0;
-  CUresult r = table_->cuMemAddressReserve(&pointer, bytes, 0, 0, 0);
-  *base = pointer;
-  return status(r);
-}
-
-Status Driver::free_range(Address base, Bytes bytes) {
-  count(Call::kFree);
-  return status(table_->cuMemAddressFree(base, bytes));
-}
-
-Status Driver::create(int device, Handle* handle, Bytes bytes) {
-  std::atomic<uint8_t>& traits = traits_[static_cast<size_t>(device)];
-  for (;;) {
-    count(Call::kCreate);
-    uint8_t asked = traits.load();
-    CUmemAllocationProp prop = granule_properties(device, asked);
-    CUmemGenericAllocationHandle h = 0;
-    Status s = status(table_->cuMemCreate(&h, bytes, &prop, 0));
-    *handle = h;
-    if (s.ok() || !s.not_supported() || asked == 0) return s;
-    // The network's wish goes first, then the other processes'.
-    traits = (asked & kRdma) != 0 ? asked & kShareable : 0;
-  }
-}
-
-Status Driver::release(Handle handle) {
-  count(Call::kRelease);
-  return status(table_->cuMemRelease(handle));
-}
-
-Status Driver::map(Address at, Handle handle, Bytes bytes) {
-  count(Call::kMap);
-  return status(table_->cuMemMap(at, bytes, 0, handle, 0));
-}
-
-Status Driver::unmap(Address at, Bytes bytes) {
-  count(Call::kUnmap);
-  return status(table_->cuMemUnmap(at, bytes));
-}
-
-Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devices) {
-  count(Call::kAccess);
-  std::vector<CUmemAccessDesc> grants(devices.size());
-  for (size_t i = 0; i < devices.size(); ++i) {
-    grants[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    grants[i].location.id = devices[i];
-    grants[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  }
-  return status(table_->cuMemSetAccess(at, bytes, grants.data(), grants.size()));
-}
-
-Status Driver::memory_info(Bytes* free, Bytes* total) {
-  size_t f = 0, t = 0;
-  CUresult r = table_->cuMemGetInfo(&f, &t);
-  *free = f;
-  *total = t;
-  return status(r);
-}
-
-Status Driver::fill(Address at, uint8_t value, Bytes bytes, StreamHandle stream) {
-  return status(table_->cuMemsetD8Async(at, value, bytes, stream_of(stream)));
-}
-
-Status Driver::copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream) {
-  return status(table_->cuMemcpyDtoHAsync(host, from, bytes, stream_of(stream)));
-}
-
-Status Driver::create_event(int device, EventId* event) {
-  DeviceScope scope(*this, device);
-  if (!scope.status().ok()) return scope.status();
-  CUevent e = nullptr;
-  CUresult r = table_->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
-  *event = reinterpret_cast<EventId>(e);
-  return status(r);
-}
-
-Status Driver::destroy_event(EventId event) {
-  return status(table_->cuEventDestroy(event_of(event)));
-}
-
-Status Driver::record(int device, EventId event, StreamHandle stream) {
-  DeviceScope scope(*this, device);
-  if (!scope.status().ok()) return scope.status();
-  count(Call::kRecord);
-  return status(table_->cuEventRecord(event_of(event), stream_of(stream)));
-}
-
-Status Driver::query(EventId event) {
-  RelaxedScope scope(*table_);
-  if (!scope.status().ok()) return scope.status();
-  return status(table_->cuEventQuery(event_of(event)));
-}
-
-Status Driver::wait_host(EventId event) {
-  RelaxedScope scope(*table_);
-  if (!scope.status().ok()) return scope.status();
-  return status(table_->cuEventSynchronize(event_of(event)));
-}
-
-Status Driver::wait_stream(int device, StreamHandle stream, EventId event) {
-  DeviceScope scope(*this, device);
-  if (!scope.status().ok()) return scope.status();
-  count(Call::kWait);
-  return status(table_->cuStreamWaitEvent(stream_of(stream), event_of(event), 0));
-}
-
-Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
-  DeviceScope scope(*this, device);
-  if (!scope.status().ok()) return scope.status();
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
-  *yes = capture != CU_STREAM_CAPTURE_STATUS_NONE;
-  return status(r);
-}
-
-Status Driver::stream_number(int device, StreamHandle stream, uint64_t* number) {
-  *number = 0;
-  if (table_->cuStreamGetId == nullptr) return {};
-  DeviceScope scope(*this, device);
-  if (!scope.status().ok()) return scope.status();
-  unsigned long long id = 0;
-  CUresult r = table_->cuStreamGetId(stream_of(stream), &id);
-  *number = id;
-  return status(r);
-}
-
 void Driver::need(bool present, const char* name) const {
   if (present) return;
   throw Error(GLAKE_DRIVER_ABSENT, path_ + " lacks " + name + "; install a newer NVIDIA driver");
 }
-
-Status Driver::export_fd(Handle handle, int* fd) {
-  need(table_->cuMemExportToShareableHandle != nullptr, "cuMemExportToShareableHandle");
-  return status(table_->cuMemExportToShareableHandle(fd, handle,
-                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-}
-
-Status Driver::import_fd(int fd, Handle* handle) {
-  need(table_->cuMemImportFromShareableHandle != nullptr, "cuMemImportFromShareableHandle");
-  CUmemGenericAllocationHandle h = 0;
-  CUresult r =
-      table_->cuMemImportFromShareableHandle(&h, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
-                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  *handle = h;
-  return status(r);
-}
-
-Status Driver::allocate_legacy(Bytes bytes, Address* base) {
-  need(table_->cuMemAlloc != nullptr && table_->cuMemFree != nullptr, "cuMemAlloc or cuMemFree");
-  CUdeviceptr pointer = 0;
-  CUresult r = table_->cuMemAlloc(&pointer, bytes);
-  *base = pointer;
-  return status(r);
-}
-
-Status Driver::free_legacy(Address base) { return status(table_->cuMemFree(base)); }
-
-Status Driver::legacy_handle(Address base, LegacyHandle* handle) {
-  static_assert(sizeof(LegacyHandle) == sizeof(CUipcMemHandle), "the driver's own size");
-  need(table_->cuIpcGetMemHandle != nullptr, "cuIpcGetMemHandle");
-  CUipcMemHandle h{};
-  CUresult r = table_->cuIpcGetMemHandle(&h, base);
-  std::memcpy(handle->data(), &h, sizeof h);
-  return status(r);
-}
-
-Status Driver::open_legacy(const LegacyHandle& handle, Address* base) {
-  need(table_->cuIpcOpenMemHandle != nullptr && table_->cuIpcCloseMemHandle != nullptr,
-       "cuIpcOpenMemHandle or cuIpcCloseMemHandle");
-  CUipcMemHandle h{};
-  std::memcpy(&h, handle.data(), sizeof h);
-  CUdeviceptr pointer = 0;
-  CUresult r = table_->cuIpcOpenMemHandle(&pointer, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  *base = pointer;
-  return status(r);
-}
-
-Status Driver::close_legacy(Address base) { return status(table_->cuIpcCloseMemHandle(base)); }
-
-Status Driver::allocate_host(Bytes bytes, void** base) {
-  need(table_->cuMemHostAlloc != nullptr && table_->cuMemFreeHost != nullptr,
-       "cuMemHostAlloc or cuMemFreeHost");
-  return status(table_->cuMemHostAlloc(base, bytes, CU_MEMHOSTALLOC_PORTABLE));
-}
-
-Status Driver::free_host(void* base) { return status(table_->cuMemFreeHost(base)); }
 
 uint64_t Driver::memory_calls() const {
   return calls(Call::kReserve) + calls(Call::kCreate) + calls(Call::kMap) + calls(Call::kAccess) +

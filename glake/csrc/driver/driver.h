@@ -72,9 +72,23 @@ struct Table;
 
 class Driver;
 
-// Makes a device's primary context current for one scope (a thread may have none, or another's),
-// and the thread's capture mode relaxed, so that no call in it invalidates a capture under way
-// elsewhere.
+// Makes the calling thread's capture mode relaxed for one scope, so that no call in it invalidates
+// a capture under way elsewhere, or is refused because of one.
+class RelaxedScope {
+ public:
+  explicit RelaxedScope(Driver& driver);
+  ~RelaxedScope();
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+  Status status() const { return status_; }
+
+ private:
+  Driver& driver_;
+  int mode_ = 0;  // the thread's before
+  Status status_;
+};
+
+// The same, with a device's primary context current: a thread may have none, or another's.
 class DeviceScope {
  public:
   DeviceScope(Driver& driver, int device);
@@ -85,10 +99,9 @@ class DeviceScope {
 
  private:
   Driver& driver_;
+  RelaxedScope relaxed_;
   Status status_;
   bool pushed_ = false;
-  bool relaxed_ = false;
-  int mode_ = 0;  // the thread's capture mode before
 };
 
 class Driver {
@@ -159,6 +172,7 @@ class Driver {
 
  private:
   friend class DeviceScope;
+  friend class RelaxedScope;
   Driver();
   void need(bool present, const char* name) const;
   void count(Call call) {

@@ -1,0 +1,65 @@
+// Events and streams. Every call is made in relaxed capture mode.
+#include "driver/calls.h"
+
+namespace glake {
+
+Status Driver::create_event(int device, EventId* event) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  CUevent e = nullptr;
+  CUresult r = table_->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
+  *event = reinterpret_cast<EventId>(e);
+  return status(r);
+}
+
+Status Driver::destroy_event(EventId event) {
+  return status(table_->cuEventDestroy(event_of(event)));
+}
+
+Status Driver::record(int device, EventId event, StreamHandle stream) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  count(Call::kRecord);
+  return status(table_->cuEventRecord(event_of(event), stream_of(stream)));
+}
+
+Status Driver::query(EventId event) {
+  RelaxedScope scope(*this);
+  if (!scope.status().ok()) return scope.status();
+  return status(table_->cuEventQuery(event_of(event)));
+}
+
+Status Driver::wait_host(EventId event) {
+  RelaxedScope scope(*this);
+  if (!scope.status().ok()) return scope.status();
+  return status(table_->cuEventSynchronize(event_of(event)));
+}
+
+Status Driver::wait_stream(int device, StreamHandle stream, EventId event) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  count(Call::kWait);
+  return status(table_->cuStreamWaitEvent(stream_of(stream), event_of(event), 0));
+}
+
+Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult r = table_->cuStreamIsCapturing(stream_of(stream), &capture);
+  *yes = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  return status(r);
+}
+
+Status Driver::stream_number(int device, StreamHandle stream, uint64_t* number) {
+  *number = 0;
+  if (table_->cuStreamGetId == nullptr) return {};
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  unsigned long long id = 0;
+  CUresult r = table_->cuStreamGetId(stream_of(stream), &id);
+  *number = id;
+  return status(r);
+}
+
+}  // namespace glake
