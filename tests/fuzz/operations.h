@@ -49,7 +49,9 @@ constexpr const char* kFaults[] = {"cuMemCreate",         "cuMemMap",
                                    "cuEventRecord",       "cuEventQuery",
                                    "cuEventSynchronize",  "cuStreamWaitEvent",
                                    "cuStreamIsCapturing", "cuCtxSynchronize",
-                                   "cuCtxGetCurrent",     "cuThreadExchangeStreamCaptureMode"};
+                                   "cuCtxGetCurrent",     "cuThreadExchangeStreamCaptureMode",
+                                   "cuMemAlloc",          "cuMemFree",
+                                   "cuMemHostAlloc",      "cuMemFreeHost"};
 constexpr int kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE,
                           CUDA_ERROR_NOT_SUPPORTED};
 constexpr int kTimes[] = {1, 1, 2, -1};
@@ -61,17 +63,30 @@ struct Verb {
 
 inline const std::vector<Verb>& verbs() {
   static const std::vector<Verb> all = {
-      {78, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
-      {75, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
+      {57, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
+      {58, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
       {6, [](World& w, Bytes4 x) { w.drop_every(2 + x.a % 3, x.b); }},
       {4, [](World& w, Bytes4 x) { w.fill(size_of(x) + kMiB, stream_of(x), device_of(x)); }},
       {14, [](World& w, Bytes4 x) { w.record(static_cast<int>(x.wide()), x.a); }},
-      {10, [](World& w, Bytes4 x) { w.rewrite(static_cast<int>(x.wide())); }},
+      {8, [](World& w, Bytes4 x) { w.rewrite(static_cast<int>(x.wide())); }},
       {4, [](World& w, Bytes4 x) { w.free_wrongly(x.a, x.a % 4 == 0 ? 0 : x.wide() * 97); }},
       {6, [](World& w, Bytes4) { w.new_stream(); }},
       {2, [](World& w, Bytes4 x) { w.end_stream(x.a); }},
       {6, [](World& w, Bytes4 x) { w.wait_stream(x.a); }},
-      {2, [](World& w, Bytes4 x) { w.begin_capture(x.a); }},
+      {2, [](World& w, Bytes4 x) { w.begin_capture(x.a, x.b); }},
+      {5, [](World& w, Bytes4 x) { w.capture_get(size_of(x), x.c % 2); }},
+      {8,
+       [](World& w, Bytes4 x) { w.contiguous(size_of(x), stream_of(x), device_of(x), x.c % 2); }},
+      {1, [](World& w, Bytes4 x) { w.set_kind(x.a % 8 < 4 ? 0 : x.a % 3); }},
+      {5, [](World& w, Bytes4 x) { w.pin(static_cast<int>(x.wide())); }},
+      {4, [](World& w, Bytes4 x) { w.unpin(x.a); }},
+      {1, [](World& w, Bytes4) { w.pin_wrongly(); }},
+      {4, [](World& w, Bytes4 x) { w.pool_get_at(x.c, size_of(x), stream_of(x), x.b % 2); }},
+      {4, [](World& w, Bytes4 x) { w.host_get(1 + x.wide() * (x.a % 4 == 0 ? 16 : 1)); }},
+      {3, [](World& w, Bytes4 x) { w.host_drop(x.a); }},
+      {3, [](World& w, Bytes4 x) { w.host_record(x.a, x.b); }},
+      {1, [](World& w, Bytes4) { w.host_empty_cache(); }},
+      {1, [](World& w, Bytes4 x) { w.history(x.a, x.b); }},
       {4, [](World& w, Bytes4) { w.end_capture(); }},
       {6, [](World& w, Bytes4 x) { w.on_thread(x.a % 8 < 4 ? 0 : x.a); }},
       {2, [](World& w, Bytes4 x) { w.end_thread(x.a); }},
@@ -120,6 +135,11 @@ inline Setup setup_of(Bytes4 x) {
   s.limit_mib = kLimits[x.a % 4];
   s.view_budget = x.b % 4 == 0 ? 1 : x.b % 4 * 3;
   s.seed = x.c;
+  if (x.kind / 32 == 0) {
+    s.debug = "guard,poison";
+    s.bytes = 1;
+  }
+  if (x.kind / 32 == 1) s.contiguous = "3MiB";
   return s;
 }
 

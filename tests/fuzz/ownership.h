@@ -12,24 +12,29 @@ namespace fuzz {
 class HomeBytes {
  public:
   void add(const glake::Block& b) {
+    if (b.chunk != nullptr) return add(b.chunk->base, b.chunk->base + b.chunk->bytes);
     glake::Bytes total = 0;
     for (const glake::Segment* p = b.pieces; p != nullptr; p = p->piece_next) {
-      auto after = held_.lower_bound(p->begin);
-      CHECK_TEXT(after == held_.end() || p->end() <= after->first, "a byte is in two blocks");
-      CHECK_TEXT(after == held_.begin() || std::prev(after)->second <= p->begin,
-                 "a byte is in two blocks");
-      held_.emplace(p->begin, p->end());
+      add(p->begin, p->end());
       total += p->size;
     }
     CHECK(total == b.size);
   }
   void remove(const glake::Block& b) {
+    if (b.chunk != nullptr) CHECK(held_.erase(b.chunk->base) == 1);
     for (const glake::Segment* p = b.pieces; p != nullptr; p = p->piece_next) {
       CHECK(held_.erase(p->begin) == 1);
     }
   }
 
  private:
+  void add(glake::Address begin, glake::Address end) {
+    auto after = held_.lower_bound(begin);
+    CHECK_TEXT(after == held_.end() || end <= after->first, "a byte is in two blocks");
+    CHECK_TEXT(after == held_.begin() || std::prev(after)->second <= begin,
+               "a byte is in two blocks");
+    held_.emplace(begin, end);
+  }
   std::map<glake::Address, glake::Address> held_;
 };
 

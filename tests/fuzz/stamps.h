@@ -11,8 +11,11 @@ namespace fuzz {
 
 class Stamps {
  public:
-  // `streams` are all on which work is enqueued; those that ended are null.
-  explicit Stamps(const std::vector<CUstream>& streams) : streams_(streams) {}
+  // `streams` are all on which work is enqueued; those that ended are null. One may be under
+  // capture
+  // (`capturing`, unless 0): it is not waited for, and nothing may be read on it.
+  Stamps(const std::vector<CUstream>& streams, const int& capturing)
+      : streams_(streams), capturing_(capturing) {}
 
   void open() {
     CU(cuMemHostAlloc(reinterpret_cast<void**>(&host_), kRoom, CU_MEMHOSTALLOC_PORTABLE));
@@ -26,18 +29,30 @@ class Stamps {
     CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr), stamp, bytes, stream));
   }
 
-  // Reads the first byte of rows spread over the block, the last of its 512-byte units among them.
+  // Reads the first byte of rows spread over the block, and its last byte.
   void read(void* ptr, size_t bytes, uint8_t stamp, CUstream stream) {
-    size_t units = bytes / 512, stride = (units + kRows - 1) / kRows, rows = units / stride;
+    size_t units = (bytes + 511) / 512, stride = (units + kRows - 1) / kRows;
+    size_t rows = (units + stride - 1) / stride;
     if (used_ + rows + 1 > kRoom) verify();
-    copy(ptr, stride * 512, rows, stamp, stream);
-    copy(static_cast<char*>(ptr) + bytes - 512, 512, 1, stamp, stream);
+    auto from = reinterpret_cast<uintptr_t>(ptr);
+    copy(CU_MEMORYTYPE_DEVICE, from, stride * 512, rows, stamp, stream);
+    copy(CU_MEMORYTYPE_DEVICE, from + bytes - 1, 512, 1, stamp, stream);
+  }
+
+  // The same of pinned host memory.
+  void read_host(uint8_t* ptr, size_t bytes, uint8_t stamp, CUstream stream) {
+    if (used_ + 2 > kRoom) verify();
+    auto from = reinterpret_cast<uintptr_t>(ptr);
+    copy(CU_MEMORYTYPE_HOST, from, 512, 1, stamp, stream);
+    copy(CU_MEMORYTYPE_HOST, from + bytes - 1, 512, 1, stamp, stream);
   }
 
   // Waits for all work and looks at what was read. By calls that glake does not make, so that
   // faults meant for it do not come here.
   void verify() {
-    for (CUstream stream : streams_) CU(cuStreamSynchronize(stream));
+    for (size_t s = 0; s < streams_.size(); ++s) {
+      if (s == 0 || static_cast<int>(s) != capturing_) CU(cuStreamSynchronize(streams_[s]));
+    }
     for (const Read& r : reads_) {
       for (size_t i = 0; i < r.rows; ++i) {
         CHECK_TEXT(host_[r.at + i] == r.stamp,
@@ -57,10 +72,12 @@ class Stamps {
     uint8_t stamp;
   };
 
-  void copy(void* from, size_t pitch, size_t rows, uint8_t stamp, CUstream stream) {
+  void copy(CUmemorytype type, uintptr_t from, size_t pitch, size_t rows, uint8_t stamp,
+            CUstream stream) {
     CUDA_MEMCPY2D copy{};
-    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = reinterpret_cast<CUdeviceptr>(from);
+    copy.srcMemoryType = type;
+    copy.srcDevice = from;
+    copy.srcHost = reinterpret_cast<void*>(from);
     copy.srcPitch = pitch;
     copy.dstMemoryType = CU_MEMORYTYPE_HOST;
     copy.dstHost = host_ + used_;
@@ -73,6 +90,7 @@ class Stamps {
   }
 
   const std::vector<CUstream>& streams_;
+  const int& capturing_;
   uint8_t* host_ = nullptr;
   size_t used_ = 0;
   std::deque<Read> reads_;

@@ -27,6 +27,8 @@ struct Setup {
   int devices = 1;
   int bytes = 1;  // 0: phantom memory, books only
   int seed = 0;   // of the order in which stream work runs
+  const char* debug = "none";
+  const char* contiguous = "none";
 };
 
 constexpr int kPools = 2;
@@ -47,8 +49,22 @@ class World {
   void rewrite(int n);
   void free_wrongly(int n, size_t offset);
 
+  // Contiguous blocks, pins, host memory and what watches: world_memory.h.
+  void contiguous(size_t bytes, int stream, int device, int kind);
+  void set_kind(int kind);  // of the thread that makes the later calls
+  void pin(int n);
+  void pin_wrongly();
+  void unpin(int n);
+  void host_get(size_t bytes);
+  void host_drop(int n);
+  void host_record(int n, int stream);
+  void host_empty_cache();
+  void history(int entries, int when);
+
   // Private pools of device 0, 1 to kPools; 0 is the device's own memory. world_pools.h.
   void pool_get(size_t bytes, int stream, int pool);
+  // At a pointer of the pool freed before, or, for n % 4 = 0, inside a live block.
+  void pool_get_at(int n, size_t bytes, int stream, int pool);
   void pool_users(int pool, int more);  // one more, or one less
   void pool_flags(int pool, int flags);
   void pool_empty_cache(int pool);
@@ -59,7 +75,9 @@ class World {
   void new_stream();
   void end_stream(int stream);
   void wait_stream(int stream);
-  void begin_capture(int mode);  // of a stream glake does not know: nothing it does may spoil it
+  // Nothing glake does may spoil it. Of a stream it does not know, for stream % 4 = 0.
+  void begin_capture(int mode, int stream = 0);
+  void capture_get(size_t bytes, int pool);  // on the stream under capture
   void end_capture();
   void on_thread(int thread);  // makes the later calls
   void end_thread(int thread);
@@ -88,12 +106,32 @@ class World {
     void* ptr;
     size_t bytes;
     int device, stream, pool;
+    uint8_t stamp = 0;
+    size_t size = 0;       // what it was given
+    uintptr_t begin = 0;   // where that begins: before `ptr`, if it is guarded
+    size_t room = 0;       // what its owner may write
+    size_t requested = 0;  // as the statistics have it: with guards
+    size_t behind = 0;     // the rest of its driver allocation, of a contiguous one
+    bool stamped = false;
+  };
+  struct Pinned {
+    void* ptr;
+    std::vector<std::pair<uintptr_t, uint64_t>> memory;  // driver handles behind some addresses
+  };
+  struct Host {
+    uint8_t* ptr;
+    size_t bytes;
     uint8_t stamp;
-    size_t size;  // what it was given
+  };
+  // Memory a graph may use, at its home.
+  struct Captured {
+    uintptr_t begin, end;
+    int stream, pool;
   };
   // What a device should report.
   struct Books {
     int64_t count = 0, requested = 0, allocated = 0, peak = 0, allocations = 0;
+    int64_t behind = 0;               // of live contiguous blocks' driver allocations
     int64_t limit = 0, physical = 0;  // as last seen
     bool used = false;
     bool pooled = false;  // has had a private pool: its free bytes are counted apart
@@ -103,8 +141,22 @@ class World {
   void note(const char* call, std::initializer_list<int64_t> arguments);
   void open();
   int call(const std::function<int()>& work);  // on the thread of on_thread()
-  bool allocate(size_t bytes, int stream, int device, int pool = 0);
-  void born(void* ptr, size_t bytes, int stream, int device, int pool);
+  using Allocate = std::function<void*(size_t, int, CUstream)>;
+  bool allocate(size_t bytes, int stream, int device, int pool, int kind, const Allocate& by);
+  bool plain(size_t bytes, int stream, int device);
+  void born(const Live& block, int kind);
+  void settle_in(Live& block, const glake::Block& given, int kind);
+  void note_captured(const Live& block, const glake::Block& given);
+  void write(Live& block);
+  void read(const Live& block, int stream);
+  int kind_of(size_t bytes) const;
+  bool capturing(int stream) const { return capturing_ != 0 && stream == capturing_; }
+  bool guarded() const { return std::strstr(setup_.debug, "guard") != nullptr; }
+  bool checked() const { return std::strcmp(setup_.debug, "none") != 0; }
+  void check_pins();
+  void check_memory(int device, int64_t reserved, int64_t segments);
+  void check_hosts();
+  void check_findings();
   void gone(size_t n);
   void drop_checkpoint();
   void refused(size_t bytes, int device);
@@ -122,12 +174,20 @@ class World {
   std::unique_ptr<test::CurrentContext> context_;
   std::vector<CUstream> streams_{nullptr};
   std::vector<bool> ended_{false};
-  CUstream captured_ = nullptr;
+  CUstream captured_ = nullptr;  // that glake does not know
+  int capturing_ = 0;            // of streams_; 0: none
+  std::vector<Captured> graphs_;
+  std::vector<Pinned> pins_;
+  std::vector<Host> hosts_;
+  bool host_used_ = false;
+  std::vector<std::pair<void*, int>> gaps_;  // freed pointers of pools
+  int kinds_[4] = {};
+  uint64_t calls_ = 0;
   std::vector<Live> live_;
   std::set<std::pair<uintptr_t, uintptr_t>> addresses_;
   Books books_[2];
   HomeBytes owned_;
-  Stamps stamps_{streams_};
+  Stamps stamps_{streams_, capturing_};
   uint8_t stamp_ = 0;
   std::unique_ptr<Worker> workers_[3];
   int thread_ = 0;
@@ -158,12 +218,18 @@ inline void World::open() {
   test::configure({{"driver", "sim"},
                    {"policy", setup_.policy},
                    {"limit", std::to_string(setup_.limit_mib) + "MiB"},
+                   {"debug", setup_.debug},
+                   {"contiguous", setup_.contiguous},
                    {"view_budget", std::to_string(setup_.view_budget)}});
   for (Books& b : books_) {
     b = {};
     b.limit = setup_.limit_mib * static_cast<int64_t>(kMiB);
   }
   for (int& users : users_) users = 0;
+  graphs_.clear();
+  gaps_.clear();
+  host_used_ = false;
+  if (checked()) exact_full_ = false;  // freed blocks are kept
   exact_peak_ = thread_ == 0;
 }
 
@@ -181,7 +247,8 @@ inline std::string World::reproducer() const {
   const Setup& s = setup_;
   return std::string("  fuzz::World w({\"") + s.policy + "\", " + std::to_string(s.limit_mib) +
          ", " + std::to_string(s.view_budget) + ", " + std::to_string(s.devices) + ", " +
-         std::to_string(s.bytes) + ", " + std::to_string(s.seed) + "});\n" + notes_;
+         std::to_string(s.bytes) + ", " + std::to_string(s.seed) + ", \"" + s.debug + "\", \"" +
+         s.contiguous + "\"});\n" + notes_;
 }
 
 inline int World::call(const std::function<int()>& work) {
@@ -193,14 +260,14 @@ inline int World::call(const std::function<int()>& work) {
 
 inline void World::get(size_t bytes, int stream, int device) {
   note("get", {static_cast<int64_t>(bytes), stream, device});
-  allocate(bytes, static_cast<int>(stream_of(stream)), device_of(device));
+  plain(bytes, static_cast<int>(stream_of(stream)), device_of(device));
   identities();
 }
 
 inline void World::fill(size_t bytes, int stream, int device) {
   note("fill", {static_cast<int64_t>(bytes), stream, device});
   for (int i = 0; i < 64; ++i) {
-    if (!allocate(bytes, static_cast<int>(stream_of(stream)), device_of(device))) break;
+    if (!plain(bytes, static_cast<int>(stream_of(stream)), device_of(device))) break;
   }
   identities();
 }
@@ -209,21 +276,25 @@ inline glake_pool name_of(int pool) {
   return {pool == 1 ? uint64_t{1} : 0, pool == 2 ? uint64_t{7} : 0};
 }
 
-inline bool World::allocate(size_t bytes, int stream, int device, int pool) {
+inline bool World::plain(size_t bytes, int stream, int device) {
+  return allocate(bytes, stream, device, 0, kind_of(bytes), glake_malloc);
+}
+
+inline bool World::allocate(size_t bytes, int stream, int device, int pool, int kind,
+                            const Allocate& by) {
   if (ended_[static_cast<size_t>(stream)] || device != 0) stream = 0;
   void* ptr = nullptr;
   int code = call([&] {
-    ptr = pool == 0 ? glake_malloc(bytes, device, handle(stream))
-                    : glake_pool_malloc(bytes, device, handle(stream), name_of(pool));
+    ptr = by(bytes, device, handle(stream));
     return glake_last_error(nullptr, 0);
   });
   if (ptr == nullptr) {
     CHECK(code == GLAKE_OUT_OF_MEMORY || code == GLAKE_DRIVER_ERROR);
     CHECK_TEXT(armed_ || code == GLAKE_OUT_OF_MEMORY, "refused with no fault armed");
-    if (!armed_ && pool == 0) refused(bytes, device);
+    if (!armed_ && pool == 0 && kind == GLAKE_STITCHED) refused(bytes, device);
     return false;
   }
-  born(ptr, bytes, stream, device, pool);
+  born({ptr, bytes, device, stream, pool}, kind);
   size_t asked = 0;
   int where = -1;
   void* on = nullptr;
@@ -232,50 +303,78 @@ inline bool World::allocate(size_t bytes, int stream, int device, int pool) {
   return true;
 }
 
+// What the allocator says it has given.
+inline void World::settle_in(Live& block, const glake::Block& given, int kind) {
+  const bool guards = guarded() && block.pool == 0 && kind == GLAKE_STITCHED;
+  block.requested = block.bytes + (guards ? 1024 : 0);
+  block.size = given.size;
+  block.begin = given.ptr;
+  block.room = checked() ? block.bytes : block.size;
+  CHECK(block.begin + (guards ? 512 : 0) == reinterpret_cast<uintptr_t>(block.ptr));
+  const size_t rounded = (block.requested + 511) / 512 * 512;
+  const bool longer = books_[block.device].pooled && block.size > rounded;  // NO_SPLIT
+  CHECK(block.size == rounded || longer);
+  CHECK((given.chunk == nullptr) == (kind == GLAKE_STITCHED));
+  if (given.chunk == nullptr) return;
+  CHECK(given.chunk->kind == kind && given.chunk->live);
+  CHECK(given.chunk->base == block.begin && given.chunk->bytes >= block.size);
+  block.behind = given.chunk->bytes - block.size;
+}
+
 // A block that the allocator has just given out.
-inline void World::born(void* ptr, size_t bytes, int stream, int device, int pool) {
-  const glake::Block& given = glake::Process::instance().block(ptr, false);
-  Live block{ptr, bytes, device, stream, pool, ++stamp_, given.size};
-  const size_t rounded = (bytes + 511) / 512 * 512;
-  CHECK(block.size == rounded || (books_[device].pooled && block.size > rounded));  // NO_SPLIT
-  auto begin = reinterpret_cast<uintptr_t>(ptr);
-  CHECK(begin % 512 == 0);
-  auto after = addresses_.lower_bound({begin, 0});
-  CHECK(after == addresses_.end() || begin + block.size <= after->first);
-  CHECK(after == addresses_.begin() || std::prev(after)->second <= begin);
-  addresses_.emplace(begin, begin + block.size);
+inline void World::born(const Live& made, int kind) {
+  Live block = made;
+  const glake::Block& given = glake::Process::instance().block(block.ptr, false);
+  settle_in(block, given, kind);
+  CHECK(block.begin % 512 == 0);
+  auto after = addresses_.lower_bound({block.begin, 0});
+  CHECK(after == addresses_.end() || block.begin + block.size <= after->first);
+  CHECK(after == addresses_.begin() || std::prev(after)->second <= block.begin);
+  addresses_.emplace(block.begin, block.begin + block.size);
   owned_.add(given);
-  Books& b = books_[device];
+  note_captured(block, given);
+  Books& b = books_[block.device];
   b.used = true;
   ++b.count;
   ++b.allocations;
-  b.requested += static_cast<int64_t>(bytes);
+  b.requested += static_cast<int64_t>(block.requested);
   b.allocated += static_cast<int64_t>(block.size);
+  b.behind += static_cast<int64_t>(block.behind);
   b.peak = std::max(b.peak, b.allocated);
-  if (setup_.bytes != 0 && device == 0) {
-    Stamps::write(ptr, block.size, block.stamp, handle(stream));
-    if (ended_[static_cast<size_t>(stream)]) stamps_.verify();
-  }
+  write(block);
   live_.push_back(block);
+}
+
+// New contents. Captured work is not run: then it has none.
+inline void World::write(Live& block) {
+  block.stamp = ++stamp_;
+  block.stamped = setup_.bytes != 0 && block.device == 0 && !capturing(block.stream);
+  if (!block.stamped) return;
+  Stamps::write(block.ptr, block.room, block.stamp, handle(block.stream));
+  if (ended_[static_cast<size_t>(block.stream)]) stamps_.verify();
+}
+
+inline void World::read(const Live& block, int stream) {
+  if (!block.stamped || capturing(stream)) return;
+  stamps_.read(block.ptr, block.room, block.stamp, handle(stream));
 }
 
 // Out of memory is true only if neither whole free granules nor the limit had room.
 inline void World::refused(size_t bytes, int device) {
-  if (!exact_full_ || !books_[device].used) return;
+  if (!exact_full_ || !books_[device].used || !pins_.empty()) return;
   const std::string text = test::stats(device);
   int64_t physical = test::number_in(text, "glake.physical_bytes");
   int64_t room = std::max<int64_t>(0, books_[device].limit - physical) +
+                 test::number_in(text, "glake.contiguous_cached_bytes") +
                  test::number_in(text, "glake.whole_free_bytes");
   CHECK_TEXT(room < static_cast<int64_t>((bytes + kGranule - 1) / kGranule * kGranule), text);
 }
 
 inline void World::release(size_t n) {
   const Live block = live_[n];
-  if (setup_.bytes != 0 && block.device == 0) {
-    stamps_.read(block.ptr, block.size, block.stamp, handle(block.stream));
-    // glake does not know of the stream on which a block of an ended one is used now.
-    if (ended_[static_cast<size_t>(block.stream)]) stamps_.verify();
-  }
+  read(block, block.stream);
+  // glake does not know of the stream on which a block of an ended one is used now.
+  if (block.stamped && ended_[static_cast<size_t>(block.stream)]) stamps_.verify();
   owned_.remove(glake::Process::instance().block(block.ptr, false));
   gone(n);
   OK(call([&] { return glake_free(block.ptr); }));
@@ -286,13 +385,16 @@ inline void World::gone(size_t n) {
   const Live block = live_[n];
   live_[n] = live_.back();
   live_.pop_back();
-  auto begin = reinterpret_cast<uintptr_t>(block.ptr);
-  addresses_.erase({begin, begin + block.size});
+  addresses_.erase({block.begin, block.begin + block.size});
   Books& b = books_[block.device];
   --b.count;
-  b.requested -= static_cast<int64_t>(block.bytes);
+  b.requested -= static_cast<int64_t>(block.requested);
   b.allocated -= static_cast<int64_t>(block.size);
+  b.behind -= static_cast<int64_t>(block.behind);
   freed_ = block.ptr;
+  if (block.pool == 0) return;
+  if (gaps_.size() == 16) gaps_.erase(gaps_.begin());
+  gaps_.emplace_back(block.ptr, block.pool);
 }
 
 inline void World::drop(int n) {
@@ -314,4 +416,5 @@ inline void World::drop_every(int step, int from) {
 }  // namespace fuzz
 
 #include "world_calls.h"
+#include "world_memory.h"
 #include "world_pools.h"

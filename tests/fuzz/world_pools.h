@@ -9,8 +9,58 @@ inline void World::pool_get(size_t bytes, int stream, int pool) {
   note("pool_get", {static_cast<int64_t>(bytes), stream, pool});
   exact_full_ = false;  // another pool may have what is missing
   books_[0].pooled = true;
-  allocate(bytes, static_cast<int>(stream_of(stream)), 0, 1 + pool % kPools);
+  const int p = 1 + pool % kPools;
+  auto by = [p](size_t size, int device, CUstream on) {
+    return glake_pool_malloc(size, device, on, name_of(p));
+  };
+  allocate(bytes, static_cast<int>(stream_of(stream)), 0, p, GLAKE_STITCHED, by);
   identities();
+}
+
+inline void World::pool_get_at(int n, size_t bytes, int stream, int pool) {
+  note("pool_get_at", {n, static_cast<int64_t>(bytes), stream, pool});
+  int p = 1 + pool % kPools;
+  auto on = static_cast<int>(stream_of(stream));
+  void* at = this;
+  const bool taken = n % 4 == 0 && !live_.empty();
+  if (taken) {
+    const Live& b = live_[pick(n / 4)];
+    at = static_cast<char*>(b.ptr) + b.size / 1024 * 512;
+  } else if (!gaps_.empty()) {
+    const auto& gap = gaps_[static_cast<size_t>(n / 4) % gaps_.size()];
+    at = gap.first;
+    p = gap.second;
+  }
+  if (ended_[static_cast<size_t>(on)]) on = 0;
+  exact_full_ = false;
+  void* got = nullptr;
+  int code = call([&] {
+    got = glake_pool_malloc_at(at, bytes, 0, handle(on), name_of(p));
+    return glake_last_error(nullptr, 0);
+  });
+  if (got == nullptr) {
+    CHECK(code == GLAKE_INVALID_ARGUMENT || (armed_ && code == GLAKE_DRIVER_ERROR));
+  } else {
+    CHECK(got == at && !taken);
+    born({got, bytes, 0, on, p}, GLAKE_STITCHED);
+  }
+  identities();
+}
+
+// What a graph was given while it was captured is nobody's but its own stream's, while the pool has
+// a user.
+inline void World::note_captured(const Live& block, const glake::Block& given) {
+  for (const glake::Segment* p = given.pieces; p != nullptr; p = p->piece_next) {
+    for (const Captured& c : graphs_) {
+      bool same = c.pool == block.pool && c.stream == block.stream;
+      CHECK_TEXT(same || c.end <= p->begin || p->end() <= c.begin,
+                 "memory of a captured graph was given to another stream");
+    }
+  }
+  if (armed_ || block.pool == 0 || !capturing(block.stream) || users_[block.pool] == 0) return;
+  for (const glake::Segment* p = given.pieces; p != nullptr; p = p->piece_next) {
+    graphs_.push_back({p->begin, p->end(), block.stream, block.pool});
+  }
 }
 
 inline void World::pool_users(int pool, int more) {
@@ -22,6 +72,8 @@ inline void World::pool_users(int pool, int more) {
   });
   CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
   if (code == GLAKE_OK) users_[p] += more != 0 ? 1 : -1;
+  auto over = [&](const Captured& c) { return users_[c.pool] == 0; };
+  graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(), over), graphs_.end());
   exact_full_ = false;
   books_[0].pooled = true;
   int users = call([&] { return glake_pool_uses(0, name_of(p)); });
@@ -66,9 +118,7 @@ inline void World::restore() {
   if (checkpoint_ == nullptr) return;
   if (setup_.bytes != 0) {
     for (const Live& b : live_) {
-      if (b.pool == checkpoint_pool_) {
-        stamps_.read(b.ptr, b.size, b.stamp, handle(b.stream));
-      }
+      if (b.pool == checkpoint_pool_) read(b, b.stream);
     }
     stamps_.verify();
   }
@@ -97,11 +147,13 @@ inline void World::restore() {
     CHECK_TEXT(n < live_.size() && live_[n].pool == checkpoint_pool_, "restore freed a stranger");
     gone(n);
   }
+  graphs_.clear();  // a checkpoint returns to what it lists, wherever that is
   for (const Live& b : live_) owned_.add(glake::Process::instance().block(b.ptr, false));
   for (const Again& b : said.allocated) {
     size_t s = 0;
     while (s < streams_.size() && (ended_[s] || streams_[s] != b.stream)) ++s;
-    born(b.ptr, b.bytes, s < streams_.size() ? static_cast<int>(s) : 0, 0, checkpoint_pool_);
+    const int on = s < streams_.size() ? static_cast<int>(s) : 0;
+    born({b.ptr, b.bytes, 0, on, checkpoint_pool_}, GLAKE_STITCHED);
   }
   identities();
 }

@@ -6,6 +6,7 @@ stamps in their first and last bytes, so that memory given to two shows.
 
 import atexit
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -102,6 +103,8 @@ def fork(how: str, use: str, used_before: bool, patience: float) -> None:
     while os.waitpid(child, os.WNOHANG)[0] == 0:
         if time.monotonic() > ends:
             say("bad: a forked child hangs")
+            os.kill(child, signal.SIGUSR1)
+            time.sleep(1)  # for its stack on stderr
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return
@@ -186,6 +189,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # cycles.py asks a process that hangs where it is
     if sys.argv[1] == "serve":
         serve()
     else:

@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,16 @@ def environment(folder: Path, machine: str | None, torch: bool) -> dict[str, str
     if torch:
         kept |= {"GLAKE_ALLOCATOR": "1", "GLAKE_JIT_DIR": str(folder / "jit")}
     return kept
+
+
+def where(process: subprocess.Popen[str]) -> str:
+    """Where a process that hangs is: Python's stacks go to its stderr, others are returned."""
+    process.send_signal(signal.SIGUSR1)
+    if (gdb := shutil.which("gdb")) is None:
+        time.sleep(1)
+        return "(with gdb installed, C++ stacks would follow)\n"
+    command = [gdb, "-p", str(process.pid), "-batch", "-ex", "thread apply all bt 40"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
 def draw(dice: random.Random) -> dict[str, Any]:
@@ -132,9 +143,10 @@ class Cycles:
         try:
             out, err = process.communicate(timeout=PATIENCE * (5 if plan["torch"] else 1))
         except subprocess.TimeoutExpired:
+            stacks = where(process)
             process.kill()
             out, err = process.communicate()
-            self.find("hangs", description, out, err)
+            self.find("hangs", description, out, err + stacks)
             return
         wanted = 1 if plan["end"] == "exception" else 0
         if (process.returncode != wanted and not killed) or "bad" in out:

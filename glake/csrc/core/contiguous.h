@@ -51,6 +51,7 @@ class ContiguousPool {
   bool unmake(std::unique_ptr<Chunk> chunk);
   // Tries again what is owed. True if nothing is.
   bool settle();
+  bool owes() const { return !owed_.empty(); }
 
   std::vector<Chunk*> cached() const;
   template <typename Visit>

@@ -141,9 +141,10 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
 }
 
 void DeviceAllocator::settle(HotGuard& hot) {
-  if (debts_.empty()) return;
+  if (debts_.empty() && !contiguous_.owes()) return;
   hot.unlock();
   debts_.settle();
+  contiguous_.settle();
   hot.lock();
 }
 

@@ -1,0 +1,219 @@
+// World's contiguous blocks, pins and pinned host memory, and what watches: history, snapshots,
+// findings.
+#pragma once
+
+#include "world.h"
+
+namespace fuzz {
+
+inline int World::kind_of(size_t bytes) const {
+  if (kinds_[thread_] != GLAKE_STITCHED) return kinds_[thread_];
+  if (std::strcmp(setup_.contiguous, "none") == 0) return GLAKE_STITCHED;
+  return bytes >= 3 * kMiB ? GLAKE_CONTIGUOUS_VMM : GLAKE_STITCHED;
+}
+
+inline void World::contiguous(size_t bytes, int stream, int device, int kind) {
+  note("contiguous", {static_cast<int64_t>(bytes), stream, device, kind});
+  const int k = 1 + kind % 2;
+  auto by = [k](size_t size, int on, CUstream s) {
+    return glake_malloc_contiguous(size, on, s, k);
+  };
+  allocate(bytes, static_cast<int>(stream_of(stream)), device_of(device), 0, k, by);
+  identities();
+}
+
+inline void World::set_kind(int kind) {
+  note("set_kind", {kind});
+  int before = call([&] { return glake_set_kind(kind % 3); });
+  CHECK(before == kinds_[thread_]);
+  kinds_[thread_] = kind % 3;
+}
+
+// The driver's number of the memory behind an address, 0 if it has none for it (cuMemAlloc's).
+inline uint64_t memory_at(uintptr_t address) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult got = cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address));
+  if (got != CUDA_SUCCESS) return 0;
+  CU(cuMemRelease(handle));
+  return handle;
+}
+
+inline void World::pin(int n) {
+  if (live_.empty()) return;
+  note("pin", {n});
+  const Live& b = live_[pick(n)];
+  OK(call([&] { return glake_pin(b.ptr); }));
+  Pinned pinned{b.ptr, {}};
+  for (uintptr_t at : {b.begin, b.begin + b.size / 2, b.begin + b.size - 1}) {
+    if (!armed_) pinned.memory.emplace_back(at, memory_at(at));
+  }
+  pins_.push_back(pinned);
+  identities();
+}
+
+// A freed pointer, and one that has no pin.
+inline void World::pin_wrongly() {
+  note("pin_wrongly", {});
+  void* wrong = freed_ != nullptr ? freed_ : this;
+  bool pinned = false, live = false;
+  for (const Live& b : live_) live = live || b.ptr == wrong;
+  for (const Pinned& p : pins_) pinned = pinned || p.ptr == wrong;
+  if (!live) CHECK(call([&] { return glake_pin(wrong); }) == GLAKE_INVALID_POINTER);
+  if (!pinned) CHECK(call([&] { return glake_unpin(wrong); }) == GLAKE_INVALID_POINTER);
+  identities();
+}
+
+inline void World::unpin(int n) {
+  if (pins_.empty()) return;
+  note("unpin", {n});
+  check_pins();
+  size_t which = static_cast<size_t>(n) % pins_.size();
+  OK(call([&] { return glake_unpin(pins_[which].ptr); }));
+  pins_.erase(pins_.begin() + static_cast<std::ptrdiff_t>(which));
+  identities();
+}
+
+// By calls that faults may be meant for: only where there is none.
+inline void World::check_pins() {
+  if (armed_) return;
+  for (const Pinned& p : pins_) {
+    for (auto [address, memory] : p.memory) {
+      CHECK_TEXT(memory_at(address) == memory, "pinned memory was moved");
+    }
+  }
+}
+
+inline void World::host_get(size_t bytes) {
+  if (hosts_.size() == 16) return;
+  note("host_get", {static_cast<int64_t>(bytes)});
+  void* ptr = nullptr;
+  int code = call([&] {
+    ptr = glake_host_malloc(bytes);
+    return glake_last_error(nullptr, 0);
+  });
+  CHECK(ptr != nullptr || (armed_ && (code == GLAKE_OUT_OF_MEMORY || code == GLAKE_DRIVER_ERROR)));
+  if (ptr == nullptr) return;
+  host_used_ = true;
+  hosts_.push_back({static_cast<uint8_t*>(ptr), bytes, ++stamp_});
+  std::memset(ptr, hosts_.back().stamp, bytes);
+  identities();
+}
+
+inline void World::host_drop(int n) {
+  if (hosts_.empty()) return;
+  note("host_drop", {n});
+  size_t which = static_cast<size_t>(n) % hosts_.size();
+  const Host h = hosts_[which];
+  CHECK(h.ptr[0] == h.stamp && h.ptr[h.bytes - 1] == h.stamp);
+  hosts_.erase(hosts_.begin() + static_cast<std::ptrdiff_t>(which));
+  OK(call([&] { return glake_host_free(h.ptr); }));
+  CHECK(call([&] { return glake_host_free(h.ptr); }) == GLAKE_INVALID_POINTER);
+  identities();
+}
+
+// Work of the stream reads it, late; until then nobody else may have it.
+inline void World::host_record(int n, int stream) {
+  if (hosts_.empty()) return;
+  note("host_record", {n, stream});
+  const Host& h = hosts_[static_cast<size_t>(n) % hosts_.size()];
+  auto on = static_cast<int>(stream_of(stream));
+  if (ended_[static_cast<size_t>(on)]) return;
+  int code = call([&] { return glake_host_record_stream(h.ptr, 0, handle(on)); });
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+  if (code == GLAKE_OK && setup_.bytes != 0 && !capturing(on)) {
+    stamps_.read_host(h.ptr, h.bytes, h.stamp, handle(on));
+  }
+  identities();
+}
+
+inline void World::host_empty_cache() {
+  note("host_empty_cache", {});
+  if (!host_used_) return;
+  int code = call([] { return glake_host_empty_cache(); });
+  CHECK(code == GLAKE_OK || (armed_ && code == GLAKE_DRIVER_ERROR));
+  identities();
+}
+
+inline void World::check_hosts() {
+  if (!host_used_) return;
+  const std::string text =
+      test::text_of([](char* to, size_t room) { return glake_host_stats(to, room); });
+  int64_t bytes = 0;
+  for (const Host& h : hosts_) bytes += static_cast<int64_t>(h.bytes);
+  int64_t allocated = test::number_in(text, "allocated_bytes.current");
+  CHECK_TEXT(allocated >= bytes, text);
+  CHECK_TEXT(allocated <= test::number_in(text, "reserved_bytes.current"), text);
+  CHECK_TEXT(test::number_in(text, "live_blocks") == static_cast<int64_t>(hosts_.size()), text);
+  // One is the stamps'.
+  int64_t driver = test::number_in(test::ledger(0), "host_blocks") - 1;
+  CHECK_TEXT(checked() || test::number_in(text, "blocks") == driver, text);
+}
+
+// The last `entries` events, or none.
+inline void World::history(int entries, int when) {
+  note("history", {entries, when});
+  const size_t most = static_cast<size_t>(entries) % 3 * 50;
+  OK(call([&] { return glake_history(most, when % 4, entries % 2); }));
+  static const char* const kTags[] = {nullptr, "a", "b"};
+  call([&] {
+    glake_set_tag(kTags[when % 3]);
+    return 0;
+  });
+  struct Seen {
+    size_t events = 0;
+    uint64_t last = 0;
+  } seen;
+  OK(call([&] {
+    return glake_visit_history(0, &seen, [](void* self, const glake_event* event) {
+      auto* s = static_cast<Seen*>(self);
+      ++s->events;
+      CHECK(event->device == 0 && event->time_ns >= s->last);
+    });
+  }));
+  CHECK(seen.events <= most);
+  identities();
+}
+
+// A snapshot shows every byte that is held, once.
+inline void World::check_memory(int device, int64_t reserved, int64_t segments) {
+  struct Seen {
+    int64_t bytes = 0, covered = 0, active = 0, chunks = 0, chunk_bytes = 0;
+    uint64_t at = 0;
+    std::vector<std::pair<uint64_t, uint64_t>> all;
+  } seen;
+  OK(glake_visit_memory(
+      device, &seen,
+      [](void* self, const glake_segment_info* s) {
+        auto* all = static_cast<Seen*>(self);
+        CHECK(all->bytes == all->covered);
+        all->bytes += static_cast<int64_t>(s->bytes);
+        all->chunks += s->kind != GLAKE_STITCHED ? 1 : 0;
+        all->chunk_bytes += s->kind != GLAKE_STITCHED ? static_cast<int64_t>(s->bytes) : 0;
+        all->at = s->address;
+        all->all.emplace_back(s->address, s->address + s->bytes);
+      },
+      [](void* self, const glake_block_record* b) {
+        auto* all = static_cast<Seen*>(self);
+        CHECK(b->address == all->at && b->bytes != 0);
+        all->at += b->bytes;
+        all->covered += static_cast<int64_t>(b->bytes);
+        if (b->state == GLAKE_ACTIVE) all->active += static_cast<int64_t>(b->bytes);
+      }));
+  const Books& b = books_[device];
+  CHECK(seen.bytes == seen.covered);
+  std::sort(seen.all.begin(), seen.all.end());
+  for (size_t i = 1; i < seen.all.size(); ++i) CHECK(seen.all[i - 1].second <= seen.all[i].first);
+  CHECK_TEXT(seen.active == b.allocated, std::to_string(seen.active));
+  CHECK_TEXT(seen.bytes == reserved || b.owing, std::to_string(seen.bytes));
+  int64_t granules = segments - seen.chunks;
+  CHECK(granules * static_cast<int64_t>(kGranule) + seen.chunk_bytes == reserved);
+}
+
+// Everybody writes only where they may.
+inline void World::check_findings() {
+  const std::string text =
+      test::text_of([](char* to, size_t room) { return glake_findings(to, room); });
+  CHECK_TEXT(text.empty(), text);
+}
+
+}  // namespace fuzz
