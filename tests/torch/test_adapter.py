@@ -25,6 +25,8 @@ TESTS = sorted(
     if name != "ipc_receiver"  # run by another
 )
 
+SINCE_2_14 = {"supportsUserMetadata", "annotateMemory"}  # the base of an older torch lacks them
+
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None, reason="a CUDA build of torch has its own libc10_cuda"
 )
@@ -58,7 +60,7 @@ def _compiled(folder: Path) -> dict[str, Path]:
         list(pool.map(compile_one, STUB.glob("*.cpp")))
     stub = link("libc10_cuda_stub.so", ["runtime", "c10_cuda"], "-shared")
     hooks = link("libhooks.so", ["runtime", "c10_cuda", "hooks"], "-shared")
-    programs = ["main", *(source.stem for source in STUB.glob("*_test.cpp"))]
+    programs = ["main", "emptied", *(source.stem for source in STUB.glob("*_test.cpp"))]
     program = link("adapter_test", programs, f"-L{folder}", "-lc10_cuda_stub", "-lglake")
     return {"adapter": adapter.result(), "stub": stub, "hooks": hooks, "program": program}
 
@@ -75,27 +77,57 @@ def built(tmp_path_factory, jit_dir):
             os.environ["GLAKE_JIT_DIR"] = before
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_function(name, built, tmp_path):
-    settings = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB"}
-    if name == "ipc":
-        machine = f"adapter-{os.getpid()}"
-        settings |= {"GLAKE_SIM_MACHINE": machine, "ADAPTER_TEST_FOLDER": str(tmp_path)}
+def _run_test(name, built, folder, **more):
+    settings = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB", **more}
+    if name.startswith("ipc"):
+        machine = f"adapter-{os.getpid()}-{folder.name}"
+        settings |= {"GLAKE_SIM_MACHINE": machine, "ADAPTER_TEST_FOLDER": str(folder)}
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
-    done = subprocess.run(
+    return subprocess.run(
         [built["program"], built["adapter"], glake.library_path(), name],
         env=kept | settings,
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_function(name, built, tmp_path):
+    done = _run_test(name, built, tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_function_is_needed(built, tmp_path):
+    """With the body of any one function emptied, the test named for it fails."""
+    listed = subprocess.run(
+        [built["program"], "--functions"], capture_output=True, text=True, check=True
+    )
+    pairs = [line.split() for line in listed.stdout.splitlines()]
+
+    def survives(pair):
+        folder = tmp_path / pair[0]
+        folder.mkdir()
+        done = _run_test(pair[1], built, folder, ADAPTER_TEST_EMPTY=pair[0])
+        assert done.returncode != 2, done.stderr  # no such function or test
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(2) as pool:
+        kept = [pair for pair, lived in zip(pairs, pool.map(survives, pairs)) if lived]
+    assert kept == []
+    tried = {pair[0].split(".")[1] for pair in pairs if pair[0].startswith("device.")}
+    assert _overridden() - tried == SINCE_2_14
 
 
 def test_torch_accelerator(run, built):
     done = run("accelerator.py", str(built["hooks"]), ALLOCATOR=None)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("adapter ok on")
+
+
+def _overridden():
+    ours = (adapter_build.SOURCES / "torch/cuda/allocator.h").read_text()
+    return set(re.findall(r"\b(\w+)\([^;]*?(?:override|GLAKE_OVERRIDE_\w+);", ours))
 
 
 def test_every_virtual_function_is_overridden():
@@ -112,9 +144,7 @@ def test_every_virtual_function_is_overridden():
         body = text[text.index(name) :]
         body = body[: body.index("\n};")]
         declared |= set(re.findall(r"virtual [^;{]*?\b(\w+)\(", body))
-    ours = (adapter_build.SOURCES / "torch/cuda/allocator.h").read_text()
-    overridden = set(re.findall(r"\b(\w+)\([^;]*?(?:override|GLAKE_OVERRIDE_\w+);", ours))
-    assert declared - overridden - left_to_base == set()
+    assert declared - _overridden() - left_to_base == set()
     assert len(declared) > 40
 
 
