@@ -4,6 +4,7 @@ tests/torch/stub/*_test.cpp has a test for every function that torch calls; each
 of its own, with the adapter installed as Python does it.
 """
 
+import itertools
 import os
 import re
 import subprocess
@@ -22,8 +23,11 @@ TESTS = sorted(
     name
     for source in STUB.glob("*_test.cpp")
     for name in re.findall(r"^TEST\((\w+)\)", source.read_text(), re.M)
-    if name != "ipc_receiver"  # run by another
+    if not name.endswith("_receiver")  # run by another
 )
+
+MACHINES = itertools.count()
+SINCE_2_14 = {"supportsUserMetadata", "annotateMemory"}  # the base of an older torch lacks them
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None, reason="a CUDA build of torch has its own libc10_cuda"
@@ -58,7 +62,7 @@ def _compiled(folder: Path) -> dict[str, Path]:
         list(pool.map(compile_one, STUB.glob("*.cpp")))
     stub = link("libc10_cuda_stub.so", ["runtime", "c10_cuda"], "-shared")
     hooks = link("libhooks.so", ["runtime", "c10_cuda", "hooks"], "-shared")
-    programs = ["main", *(source.stem for source in STUB.glob("*_test.cpp"))]
+    programs = ["main", "emptied", *(source.stem for source in STUB.glob("*_test.cpp"))]
     program = link("adapter_test", programs, f"-L{folder}", "-lc10_cuda_stub", "-lglake")
     return {"adapter": adapter.result(), "stub": stub, "hooks": hooks, "program": program}
 
@@ -75,27 +79,54 @@ def built(tmp_path_factory, jit_dir):
             os.environ["GLAKE_JIT_DIR"] = before
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_function(name, built, tmp_path):
-    settings = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB"}
-    if name == "ipc":
-        machine = f"adapter-{os.getpid()}"
-        settings |= {"GLAKE_SIM_MACHINE": machine, "ADAPTER_TEST_FOLDER": str(tmp_path)}
+def _run_test(name, built, **more):
+    settings = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB", **more}
+    if name.startswith("ipc"):
+        settings["GLAKE_SIM_MACHINE"] = f"adapter-{os.getpid()}-{next(MACHINES)}"
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
-    done = subprocess.run(
+    return subprocess.run(
         [built["program"], built["adapter"], glake.library_path(), name],
         env=kept | settings,
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_function(name, built):
+    done = _run_test(name, built)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_function_is_needed(built):
+    """With the body of any one function emptied, the test named for it fails."""
+    listed = subprocess.run(
+        [built["program"], "--functions"], capture_output=True, text=True, check=True
+    )
+    pairs = [line.split() for line in listed.stdout.splitlines()]
+
+    def survives(pair):
+        done = _run_test(pair[1], built, ADAPTER_TEST_EMPTY=pair[0])
+        assert done.returncode != 2, done.stderr  # no such function or test
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(2) as pool:
+        kept = [pair for pair, lived in zip(pairs, pool.map(survives, pairs), strict=True) if lived]
+    assert kept == []
+    tried = {pair[0].split(".")[1] for pair in pairs if pair[0].startswith("device.")}
+    assert _overridden() - tried == SINCE_2_14
 
 
 def test_torch_accelerator(run, built):
     done = run("accelerator.py", str(built["hooks"]), ALLOCATOR=None)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("adapter ok on")
+
+
+def _overridden():
+    ours = (adapter_build.SOURCES / "torch/cuda/allocator.h").read_text()
+    return set(re.findall(r"\b(\w+)\([^;]*?(?:override|GLAKE_OVERRIDE_\w+);", ours))
 
 
 def test_every_virtual_function_is_overridden():
@@ -112,9 +143,7 @@ def test_every_virtual_function_is_overridden():
         body = text[text.index(name) :]
         body = body[: body.index("\n};")]
         declared |= set(re.findall(r"virtual [^;{]*?\b(\w+)\(", body))
-    ours = (adapter_build.SOURCES / "torch/cuda/allocator.h").read_text()
-    overridden = set(re.findall(r"\b(\w+)\([^;]*?(?:override|GLAKE_OVERRIDE_\w+);", ours))
-    assert declared - overridden - left_to_base == set()
+    assert declared - _overridden() - left_to_base == set()
     assert len(declared) > 40
 
 

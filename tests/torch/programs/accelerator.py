@@ -4,16 +4,23 @@ On a CPU build of torch: a library in the place of libc10_cuda, over the simulat
 """
 
 import ctypes
+import importlib.util
 import os
 import sys
+from pathlib import Path
 
-import torch
+# Before `import torch`, which asks once whether there are hooks for CUDA and keeps the answer.
+GLOBAL = os.RTLD_GLOBAL | os.RTLD_NOW
+found = importlib.util.find_spec("torch")
+ctypes.CDLL(str(Path(found.origin).parent / "lib/libtorch_cpu.so"), mode=GLOBAL)
+stub = ctypes.CDLL(sys.argv[1], mode=GLOBAL)
 
-from glake import config
-from glake.allocator import adapter
+import torch  # noqa: E402
+
+from glake import config  # noqa: E402
+from glake.allocator import adapter  # noqa: E402
 
 MiB = 1 << 20
-stub = ctypes.CDLL(sys.argv[1], mode=os.RTLD_GLOBAL | os.RTLD_NOW)
 stub.stub_allocate.restype = ctypes.c_void_p
 stub.stub_allocate.argtypes = [ctypes.c_size_t]
 stub.stub_free.argtypes = [ctypes.c_void_p]

@@ -1,5 +1,6 @@
 // Tests of the CUDA adapter: each in a process of its own, with the adapter installed as Python
-// does it. `PROGRAM --list`; `PROGRAM ADAPTER LIBGLAKE TEST`.
+// does it. `PROGRAM --list`; `PROGRAM --functions`;
+// `PROGRAM ADAPTER LIBGLAKE TEST`.
 #pragma once
 
 #include <c10/core/DeviceGuard.h>

@@ -1,9 +1,5 @@
-// Limits, caches, statistics, peers, tensors sent between processes, pinned host memory.
+// Limits, caches, statistics, peers, pinned host memory.
 #include <ATen/core/CachingHostAllocator.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "harness.h"
 
@@ -105,46 +101,6 @@ TEST(resetAccumulatedStats) {
   CHECK(allocator()->getDeviceStats(0).allocated_bytes[0].freed > 0);
   allocator()->resetAccumulatedStats(0);
   CHECK_EQ(allocator()->getDeviceStats(0).allocated_bytes[0].freed, 0);
-}
-
-// The other process: opens the handle it is given, checks and answers in the memory itself.
-TEST(ipc_receiver) {
-  const char* given = std::getenv("ADAPTER_TEST_HANDLE");
-  CHECK(given != nullptr);
-  std::ifstream file(given, std::ios::binary);
-  std::string handle((std::istreambuf_iterator<char>(file)), {});
-  void* where = nullptr;
-  {
-    std::shared_ptr<void> ptr = allocator()->getIpcDevPtr(handle);
-    std::shared_ptr<void> again = allocator()->getIpcDevPtr(handle);
-    CHECK(ptr.get() != nullptr && ptr == again);
-    CHECK(filled(ptr.get(), 0x77, 3 * kMiB));
-    std::memset(ptr.get(), 0x78, 3 * kMiB);
-    where = ptr.get();
-  }
-  CHECK_EQ(glake_ipc_close(where), static_cast<int>(GLAKE_INVALID_POINTER));  // closed by now
-  CHECK(has(thrown<c10::Error>([] { allocator()->getIpcDevPtr("\1abc"); }), "GLAKE_ALLOCATOR"));
-}
-
-TEST(ipc) {
-  DataPtr ptr = allocator()->allocate(3 * kMiB);
-  std::memset(ptr.get(), 0x77, 3 * kMiB);
-  native::ShareableHandle handle = allocator()->shareIpcHandle(ptr.get());
-  CHECK_EQ(handle.offset, ptrdiff_t{0});
-  std::string path = std::string(std::getenv("ADAPTER_TEST_FOLDER")) + "/handle";
-  std::ofstream(path, std::ios::binary) << handle.handle;
-  setenv("ADAPTER_TEST_HANDLE", path.c_str(), 1);
-  pid_t child = fork();
-  if (child == 0) {
-    execl(command[0].c_str(), command[0].c_str(), command[1].c_str(), command[2].c_str(),
-          "ipc_receiver", nullptr);
-    _exit(126);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(filled(ptr.get(), 0x78, 3 * kMiB));
-  CHECK(!thrown<c10::Error>([&] { allocator()->shareIpcHandle(&status); }).empty());
 }
 
 // ---- pinned host memory ----

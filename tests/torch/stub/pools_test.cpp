@@ -1,4 +1,9 @@
 // Private pools: routing, capture, foreign allocators, checkpoints.
+#include <c10/core/StorageImpl.h>
+
+#include <set>
+#include <thread>
+
 #include "harness.h"
 
 using namespace testing;
@@ -13,6 +18,14 @@ static DataPtr from_pool(MempoolId_t pool, size_t bytes) {
   allocator()->endAllocateToPool(0, pool);
   allocator()->releasePool(0, pool);
   return ptr;
+}
+
+static size_t live_of(MempoolId_t pool) {
+  size_t bytes = 0;
+  for (const auto& segment : allocator()->snapshot(kNone, false).segments) {
+    if (segment.owner_private_pool_id == pool) bytes += segment.allocated_size;
+  }
+  return bytes;
 }
 
 // Bytes of the pool's segments.
@@ -79,8 +92,8 @@ TEST(filters) {
   auto is = [](CUDAStream wanted) {
     return [wanted](cudaStream_t stream) { return stream == wanted.stream(); };
   };
-  allocator()->beginAllocateToPool(0, kPool, is(first));
-  allocator()->beginAllocateToPool(0, kOther, &all);  // first match wins
+  allocator()->beginAllocateToPool(0, kOther, &all);
+  allocator()->beginAllocateToPool(0, kPool, is(first));  // the last that matches wins
   {
     OnStream on(first);
     DataPtr ptr = allocator()->allocate(4 * kMiB);
@@ -93,6 +106,54 @@ TEST(filters) {
   CHECK_EQ(held_by(kNone), size_t{0});
   allocator()->endAllocateToPool(0, kPool);
   allocator()->endAllocateToPool(0, kOther);
+}
+
+// As torch.cuda.use_mem_pool() inside another: only the thread that asked, and the inner pool.
+TEST(nested_pools) {
+  auto of_this_thread = [mine = std::this_thread::get_id()](cudaStream_t) {
+    return std::this_thread::get_id() == mine;
+  };
+  auto take = [] { allocator()->allocate(4 * kMiB).release_context(); };
+  allocator()->createOrIncrefPool(0, kPool);
+  allocator()->createOrIncrefPool(0, kOther);
+  allocator()->beginAllocateToPool(0, kPool, of_this_thread);
+  take();
+  allocator()->beginAllocateToPool(0, kOther, of_this_thread);
+  take();
+  std::thread(take).join();  // as backward's thread does
+  allocator()->endAllocateToPool(0, kOther);
+  allocator()->releasePool(0, kOther);
+  take();
+  allocator()->endAllocateToPool(0, kPool);
+  allocator()->releasePool(0, kPool);
+  take();
+  CHECK_EQ(live_of(kPool), 8 * kMiB);
+  CHECK_EQ(live_of(kOther), 4 * kMiB);
+  CHECK_EQ(live_of(kNone), 8 * kMiB);
+}
+
+// A torch.cuda.MemPool from its making to its end, with a tensor that outlives it.
+TEST(mem_pool_lifetime) {
+  for (int i = 0; i < 3; ++i) {
+    allocator()->createOrIncrefPool(0, kPool);
+    allocator()->setUseOnOOM(0, kPool, true);
+    allocator()->setNoSplit(0, kPool);
+    DataPtr outlives = from_pool(kPool, 8 * kMiB);
+    from_pool(kPool, 4 * kMiB);
+    CHECK_EQ(allocator()->getPoolUseCount(0, kPool), 1);
+    allocator()->setUseOnOOM(0, kPool, false);
+    allocator()->releasePool(0, kPool);
+    allocator()->emptyCache(kPool);
+    CHECK_EQ(held_by(kPool), 8 * kMiB);  // the rest is given back
+    CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {outlives.get()}));
+    CHECK(allocator()->getDeviceStats(0).reserved_bytes_by_private_pools[kPool][0].current > 0);
+    outlives.clear();
+    allocator()->emptyCache(kPool);
+    CHECK_EQ(held_by(kPool), size_t{0});
+    allocator()->emptyCache(kPool);  // of a pool that has ended: nothing
+  }
+  CHECK_EQ(reserved(), 0);
+  CHECK_EQ(glake_check(0), 0);
 }
 
 // As torch.cuda.graph does: the capturing stream's memory goes to the graph's pool and stays there.
@@ -113,6 +174,11 @@ TEST(graph_capture) {
     CUDA(cudaMemsetAsync(where, 1, 8 * kMiB, stream.stream()));
     DataPtr other = allocator()->allocate(100);
   }
+  allocator()->emptyCache();  // ends no capture, and takes nothing of it
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA(cudaStreamIsCapturing(stream.stream(), &status));
+  CHECK(status == cudaStreamCaptureStatusActive);
+  CHECK(held_by(kPool) >= 8 * kMiB);
   cudaGraph_t graph = nullptr;
   CUDA(cudaStreamEndCapture(stream.stream(), &graph));
   allocator()->markCaptureEnd(0);
@@ -222,6 +288,75 @@ TEST(checkpoint) {
   CHECK(!thrown<c10::Error>([] {
            allocator()->setCheckpointPoolState(0, std::make_shared<Foreign>());
          }).empty());
+}
+
+// What torch's Python binding does with a delta, for the storages of an execution being redone.
+// Returns how many blocks had an owner that knew nothing of the change (torch refuses those).
+static size_t take_over(native::CheckpointDelta delta,
+                        const std::vector<c10::StorageImpl*>& storages) {
+  std::set<void*> again;
+  for (const DataPtr& each : delta.dataptrs_allocd) again.insert(each.get());
+  size_t gone = 0;
+  for (void* ptr : delta.ptrs_freed) gone += again.count(ptr) == 0 ? 1 : 0;
+  for (DataPtr& each : delta.dataptrs_allocd) {
+    c10::StorageImpl* owner = nullptr;
+    for (auto* storage : storages) owner = storage->data() == each.get() ? storage : owner;
+    if (owner == nullptr) {
+      (void)each.release_context();
+      continue;
+    }
+    CHECK(owner->data_ptr().get_context() == nullptr);
+    owner->set_data_ptr_noswap(std::move(each));
+  }
+  return gone;
+}
+
+// torch's cudagraph trees: after a first graph's outputs, a second path is recorded; then the
+// first graph is replayed, one of its outputs dies, and another path starts from there.
+TEST(cudagraph_tree) {
+  using c10::StorageImpl;
+  static constexpr size_t kBytes = 3 * kMiB;
+  auto storage_at = [](DataPtr ptr) {
+    return c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), kBytes, std::move(ptr),
+                                            nullptr, false);
+  };
+  auto without_owner = [](void* ptr) { return DataPtr(ptr, c10::Device(c10::kCUDA, 0)); };
+  allocator()->createOrIncrefPool(0, kPool);
+  auto kept = storage_at(from_pool(kPool, kBytes)), dies = storage_at(from_pool(kPool, kBytes));
+  void *keeps = kept->mutable_data(), *dead = dies->mutable_data();
+  auto state = allocator()->getCheckpointState(0, kPool);
+  kept.reset();
+  dies.reset();
+  auto second = storage_at(from_pool(kPool, 4 * kBytes));  // may be where the first's outputs were
+  second.reset();
+
+  kept = storage_at(without_owner(keeps));  // replayed: torch makes its tensors at known addresses
+  CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{0});
+  allocator()->raw_delete(dead);  // torch frees what died since
+  CHECK(kept->data_ptr().get_deleter() == allocator()->raw_deleter());
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {keeps}));
+  auto other = storage_at(from_pool(kPool, 4 * kBytes));
+  std::memset(keeps, 0x21, kBytes);
+  std::memset(other->mutable_data(), 0x22, 4 * kBytes);
+  CHECK(filled(keeps, 0x21, kBytes));
+  other.reset();
+
+  // Once more, with outputs that are alive: their blocks change hands, and what is new is gone.
+  (void)kept->mutable_data_ptr().release_context();
+  CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{0});
+  other = storage_at(from_pool(kPool, 4 * kBytes));
+  void* extra = other->mutable_data();
+  CHECK(other->mutable_data_ptr().compare_exchange_deleter(allocator()->raw_deleter(),
+                                                           &c10::detail::deleteNothing));
+  (void)kept->mutable_data_ptr().release_context();
+  CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{1});
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {keeps, dead}));
+  CHECK(!thrown<c10::Error>([&] { allocator()->raw_delete(extra); }).empty());
+  allocator()->raw_delete(dead);
+  kept.reset();
+  other.reset();
+  CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {}));
+  CHECK_EQ(glake_check(0), 0);
 }
 
 TEST(allocateWithAddress) {

@@ -2,6 +2,7 @@
 #include <ctime>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "harness.h"
 
@@ -209,6 +210,20 @@ TEST(setUserMetadata) {
   DataPtr ptr = allocator()->allocate(5 * kMiB);
   CHECK_EQ(allocation_entry().user_metadata_, std::string("layer 3"));
 }
+
+// Backward runs on a thread of its own, and its memory is described too.
+TEST(metadata_of_other_threads) {
+  record(RecordContext::ALL);
+  std::string compile = "0/0";
+  allocator()->setUserMetadata("layer 3");
+  allocator()->pushCompileContext(compile);
+  std::thread([] { allocator()->allocate(5 * kMiB); }).join();
+  CHECK_EQ(allocation_entry().user_metadata_, std::string("layer 3"));
+  CHECK_EQ(allocation_entry().compile_context_, compile);
+  c10::DeviceGuard guard(c10::Device(c10::kCUDA, 1));
+  CHECK_EQ(allocator()->getUserMetadata(), std::string());
+}
+OPTIONS(metadata_of_other_threads, {"devices", "2"});
 
 TEST(attachAllocatorTraceTracker) {
   std::set<int> seen;

@@ -154,7 +154,8 @@ class CudaAllocator final : public native::CUDAAllocator {
   std::array<std::atomic<int>, kMaxDevices> captures_{};
 
   mutable std::mutex mutex_;  // of what follows; nothing is called with it held
-  std::map<std::pair<int, MempoolId_t>, unsigned> pools_;  // of glake's own, with their flags
+  std::map<std::pair<int, MempoolId_t>, unsigned> pools_;  // glake's own in use, with their flags
+  bool had_pools_ = false;
   std::map<std::pair<int, MempoolId_t>, c10::CachingAllocator::StatArray> reserved_of_pool_;
   std::array<int64_t, kMaxDevices> rejections_{};
   std::vector<native::OutOfMemoryObserver> on_oom_;

@@ -40,14 +40,34 @@ struct History::Context {
   std::string compile, metadata;
 };
 
-std::vector<std::string>& History::compile_contexts() {
-  thread_local std::vector<std::string> contexts;
-  return contexts;
+void History::push_compile_context(int device, const std::string& context) {
+  std::lock_guard<std::mutex> guard(noting_);
+  notes(device).compile.push_back(context);
 }
 
-std::string& History::metadata() {
-  thread_local std::string metadata;
-  return metadata;
+void History::pop_compile_context(int device) {
+  std::lock_guard<std::mutex> guard(noting_);
+  auto& contexts = notes(device).compile;
+  if (!contexts.empty()) contexts.pop_back();
+}
+
+void History::set_metadata(int device, const std::string& metadata) {
+  std::lock_guard<std::mutex> guard(noting_);
+  notes(device).metadata = metadata;
+}
+
+std::string History::metadata(int device) const {
+  std::lock_guard<std::mutex> guard(noting_);
+  return notes_[static_cast<size_t>(device)].metadata;
+}
+
+// Of the calling thread's device.
+void History::add_notes(std::string* compile, std::string* metadata) const {
+  auto device = static_cast<size_t>(c10::cuda::current_device());
+  std::lock_guard<std::mutex> guard(noting_);
+  const Notes& now = notes_[device];
+  if (!now.compile.empty()) *compile = now.compile.back();
+  *metadata = now.metadata;
 }
 
 int& History::Freeing::depth() {
@@ -65,8 +85,7 @@ void* History::capture(void* self) {
   if (gather != nullptr && history.wants(freeing ? RecordContext::ALL : RecordContext::STATE)) {
     made.frames = gather();
   }
-  if (!compile_contexts().empty()) made.compile = compile_contexts().back();
-  made.metadata = metadata();
+  history.add_notes(&made.compile, &made.metadata);
   if (made.frames == nullptr && made.compile.empty() && made.metadata.empty()) return nullptr;
   return new Context(std::move(made));
 }
@@ -174,9 +193,11 @@ void History::annotate(int device, const std::vector<std::pair<std::string, std:
 void History::annotate_block(int device, const void* ptr, size_t bytes, void* stream,
                              const std::string& metadata) {
   if (!enabled() || !kAnnotates) return;
+  std::string compile, unused;
+  add_notes(&compile, &unused);
   TraceEntry made(kAnnotate, static_cast<c10::DeviceIndex>(device),
                   reinterpret_cast<uintptr_t>(ptr), bytes, stream, {0, 0}, 0, gather_for_block(),
-                  compile_contexts().empty() ? "" : compile_contexts().back(), metadata);
+                  compile, metadata);
   made.time_.t_ = now_us();
   std::lock_guard<std::mutex> guard(mutex_);
   annotated_.push_back(std::move(made));

@@ -2,6 +2,7 @@
 // annotations, and the metadata a thread attaches to its allocations.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -11,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "torch/cuda/version.h"
+#include "torch/cuda/routes.h"
 #include "torch/library.h"
 
 namespace glake::adapter {
@@ -39,9 +40,11 @@ class History {
   Frames gather_for_block() const;
   static Frames frames_of(const void* context);
 
-  // Of the calling thread.
-  static std::vector<std::string>& compile_contexts();
-  static std::string& metadata();
+  // What the device's later events carry, of whatever thread: backward runs on one of its own.
+  void push_compile_context(int device, const std::string& context);
+  void pop_compile_context(int device);
+  void set_metadata(int device, const std::string& metadata);
+  std::string metadata(int device) const;
 
   // While it lives, the calling thread frees: its stacks are wanted less often.
   class Freeing {
@@ -55,6 +58,12 @@ class History {
 
  private:
   struct Context;
+  struct Notes {
+    std::vector<std::string> compile;
+    std::string metadata;
+  };
+  Notes& notes(int device) { return notes_[static_cast<size_t>(device)]; }
+  void add_notes(std::string* compile, std::string* metadata) const;
   static void* capture(void* self);
   static void drop(void* self, void* context);
   static size_t describe(void* self, void* context, char* text, size_t capacity);
@@ -69,6 +78,9 @@ class History {
   std::atomic<int> when_{0};
   std::atomic<caching::CreateContextFn> gather_{nullptr};
   std::atomic<uint32_t> skipped_{0};  // a bit per action
+
+  mutable std::mutex noting_;  // of notes_; a leaf
+  std::array<Notes, kMaxDevices> notes_;
 
   mutable std::mutex mutex_;  // of the three below; nothing is called with it held
   size_t most_ = 0;

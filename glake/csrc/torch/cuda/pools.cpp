@@ -24,12 +24,16 @@ void CudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
   require(library_.pool_retain(device, named(pool)));
   std::lock_guard<std::mutex> guard(mutex_);
   pools_.emplace(std::make_pair(static_cast<int>(device), pool), 0u);
+  had_pools_ = true;
 }
 
 void CudaAllocator::releasePool(DeviceIndex device, MempoolId_t pool) {
   checked(device);
   if (foreign_.release(device, pool)) return;
   require(library_.pool_release(device, named(pool)));
+  if (library_.pool_uses(device, named(pool)) != 0) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  pools_.erase({device, pool});  // its flags end with it
 }
 
 int CudaAllocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
@@ -122,15 +126,17 @@ bool CudaAllocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t poo
       all_expected &= expected.count(ptr) != 0;
     }
   } live{pool, expected};
+  bool exists = true;
   if (foreign_.contains(checked(device), pool)) {
     foreign_.for_each(device, [&](void* ptr, const ForeignBlock& block) {
       if (block.pool == pool && block.live) live.count(ptr);
     });
   } else {
-    TORCH_CHECK(getPoolUseCount(device, pool) > 0, "glake: there is no pool (", pool.first, ", ",
-                pool.second, ") on device ", static_cast<int>(device));
     visit_memory(device, live);
+    exists = live.found > 0 || getPoolUseCount(device, pool) > 0;
   }
+  TORCH_CHECK(exists, "glake: there is no pool (", pool.first, ", ", pool.second, ") on device ",
+              static_cast<int>(device));
   return live.all_expected && live.found == expected.size();
 }
 

@@ -1,5 +1,5 @@
 // Which pool an allocation goes to: per device, the pools in use now, each with torch's question
-// "is this stream's memory yours?"; the first that says yes.
+// "is this stream's memory yours?"; of those that say yes the one begun last, so that they nest.
 #pragma once
 
 #include <atomic>
@@ -45,8 +45,9 @@ class Routes {
   c10::MempoolId_t pool(int device, const Stream& stream) const {
     if (count_.load(std::memory_order_acquire) == 0) return kNoPool;
     std::shared_lock<std::shared_mutex> guard(mutex_);
-    for (const auto& [id, filter] : routes_[device]) {
-      if (filter(stream)) return id;
+    const auto& routes = routes_[device];
+    for (auto route = routes.rbegin(); route != routes.rend(); ++route) {
+      if (route->second(stream)) return route->first;
     }
     return kNoPool;
   }

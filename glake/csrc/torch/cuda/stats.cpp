@@ -77,7 +77,7 @@ caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
   bool pools = false;
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    pools = kStatsByPool && (!pools_.empty() || !reserved_of_pool_.empty());
+    pools = kStatsByPool && had_pools_;
     set_oom_rejections(&stats, rejections_[static_cast<size_t>(device)]);
   }
   if (pools) {

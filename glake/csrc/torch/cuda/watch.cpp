@@ -110,14 +110,18 @@ void CudaAllocator::recordAnnotation(const std::vector<std::pair<std::string, st
 }
 
 void CudaAllocator::pushCompileContext(std::string& context) {
-  History::compile_contexts().push_back(context);
+  history_.push_compile_context(c10::cuda::current_device(), context);
 }
 void CudaAllocator::popCompileContext() {
-  if (!History::compile_contexts().empty()) History::compile_contexts().pop_back();
+  history_.pop_compile_context(c10::cuda::current_device());
 }
 
-void CudaAllocator::setUserMetadata(const std::string& metadata) { History::metadata() = metadata; }
-std::string CudaAllocator::getUserMetadata() { return History::metadata(); }
+void CudaAllocator::setUserMetadata(const std::string& metadata) {
+  history_.set_metadata(c10::cuda::current_device(), metadata);
+}
+std::string CudaAllocator::getUserMetadata() {
+  return history_.metadata(c10::cuda::current_device());
+}
 bool CudaAllocator::supportsUserMetadata() { return true; }
 
 void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata) {
