@@ -192,7 +192,8 @@ GLAKE_API int glake_unpin(void* ptr);
 
 /* A block for other processes of the same user: writes a text that glake_ipc_open() takes there,
  * and returns its length, 0 on failure. The block's granules stay pinned until every process that
- * opened it has closed it or ended. */
+ * opened it has closed it or ended; its bytes are only safe while it is live: free it when the
+ * others are done. */
 GLAKE_API size_t glake_ipc_share(void* ptr, char* handle, size_t capacity);
 /* Maps the other process's block and returns its address here; `bytes` its size. The same handle
  * opened twice gives the same address, counted. */
