@@ -184,7 +184,7 @@ class Drill {
 
 // Argument: how many operations, instead of 200,000 (fewer under sanitizers).
 int main(int argc, char** argv) {
-  int total = argc > 1 ? std::atoi(argv[1]) : 200000 / test::kSlowdown;
+  int total = argc > 1 ? std::atoi(argv[1]) : 120000 / test::kSlowdown;
   for (const char* policy : {"balanced", "compact"}) {
     for (uint64_t seed : {1, 2}) {
       test::running() = std::string(policy) + ", seed " + std::to_string(seed);

@@ -89,6 +89,7 @@ void views_come_back() {
   CHECK(test::stat("glake.views") == 0);  // the device's own has none
   glake_checkpoint* then = glake_pool_checkpoint(0, kPool);
   OK(glake_free(stitched));
+  CHECK(glake_pool_malloc_at(stitched, 15 * kMiB, 0, nullptr, kPool) == nullptr);  // s has it
   for (size_t i = 0; i < parts.size(); i += 2) CHECK(get(4 * kMiB, s) == parts[i]);
   OK(glake_free(parts[1]));
   CUgraph graph = nullptr;

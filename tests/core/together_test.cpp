@@ -268,9 +268,36 @@ void events_leave_with_their_stream() {
   finish();
 }
 
+// A freed chunk is no other stream's while there is room for one more, nor its own stream's before
+// recorded ones are ordered; shared or not.
+void chunks_keep_their_tickets() {
+  test::running() = "chunks keep their tickets";
+  start();
+  auto context = std::make_unique<test::CurrentContext>();
+  CUstream s[2];
+  for (CUstream& stream : s) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (bool shared : {false, true}) {
+    for (bool recorded : {false, true}) {
+      void* a = glake_malloc_contiguous(4 * kMiB, 0, s[0], GLAKE_CONTIGUOUS_VMM);
+      char text[600];
+      if (shared) CHECK(glake_ipc_share(a, text, sizeof text) != 0);
+      if (recorded) OK(glake_record_stream(a, s[1]));
+      OK(glake_free(a));
+      void* b = glake_malloc_contiguous(4 * kMiB, 0, s[recorded ? 0 : 1], GLAKE_CONTIGUOUS_VMM);
+      CHECK(b != nullptr && b != a);
+      OK(glake_free(b));
+      OK(glake_empty_cache(0));
+    }
+  }
+  for (CUstream stream : s) CU(cuStreamDestroy(stream));
+  context.reset();
+  finish();
+}
+
 }  // namespace
 
 int main() {
+  chunks_keep_their_tickets();
   every_kind_is_in_the_snapshot();
   a_contiguous_free_completes();
   a_restore_is_watched();
