@@ -8,6 +8,7 @@ HYPOTHESIS_PROFILE=long runs more, at random; the default, "ci", is the same run
 import ctypes
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+import glake
 from glake import _C, errors, simcuda
 
 settings.register_profile(
@@ -29,7 +31,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=200,
+    max_examples=150,
     stateful_step_count=50,
     suppress_health_check=list(HealthCheck),
 )
@@ -57,6 +59,26 @@ SIZES = st.one_of(
 )
 
 
+STITCHED, VMM, LEGACY = range(3)
+ACTIVE = 1
+OUT_OF_MEMORY_STATUS, DRIVER_ERROR = 4, 8
+
+
+class Pool(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_uint64), ("second", ctypes.c_uint64))
+
+
+POOLS = [Pool(1, 0), Pool(0, 7)]
+
+
+def library() -> ctypes.CDLL:
+    """What glake._C is linked to, for the calls that it has no face for."""
+    lib = ctypes.CDLL(str(Path(glake.__file__).parent / "lib" / "libglake.so"))
+    lib.glake_pool_malloc.restype = ctypes.c_void_p
+    lib.glake_pool_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, Pool]
+    return lib
+
+
 @dataclass
 class Block:
     pointer: int
@@ -64,15 +86,17 @@ class Block:
     stream: int
     stamp: int
     recorded: set[int] = field(default_factory=set)
+    guards: int = 0  # bytes around it
+    debug: bool = False
+    held: int = 0  # bytes it was given
 
-    @property
-    def held(self) -> int:
-        return (self.size + UNIT - 1) // UNIT * UNIT
+    def __post_init__(self) -> None:
+        self.held = (self.size + self.guards + UNIT - 1) // UNIT * UNIT
 
     def units(self) -> Any:
-        """The first word of each 512 bytes: blocks share memory in whole units or not at all."""
-        words = (ctypes.c_uint32 * (self.held // 4)).from_address(self.pointer)
-        return np.ctypeslib.as_array(words)[:: UNIT // 4]
+        """A byte of each 512: blocks share memory in whole units or not at all."""
+        room = self.size if self.debug else self.held - self.guards
+        return np.ctypeslib.as_array((ctypes.c_uint8 * room).from_address(self.pointer))[::UNIT]
 
 
 class Machine(RuleBasedStateMachine):
@@ -81,22 +105,31 @@ class Machine(RuleBasedStateMachine):
         self.blocks: list[Block] = []
         self.streams: list[int] = [0]
         self.stamp = 0
-        self.armed = False
+        self.armed = self.armed_ever = False
         self.freed: int | None = None
+        self.pins: list[int] = []
+        self.users = [0, 0]
+        self.pooled = False
+        self.exact = True  # a refusal means that memory is really full
+        self.lib = library()
 
     @initialize(
         policy=st.sampled_from(["balanced", "compact"]),
         limit=st.sampled_from([12, 24]),
         budget=st.sampled_from(["1", "8"]),
         seed=st.integers(0, 3),
+        debug=st.sampled_from(["none", "none", "none", "guard,poison,sync"]),
     )
-    def start(self, policy: str, limit: int, budget: str, seed: int) -> None:
+    def start(self, policy: str, limit: int, budget: str, seed: int, debug: str) -> None:
         _C.shutdown()
         simcuda.reset()
         for key, value in {"memory": "64MiB", "devices": "1", "seed": str(seed)}.items():
             simcuda.configure(key, value)
         self.limit = limit * MIB
+        self.debug = debug != "none"
+        self.exact = not self.debug  # freed blocks are kept, live ones longer
         options = {"policy": policy, "limit": str(self.limit), "view_budget": budget}
+        options["debug"] = debug
         for key, value in (options | {"driver": "sim"}).items():
             _C.configure(key, value)
         _C.free(_C.malloc(1))
@@ -117,12 +150,78 @@ class Machine(RuleBasedStateMachine):
         except errors.DriverError:
             assert self.armed
             return
+        self.born(pointer, size, stream, 1024 if self.debug else 0)
+
+    def born(self, pointer: int, size: int, stream: int, guards: int = 0) -> Block:
         assert pointer % UNIT == 0
         assert _C.block_info(pointer) == (size, 0, stream)
-        self.stamp += 1
-        block = Block(pointer, size, stream, self.stamp)
+        self.stamp = self.stamp % 250 + 1
+        block = Block(pointer, size, stream, self.stamp, guards=guards, debug=self.debug)
         block.units()[:] = block.stamp
         self.blocks.append(block)
+        return block
+
+    @rule(size=SIZES, which=st.integers(0, 5), kind=st.sampled_from([VMM, LEGACY]))
+    def allocate_contiguous(self, size: int, which: int, kind: int) -> None:
+        stream = self.streams[which % len(self.streams)]
+        try:
+            pointer = _C.malloc_contiguous(size, 0, stream, kind)
+        except errors.OutOfMemory:
+            return
+        except errors.DriverError:
+            assert self.armed
+            return
+        self.born(pointer, size, stream)
+
+    # Private pools.
+
+    @rule(size=SIZES, which=st.integers(0, 5), pool=st.integers(0, 1))
+    def allocate_from_pool(self, size: int, which: int, pool: int) -> None:
+        self.exact, self.pooled = False, True  # another pool may have what is missing
+        stream = self.streams[which % len(self.streams)]
+        pointer = self.lib.glake_pool_malloc(size, 0, stream, POOLS[pool])
+        if pointer is None:
+            code = self.lib.glake_last_error(None, 0)
+            assert code == OUT_OF_MEMORY_STATUS or (self.armed and code == DRIVER_ERROR), code
+            return
+        self.born(pointer, size, stream)
+
+    @rule(pool=st.integers(0, 1), more=st.booleans())
+    def pool_users(self, pool: int, more: bool) -> None:
+        self.exact, self.pooled = False, True
+        if more:
+            code = self.lib.glake_pool_retain(0, POOLS[pool])
+        elif self.users[pool] == 0:
+            return
+        else:
+            code = self.lib.glake_pool_release(0, POOLS[pool])
+        assert code == 0 or (self.armed and code == DRIVER_ERROR)
+        if code == 0:
+            self.users[pool] += 1 if more else -1
+        assert self.lib.glake_pool_uses(0, POOLS[pool]) == self.users[pool]
+
+    @rule(pool=st.integers(0, 1))
+    def empty_pool(self, pool: int) -> None:
+        code = self.lib.glake_pool_empty_cache(0, POOLS[pool])
+        assert code == 0 or (self.armed and code == DRIVER_ERROR)
+
+    # Pins.
+
+    @precondition(lambda self: self.blocks and len(self.pins) < 8)
+    @rule(which=st.integers(0, 1000))
+    def pin(self, which: int) -> None:
+        block = self.blocks[which % len(self.blocks)]
+        _C.pin(block.pointer)
+        self.pins.append(block.pointer)
+
+    @precondition(lambda self: self.pins)
+    @rule(which=st.integers(0, 1000))
+    def unpin(self, which: int) -> None:
+        pointer = self.pins.pop(which % len(self.pins))
+        _C.unpin(pointer)
+        if pointer not in self.pins:
+            with pytest.raises(errors.InvalidPointer):
+                _C.unpin(pointer)
 
     @rule(size=st.integers(1, 5), tail=st.integers(0, UNIT * 3), which=st.integers(0, 5))
     def checker(self, size: int, tail: int, which: int) -> None:
@@ -195,7 +294,7 @@ class Machine(RuleBasedStateMachine):
     )
     def fail_a_call(self, symbol: str, k: int, code: int, times: int) -> None:
         simcuda.fail(symbol, k, code, times)
-        self.armed = True
+        self.armed = self.armed_ever = True
 
     @precondition(lambda self: self.armed)
     @rule()
@@ -212,16 +311,23 @@ class Machine(RuleBasedStateMachine):
         """
         stats = _C.stats(0)
         room: int = self.limit - stats["glake.physical_bytes"] + stats["glake.whole_free_bytes"]
+        if not self.exact or self.pins:
+            return True
+        room += stats["glake.contiguous_cached_bytes"]
         return len(self.streams) > 4 or room < (size + GRANULE - 1) // GRANULE * GRANULE
 
     @invariant()
     def books_balance(self) -> None:
-        _C.check(0)
+        try:
+            _C.check(0)
+        except errors.DriverError:  # a check of the debug modes calls the driver
+            assert self.armed and self.debug
+        assert _C.findings() == ""
         stats = _C.stats(0)
         held = sum(block.held for block in self.blocks)
         assert stats["allocation.all.current"] == len(self.blocks)
         assert stats["allocated_bytes.all.current"] == held
-        assert stats["requested_bytes.all.current"] == sum(b.size for b in self.blocks)
+        assert stats["requested_bytes.all.current"] == sum(b.size + b.guards for b in self.blocks)
         made, gone = stats["allocation.all.allocated"], stats["allocation.all.freed"]
         assert made - gone == len(self.blocks)
         physical = stats["glake.physical_bytes"]
@@ -229,6 +335,14 @@ class Machine(RuleBasedStateMachine):
         assert physical == simcuda.ledger(0)["used_bytes"]
         assert stats["glake.whole_free_bytes"] <= stats["glake.free_bytes"]
         assert stats["glake.free_bytes"] + held <= physical
+        segments = _C.memory(0)
+        blocks = [block for segment in segments for block in segment[-1]]
+        shown = sum(segment[1] for segment in segments)
+        assert shown == sum(block[1] for block in blocks)
+        assert sum(block[1] for block in blocks if block[3] == ACTIVE) == held
+        assert shown <= physical
+        if not self.armed_ever:
+            assert shown == physical == stats["reserved_bytes.all.current"]
 
     @invariant()
     def bytes_are_their_owners(self) -> None:
@@ -241,6 +355,8 @@ class Machine(RuleBasedStateMachine):
         simcuda.fail(None)
         for block in self.blocks:
             _C.free(block.pointer)
+        for pointer in self.pins:
+            _C.unpin(pointer)
         _C.check(0)
         _C.shutdown()
         assert self.driver.cuDevicePrimaryCtxRelease_v2(0) == 0
