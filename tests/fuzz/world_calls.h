@@ -253,9 +253,9 @@ inline void World::device_identities(int device) {
   CHECK_TEXT(n("requested_bytes.all.current") == b.requested, text);
   int64_t segments = n("segment.all.current"), reserved = n("reserved_bytes.all.current");
   int64_t physical = n("glake.physical_bytes");
+  const int64_t owed = n("glake.owed_bytes");
   int64_t cached = n("glake.contiguous_cached_bytes"), free = n("glake.free_bytes");
   // Memory the driver refused to take back is still held, and no longer reserved.
-  const int64_t owed = n("glake.owed_bytes");
   CHECK_TEXT(reserved + owed == physical && (owed == 0 || b.owing), text);
   CHECK_TEXT(physical <= std::max(b.limit, b.physical), text);
   b.physical = physical;
