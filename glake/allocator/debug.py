@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from glake import _C
-from glake.errors import GlakeError
+from glake.errors import Corrupted, GlakeError
 
 
 def check(device: int = 0) -> None:
@@ -69,7 +69,15 @@ def _report(process: int) -> None:
     if os.getpid() != process:
         return
     try:
-        for found in findings():
-            sys.stderr.write(found + "\n")
+        for device in range(_C.device_count()):
+            if _C.memory(device):  # others were never used
+                _check_quietly(device)
     except GlakeError as error:  # the driver is gone: say so, and let the process end
         sys.stderr.write(f"glake debug: no report at exit: {error}\n")
+
+
+def _check_quietly(device: int) -> None:
+    try:
+        check(device)
+    except Corrupted as found:
+        sys.stderr.write(f"{found}\n")

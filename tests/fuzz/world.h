@@ -223,6 +223,7 @@ inline void World::open() {
                    {"view_budget", std::to_string(setup_.view_budget)}});
   for (Books& b : books_) {
     b = {};
+    b.owing = armed_;
     b.limit = setup_.limit_mib * static_cast<int64_t>(kMiB);
   }
   for (int& users : users_) users = 0;

@@ -217,13 +217,13 @@ def test_events_followed_backwards_fit_the_segments(run: Run) -> None:
 
         glake.record_memory_history(max_entries=100000)
         random.seed(7)
-        live = []
+        live, sizes = [], (3, 700, 2500, 5000, 9000, 15000, 21000)
         for step in range(400):
             if live and random.random() < 0.5:
                 _C.free(live.pop(random.randrange(len(live))))
             else:
                 try:
-                    live.append(_C.malloc(random.choice((3, 700, 2500, 5000, 9000, 15000, 21000)) << 10))
+                    live.append(_C.malloc(random.choice(sizes) << 10))
                 except glake.OutOfMemory:
                     _C.free(live.pop(0))
             if step % 150 == 149:

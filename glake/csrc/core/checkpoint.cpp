@@ -64,8 +64,8 @@ Block* DeviceAllocator::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamH
   Request r = request_from(pool, bytes, stream);
   bool free = ptr % kAlignment == 0 && pool.started_;
   if (free) {
-    pool.drain_whole();
     pool.drain_limbo(Wait::kAllowed);
+    pool.drain_whole();
     free = pool.free_at(ptr, r.size);
   }
   Found found = free ? pool.take_at(ptr, r, false) : Found{};
@@ -147,8 +147,8 @@ std::vector<DeviceAllocator::Found> DeviceAllocator::take_all(const Checkpoint& 
 }
 
 RestoreLog DeviceAllocator::restore_here(const Checkpoint& then) {
-  drain_whole();
   drain_limbo(Wait::kAllowed);
+  drain_whole();
   RestoreLog log;
   std::vector<Block*> before = lift_all();
   std::vector<Found> taken = take_all(then);

@@ -97,7 +97,8 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
 }
 
 void DebugDevice::give(const Kept& kept) {
-  {
+  // Memory a private pool has lent goes back to the pool, whose blocks are not looked at.
+  if (kept.block->device->pool_id() == PoolId{}) {
     std::lock_guard<std::mutex> guard(filled_mutex_);
     auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
     for (const Segment* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
@@ -208,6 +209,8 @@ bool DebugDevice::copy(Batch& batch, StreamHandle stream, Copy what) {
       bool repairs = batch.repairs;
       finish(std::move(batch), stream);
       batch = Batch{0, {}, repairs};
+      what.slab = landing_.take(what.size, &place);  // with `sync` that batch has been read
+      if (what.slab != nullptr) break;
       if (!wait_for_oldest()) return false;
       what.slab = landing_.take(what.size, &place);
     }
@@ -377,8 +380,9 @@ void DebugDevice::check() {
   read_all();
   require(driver_.synchronize(number_), "to be synchronised");
   if (!copied) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to copy device " + std::to_string(number_) +
-                                        "'s memory for a check");
+    throw Error(GLAKE_DRIVER_ERROR, "not all of device " + std::to_string(number_) +
+                                        "'s memory could be checked: the driver refused a copy, or "
+                                        "pinned host memory for it; check again");
   }
 }
 

@@ -275,12 +275,19 @@ uint64_t DeviceAllocator::live_blocks() {
   std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
   drain_caches(true);
+  auto drained = [this] {
+    bool all = true;
+    for (DeviceAllocator* heap : heaps()) {
+      heap->drain_limbo(Wait::kAllowed);
+      heap->drain_whole();
+      all = all && heap->limbo_.empty();
+    }
+    return all;
+  };
+  // What a destroyed stream did is known complete only after the whole device's work.
+  if (!drained() && !clock_.any_capturing() && synchronize(hot).ok()) drained();
   uint64_t live = 0;
-  for (DeviceAllocator* heap : heaps()) {
-    heap->drain_whole();
-    heap->drain_limbo(Wait::kAllowed);
-    live += heap->live_;
-  }
+  for (DeviceAllocator* heap : heaps()) live += heap->live_;
   return live;
 }
 

@@ -183,6 +183,7 @@ void DeviceAllocator::give_private(Block* b, const Tickets& tickets) {
   pool_->whole.push_back({b, tickets});
 }
 
+// After drain_limbo(), which may add to them.
 void DeviceAllocator::drain_whole() {
   if (pool_ == nullptr) return;
   for (Whole& w : pool_->whole) give_pieces(w.block, w.tickets);
@@ -269,9 +270,9 @@ bool DeviceAllocator::reclaim_elsewhere(const Request& r, HotGuard& hot) {
 Granules DeviceAllocator::shrink(Granules want, HotGuard& hot) {
   thaw();
   if (captured_) return {0};
-  drain_whole();
   drain_caches(true);
   drain_limbo(Wait::kNo);
+  drain_whole();
   clock_.mark_all();
   clock_.poll();
   Granules got = trim(want, hot);

@@ -241,8 +241,8 @@ void DeviceAllocator::trim_heaps(bool synced, HotGuard& hot) {
 void DeviceAllocator::trim_all(bool synced, HotGuard& hot) {
   thaw();
   if (captured_) return;
-  drain_whole();
   drain_limbo(Wait::kNo);
+  drain_whole();
   std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
   for (View* view : all) {
     if (view->live != 0) continue;

@@ -24,6 +24,7 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   Bytes held = physical().bytes();
   Bytes contiguous = contiguous_.physical().bytes();
   Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
+  auto blocks = stats_.allocation.all.current;
   Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
   Bytes cached = 0;
@@ -38,7 +39,7 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
       "; limit " + mib(limit_.bytes()) + " of " + mib(total_memory_) + ", held from the driver " +
       mib(held) +
       (driver_full_ ? " (the driver has no more: other processes use the device)" : "") +
-      "; live " + mib(live) + " in " + std::to_string(live_) + " blocks; idle " + mib(free) + ": " +
+      "; live " + mib(live) + " in " + std::to_string(blocks) + " blocks; idle " + mib(free) + ": " +
       mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
   if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";

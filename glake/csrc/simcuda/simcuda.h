@@ -32,11 +32,13 @@ extern "C" {
  *               -1: never until waited for on the host; "auto" (default): by the schedule.
  *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
  *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the
- * copy's device, or "interleave" max_maps    kernel mappings to allow instead of vm.max_map_count;
- * beyond it, less an eighth, calls return CUDA_ERROR_MAP_FAILED machine_dir where shared machines
- * keep their files (default /dev/shm) machine     name of a machine several processes share
- * (default: private to the process) call_us     any time. "name=first+further" pairs overriding the
- * cost table call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
+ *               copy's device, or "interleave"
+ *   max_maps    kernel mappings to allow instead of vm.max_map_count; beyond it, less an eighth,
+ *               calls return CUDA_ERROR_MAP_FAILED
+ *   machine_dir where shared machines keep their files (default /dev/shm)
+ *   machine     name of a machine several processes share (default: private to the process)
+ *   call_us     any time. "name=first+further" pairs overriding the cost table
+ *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
  */
 SIMCUDA_API int simcuda_configure(const char* key, const char* value);
 
