@@ -108,7 +108,7 @@ void never_stitched() {
   const uint64_t memory = memory_at(blocks[0]);
   for (int i = 0; i < 8; i += 2) OK(glake_free(blocks[i]));
   CHECK(glake_malloc(14 * kMiB, 0, nullptr) == nullptr);  // a pinned granule would be needed
-  void* view = get(12 * kMiB);  // the three other holes
+  void* view = get(12 * kMiB);                            // the three other holes
   CHECK(stat("glake.stitches") == 1);
   CHECK(glake_malloc(4 * kMiB + 1, 0, nullptr) == nullptr);
   CHECK_TEXT(test::last_error().find("pinned for others") != std::string::npos, test::last_error());

@@ -39,8 +39,8 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
       "; limit " + mib(limit_.bytes()) + " of " + mib(total_memory_) + ", held from the driver " +
       mib(held) +
       (driver_full_ ? " (the driver has no more: other processes use the device)" : "") +
-      "; live " + mib(live) + " in " + std::to_string(blocks) + " blocks; idle " + mib(free) + ": " +
-      mib(whole) + " in whole granules, " + mib(free - whole) +
+      "; live " + mib(live) + " in " + std::to_string(blocks) + " blocks; idle " + mib(free) +
+      ": " + mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
   if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
   if (uint64_t pinned = pinned_granules(); pinned != 0) {
