@@ -220,6 +220,26 @@ void captured_memory_stays() {
 }
 
 // A captured pool's users come back before anybody needed the memory.
+// A lender would have the bytes again while the graph may still be replayed.
+void a_graph_borrows_nothing() {
+  Fixture f("a graph borrows nothing", "16MiB");
+  constexpr glake_pool kLender{2, 0};
+  OK(glake_pool_retain(0, kPool));
+  OK(glake_pool_retain(0, kLender));
+  OK(glake_pool_set_flags(0, kLender, GLAKE_POOL_USE_ON_OOM));
+  OK(glake_free(get(12 * kMiB, f.s[0], kLender)));
+  f.begin();
+  void* a = get(2 * kMiB, f.s[0]);
+  CHECK(glake_pool_malloc(8 * kMiB, 0, f.s[0], kPool) == nullptr);
+  CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
+  f.end();
+  void* lent = own(8 * kMiB, f.s[0]);  // others may
+  OK(glake_free(lent));
+  OK(glake_free(a));
+  OK(glake_pool_release(0, kLender));
+  OK(glake_pool_release(0, kPool));
+}
+
 void a_pool_used_again() {
   Fixture f("a pool used again");
   OK(glake_pool_retain(0, kPool));
@@ -242,6 +262,7 @@ void a_pool_used_again() {
 }  // namespace
 
 int main() {
+  a_graph_borrows_nothing();
   reuse_on_the_same_stream_only();
   recorded_blocks_wait_for_the_end();
   others_go_on(CU_STREAM_NON_BLOCKING, false);

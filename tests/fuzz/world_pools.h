@@ -54,7 +54,9 @@ inline void World::note_captured(const Live& block, const glake::Block& given) {
     for (const Captured& c : graphs_) {
       bool same = c.pool == block.pool && c.stream == block.stream;
       CHECK_TEXT(same || c.end <= p->begin || p->end() <= c.begin,
-                 "memory of a captured graph was given to another stream");
+                 "memory of a graph captured in pool " + std::to_string(c.pool) + " on stream " +
+                     std::to_string(c.stream) + " was given to pool " + std::to_string(block.pool) +
+                     ", stream " + std::to_string(block.stream));
     }
   }
   if (armed_ || block.pool == 0 || !capturing(block.stream) || users_[block.pool] == 0) return;

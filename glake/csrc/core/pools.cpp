@@ -283,7 +283,9 @@ Granules DeviceAllocator::shrink(Granules want, HotGuard& hot) {
 }
 
 // A block of a pool that lets others have its free memory rather than run out.
+// Not for a graph: the lender would have the bytes again while the graph may still be replayed.
 Block* DeviceAllocator::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
+  if (captured_) return nullptr;
   for (DeviceAllocator* heap : heaps()) {
     bool may = heap != this && heap->pool_ != nullptr && !heap->captured_ &&
                (heap->pool_->flags & GLAKE_POOL_USE_ON_OOM) != 0;
