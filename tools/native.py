@@ -66,7 +66,9 @@ def build(
     configure += [f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if group == 'tests' else 'Release'}"]
     if sanitize:  # lines are all a finding needs, and it compiles in two thirds of the time
         flags = "-O1 -g1 -DNDEBUG"
-        configure += [f"-DCMAKE_{language}_FLAGS_RELWITHDEBINFO={flags}" for language in ("C", "CXX")]
+        configure += [
+            f"-DCMAKE_{language}_FLAGS_RELWITHDEBINFO={flags}" for language in ("C", "CXX")
+        ]
     configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={'ON' if werror else 'OFF'}"]
     configure += [f"-D{definition}" for definition in definitions]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
