@@ -74,7 +74,10 @@ def parse_contiguous(text: str) -> tuple[str, int] | None:
     kind, colon, size = text.rpartition(":")
     if colon and kind not in ("vmm", "legacy"):
         raise ValueError("the kind is not vmm or legacy")
-    return kind or "vmm", parse_bytes(size)
+    least = parse_bytes(size)
+    if least < 1 << 20:
+        raise ValueError("a block of its own from less than 1MiB on would waste most of 2MiB")
+    return kind or "vmm", least
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
@@ -278,7 +281,12 @@ def read(environ: Mapping[str, str] | None = None) -> Config:
     environ = os.environ if environ is None else environ
     names = sorted(name for name in environ if name.startswith(PREFIX))
     given = {lookup(name).name.lower(): parse(name, environ[name]) for name in names}
-    return Config(**given)
+    settings = Config(**given)
+    if settings.sim_phantom and settings.debug:
+        raise InvalidOption(
+            f"{PREFIX}DEBUG reads memory back, {PREFIX}SIM_PHANTOM=1 keeps none: set one of them"
+        )
+    return settings
 
 
 def variables(settings: Mapping[str, str | None]) -> dict[str, str]:

@@ -39,7 +39,11 @@ def tag(name: str) -> Iterator[None]:
     """Names the blocks the calling thread allocates inside a `with`, or in a decorated function.
 
     Findings, snapshots and out-of-memory texts show the name. The innermost counts.
+
+    Raises TypeError for a name that is not a string.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a tag is a string, not {name!r}")
     outer: str | None = getattr(_now, "tag", None)
     _now.tag = name
     _C.set_tag(name)

@@ -1,7 +1,5 @@
 #include "detours.h"
 
-#include <cstdio>
-
 #include "core/debug.h"
 #include "core/watch.h"
 
@@ -42,9 +40,7 @@ DebugDevice* debug_of(Process& process, void* ptr) {
 [[noreturn]] void refuse_pointer(DebugDevice& debug, void* ptr, const Error& error) {
   std::string why = debug.explain(reinterpret_cast<Address>(ptr));
   if (why.empty()) throw error;
-  char shown[32];
-  std::snprintf(shown, sizeof shown, "%p", ptr);
-  throw Error(error.code(), shown + why);
+  throw Error(error.code(), hex(ptr) + why);
 }
 
 Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, void* ptr) {

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <string>
 #include <utility>
@@ -52,6 +53,14 @@ struct Granules {
 
 constexpr Bytes round_up(Bytes b, Bytes unit) { return (b + unit - 1) / unit * unit; }
 constexpr Bytes round_down(Bytes b, Bytes unit) { return b / unit * unit; }
+
+// An address as texts name it.
+inline std::string hex(Address a) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(a));
+  return text;
+}
+inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
 
 // What crosses the C interface as a glake_status and a sentence.
 class Error : public std::exception {

@@ -79,7 +79,7 @@ void overruns_are_found_in_stream_order() {
     const std::string text = findings();
     CHECK_TEXT(has(text, c.words) && has(text, "of 1000 bytes, tag \"victim\""), text);
     CHECK_TEXT(has(text, "[" + std::to_string(c.offset) + "] should be 0xfb, is 0x11"), text);
-    CHECK_TEXT(has(text, ": 1 bytes changed"), text);
+    CHECK_TEXT(has(text, ": 1 byte changed"), text);
     CHECK(findings().empty());  // read once
   }
 }

@@ -55,6 +55,7 @@ def test_values(name: str, text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("contiguous", "1"),
         ("limit", "1.1"),
         ("limit", "0.0"),
         ("limit", "0"),
@@ -148,3 +149,8 @@ def test_core_takes_the_same_values(name: str, text: str) -> None:
     before = next(row["value"] for row in _C.options() if row["name"] == name)
     _C.configure(name, text)
     _C.configure(name, before)
+
+
+def test_debug_needs_memory_to_read() -> None:
+    with pytest.raises(InvalidOption, match="GLAKE_SIM_PHANTOM"):
+        config.read({"GLAKE_DEBUG": "guard", "GLAKE_SIM_PHANTOM": "1"})

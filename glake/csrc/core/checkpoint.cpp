@@ -2,18 +2,10 @@
 // before.
 #include "core/checkpoint.h"
 
-#include <cstdio>
-
 #include "core/device_allocator.h"
 
 namespace glake {
 namespace {
-
-std::string hex(Address a) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(a));
-  return text;
-}
 
 Segment* extent_around(const Arena& arena, Address begin, Bytes size) {
   for (Segment* head = arena.best_fit(size); head != nullptr; head = arena.next_fit(head, size)) {

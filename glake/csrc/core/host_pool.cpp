@@ -1,7 +1,6 @@
 #include "core/host_pool.h"
 
 #include <algorithm>
-#include <cstdio>
 
 namespace glake {
 namespace {
@@ -9,12 +8,6 @@ namespace {
 // Classes are powers of two up to the larger bound, then multiples of a granule: there a power of
 // two would waste up to half.
 constexpr Bytes kLeastClass = 4 * kKiB, kMostClass = 8 * kMiB;
-
-std::string hex(const void* p) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%p", p);
-  return text;
-}
 
 }  // namespace
 

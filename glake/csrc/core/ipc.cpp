@@ -1,16 +1,9 @@
 #include "core/ipc.h"
 
 #include <algorithm>
-#include <cstdio>
 
 namespace glake {
 namespace {
-
-std::string hex(Address a) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(a));
-  return text;
-}
 
 Error gone(uint64_t pid, const char* why) {
   return Error(GLAKE_INVALID_POINTER, "process " + std::to_string(pid) +

@@ -66,7 +66,8 @@ void set_view_budget(Options& o, const std::string& v) {
 }
 
 constexpr const char* kContiguousTakes =
-    "none, or the size from which blocks are one driver allocation each (64MiB, legacy:64MiB)";
+    "none, or the size, 1MiB or more, from which blocks are one driver allocation each (64MiB, "
+    "legacy:64MiB)";
 
 void set_contiguous(Options& o, const std::string& v) {
   if (v == "none") {
@@ -77,7 +78,7 @@ void set_contiguous(Options& o, const std::string& v) {
   std::string kind = colon == std::string::npos ? "vmm" : v.substr(0, colon);
   if (kind != "vmm" && kind != "legacy") refuse("contiguous", v, kContiguousTakes);
   Bytes from = parse_bytes("contiguous", colon == std::string::npos ? v : v.substr(colon + 1));
-  if (from == 0) refuse("contiguous", v, kContiguousTakes);
+  if (from < kSmallLimit) refuse("contiguous", v, kContiguousTakes);
   o.contiguous_from = from;
   o.contiguous_kind = kind == "vmm" ? GLAKE_CONTIGUOUS_VMM : GLAKE_CONTIGUOUS_LEGACY;
 }

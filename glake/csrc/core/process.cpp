@@ -2,19 +2,11 @@
 
 #include <pthread.h>
 
-#include <cstdio>
-
 #include "core/debug.h"
 #include "core/watch.h"
 
 namespace glake {
 namespace {
-
-std::string hex(const void* p) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%p", p);
-  return text;
-}
 
 pthread_key_t thread_key;
 
@@ -139,10 +131,10 @@ Block* Process::escaped(Address ptr) {
   bool inside = false;
   Block* b = ContiguousIndex::find(ptr, &inside);
   if (b != nullptr && b->ptr == ptr) return b;
-  throw Error(GLAKE_INVALID_POINTER,
-              hex(reinterpret_cast<void*>(ptr)) +
-                  (inside ? " lies inside a block; only its first byte's address can be freed"
-                          : " is not glake's memory"));
+  throw Error(
+      GLAKE_INVALID_POINTER,
+      hex(ptr) + (inside ? " lies inside a block; glake knows it by its first byte's address only"
+                         : " is not glake's memory"));
 }
 
 Bytes Process::requested(void* ptr, const Block& b) const {

@@ -173,7 +173,7 @@ std::string DeviceAllocator::explain_pointer(Address ptr) {
   for (const Segment* s = arena_of(home).first_segment(); s != nullptr; s = s->next) {
     if (home < s->begin || home >= s->end()) continue;
     if (s->state == SegmentState::kBusy && (home != s->begin || view != nullptr)) {
-      return " lies inside a block; only its first byte's address can be freed";
+      return " lies inside a block; glake knows it by its first byte's address only";
     }
   }
   return " is no live block's address: freed already, or never given out";
