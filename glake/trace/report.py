@@ -15,6 +15,7 @@ from rich.table import Table
 from glake.trace.replay import ReplayResult
 
 _GIB = 1 << 30
+_HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
@@ -95,6 +96,9 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
                 step = "set-up" if each.oom.step is None else f"step {each.oom.step}"
                 message = escape(each.oom.message)
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
+                for held in each.oom.holders[:_HOLDERS_NAMED]:
+                    name = escape(held.tag or "(untagged)")
+                    console.print(f"  held: {_gib(held.bytes)} GiB in {held.blocks} blocks: {name}")
 
 
 def plot(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:
