@@ -91,6 +91,11 @@ class _Tags:
         return self._by_frame[key]
 
 
+def _has_history(trace: list[Any]) -> bool:
+    # A device that was never used may still have the mark of the snapshot itself.
+    return any(not isinstance(each, dict) or each.get("action") != "snapshot" for each in trace)
+
+
 class Snapshot:
     """One device of a snapshot, its parts checked as they are read."""
 
@@ -112,7 +117,7 @@ class Snapshot:
         for number, trace in enumerate(traces):
             if not isinstance(trace, list):
                 raise ConvertError(f"device_traces[{number}]: not a list")
-        with_history = [number for number, trace in enumerate(traces) if trace]
+        with_history = [number for number, trace in enumerate(traces) if _has_history(trace)]
         if device is not None:
             if device in with_history:
                 return device

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +305,40 @@ def test_logs_of_rmm(tmp_path):
         log.write_text(f"Thread,Time,Action,Pointer,Size,Stream\n{bad}\n")
         with pytest.raises(ConvertError, match=f"{log}: {reason}"):
             convert(log, out)
+
+
+def test_our_own_snapshot_gives_what_was_recorded_live(tmp_path):
+    program = """
+        import random, sys, glake
+        from glake import _C
+
+        random.seed(3)
+        live = [_C.malloc(5000)]
+        _C.trace(sys.argv[1])
+        glake.record_memory_history(max_entries=100000)
+        for step in range(300):
+            if len(live) > 1 and random.random() < 0.5:
+                _C.free(live.pop(random.randrange(1, len(live))))
+            else:
+                with glake.tag(f"tag.{step % 5}"):
+                    live.append(_C.malloc(random.choice((100, 3000, 700000, 5 << 20))))
+        glake.dump_snapshot(sys.argv[2])
+        _C.trace(None)
+    """
+    recorded, snapshot, out = tmp_path / "live.trace", tmp_path / "s.pickle", tmp_path / "t.trace"
+    environment = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), recorded, snapshot],
+        env=environment,
+        check=True,
+        timeout=60,
+    )
+    result = convert(snapshot, out)
+    assert result.before_history == 1
+    converted = list(read_events(out))[1:]
+    live = list(read_events(recorded))
+    assert [(e.op, e.bytes, e.stream) for e in converted] == [
+        (e.op, e.bytes, e.stream) for e in live
+    ]
+    assert [e.tag.split(";")[0] for e in converted] == [e.tag for e in live]
+    assert len(live) == 300
