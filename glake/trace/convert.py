@@ -40,7 +40,13 @@ def convert(
             return history.write(lambda: _rmm_entries(name), {}, {"recorder": "rmm"}, out)
         snapshot = Snapshot(name, device)
         header = {"recorder": "pytorch snapshot", "device": snapshot.device}
-        return history.write(snapshot.entries, snapshot.held_at_the_end(), header, out)
+        result = history.write(snapshot.entries, snapshot.held_at_the_end(), header, out)
+        if given_back := snapshot.given_back():
+            result.notes.append(
+                f"memory went back to the driver {given_back} times (empty_cache(), or to make "
+                "room); a trace does not say so, and a policy decides for itself"
+            )
+        return result
     except ConvertError as error:
         raise ConvertError(f"{name}: {error}") from error
 

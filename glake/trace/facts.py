@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from glake.trace.format import Event, read_events
 from glake.trace.replay import Holder
@@ -181,13 +181,14 @@ def size_text(size: int) -> str:
 
 def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
     """Tables: the figures with the header, sizes, streams, and the largest holders at the peak."""
-    table = Table(title=escape(os.path.basename(facts.trace)), title_justify="left")
+    # Foreign words are Text, since a markup string would read :100: as a picture.
+    table = Table(title=Text(os.path.basename(facts.trace)), title_justify="left")
     table.add_column("what")
     table.add_column("figure", overflow="fold")
     for name, value in _rows(facts):
-        table.add_row(name, escape(value))
+        table.add_row(name, value)
     for key, value in facts.header.items():
-        table.add_row(f"[dim]# {escape(key)}[/]", escape(value))
+        table.add_row(Text(f"# {key}", style="dim"), Text(value))
     console.print(table)
     sizes = Table("size", "allocations", "bytes", title="Sizes", title_justify="left")
     for each in facts.size_classes:
@@ -230,7 +231,7 @@ def _holder_table(facts: TraceFacts, most: int) -> Table:
     table.add_column("blocks", justify="right")
     table.add_column("tag", overflow="fold")
     for each in facts.holders[:most]:
-        table.add_row(size_text(each.bytes), f"{each.blocks:,}", escape(each.tag or "(untagged)"))
+        table.add_row(size_text(each.bytes), f"{each.blocks:,}", Text(each.tag or "(untagged)"))
     rest = facts.holders[most:]
     if rest:
         size, blocks = sum(each.bytes for each in rest), sum(each.blocks for each in rest)

@@ -14,6 +14,9 @@ from typing import Any
 
 from glake.trace.format import Event, read_events
 
+TAG_FRAME = "tag"
+"""File name of a frame that a tag gives no file for."""
+
 _BASE = 0x7F00_0000_0000
 _UNIT = 512
 _GRANULE = 2 << 20
@@ -86,7 +89,9 @@ def _frames(tag: str, known: dict[str, list[dict[str, Any]]]) -> list[dict[str, 
         known[tag] = []
         for text in reversed(tag.split(";")) if tag else ():
             match = _FRAME.fullmatch(text)
-            file, line, name = match.group("file", "line", "name") if match else ("", "0", text)
+            file, line, name = (
+                match.group("file", "line", "name") if match else (TAG_FRAME, "0", text)
+            )
             known[tag].append({"filename": file, "line": int(line), "name": name})
     return known[tag]
 

@@ -97,8 +97,9 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
                 message = escape(each.oom.message)
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
                 for held in each.oom.holders[:_HOLDERS_NAMED]:
-                    name = escape(held.tag or "(untagged)")
-                    console.print(f"  held: {_gib(held.bytes)} GiB in {held.blocks} blocks: {name}")
+                    size, name = _gib(held.bytes), escape(held.tag or "(untagged)")
+                    text = f"  held: {size} GiB in {held.blocks} blocks: {name}"
+                    console.print(text, emoji=False)
 
 
 def plot(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:

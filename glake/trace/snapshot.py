@@ -6,19 +6,27 @@ type hints of torch/cuda/memory.py.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from glake.trace import plain_pickle
 from glake.trace.format import MAX_BYTES, MAX_TAG, clean_tag
 from glake.trace.history import ConvertError, Entry
+from glake.trace.memory_viz import TAG_FRAME
 
 _NOT_USER_CODE = ("<frozen ", "/torch/nn/modules/module.py", "/runpy.py")
 _PACKAGES = ("site-packages/", "dist-packages/", "/pytorch/")
-_NATIVE = (".cpp", ".cc", ".c", ".cu", ".h", ".cuh", ".so", "??")
+_PYTHON = re.compile(r".*\.(py|pyx|ipynb)|<.*>")
 _MOST_FRAMES = 512
-_STEP = "ProfilerStep#"
+_GIVEN_BACK = ("segment_free", "segment_unmap")
+# Operators, and functions of the backward, by their C++ names.
+_OPERATOR = re.compile(r"\bat::_ops::(?P<op>\w+)::(?:call|redispatch)\b")
+_BACKWARD = re.compile(r"\bautograd::generated::(?P<op>\w+)::apply\b")
+_PROFILER_STEP = re.compile(r"ProfilerStep#(?P<number>\d{1,18})")
+_OPTIMIZER_STEP = "Optimizer.step#"
 _ACTIONS = {"alloc": "alloc", "free_requested": "free", "free_completed": "completed"}
 
 
@@ -63,7 +71,9 @@ class _Tags:
 
     def _stack(self, frames: list[Any], where: str) -> str:
         shown = [self._frame(frame, where) for frame in frames[:_MOST_FRAMES]]
-        texts = [text for text, users in shown if users] or [text for text, _ in shown[:1]]
+        texts = [text for text, named in shown if named] or [text for text, _ in shown[:1]]
+        # An operator's call and redispatch are one.
+        texts = [text for text, _ in itertools.groupby(texts)]
         # Innermost first in a snapshot, as kept from the front while there is room.
         kept, room = [], MAX_TAG - len("...;")
         for text in texts:
@@ -75,20 +85,31 @@ class _Tags:
         return clean_tag(";".join(reversed(kept)))
 
     def _frame(self, frame: Any, where: str) -> tuple[str, bool]:
-        """A frame as FILE:LINE:FUNCTION, and whether it is the user's own Python."""
+        """A frame's text, and whether it says something to its user."""
         file = _get(frame, "filename", str, f"{where}.frames")
         line = _get(frame, "line", int, f"{where}.frames")
         name = _get(frame, "name", str, f"{where}.frames")
         key = (file, line, name)
         if key not in self._by_frame:
-            base = os.path.basename(file)
-            extension = os.path.splitext(base)[1] if "." in base else base
-            native = extension in _NATIVE
-            text = name if native or not file else f"{base}:{line}:{name}"
-            library = any(part + "torch/" in file for part in _PACKAGES)
-            users = not (native or library or any(part in file for part in _NOT_USER_CODE))
-            self._by_frame[key] = (clean_tag(text.replace(";", ",")), users)
+            text, named = _frame_text(*key)
+            self._by_frame[key] = (clean_tag(text.replace(";", ",")), named)
         return self._by_frame[key]
+
+
+def _frame_text(file: str, line: int, name: str) -> tuple[str, bool]:
+    """FILE:LINE:FUNCTION of Python, or an operator's name, and whether a tag should have it: it is
+    the user's own Python, an operator, or what our own export made of a tag."""
+    if file == TAG_FRAME:
+        return name, True
+    base = os.path.basename(file)
+    if not _PYTHON.fullmatch(base):
+        operator, backward = _OPERATOR.search(name), _BACKWARD.search(name)
+        if operator:
+            return f"aten.{operator['op']}", True
+        return (backward["op"], True) if backward else (name, False)
+    library = any(part + "torch/" in file for part in _PACKAGES)
+    others = library or any(part in file for part in _NOT_USER_CODE)
+    return f"{base}:{line}:{name}", not others
 
 
 def _has_history(trace: list[Any]) -> bool:
@@ -150,16 +171,29 @@ class Snapshot:
             tag = self.tags.of(entry, where) if action == "alloc" else ""
             yield Entry(action, address, size, stream, tag)
 
+    def given_back(self) -> int:
+        """How often memory went back to the driver."""
+        return sum(entry.get("action") in _GIVEN_BACK for entry in self.events)
+
     def _steps(self) -> list[tuple[int, int]]:
-        """(time, number) of the steps torch.profiler marked, the last one first."""
-        marks: list[tuple[int, int]] = []
+        """(time, number) of each step's begin, the last one first: those torch.profiler marked, or
+        else the ends of the first optimizer's steps, as glake itself marks them."""
+        profiled: list[tuple[int, int]] = []
+        optimized: list[int] = []
+        optimizer: str | None = None
         for number, mark in enumerate(self.annotations):
             where = f"external_annotations[{number}]"
             name = _get(mark, "name", str, where, "")
-            step = name[len(_STEP) :]
-            if name.startswith(_STEP) and step.isdecimal() and mark.get("stage") == "START":
-                marks.append((_get(mark, "time_us", int, where), int(step)))
-        return sorted(marks, reverse=True)
+            stage = mark.get("stage")
+            match = _PROFILER_STEP.fullmatch(name)
+            if match and stage == "START":
+                profiled.append((_get(mark, "time_us", int, where), int(match["number"])))
+            elif name.startswith(_OPTIMIZER_STEP) and stage == "END":
+                optimizer = optimizer or name
+                if name == optimizer:
+                    optimized.append(_get(mark, "time_us", int, where))
+        steps = profiled or [(time, step) for step, time in enumerate(sorted(optimized))]
+        return sorted(steps, reverse=True)
 
     def held_at_the_end(self) -> dict[int, Entry]:
         """Blocks the program held when the snapshot was taken, by address."""

@@ -35,9 +35,9 @@ def job(tmp_path):
     with TraceWriter(path, {"job": "tiny"}) as trace:
         trace.alloc(1, 5 * MIB, tag="init;weights")
         trace.step(0)
-        trace.alloc(2, 1000, stream=3, tag="forward;train.py:7:step")
+        trace.alloc(2, 1000, stream=3, tag="forward;train.py:100:step")
         trace.record_stream(2, 1)
-        trace.alloc(3, MIB, tag="forward;train.py:7:step")
+        trace.alloc(3, MIB, tag="forward;train.py:100:step")
         trace.free(2)
         trace.step(2)
         trace.alloc(2, 300)
@@ -58,7 +58,7 @@ def test_info_counts_and_says_who_held_what(job):
     assert found["header"]["job"] == "tiny"
     assert found["holders"] == [
         {"tag": "init;weights", "bytes": 5 * MIB, "blocks": 1},
-        {"tag": "forward;train.py:7:step", "bytes": MIB + 1000, "blocks": 2},
+        {"tag": "forward;train.py:100:step", "bytes": MIB + 1000, "blocks": 2},
     ]
     assert found["streams"][1:] == [
         {"stream": 1, "allocations": 0, "bytes": 0, "recorded": 1},
@@ -81,6 +81,7 @@ def test_info_is_a_table_for_people(job):
     assert ran.exit_code == 0
     for text in ("6 MiB in 3 blocks", "event 4, step 0", "init;weights", "(1 further tags)"):
         assert text in ran.stdout, ran.stdout
+    assert "train.py:100:step" in run("info", job).stdout
 
 
 def test_perfetto_holds_to_the_trace_event_format(job, tmp_path):
@@ -108,7 +109,7 @@ def test_perfetto_holds_to_the_trace_event_format(job, tmp_path):
     assert begun.keys() == ended.keys() and len(begun) == len(kinds["b"]) == 4
     for key, event in begun.items():
         assert event["ts"] < ended[key]["ts"] and event["name"] == ended[key]["name"]
-    assert {e["name"] for e in kinds["b"]} == {"weights", "train.py:7:step", "untagged"}
+    assert {e["name"] for e in kinds["b"]} == {"weights", "train.py:100:step", "untagged"}
 
 
 def test_perfetto_is_bounded_by_points_and_blocks(tmp_path):
@@ -154,8 +155,8 @@ def test_memory_viz_opens_the_snapshot(job, tmp_path):
         assert "MemoryViz.js" in plot
     frames = shot["device_traces"][0][2]["frames"]
     assert frames == [
-        {"filename": "train.py", "line": 7, "name": "step"},
-        {"filename": "", "line": 0, "name": "forward"},
+        {"filename": "train.py", "line": 100, "name": "step"},
+        {"filename": "tag", "line": 0, "name": "forward"},
     ]
 
 

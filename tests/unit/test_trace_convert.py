@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import pickle
 import struct
@@ -128,6 +129,7 @@ def test_what_a_history_leaves_out_is_said(tmp_path):
         entry("free_completed", 512, 20),
         *freed(0, 30),
         entry("free_requested", 0, 30),
+        entry("segment_free", 0, 20 << 20),
     ]
     held = segment([(0, 30, "active_allocated")])
     notes = " | ".join(convert(dump(tmp_path, events, [held]), tmp_path / "t.trace").notes)
@@ -136,6 +138,7 @@ def test_what_a_history_leaves_out_is_said(tmp_path):
     assert "1 frees of blocks already freed" in notes
     assert "1 blocks are live by the history and not by the segments" in notes
     assert "no step marks" in notes
+    assert "memory went back to the driver 1 times" in notes
 
 
 def test_profiler_steps_become_steps(tmp_path):
@@ -149,6 +152,40 @@ def test_profiler_steps_become_steps(tmp_path):
     assert [line[:2] for line in lines(out) if line[0] == "s"] == [("s", 5), ("s", 6)]
     assert [line[0] for line in lines(out)] == ["a", "s", "a", "a", "s", "a"]
     assert result.steps == 2 and not any("step" in note for note in result.notes)
+
+
+def test_the_first_optimizer_s_steps_become_steps(tmp_path):
+    events = [entry("alloc", n * 512, 10, time_us=100 + n) for n in range(4)]
+    marks = [
+        {"name": f"Optimizer.step#{name}.step", "stage": stage, "time_us": time, "device": 0}
+        for name, stage, time in [
+            ("AdamW", "START", 100), ("AdamW", "END", 101), ("SGD", "END", 102),
+            ("AdamW", "END", 103),
+        ]
+    ]  # fmt: skip
+    out = tmp_path / "t.trace"
+    convert(dump(tmp_path, events, external_annotations=marks), out)
+    assert [line[0] for line in lines(out)] == ["a", "s", "a", "a", "s", "a"]
+    assert [line[1] for line in lines(out) if line[0] == "s"] == [0, 1]
+
+
+def test_operators_and_backward_functions_are_named(tmp_path):
+    native = [
+        frame("c10::cuda::CUDACachingAllocator::malloc(unsigned long)", 0, ""),
+        frame("at::_ops::mm::redispatch(c10::DispatchKeySet, at::Tensor const&)", 0, "??"),
+        frame("at::_ops::mm::call(at::Tensor const&)", 0, "??"),
+        frame("torch::autograd::generated::MmBackward0::apply(std::vector<x>&&)", 0, "F.cpp"),
+    ]
+    events = [
+        entry("alloc", 0, 10, frames=native),
+        entry("alloc", 512, 10, frames=[*native[:3], *STACK[2:]]),
+    ]
+    out = tmp_path / "t.trace"
+    convert(dump(tmp_path, events), out)
+    assert [line[4] for line in lines(out)] == [
+        "MmBackward0;aten.mm",
+        "train.py:90:main;train.py:7:step;aten.mm",
+    ]
 
 
 def test_long_stacks_keep_their_innermost_frames(tmp_path):
@@ -246,6 +283,19 @@ def test_no_pickle_does_harm(tmp_path, code):
     path.write_bytes(code)
     with pytest.raises(RefusedPickle, match=str(path)):
         plain_pickle.load(path)
+
+
+def test_what_the_program_registered_by_number_is_not_found(tmp_path):
+    copyreg.add_extension("os", "getcwd", 240)
+    try:
+        loaded = b"\x80\x02\x82\xf0)R."
+        assert pickle.loads(loaded) == os.getcwd()  # and is in pickle's cache from now on
+        path = tmp_path / "s.pickle"
+        path.write_bytes(loaded)
+        with pytest.raises(RefusedPickle, match="it refers to os.getcwd"):
+            plain_pickle.load(path)
+    finally:
+        copyreg.remove_extension("os", "getcwd", 240)
 
 
 def test_a_pickle_of_a_type_is_refused(tmp_path):
