@@ -20,8 +20,8 @@ from glake.platforms import Platform, load_platforms
 # These bring the native module or torch, so they are fetched only when asked for.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
-    "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
+    "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
 }
 
 

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from glake.trace.replay import ReplayResult
 
-_GIB = 1 << 30
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
+_GIB = 1 << 30
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
