@@ -99,7 +99,7 @@ def _events(
         if (number + 1) % run == 0 or number + 1 == total:
             at = number - number % run
             yield _event("C", "live bytes", at, args={"bytes": high})
-            high = live
+            high = 0
     yield from _step(step, total)
     yield from largest.slices(total)
 

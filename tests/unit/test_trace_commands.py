@@ -100,7 +100,8 @@ def test_perfetto_holds_to_the_trace_event_format(job, tmp_path):
     assert kinds.keys() == {"M", "X", "C", "b", "e", "i"}
     live = [(e["ts"], e["args"]["bytes"]) for e in kinds["C"] if e["name"] == "live bytes"]
     assert max(size for _, size in live) == 6 * MIB + 1000
-    assert live[-1] == (7, 6 * MIB + 300)
+    after = [5 * MIB] * 2 + [5 * MIB + 1000] * 2 + [6 * MIB + 1000] + [6 * MIB] * 2
+    assert live == [*enumerate(after), (7, 6 * MIB + 300)]
     steps = [(e["name"], e["ts"], e["dur"]) for e in kinds["X"]]
     assert steps == [("step 0", 1, 5), ("step 2", 6, 2)]
     assert kinds["i"][0]["name"] == "native: out of memory" and kinds["i"][0]["ts"] == 0
@@ -177,6 +178,17 @@ def test_blocks_of_the_snapshot_never_overlap():
     kept = [b for b in segment["blocks"] if b["state"] == "active_allocated"]
     assert {each["address"] for each in kept} == live.keys()
     assert segment["total_size"] < 1.5 * load_trace(STREAMS).peak_live_bytes
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)])
+def test_freed_neighbours_of_the_snapshot_are_one_hole(order):
+    layout = memory_viz._Layout()
+    blocks = [layout.take(600) for _ in range(4)]
+    for each in order:
+        layout.give_back(blocks[each], 600)
+    assert layout.take(3 * 1024) == blocks[0]
+    layout.give_back(blocks[3], 600)
+    assert layout.take(2000) == blocks[3] and layout.top == blocks[3] + 2048
 
 
 def test_a_trace_comes_back_from_memory_viz(job, tmp_path):
