@@ -21,7 +21,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from glake.trace import report
+from glake.trace import html, report
 from glake.trace.replay import NEVER, ReplayResult, load_trace, policies
 from glake.trace.replay import replay as run_replay
 
@@ -141,6 +141,12 @@ def _load(path: str) -> Any:
     type=click.Path(dir_okay=False, writable=True),
     help="Draw live and physical memory over time into this file (PNG).",
 )
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Write a report into this file: charts, who holds what, what to change (docs/report.md).",
+)
 def replay(
     traces: tuple[str, ...],
     policy_names: list[str],
@@ -149,6 +155,7 @@ def replay(
     complete_after: int,
     as_json: bool,
     plot_path: str | None,
+    html_path: str | None,
 ) -> None:
     """Replay allocation traces under allocation policies, without a GPU.
 
@@ -158,6 +165,8 @@ def replay(
     """
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib, which is not installed")
+    if html_path is not None and not html.available():
+        raise click.UsageError("--html needs Jinja2, which is not installed")
     loaded = [_load(path) for path in traces]
     results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
     if plot_path is not None:
@@ -165,6 +174,8 @@ def replay(
             report.plot(results, plot_path)
         except (OSError, ValueError) as bad:
             raise click.BadParameter(str(bad), param_hint="--plot") from bad
+    if html_path is not None:
+        _write_html(html_path, loaded, results)
     if as_json:
         click.echo(json.dumps([report.to_json(each) for each in results], indent=1))
         return
@@ -172,6 +183,25 @@ def replay(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     report.print_table(results, console)
+
+
+def _write_html(path: str, traces: list[Any], results: list[ReplayResult]) -> None:
+    with Progress(
+        SpinnerColumn(), TextColumn("report: {task.description}"), console=Console(stderr=True),
+        transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("")
+        try:
+            html.write(
+                path,
+                traces,
+                results,
+                progress=lambda policy: progress.update(task, description=policy),
+            )
+        except OSError as bad:
+            raise click.BadParameter(str(bad), param_hint="--html") from bad
+        except RuntimeError as broken:
+            raise click.ClickException(str(broken)) from broken
 
 
 def _run_all(
