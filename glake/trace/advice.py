@@ -225,13 +225,14 @@ def _largest(job: Digest) -> Iterator[Advice]:
     largest, count = max(job.sizes)
     if largest < _LARGE_SHARE * job.peak.live:
         return
+    often = "once" if count == 1 else f"{count:,} times"
     yield Advice(
         "note",
         size(largest),
         "The largest single request",
-        f"{size(largest)} ({share(largest, job.peak.live)} of the peak), asked for {count:,} "
-        f"time{'s' if count > 1 else ''}. An allocator that does not stitch must find it in one "
-        "piece; split it (logits: chunk the loss; gathered weights: wrap smaller modules).",
+        f"{size(largest)} ({share(largest, job.peak.live)} of the peak), asked for {often}. An "
+        "allocator that does not stitch must find it in one piece; split it (logits: chunk the "
+        "loss; gathered weights: wrap smaller modules).",
     )
 
 

@@ -79,7 +79,7 @@ def _prune(node: Node, least: float) -> None:
     node.children.sort(key=lambda each: (-each.bytes, each.name))
     kept = [each for each in node.children[:_WIDEST] if each.bytes >= least]
     rest = node.children[len(kept) :]
-    if len(rest) > 1 or (rest and kept):
+    if len(rest) > 1:
         blocks = sum(each.blocks for each in rest)
         kept.append(Node(f"({len(rest)} smaller)", sum(each.bytes for each in rest), blocks))
     else:
