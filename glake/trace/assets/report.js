@@ -102,7 +102,7 @@
   }
 
   function frame(figure, height, top, bytes, text) {
-    figure.querySelector("svg")?.remove();
+    figure.querySelector(":scope > svg")?.remove();
     const width = Math.max(figure.clientWidth, 260), left = 66, right = 14, foot = 34, head = 16;
     const root = svg("svg", { height, viewBox: `0 0 ${width} ${height}`, role: "img" }, figure);
     const y = (value) => +(height - foot - (value / (top || 1)) * (height - foot - head)).toFixed(1);
@@ -160,9 +160,8 @@
       chart = frame(figure, 360, top, true);
       const { root, y, left, right, head, foot } = chart;
       x = (event) => +(left + ((event - from) / (to - from || 1)) * (right - left)).toFixed(1);
-      const id = "clip" + Math.random().toString(36).slice(2);
-      svg("rect", { x: left, y: 0, width: right - left, height: chart.height }, svg("clipPath", { id }, root));
-      const inside = svg("g", { "clip-path": `url(#${id})` }, root);
+      // An inner svg clips what a zoom leaves outside.
+      const inside = svg("svg", { x: left, y: 0, width: right - left, height: chart.height, viewBox: `${left} 0 ${right - left} ${chart.height}` }, root);
       const area = stairs(job.live[0], job.live[1], job.events, x, y);
       svg("path", { d: `${area}V${y(0)}H${x(0)}Z`, fill: "var(--area)" }, inside);
       const marks = [];
