@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -167,11 +168,13 @@ def replay(
         raise click.UsageError("--plot needs matplotlib, which is not installed")
     if html_path is not None and not html.available():
         raise click.UsageError("--html needs Jinja2, which is not installed")
+    if html_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(html_path))):
+        raise click.BadParameter(f"{html_path}: there is no such folder", param_hint="--html")
     loaded = [_load(path) for path in traces]
     results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
     if plot_path is not None:
         try:
-            report.plot(results, plot_path)
+            report.plot(results, plot_path, {each.name: _step_marks(each) for each in loaded})
         except (OSError, ValueError) as bad:
             raise click.BadParameter(str(bad), param_hint="--plot") from bad
     if html_path is not None:
@@ -183,6 +186,13 @@ def replay(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     report.print_table(results, console)
+
+
+def _step_marks(trace: Any) -> list[tuple[str, int]]:
+    spans = trace.step_spans()
+    return [
+        (f"step {each['step']}", each["first_event"]) for each in spans if each["step"] is not None
+    ]
 
 
 def _write_html(path: str, traces: list[Any], results: list[ReplayResult]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glake.trace import holders
-from glake.trace.layout import Layout, summarise
+from glake.trace.memory_map import MemoryMap, summarise
 from glake.trace.replay import ReplayResult, replay
 
 MODELLED = ("native", "expandable", "gmlake")
@@ -57,7 +57,7 @@ class PolicyDigest:
     the bytes live then as requested, and who held what when memory ran out."""
 
     result: ReplayResult
-    layout: Layout | None
+    layout: MemoryMap | None
     live_at_peak: int
     at_oom: Moment | None
 
@@ -137,7 +137,7 @@ def _moment(trace: Any, event: int) -> Moment:
     return Moment(event, sum(size for _, size, _ in by_tag), by_tag)
 
 
-def _layout(trace: Any, result: ReplayResult, pieces: int) -> Layout | None:
+def _layout(trace: Any, result: ReplayResult, pieces: int) -> MemoryMap | None:
     """Replays once more, to look at the memory at the peak."""
     if result.peak_event is None:
         return None
@@ -148,7 +148,9 @@ def _layout(trace: Any, result: ReplayResult, pieces: int) -> Layout | None:
         complete_after=result.complete_after,
         layout_at=result.peak_event,
     )
-    return summarise(again.layout, pieces) if again.layout else None
+    return (
+        summarise(again.layout.regions, pieces) if again.layout and again.layout.regions else None
+    )
 
 
 def _policy(trace: Any, result: ReplayResult, pieces: int) -> PolicyDigest:

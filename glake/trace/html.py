@@ -22,7 +22,7 @@ import glake
 from glake.trace import holders
 from glake.trace.advice import advise
 from glake.trace.digest import Digest, PolicyDigest, base_name, digest, facts, shorten
-from glake.trace.layout import UNIT, Layout
+from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
 from glake.trace.units import micros, share, size, times
@@ -297,7 +297,7 @@ def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     }
 
 
-def _layout_text(layout: Layout) -> str:
+def _layout_text(layout: MemoryMap) -> str:
     pending = f", {size(layout.pending)} freed with work pending" if layout.pending else ""
     holes = f"{layout.holes:,} hole{'' if layout.holes == 1 else 's'}"
     largest = f", the largest {size(layout.largest_free)}" if layout.holes else ""

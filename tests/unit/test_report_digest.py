@@ -9,8 +9,8 @@ import pytest
 from glake.trace import holders
 from glake.trace.advice import advise
 from glake.trace.digest import Digest, Moment, PolicyDigest, Span
-from glake.trace.layout import FREE, LIVE, MIXED, UNIT, summarise
-from glake.trace.replay import OutOfMemory, ReplayResult, StepCost, Timeline
+from glake.trace.memory_map import FREE, LIVE, MIXED, UNIT, summarise
+from glake.trace.replay import LayoutBlock, OutOfMemory, Region, ReplayResult, StepCost, Timeline
 from glake.trace.units import micros, size
 
 MIB = 1 << 20
@@ -64,9 +64,9 @@ def region(name, *blocks):
     """Blocks as (bytes, state), end to end."""
     at, placed = 0, []
     for nbytes, state in blocks:
-        placed.append([at, nbytes, state, 0])
+        placed.append(LayoutBlock(at, nbytes, state, 0))
         at += nbytes
-    return {"name": name, "bytes": at, "blocks": placed}
+    return Region(name, at, placed)
 
 
 def drawn(tape):
@@ -90,7 +90,7 @@ def drawn(tape):
 def test_layout_sums_and_holes():
     first = region("a", (4 * MIB, "live"), (MIB, "free"), (MIB, "free"), (MIB, "pending"))
     second = region("b", (3 * MIB, "free"), (MIB, "live"))
-    second["bytes"] += 2 * MIB  # what no block covers is free
+    second = dataclasses.replace(second, bytes=second.bytes + 2 * MIB)  # uncovered: free
     layout = summarise([first, second])
     assert layout.physical == 13 * MIB
     assert (layout.live, layout.pending, layout.free) == (5 * MIB, MIB, 7 * MIB)
@@ -109,7 +109,7 @@ def test_tapes_shrink_to_their_limit_and_keep_every_byte(most):
     layout = summarise(regions, most)
     assert sum(1 + len(flat) for _, flat in layout.tape) <= most
     assert drawn(layout.tape) == (layout.physical, layout.live, layout.pending)
-    assert layout.live == sum(b[1] for r in regions for b in r["blocks"] if b[2] == "live")
+    assert layout.live == sum(b.bytes for r in regions for b in r.blocks if b.state == "live")
 
 
 def test_units():
@@ -142,7 +142,9 @@ def result(policy, **changes):
         driver_us=10.0,
         stream_waits=10,
         steps=[StepCost(0, 0, 0.0, 0)],
+        peak_event=900,
         timeline=Timeline([0], [60 * GIB], [61 * GIB]),
+        layout=None,
     )
     return dataclasses.replace(plain, **changes)
 

@@ -207,7 +207,9 @@ def test_a_hundred_thousand_events_stay_below_a_megabyte(tmp_path):
     for step in range(100):
         lines.append(f"s {step}")
         sizes = [512 * (1 + (step * 7 + i * 13) % 999) for i in range(500)]
-        lines += [f"a {i} {nbytes} {i % 3} forward;layer{i};op{step}" for i, nbytes in enumerate(sizes)]
+        lines += [
+            f"a {i} {nbytes} {i % 3} forward;layer{i};op{step}" for i, nbytes in enumerate(sizes)
+        ]
         lines += [f"f {(i * 7) % 500}" for i in range(500)]
     page_of(tmp_path, "\n".join(lines) + "\n", "native,expandable")
     assert (tmp_path / "out.html").stat().st_size < 1_000_000

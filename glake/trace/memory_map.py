@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from glake.trace.replay import LayoutBlock, Region
 
 UNIT = 512
 """Bytes of one unit of a tape: what both glake and PyTorch's allocator round to."""
@@ -16,7 +18,7 @@ _FINEST_PIECES = 1 << 15
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryMap:
     """Sums over a policy's regions, in bytes. ``largest_free`` is the longest run of free bytes in
     one region, ``holes`` the number of such runs, and ``free_by_stream`` the bytes free on each
     stream. ``tape`` is for drawing: the regions end to end, see :func:`summarise`."""
@@ -51,19 +53,19 @@ class _Sums:
             self.pending += size
 
 
-def _pieces(region: Mapping[str, Any]) -> Iterator[tuple[int, int, int | None]]:
+def _pieces(region: Region) -> Iterator[tuple[int, int, int | None]]:
     """(bytes, state, stream) of a region's blocks; what no block covers is free."""
     at = 0
-    for offset, size, state, stream in region["blocks"]:
-        if offset > at:
-            yield offset - at, FREE, None
-        yield size, _STATES[state], stream
-        at = offset + size
-    if at < region["bytes"]:
-        yield region["bytes"] - at, FREE, None
+    for block in region.blocks:
+        if block.offset > at:
+            yield block.offset - at, FREE, None
+        yield block.bytes, _STATES[block.state], block.stream
+        at = block.offset + block.bytes
+    if at < region.bytes:
+        yield region.bytes - at, FREE, None
 
 
-def _tape(regions: Sequence[Mapping[str, Any]], cell: int) -> list[Any]:
+def _tape(regions: Sequence[Region], cell: int) -> list[Any]:
     """Per region its name and a flat list of integers: a run of blocks is 4 x units + state, and
     after a MIXED one (blocks smaller than a cell, added up) its live and its pending units."""
     tape: list[Any] = []
@@ -88,12 +90,12 @@ def _tape(regions: Sequence[Mapping[str, Any]], cell: int) -> list[Any]:
             flat.append(4 * (total // UNIT) + state)
             if state == MIXED:
                 flat += (live // UNIT, pending // UNIT)
-        tape.append([region["name"], flat])
+        tape.append([region.name, flat])
     return tape
 
 
-def summarise(regions: Sequence[Mapping[str, Any]], most_pieces: int = 4000) -> Layout:
-    """Adds up the regions of a replay's ``layout``.
+def summarise(regions: Sequence[Region], most_pieces: int = 4000) -> MemoryMap:
+    """Adds up the regions of a replay's layout.
 
     The tape keeps every block until there are more than ``most_pieces`` runs; then neighbours
     smaller than a cell, doubled until they fit, are added up. Raises KeyError for a state that is
@@ -114,13 +116,13 @@ def summarise(regions: Sequence[Mapping[str, Any]], most_pieces: int = 4000) -> 
                     free_by_stream[stream] = free_by_stream.get(stream, 0) + size
             else:
                 run = 0
-    physical = sum(region["bytes"] for region in regions)
+    physical = sum(region.bytes for region in regions)
     cell = max(physical // _FINEST_PIECES, UNIT)
     tape = _tape(regions, cell)
     while _length(tape) > most_pieces and cell < physical:
         cell *= 2
         tape = _tape(_merge_small(regions, cell), cell)
-    return Layout(
+    return MemoryMap(
         physical=physical,
         live=sums.live,
         pending=sums.pending,
@@ -138,29 +140,30 @@ def _length(tape: Sequence[Any]) -> int:
     return sum(1 + len(flat) for _, flat in tape)
 
 
-def _merge_small(regions: Sequence[Mapping[str, Any]], cell: int) -> list[Mapping[str, Any]]:
+def _merge_small(regions: Sequence[Region], cell: int) -> list[Region]:
     """Neighbouring regions smaller than a cell as one region of that many."""
-    merged: list[Mapping[str, Any]] = []
-    group: list[Mapping[str, Any]] = []
+    merged: list[Region] = []
+    group: list[Region] = []
 
     def close() -> None:
         if len(group) == 1:
             merged.append(group[0])
         elif group:
-            blocks, base = [], 0
+            blocks: list[LayoutBlock] = []
+            base = 0
             for region in group:
-                blocks += [(base + at, *rest) for at, *rest in region["blocks"]]
-                base += region["bytes"]
-            merged.append({"name": f"{len(group)} small regions", "bytes": base, "blocks": blocks})
+                blocks += [replace(each, offset=base + each.offset) for each in region.blocks]
+                base += region.bytes
+            merged.append(Region(f"{len(group)} small regions", base, blocks))
         group.clear()
 
     for region in regions:
-        if region["bytes"] >= cell:
+        if region.bytes >= cell:
             close()
             merged.append(region)
             continue
         group.append(region)
-        if sum(each["bytes"] for each in group) >= cell:
+        if sum(each.bytes for each in group) >= cell:
             close()
     close()
     return merged
