@@ -284,7 +284,7 @@ def _uneven(job: Digest) -> Iterator[Advice]:
         "saving",
         size(top.peak_live - middle),
         "A few steps decide how much memory is needed",
-        f"{top.name} peaks at {size(top.peak_live)}, {times(top.peak_live, middle)} the median "
+        f"{top.name.capitalize()} peaks at {size(top.peak_live)}, {times(top.peak_live, middle)} the median "
         f"step's {size(middle)}. Batches of equal numbers of tokens, or a limit on the longest "
         f"sequence, would save up to {size(top.peak_live - middle)}.",
     )

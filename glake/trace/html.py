@@ -52,6 +52,7 @@ _COLUMNS = (
 _MOST_STEPS = 600
 _MAP_ROWS = 36
 _LONGEST_MESSAGE = 4000
+_LONGEST_TITLE = 40
 _PIECES = 60_000
 """Integers of all maps of a report together: what keeps the file below a megabyte."""
 
@@ -146,7 +147,7 @@ def _percent(part: float, whole: float) -> str:
 
 def _title(job: Digest) -> str:
     name, model = os.path.basename(job.name), job.header.get("model", "")
-    return f"{shorten(model, 60)} ({name})" if model else name
+    return f"{model} ({name})" if 0 < len(model) <= _LONGEST_TITLE else name
 
 
 def _colour(policy: str) -> str:
@@ -174,13 +175,19 @@ def _job(job: Digest) -> dict[str, Any]:
         "roles": holders.by_role(job.peak.by_tag),
         "tree": holders.tree(job.peak.by_tag) if job.peak.tagged else None,
         "buckets": [
-            {"label": f"{size(1 << exponent)} and up", "count": count, "bytes": total}
+            {"label": _bucket(exponent), "count": count, "bytes": total}
             for exponent, count, total in job.buckets
         ],
         "most_count": max((count for _, count, _ in job.buckets), default=0),
         "most_bytes": max((total for _, _, total in job.buckets), default=0),
         "has_steps": bool(job.steps),
     }
+
+
+def _bucket(exponent: int) -> str:
+    """The sizes from 2^exponent on, below twice that."""
+    low, high = size(1 << exponent), size(2 << exponent)
+    return f"{low} to {high}".replace(".00", "").replace(".0 ", " ")
 
 
 def _peak(job: Digest) -> str:

@@ -247,7 +247,7 @@ def test_one_long_step_decides():
     spans = [Span(i, 100 * i, 100, GIB, 30 * GIB, 100 * i + 5) for i in range(8)]
     spans[5] = dataclasses.replace(spans[5], peak_live=60 * GIB)
     (found,) = advise(job(spans=spans))
-    assert found.figure == "30.00 GiB" and "step 5 peaks at 60.00 GiB" in found.text
+    assert found.figure == "30.00 GiB" and "Step 5 peaks at 60.00 GiB" in found.text
 
 
 def test_driver_time_against_glake():

@@ -94,9 +94,10 @@
 
   function redraws(figure, draw) {
     let width = 0;
-    new ResizeObserver(() => {
+    // In the next frame: drawing changes the height, which an observer must not do while it runs.
+    new ResizeObserver(() => requestAnimationFrame(() => {
       if (figure.clientWidth !== width) { width = figure.clientWidth; draw(); }
-    }).observe(figure);
+    })).observe(figure);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
     document.addEventListener("theme", draw);
   }
@@ -246,6 +247,7 @@
     const scale = html("button", legend, "log scale");
     scale.type = "button";
     scale.addEventListener("click", () => { logarithmic = !logarithmic; draw(); });
+    const swatches = html("p", figure, undefined, "key");
 
     function draw() {
       buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(METRICS[index] === metric)));
@@ -254,6 +256,11 @@
       const rows = bytes
         ? [{ name: "live", colour: "var(--live)", step: job.peaks.step, values: job.peaks.live }]
         : job.policies.map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
+      swatches.replaceChildren();
+      for (const row of rows) {
+        html("i", swatches).style.background = row.colour;
+        swatches.append(row.name + " ");
+      }
       const bend = (value) => (logarithmic ? Math.log10(1 + value) : value);
       const most = Math.max(0, ...rows.flatMap((row) => row.values)), top = bend(most) * 1.05 || 1;
       const chart = frame(figure, 260, top, bytes && !logarithmic, (at) => text(logarithmic ? Math.pow(10, at) - 1 : at));
@@ -319,7 +326,7 @@
       pen.textAlign = "right";
       pen.fillStyle = colour("--muted");
       const every = Math.ceil(rows / 24);
-      for (let r = 0; r < rows; r += every) pen.fillText(tickText(r * row, Math.max(total, row), true), left - 8, r * (high + gap) + 11);
+      for (let r = 0; r < rows; r += every) pen.fillText(tickText(r * row, row, true), left - 8, r * (high + gap) + 11);
       for (const piece of found) {
         for (let at = piece.at; at < piece.at + piece.size; ) {
           const r = Math.floor(at / row), end = Math.min(piece.at + piece.size, (r + 1) * row);
