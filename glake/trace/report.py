@@ -141,7 +141,7 @@ def _mark_steps(axes: Any, steps: Sequence[tuple[str, int]]) -> None:
 def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
     for number, each in enumerate(panel):
         axes.plot(
-            [str(step.step) for step in each.steps],
+            [step.step for step in each.steps],
             [step.driver_us / 1000 for step in each.steps],
             color=f"C{number}",
             marker="o" if len(each.steps) <= 60 else None,
@@ -152,7 +152,7 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
     axes.set_ylabel("driver ms, modelled", fontsize=9)
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=0)
-    axes.locator_params(axis="x", nbins=20)
+    axes.locator_params(axis="x", integer=True)
 
 
 def _draw_panel(axes: Any, panel: Sequence[ReplayResult]) -> None:
