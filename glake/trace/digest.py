@@ -44,7 +44,7 @@ class Moment:
 
     event: int
     live: int
-    by_tag: list[holders.Holder]
+    by_tag: list[holders.Held]
 
     @property
     def tagged(self) -> bool:

@@ -49,6 +49,10 @@ _COLUMNS = (
     ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
     ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
 )
+# What the bound, which allocates nothing, has no figure for.
+_OF_AN_ALLOCATOR = [
+    key for key, *_ in _COLUMNS if "driver" in key or "waits" in key or "host" in key
+]
 _MOST_STEPS = 600
 _MAP_ROWS = 36
 _LONGEST_MESSAGE = 4000
@@ -215,7 +219,10 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     result = each.result
     held, live = result.peak_physical_bytes, result.peak_live_bytes
     top = job.capacity or max(one.result.peak_physical_bytes for one in job.policies) or 1
-    if not each.fits:
+    if each.name == "bound":
+        verdict = "fits, in principle" if each.fits else "no allocator can fit it"
+        detail = f"no allocator can hold less than {size(held)} for {size(live)} of live memory"
+    elif not each.fits:
         assert result.oom is not None
         where = "set-up" if result.oom.step is None else f"step {result.oom.step}"
         verdict = f"does not fit: out of memory in {where}"
@@ -275,7 +282,7 @@ def _row(result: ReplayResult) -> dict[str, Any]:
             text = css = "yes" if result.oom is None else "no"
         elif key == "x_live":
             text = times(result.peak_physical_bytes, result.peak_live_bytes)
-        elif value is not None:
+        elif value is not None and not (result.policy == "bound" and key in _OF_AN_ALLOCATOR):
             text = shown[key](value)
         cells.append({"key": key, "value": value, "text": text, "css": css})
     return {"policy": result.policy, "cells": cells}
