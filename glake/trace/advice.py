@@ -213,7 +213,9 @@ def _stranded(each: PolicyDigest) -> str:
     side = sum(layout.free_by_stream.values()) - layout.free_by_stream[main]
     if side < _WASTE_SHARE * layout.physical:
         return ""
-    return f" At its peak {size(side)} of the free memory belong to other streams than {main}."
+    return (
+        f" At the job's peak {size(side)} of its free memory belong to other streams than {main}."
+    )
 
 
 def _roles(job: Digest) -> Iterator[Advice]:

@@ -21,7 +21,15 @@ from typing import Any
 import glake
 from glake.trace import holders
 from glake.trace.advice import advise
-from glake.trace.digest import Digest, PolicyDigest, base_name, digest, facts, shorten
+from glake.trace.digest import (
+    LEAST_EXPONENT,
+    Digest,
+    PolicyDigest,
+    base_name,
+    digest,
+    facts,
+    shorten,
+)
 from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
@@ -191,7 +199,8 @@ def _job(job: Digest) -> dict[str, Any]:
 def _bucket(exponent: int) -> str:
     """The sizes from 2^exponent on, below twice that."""
     low, high = size(1 << exponent), size(2 << exponent)
-    return f"{low} to {high}".replace(".00", "").replace(".0 ", " ")
+    text = f"below {high}" if exponent == LEAST_EXPONENT else f"{low} to {high}"
+    return text.replace(".00", "").replace(".0 ", " ")
 
 
 def _peak(job: Digest) -> str:
@@ -245,11 +254,11 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
 
 
 def _parts(each: PolicyDigest, live: int, held: int) -> list[tuple[str, int]]:
-    """What physical memory was at the peak: what was asked for, rounding, pending, free."""
+    """What physical memory is on the map: what was asked for, rounding, pending, free."""
     layout = each.layout
     if layout is None:
         return [("live", min(live, held)), ("free", max(held - live, 0))]
-    asked = min(each.live_at_peak, layout.live)
+    asked = min(each.live_on_map, layout.live)
     return [
         ("live", asked),
         ("rounding", layout.live - asked),
@@ -324,7 +333,7 @@ def _layout_text(layout: MemoryMap) -> str:
 
 def _map(each: PolicyDigest, index: int) -> dict[str, Any]:
     assert each.layout is not None
-    text = f"after event {each.result.peak_event:,}: {_layout_text(each.layout)}"
+    text = f"after event {each.map_event:,}: {_layout_text(each.layout)}"
     return {"policy": each.name, "colour": _colour(each.name), "index": index, "text": text}
 
 

@@ -258,7 +258,7 @@
       const [, key, text] = metric, bytes = key === "live";
       const rows = bytes
         ? [{ name: "live", colour: "var(--live)", step: job.peaks.step, values: job.peaks.live }]
-        : job.policies.map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
+        : job.policies.filter((each) => each.name !== "bound").map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
       swatches.replaceChildren();
       for (const row of rows) {
         html("i", swatches).style.background = row.colour;
