@@ -235,7 +235,7 @@ def _loss(job: Digest) -> Iterator[Advice]:
     """Logits and what the loss makes of them are often the largest tensors of a model."""
     held = [each for each in job.peak.by_tag if _LOSS.search(each[0])]
     total = sum(held_bytes for _, held_bytes, _ in held)
-    if total < _LARGE_SHARE * job.peak.live:
+    if not held or total < _LARGE_SHARE * job.peak.live:
         return
     blocks = sum(count for _, _, count in held)
     name = holders.frames_of(max(held, key=lambda each: each[1])[0])[-1]
@@ -271,7 +271,7 @@ def _activations(job: Digest) -> Iterator[Advice]:
     if job.static is None or job.peak.tagged:
         return
     transient = job.peak.live - job.static
-    if transient < 0.5 * job.peak.live:
+    if not transient or transient < 0.5 * job.peak.live:
         return
     yield Advice(
         "saving",

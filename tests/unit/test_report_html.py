@@ -275,6 +275,24 @@ def test_a_trace_without_steps(tmp_path):
     assert page.data[0]["peaks"] == {"step": [], "live": []}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s 0\n",
+        "s 0\ns 1\ns 2\n",
+        "a 0 1 0\n",
+        f"a 0 512 0\nr 0 3\nf 0\ns {2**64 - 1}\n",
+        f"a 0 {2 * MIB} 0\nf 0\ns 0\ns 1\n",
+    ],
+)
+def test_traces_with_next_to_nothing_in_them(tmp_path, text):
+    names = policies()
+    page, results = page_of(tmp_path, text, ",".join(names))
+    assert [each["name"] for each in page.data[0]["policies"]] == names
+    if f"s {2**64 - 1}" in text:
+        assert page.data[0]["peaks"]["step"] == [str(2**64 - 1)]  # more than a double holds
+
+
 @pytest.mark.parametrize("names", ["native", "glake,native,expandable"])
 def test_out_of_memory_in_set_up_at_the_first_event(tmp_path, names):
     page, results = page_of(tmp_path, f"a 0 {80 * MIB} 0\ns 0\n", names, capacity=20 * MIB)
