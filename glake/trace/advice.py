@@ -115,14 +115,16 @@ def _out_of_memory(job: Digest) -> Iterator[Advice]:
         if oom is None or each.at_oom is None:
             continue
         free = capacity - each.at_oom.live
-        hole = ""
+        hole = need = ""
         if each.layout is not None and each.layout.free:
             hole = (
-                f" It holds {size(each.layout.free)} free in {each.layout.holes:,} pieces, the "
-                f"largest {size(each.layout.largest_free)}."
+                f" Just before, it held {size(each.layout.free)} free in {each.layout.holes:,} "
+                f"pieces, the largest {size(each.layout.largest_free)}."
             )
+        if each.result.min_capacity_bytes is not None:
+            need = f" It needs {size(each.result.min_capacity_bytes)}."
         cure = (
-            f" {runs[0].name} runs the job here: GLAKE_ALLOCATOR=1."
+            f" {runs[0].name} runs the job here: {_switch(runs[0].name)}."
             if runs and not each.own
             else f" Live memory peaks at {size(job.peak.live)}: the capacity leaves "
             f"{size(capacity - job.peak.live)} above that."
@@ -132,8 +134,12 @@ def _out_of_memory(job: Digest) -> Iterator[Advice]:
             size(free),
             f"{each.name} runs out of memory with {size(free)} not in use",
             f"{_where(oom.step)}, event {oom.event:,}: {size(each.at_oom.live)} are live in "
-            f"{size(capacity)}.{hole}{cure}",
+            f"{size(capacity)}.{hole}{need}{cure}",
         )
+
+
+def _switch(policy: str) -> str:
+    return "GLAKE_ALLOCATOR=1" + (" GLAKE_POLICY=compact" if policy == "compact" else "")
 
 
 def _where(step: int | None) -> str:
@@ -143,7 +149,9 @@ def _where(step: int | None) -> str:
 def _headroom(job: Digest) -> Iterator[Advice]:
     for each in job.policies:
         least, capacity = each.result.min_capacity_bytes, job.capacity
-        if each.name != "glake" or least is None or capacity is None or least >= capacity:
+        if each.name != "glake" or least is None or capacity is None:
+            continue
+        if capacity - least < _WASTE_SHARE * capacity:
             continue
         yield Advice(
             "note",
@@ -194,14 +202,13 @@ def _holds_more(job: Digest, each: PolicyDigest) -> Iterator[Advice]:
     saved = held - best.result.peak_physical_bytes
     if saved < _WASTE_SHARE * held:
         return
-    mode = "GLAKE_ALLOCATOR=1" + (" GLAKE_POLICY=compact" if best.name == "compact" else "")
     yield Advice(
         "saving",
         size(saved),
         f"{each.name} holds {size(held - live)} that nobody uses",
         f"It takes {size(held)} from the device for {size(live)} of live memory "
         f"({times(held, live)}); {best.name} takes {size(best.result.peak_physical_bytes)} for the "
-        f"same job, {size(saved)} less: {mode}.{_stranded(each)}",
+        f"same job, {size(saved)} less: {_switch(best.name)}.{_stranded(each)}",
     )
 
 

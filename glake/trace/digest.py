@@ -214,8 +214,12 @@ def digest(
 def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
     """The header's facts worth showing, in its order and shortened, without those the report
     computes itself."""
-    computed = ("format", "peak_live_bytes", "end_live_bytes")
-    shown = [(key, value) for key, value in header.items() if key not in computed]
+    computed = ("format", "allocations", "frees", "setup_allocations")
+    shown = [
+        (key, value)
+        for key, value in header.items()
+        if key not in computed and not key.endswith("_bytes")
+    ]
     return [(shorten(key, 80), shorten(value, 200)) for key, value in shown[:most]]
 
 

@@ -21,6 +21,7 @@ _ROLES = (
     ("parameters and buffers", re.compile(r"set-?up|init|build|model|weights?|param", re.I)),
     ("optimizer state", re.compile(r"optim", re.I)),
     ("gradients and backward's own", re.compile(r"backward|grad", re.I)),
+    ("kernel workspaces", re.compile(r"workspace|scratch", re.I)),
     ("activations", re.compile(r"forward|recompute", re.I)),
 )
 OTHER_ROLE = "other"

@@ -304,7 +304,7 @@ def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     moment, layout = each.at_oom, each.layout
     books = ""
     if moment is not None:
-        books = f"{size(moment.live)} were live"
+        books = f"Just before, {size(moment.live)} were live"
         books += f" in a capacity of {size(job.capacity)}" if job.capacity else ""
         if layout is not None:
             books += f"; {_layout_text(layout)}"

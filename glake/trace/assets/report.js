@@ -93,7 +93,8 @@
   }
 
   function redraws(figure, draw) {
-    let width = 0;
+    let width = figure.clientWidth;
+    draw();
     // In the next frame: drawing changes the height, which an observer must not do while it runs.
     new ResizeObserver(() => requestAnimationFrame(() => {
       if (figure.clientWidth !== width) { width = figure.clientWidth; draw(); }
