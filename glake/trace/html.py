@@ -171,7 +171,7 @@ def _job(job: Digest) -> dict[str, Any]:
     peak = job.peak.live
     return {
         "title": _title(job),
-        "lead": f"{job.allocations:,} allocations in {len(job.steps):,} steps, "
+        "lead": f"{_count(job.allocations, 'allocation')} in {_count(len(job.steps), 'step')}, "
         f"{size(peak)} live at the peak"
         + (f", on a device of {size(job.capacity)}." if job.capacity else ", without a limit."),
         "facts": facts(job.header),
@@ -208,7 +208,7 @@ def _peak(job: Digest) -> str:
     where = f" in {span.name}" if span else ""
     kept = (
         ""
-        if job.static is None
+        if not job.static
         else f" {size(job.static)} of live memory stay allocated from step to step."
     )
     return f"{size(job.peak.live)} are live after event {job.peak.event:,}{where}.{kept}"
@@ -322,13 +322,20 @@ def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
 
 def _layout_text(layout: MemoryMap) -> str:
     pending = f", {size(layout.pending)} freed with work pending" if layout.pending else ""
-    holes = f"{layout.holes:,} hole{'' if layout.holes == 1 else 's'}"
-    largest = f", the largest {size(layout.largest_free)}" if layout.holes else ""
-    regions = f"{layout.regions:,} region{'' if layout.regions == 1 else 's'}"
-    return (
-        f"{size(layout.physical)} held in {regions}: {size(layout.live)} in {layout.blocks:,} "
-        f"blocks{pending}, {size(layout.free)} free in {holes}{largest}"
+    free = (
+        f"{size(layout.free)} free in {_count(layout.holes, 'hole')}, the largest "
+        f"{size(layout.largest_free)}"
+        if layout.free
+        else "nothing free"
     )
+    return (
+        f"{size(layout.physical)} held in {_count(layout.regions, 'region')}: "
+        f"{size(layout.live)} in {_count(layout.blocks, 'block')}{pending}, {free}"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _map(each: PolicyDigest, index: int) -> dict[str, Any]:
@@ -366,6 +373,7 @@ def _data(job: Digest) -> dict[str, Any]:
         "peaks": {
             "step": [str(steps[i].step) for i in kept],
             "live": [steps[i].peak_live for i in kept],
+            "every": kept.step,
         },
         "policies": [_policy_data(each, kept) for each in job.policies],
     }

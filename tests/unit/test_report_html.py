@@ -250,6 +250,13 @@ def test_nothing_of_a_trace_becomes_markup(tmp_path):
     assert page.data[0]["policies"][0]["name"] == "native"
 
 
+def test_no_text_ends_the_embedded_json():
+    held = {"tag": NASTY + "<!--", "n": 1}
+    embedded = html._embed(held)
+    assert not set("<>&") & set(embedded)
+    assert json.loads(embedded) == held
+
+
 def test_tags_are_a_tree(tmp_path):
     text = "s 0\n"
     text += f"a 0 {6 * MIB} 0 forward;model.layers.0.mlp;aten.mm\n"
@@ -272,7 +279,7 @@ def test_a_trace_without_steps(tmp_path):
     page, _ = page_of(tmp_path, f"a 0 {MIB} 0\nf 0\n", "native,glake")
     assert "The trace marks no steps" in page.text
     assert page.all("figure", **{"data-chart": "steps"}) == []
-    assert page.data[0]["peaks"] == {"step": [], "live": []}
+    assert page.data[0]["peaks"] == {"step": [], "live": [], "every": 1}
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@
       const half = text.length * 3.4;
       if (at - half < Math.max(free, 0) || at + half > chart.width) continue;
       svg("text", { x: at, y, "text-anchor": "middle" }, chart.root, text);
-      free = at + half + 8;
+      free = at + half + 16;
     }
   }
 
@@ -272,7 +272,7 @@
       const place = new Map(all.map((step, index) => [step, index]));
       const x = (index) => +(chart.left + 8 + (index / last) * (chart.right - chart.left - 16)).toFixed(1);
       labels(chart, all.map((step, index) => [x(index), step]), chart.foot + 15);
-      svg("text", { x: chart.right, y: chart.foot + 30, "text-anchor": "end" }, chart.root, "step: " + metric[3]);
+      svg("text", { x: chart.right, y: chart.foot + 30, "text-anchor": "end" }, chart.root, "step: " + metric[3] + (job.peaks.every > 1 ? `, one in ${job.peaks.every}` : ""));
       for (const row of rows) {
         const points = row.values.map((value, index) => [x(place.get(row.step[index])), chart.y(bend(value))]);
         svg("path", { d: points.map((at, index) => (index ? "L" : "M") + at).join(""), fill: "none", stroke: row.colour, "stroke-width": 2 }, chart.root);
