@@ -18,10 +18,29 @@ GIB = 1 << 30
 MIB = 1 << 20
 OWN = Path(__file__).resolve().parents[1] / "traces"
 RECORDED = os.environ.get("RECORDED_TRACES")
-NEAR = 0.02
+# The peak's and the smallest capacity's: rounding of the figures and the bisection's 0.1 %.
+NEAR, NEAR_LEAST = 0.0005, 0.0015
+# Here capacities that fit and that do not take turns, and two bisections end at different ones.
+NEAR_LEAST_BUT = {("vicuna-13b-R-fsdp2-w8", "gmlake:64MiB"): 0.02}
 
 # Trace, policy: MiB at peak and calls without limit, MiB of the smallest capacity.
-OWN_FIGURES: dict[tuple[str, str], tuple[float, int, float]] = {}
+OWN_FIGURES = {
+    ("gpt-fixed", "native"): (3238, 147, 3238.00),
+    ("gpt-fixed", "expandable"): (3202, 373, 3202.00),
+    ("gpt-fixed", "gmlake"): (3238, 4905, 3238.00),
+    ("gpt-fixed", "gmlake:16MiB"): (3174, 5564, 3174.00),
+    ("gpt-fixed", "bound"): (3120, 0, 3120.00),
+    ("gpt-varying", "native"): (3424, 84, 2972.68),
+    ("gpt-varying", "expandable"): (2482, 287, 2482.00),
+    ("gpt-varying", "gmlake"): (2528, 4721, 2485.62),
+    ("gpt-varying", "gmlake:16MiB"): (3284, 6473, 2949.61),
+    ("gpt-varying", "bound"): (2424, 0, 2424.00),
+    ("fsdp-streams", "native"): (11202, 366, 9265.23),
+    ("fsdp-streams", "expandable"): (9064, 1023, 8583.61),
+    ("fsdp-streams", "gmlake"): (10568, 16652, 8830.47),
+    ("fsdp-streams", "gmlake:16MiB"): (8784, 19207, 8474.09),
+    ("fsdp-streams", "bound"): (8234, 0, 8234.00),
+}
 
 # Trace, policy: GiB at peak without limit, GiB of the smallest capacity.
 RECORDED_FIGURES = {
@@ -62,6 +81,8 @@ def test_recorded_jobs(name, policy):
     peak, least = RECORDED_FIGURES[name, policy]
     assert result.peak_physical_bytes / GIB == pytest.approx(peak, rel=NEAR)
     assert result.min_capacity_bytes is not None
-    assert result.min_capacity_bytes / GIB == pytest.approx(least, rel=NEAR)
+    assert result.min_capacity_bytes / GIB == pytest.approx(
+        least, rel=NEAR_LEAST_BUT.get((name, policy), NEAR_LEAST)
+    )
     bound = replay(trace, "bound").peak_physical_bytes
     assert bound <= result.min_capacity_bytes

@@ -159,9 +159,8 @@ void GmlakePolicy::make_idle(Block* block) {
   }
   range.freed_at = now();
   if (range.doomed) {
-    for (auto it = ranges_.begin(); it != ranges_.end();) {
-      it = &it->second == &range ? drop(it) : std::next(it);
-    }
+    drop(std::find_if(ranges_.begin(), ranges_.end(),
+                      [&](const Ranges::value_type& each) { return &each.second == &range; }));
   }
   delete_block(block);
 }

@@ -22,8 +22,7 @@
 // until the range is freed. Prices: create, map and set access for each granule, one reserve and
 // one unmap for each range, one release for each granule; small segments as in `native`. The event
 // recorded at each free and its queries are free of cost here. A device without limit has 64 TiB.
-// Near its smallest capacity it runs at some capacities and fails at larger ones, more than the
-// others do: on one recorded job it changes sides fourteen times within 2 %.
+// Near its smallest capacity it may fit, fail and fit again several times over.
 #pragma once
 
 #include <map>
