@@ -21,6 +21,7 @@ from glake.platforms import Platform, load_platforms
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
+    "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
 }
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from glake.trace.replay import ReplayResult
 
+_HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _GIB = 1 << 30
 _MOST_MARKS = 250
 _MOST_NAMES = 12
@@ -101,6 +102,10 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
                 step = "set-up" if each.oom.step is None else f"step {each.oom.step}"
                 message = escape(each.oom.message)
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
+                for held in each.oom.holders[:_HOLDERS_NAMED]:
+                    size, name = _gib(held.bytes), escape(held.tag or "(untagged)")
+                    text = f"  held: {size} GiB in {held.blocks} blocks: {name}"
+                    console.print(text, emoji=False)
 
 
 def plot(

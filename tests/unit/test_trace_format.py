@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from glake import _C
+from glake.trace import report
 from glake.trace.format import MAX_TAG, Event, TraceWriter, clean_tag, read_events
 from glake.trace.replay import load_trace, replay
 
@@ -144,6 +147,10 @@ def test_out_of_memory_says_who_held_what():
     assert [(each.tag, each.bytes, each.blocks) for each in result.oom.holders] == [
         ("weights", 4 * MIB, 1)
     ]
+    console = Console(file=io.StringIO(), width=200)
+    report.print_table([result], console)
+    assert "held: 0.00 GiB in 1 blocks: weights" in console.file.getvalue()
+    assert report.to_json(result)["oom"]["holders"][0]["tag"] == "weights"
     untagged = replay(parse(f"a 3 {90 * MIB} 0\n"), "native", capacity=64 * MIB)
     assert untagged.oom is not None and untagged.oom.holders == []
 

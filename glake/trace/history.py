@@ -1,0 +1,187 @@
+"""From what an allocator logged, by address, to a trace, by block.
+
+A log begins and ends anywhere: blocks may have been live before it, and parts of it may be lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from glake.errors import GlakeError
+from glake.trace.format import TraceWriter
+
+BEFORE_HISTORY = "before_history"
+"""Tag of blocks allocated before the history began, where nothing better is known."""
+
+
+class ConvertError(GlakeError, ValueError):
+    """A file that is no snapshot or log, or has something in it that none has; names the field."""
+
+
+class Entry(NamedTuple):
+    """One action: "alloc", "free", "completed" (of a free, where that is logged) or "step", whose
+    number is the address."""
+
+    action: str
+    address: int
+    size: int = 0
+    stream: int = 0
+    tag: str = ""
+
+
+@dataclass
+class Conversion:
+    """What became of a file: counts, and sentences on what could not be carried over."""
+
+    events: int = 0
+    steps: int = 0
+    before_history: int = 0
+    peak_live_bytes: int = 0
+    end_live_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+Entries = Callable[[], Iterable[Entry]]
+
+
+def write(
+    entries: Entries,
+    held: Mapping[int, Entry],
+    header: Mapping[str, object],
+    out: str | os.PathLike[str],
+) -> Conversion:
+    """Writes a history as a trace; what was live before it stands first.
+
+    `entries` starts the history anew at each call (it is read twice); `held` is what was live at
+    its end, by address, where that is known. A file that cannot be finished is removed. Raises
+    ConvertError where there is nothing to write; OSError.
+    """
+    result = Conversion()
+    before = _live_before(entries(), held, result)
+    result.before_history = len(before)
+    facts = {**header, "blocks_before_history": len(before)}
+    try:
+        with TraceWriter(out, facts) as writer:
+            _History(writer, result).write(before, entries())
+        if not result.events:
+            raise ConvertError("no allocation and no free in it")
+    except BaseException:
+        if os.path.isfile(out):
+            os.unlink(out)
+        raise
+    return result
+
+
+def _live_before(
+    entries: Iterable[Entry], held: Mapping[int, Entry], result: Conversion
+) -> list[Entry]:
+    """What must have been live when the history began, in address order."""
+    before: dict[int, Entry] = {}
+    seen: set[int] = set()
+    live: set[int] = set()
+    for entry in entries:
+        if entry.action == "alloc":
+            live.add(entry.address)
+        elif entry.action == "free" and entry.address not in seen:
+            before[entry.address] = entry._replace(tag=BEFORE_HISTORY)
+        if entry.action in ("free", "completed"):
+            live.discard(entry.address)
+        if entry.action != "step":
+            seen.add(entry.address)
+    for address, block in held.items():
+        if address not in seen:
+            before[address] = block._replace(tag=block.tag or BEFORE_HISTORY)
+    odd = sum(address not in live for address in held.keys() & seen)
+    odd += sum(address not in held for address in live)
+    if odd and held:
+        result.notes.append(
+            f"{odd} blocks are live by the history and not by the segments, or the other way "
+            "round: part of the history was not recorded"
+        )
+    return sorted(before.values(), key=lambda each: each.address)
+
+
+class _History:
+    """Writes blocks and events, and counts what a trace cannot say."""
+
+    def __init__(self, writer: TraceWriter, result: Conversion):
+        self._writer = writer
+        self._result = result
+        self._ids: dict[int, int] = {}
+        self._streams = {0: 0}
+        self._next_id = 0
+        self._last_step = -1
+        self._freed: int | None = None  # the address whose completion should come next
+        self._twice = self._unmatched = self._held_back = 0
+
+    def write(self, before: Iterable[Entry], entries: Iterable[Entry]) -> None:
+        for entry in before:
+            self._alloc(entry)
+        completes = False
+        for entry in entries:
+            completes = completes or entry.action == "completed"
+            self._see(entry)
+        writer, result = self._writer, self._result
+        writer.fact("peak_live_bytes", writer.peak_live_bytes)
+        writer.fact("end_live_bytes", writer.live_bytes)
+        result.peak_live_bytes = writer.peak_live_bytes
+        result.end_live_bytes = writer.live_bytes
+        self._note(completes)
+
+    def _alloc(self, entry: Entry) -> None:
+        # A stream is a pointer in a log, and a small number in a trace.
+        stream = self._streams.setdefault(entry.stream, len(self._streams))
+        self._writer.alloc(self._next_id, entry.size, stream, entry.tag)
+        self._ids[entry.address] = self._next_id
+        self._next_id += 1
+        self._result.events += 1
+
+    def _free(self, address: int) -> None:
+        self._writer.free(self._ids.pop(address))
+        self._result.events += 1
+
+    def _see(self, entry: Entry) -> None:
+        address = entry.address
+        if self._freed is not None and (entry.action, address) != ("completed", self._freed):
+            self._held_back += 1
+        self._freed = None
+        if entry.action == "step":
+            if address > self._last_step:
+                self._writer.step(address)
+                self._last_step = address
+                self._result.steps += 1
+        elif entry.action == "alloc":
+            if address in self._ids:
+                self._free(address)
+                self._twice += 1
+            self._alloc(entry)
+        elif address in self._ids:
+            self._free(address)
+            self._freed = address if entry.action == "free" else None
+        elif entry.action == "free":
+            self._unmatched += 1
+
+    def _note(self, completes: bool) -> None:
+        result, notes = self._result, self._result.notes
+        if result.before_history:
+            notes.append(
+                f"{result.before_history} blocks were live before the history began, or their "
+                "allocations had left its ring buffer; they stand at the trace's start"
+            )
+        if self._held_back and completes:
+            notes.append(
+                f"{self._held_back} frees completed late, so other streams used those blocks; the "
+                "history does not say which, and the trace has no record_stream lines"
+            )
+        if self._twice:
+            notes.append(
+                f"{self._twice} addresses were allocated again with no free in the history; a free "
+                "was put before each"
+            )
+        if self._unmatched:
+            notes.append(f"{self._unmatched} frees of blocks already freed were left out")
+        if not result.steps:
+            notes.append("no step marks in it, so that figures per step will be missing")
