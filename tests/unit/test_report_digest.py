@@ -10,7 +10,15 @@ from glake.trace import holders
 from glake.trace.advice import advise
 from glake.trace.digest import Digest, Moment, PolicyDigest, Span
 from glake.trace.memory_map import FREE, LIVE, MIXED, UNIT, summarise
-from glake.trace.replay import LayoutBlock, OutOfMemory, Region, ReplayResult, StepCost, Timeline
+from glake.trace.replay import (
+    LayoutBlock,
+    OutOfMemory,
+    Region,
+    ReplayResult,
+    StepCost,
+    Timeline,
+    load_trace,
+)
 from glake.trace.units import micros, size
 
 MIB = 1 << 20
@@ -110,6 +118,19 @@ def test_tapes_shrink_to_their_limit_and_keep_every_byte(most):
     assert sum(1 + len(flat) for _, flat in layout.tape) <= most
     assert drawn(layout.tape) == (layout.physical, layout.live, layout.pending)
     assert layout.live == sum(b.bytes for r in regions for b in r.blocks if b.state == "live")
+
+
+def test_spans_of_set_up_and_steps(tmp_path):
+    path = tmp_path / "job.trace"
+    path.write_text("a 0 100 0\ns 4\na 1 50 0\nf 0\ns 9\na 2 70 1\nr 2 0\nf 2\nf 1\n")
+    spans = [Span(**each) for each in load_trace(path).step_spans()]
+    assert spans == [
+        Span(None, 0, 1, 0, 100, 0),
+        Span(4, 1, 3, 100, 150, 2),
+        Span(9, 4, 5, 50, 120, 5),
+    ]
+    path.write_text("s 0\na 0 1 0\n")
+    assert [each["step"] for each in load_trace(path).step_spans()] == [0]
 
 
 def test_units():
