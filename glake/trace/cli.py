@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from glake.trace import report
+from glake.trace import html, report
 from glake.trace.replay import NEVER, ReplayResult, load_trace, policies, require_policy
 from glake.trace.replay import replay as run_replay
 
@@ -143,6 +144,12 @@ def _load(path: str) -> Any:
     type=click.Path(dir_okay=False, writable=True),
     help="Draw live and physical memory over time into this file (PNG).",
 )
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Write a report into this file: charts, who holds what, what to change (docs/report.md).",
+)
 def replay(
     traces: tuple[str, ...],
     policy_names: list[str],
@@ -151,6 +158,7 @@ def replay(
     complete_after: int,
     as_json: bool,
     plot_path: str | None,
+    html_path: str | None,
 ) -> None:
     """Replay allocation traces under allocation policies, without a GPU.
 
@@ -161,13 +169,19 @@ def replay(
     """
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib, which is not installed")
+    if html_path is not None and not html.available():
+        raise click.UsageError("--html needs Jinja2, which is not installed")
+    if html_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(html_path))):
+        raise click.BadParameter(f"{html_path}: there is no such folder", param_hint="--html")
     loaded = [_load(path) for path in traces]
     results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
     if plot_path is not None:
         try:
-            report.plot(results, plot_path)
+            report.plot(results, plot_path, {each.name: _step_marks(each) for each in loaded})
         except (OSError, ValueError) as bad:
             raise click.BadParameter(str(bad), param_hint="--plot") from bad
+    if html_path is not None:
+        _write_html(html_path, loaded, results)
     if as_json:
         click.echo(json.dumps([report.to_json(each) for each in results], indent=1))
         return
@@ -175,6 +189,32 @@ def replay(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     report.print_table(results, console)
+
+
+def _step_marks(trace: Any) -> list[tuple[str, int]]:
+    spans = trace.step_spans()
+    return [
+        (f"step {each['step']}", each["first_event"]) for each in spans if each["step"] is not None
+    ]
+
+
+def _write_html(path: str, traces: list[Any], results: list[ReplayResult]) -> None:
+    with Progress(
+        SpinnerColumn(), TextColumn("report: {task.description}"), console=Console(stderr=True),
+        transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("")
+        try:
+            html.write(
+                path,
+                traces,
+                results,
+                progress=lambda policy: progress.update(task, description=policy),
+            )
+        except OSError as bad:
+            raise click.BadParameter(str(bad), param_hint="--html") from bad
+        except RuntimeError as broken:
+            raise click.ClickException(str(broken)) from broken
 
 
 def _run_all(
