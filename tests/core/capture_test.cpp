@@ -112,6 +112,23 @@ void recorded_blocks_wait_for_the_end() {
   glake_checkpoint_free(rest);
 }
 
+// A mark would be part of the graph, and never complete: it is recorded once the capture is over.
+void captured_streams_are_not_marked() {
+  Fixture f("captured streams are not marked");
+  void* b = own(3 * kMiB, f.s[1]);
+  void* a = own(3 * kMiB, f.s[0]);
+  f.begin();
+  OK(glake_free(a));
+  const int64_t records = simcuda_calls("cuEventRecord");
+  OK(glake_free(b));
+  void* c = own(9 * kMiB, f.s[1]);
+  CHECK(c != a && simcuda_calls("cuEventRecord") == records);
+  f.end();
+  OK(glake_free(own(3 * kMiB, f.s[2])));
+  CHECK(simcuda_calls("cuEventRecord") == records + 2);
+  OK(glake_free(c));
+}
+
 // All that allocation may do, while a capture in the strictest mode is under way.
 void allocate_everything(Fixture& f) {
   std::vector<void*> blocks;
@@ -205,7 +222,10 @@ void captured_memory_stays() {
   OK(glake_pool_set_flags(0, kPool, GLAKE_POOL_USE_ON_OOM));
   OK(glake_empty_cache(0));
   OK(glake_pool_empty_cache(0, kPool));
-  CHECK(glake_malloc(20 * kMiB, 0, f.s[1]) == nullptr);  // nor lent: a replay would overwrite it
+  for (CUstream s : f.s) {  // nor lent, to its own stream either: a replay would overwrite it
+    CHECK(s == f.s[0] || glake_pool_malloc(12 * kMiB, 0, s, kPool) == nullptr);
+    CHECK(glake_malloc(20 * kMiB, 0, s) == nullptr);
+  }
   CHECK_TEXT(test::last_error().find("kept for CUDA graphs") != std::string::npos,
              test::last_error());
   CHECK(glake_pool_malloc(20 * kMiB, 0, f.s[1], {9, 9}) == nullptr);
@@ -265,6 +285,7 @@ int main() {
   a_graph_borrows_nothing();
   reuse_on_the_same_stream_only();
   recorded_blocks_wait_for_the_end();
+  captured_streams_are_not_marked();
   others_go_on(CU_STREAM_NON_BLOCKING, false);
   others_go_on(CU_STREAM_NON_BLOCKING, true);
   others_go_on(CU_STREAM_DEFAULT, true);

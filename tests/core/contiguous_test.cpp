@@ -136,6 +136,7 @@ void stream_order() {
     CHECK(b == a);  // `compact` waits rather than grows
     CU(cuMemsetD8Async(at(b), 2, 8 * kMiB, one));
     CU(cuStreamSynchronize(one));
+    CU(cuStreamSynchronize(two));  // what was not waited for runs now
     unsigned char last = 0;
     CU(cuMemcpyDtoH(&last, at(b) + 8 * kMiB - 1, 1));
     CHECK_TEXT(last == 2, "the earlier stream's work came later");

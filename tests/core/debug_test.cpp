@@ -10,7 +10,6 @@ using test::kKiB;
 using test::kMiB;
 
 namespace {
-
 constexpr int kStreams = 3;
 
 std::string findings() {
@@ -241,6 +240,21 @@ void out_of_memory_names_the_holders() {
   OK(glake_free(b));
 }
 
+// Freed blocks are kept until there are 64 MiB of them: a late write is still blamed.
+void freed_blocks_are_kept_from_reuse() {
+  Bench bench("poison", "112MiB");
+  void* old = get(3 * kMiB);
+  OK(glake_free(old));
+  void* next = get(3 * kMiB);
+  CHECK(next != old);
+  OK(glake_free(next));
+  for (int i = 0; i < 5; ++i) {  // the last time it is kept no longer, and nobody's
+    CU(cuMemsetD8Async(at(old, 0), 1, 1, nullptr));
+    GIVES(GLAKE_CORRUPTED, glake_check(0));
+    OK(glake_free(get(15 * kMiB)));
+  }
+}
+
 // What is kept from reuse goes back before a request is refused.
 void kept_blocks_are_not_in_the_way() {
   Bench bench("poison", "32MiB");
@@ -373,6 +387,7 @@ int main() {
   writes_after_free_are_found_at_reuse();
   a_capturing_stream_is_left_alone();
   out_of_memory_names_the_holders();
+  freed_blocks_are_kept_from_reuse();
   kept_blocks_are_not_in_the_way();
   sync_is_for_memory_the_host_writes();
   lent_blocks_are_guarded();

@@ -154,7 +154,9 @@ void destroyed_stream() {
   CU(cuStreamDestroy(stream));
   OK(glake_host_free(a));
   CHECK(host("waiting_blocks") == 1);
+  const int64_t syncs = simcuda_calls("cuCtxSynchronize");
   OK(glake_host_empty_cache());
+  CHECK(simcuda_calls("cuCtxSynchronize") == syncs + 1);
   CHECK(host("waiting_blocks") == 0 && host("reserved_bytes.current") == 0);
 }
 

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <thread>
 
+#include "core/ipc_socket.h"
 #include "ipc_play.h"
 
 namespace {
@@ -73,12 +75,45 @@ void exporter_killed() {
   finish();
 }
 
+// Asked for its memory while it exits, a process refuses: its thread makes no driver call then.
+void exporter_ending() {
+  test::running() = "exporter ending";
+  const std::string machine = machine_name();
+  start(machine);
+  auto other = std::make_unique<Other>(machine);
+  const auto handle = glake::parse_handle(other->ask("offer " + std::to_string(5 * kMiB)).c_str());
+  const glake::IpcFd socket = glake::ipc_connect(handle.pid, handle.socket);
+  auto ask = [&](glake::IpcOp op) {
+    glake::IpcRequest request;
+    request.op = op;
+    request.token = handle.token;
+    request.id = handle.id;
+    glake::IpcReply reply;
+    std::vector<glake::IpcFd> fds;
+    CHECK(glake::ipc_send(socket, &request, sizeof request, {}) == glake::IpcIo::kDone);
+    CHECK(glake::ipc_wait(socket));
+    CHECK(glake::ipc_receive(socket, &reply, sizeof reply, &fds) == glake::IpcIo::kDone);
+    CHECK(reply.count == fds.size());
+    return reply;
+  };
+  CHECK(ask(glake::IpcOp::kOpen).status == GLAKE_OK);
+  CHECK(ask(glake::IpcOp::kNext).count == 3);
+  CHECK(other->ask("end") == "ending");
+  const glake::IpcReply last = ask(glake::IpcOp::kNext);
+  CHECK_TEXT(last.status == GLAKE_INVALID_POINTER && last.count == 0, last.text);
+  other.reset();  // which waits for it: its memory is gone
+  finish();
+}
+
 void forgeries() {
   test::running() = "forgeries";
   const std::string machine = machine_name();
   start(machine);
   Other other(machine);
   const std::string good = other.ask("offer " + std::to_string(3 * kMiB));
+  void* own = glake_malloc(1000, 0, nullptr);
+  CHECK(glake::parse_handle(share(own).c_str()).token != glake::parse_handle(good.c_str()).token);
+  OK(glake_free(own));
   auto refused = [](const std::string& text, int status, const char* what) {
     test::running() = std::string("forged: ") + what;
     CHECK(glake_ipc_open(text.c_str(), 0, nullptr) == nullptr);
@@ -183,11 +218,14 @@ void forked_children() {
   CHECK(child > 0);
   CHECK(other.ask("closed 0") == "0");
   wait_until("glake.pinned_bytes", 0);
+  // Our ends are closed, and our listening socket is gone, though the child lives.
   OK(glake_ipc_close(opened));
+  for (int i = 0; i < 10000 && other.ask("pinned") != "0"; ++i) usleep(1000);
+  CHECK(other.ask("pinned") == "0");
   OK(glake_free(ptr));
   OK(glake_shutdown());
-  // Our listening socket is gone though the child lives.
   CHECK(other.ask(opening(text)) == "error " + std::to_string(GLAKE_INVALID_POINTER));
+  CHECK(other.ask("why").find("shares nothing") != std::string::npos);
   close(gate[1]);
   close(gate[0]);
   int status = 1;
@@ -264,6 +302,7 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   importer_killed();
   exporter_killed();
+  exporter_ending();
   forgeries();
   strangers();
   forked_children();

@@ -113,6 +113,18 @@ struct Other {
   FILE* from = nullptr;
 };
 
+// Set by "end": the process exits, but not before its input has ended.
+inline bool& lingers() {
+  static bool yes = false;
+  return yes;
+}
+inline void linger() {
+  if (!lingers()) return;
+  std::puts("ending");
+  std::fflush(stdout);
+  while (std::getchar() != EOF) continue;
+}
+
 // What the other process does. Its opened blocks are named by their order.
 struct Servant {
   std::vector<void*> opened;
@@ -149,6 +161,7 @@ struct Servant {
     if (command == "fill") return fill(opened[a], bytes, seed), "filled";
     if (command == "why") return error;
     if (command == "descriptors") return std::to_string(descriptors());
+    if (command == "pinned") return std::to_string(stat("glake.pinned_bytes"));
     if (command == "offer") {  // a filled block of `a` bytes of its own, shared
       mine.push_back(glake_malloc(a, 0, nullptr));
       fill(mine.back(), a, 77);
@@ -159,11 +172,16 @@ struct Servant {
       mine.clear();
       return std::to_string(glake_shutdown());
     }
+    if (command == "end") {
+      lingers() = true;
+      std::exit(0);
+    }
     return line;
   }
 };
 
 inline int serve(const char* machine) {
+  std::atexit(linger);  // before any of glake's, so that it runs after them
   start(machine);
   Servant servant;
   char line[1024];

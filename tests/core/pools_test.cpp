@@ -200,13 +200,15 @@ void no_split() {
 }
 
 // Memory of a pool no graph has captured moves between streams as the device's own does.
-void streams_share_an_eager_pool() {
+void streams_share_an_eager_pool(unsigned flags) {
   test::running() = "streams share an eager pool";
   test::fresh_simulator({{"phantom", "1"}, {"complete_after", "-1"}, {"devices", "1"}});
   test::configure({{"driver", "sim"}, {"limit", "8MiB"}});
   auto context = std::make_unique<test::CurrentContext>();
   CUstream s = nullptr;
   CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  OK(glake_pool_retain(0, kPool));
+  OK(glake_pool_set_flags(0, kPool, flags));
   void* a = get(8 * kMiB, kPool);
   CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(a), 1, 8 * kMiB, nullptr));
   OK(glake_free(a));
@@ -214,6 +216,7 @@ void streams_share_an_eager_pool() {
   CHECK(get(8 * kMiB, kPool, s) == a);
   CHECK(simcuda_calls("cuStreamWaitEvent") == waits + 1);
   OK(glake_free(a));
+  OK(glake_pool_release(0, kPool));
   OK(glake_shutdown());
   CU(cuStreamDestroy(s));
   context.reset();
@@ -294,7 +297,8 @@ int main() {
   one_limit_for_all();
   use_on_oom();
   no_split();
-  streams_share_an_eager_pool();
+  streams_share_an_eager_pool(0);
+  streams_share_an_eager_pool(GLAKE_POOL_NO_SPLIT);
   peers_reach_pools();
   dozens();
   threads();

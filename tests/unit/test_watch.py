@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -163,6 +164,38 @@ def test_a_forked_child_is_told(run: Run) -> None:
         DEBUG="guard,poison,trace",
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("before", ["", "_C.free(_C.malloc(1000))"])
+def test_a_forked_child_writes_nothing_into_the_trace(
+    run: Run, tmp_path: Path, before: str
+) -> None:
+    # Whether it may use glake itself, as it may before the driver is used, or not.
+    path = tmp_path / "trace"
+    done = run(
+        f"""
+        import os, sys, glake
+        from glake import _C
+
+        _C.configure("trace", {str(path)!r})
+        {before}
+        child = os.fork()
+        if child == 0:
+            try:
+                _C.free(_C.malloc(2000))
+            except glake.Forked:
+                pass
+            sys.exit(0)  # the C library's buffers are written out
+        assert os.waitpid(child, 0)[1] == 0
+        _C.free(_C.malloc(3000))
+        _C.shutdown()
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    lines = path.read_text().splitlines()
+    assert sum(line[0] == "#" for line in lines) == 2, lines
+    sizes = [line.split()[2] for line in lines if line[0] == "a"]
+    assert sizes == (["1000", "3000"] if before else ["3000"])
 
 
 def test_events_followed_backwards_fit_the_segments(run: Run) -> None:
