@@ -30,6 +30,7 @@ OURS = "glake"
 # What each subject is, for the line under a table.
 SUBJECTS = {
     "glake": "the real core through its C interface, on the simulated driver",
+    "compact": "the same under the policy that stitches before it grows",
     "native": "our model of PyTorch's default allocator (csrc/replay), behind one lock for each "
     "device as PyTorch's is; it keeps no table of pointers, statistics or history, so PyTorch "
     "itself takes longer",
@@ -125,36 +126,37 @@ def summarise(pattern: Pattern, rows: Sequence[Row]) -> list[dict[str, Any]]:
         }
         lines.append({**{key: row[key] for key in ("case", "subject")},
                       "figures": figures, "glake_is_better_by": ratios})  # fmt: skip
-    return lines
+    cases = list(ours)
+    return sorted(lines, key=lambda line: cases.index(line["case"]))
 
 
 def table(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> Table:
     """Figures, each followed by how many times better glake's is (red: worse)."""
-    made = Table(title=pattern.title, title_justify="left", caption_justify="left")
-    for heading in ("case", "subject"):
-        made.add_column(heading)
+    made = Table(title=pattern.title, title_justify="left", pad_edge=False)
+    made.add_column("subject", no_wrap=True)
     for metric in pattern.metrics:
         made.add_column(metric.heading, justify="right")
         if metric.better:
-            made.add_column("glake is", justify="right", style="dim")
+            made.add_column("x", justify="right", style="dim", no_wrap=True)
     last = None
     for line in lines:
-        if last not in (None, line["case"]):
+        if line["case"] != last:
             made.add_section()
-        cells = ["" if line["case"] == last else line["case"], line["subject"]]
+            made.add_row(f"[bold]{line['case']}[/bold]")
         last = line["case"]
+        cells = [f"  {line['subject']}"]
         for metric in pattern.metrics:
             cells.append(metric.text(line["figures"][metric.key]))
             if metric.better:
                 cells.append(_times(line["glake_is_better_by"].get(metric.key)))
-        made.add_row(*cells, style="bold" if line["subject"] == OURS else "")
+        made.add_row(*cells, style="green" if line["subject"] == OURS else "")
     return made
 
 
 def _times(found: dict[str, float] | None) -> str:
     if found is None:
         return ""
-    text = f"{found['median']:.2f}x"
+    text = f"{found['median']:.2f}"
     return f"[red]{text}[/red]" if found["median"] < 0.95 else text
 
 
@@ -231,7 +233,7 @@ def present(pattern: Pattern, rows: Sequence[Row], as_json: bool, out: Path | No
         return
     console = Console(width=int(os.environ.get("COLUMNS", 118)))
     console.print(table(pattern, lines))
-    notes = ["Medians over the rounds. glake is N x: how many times better, in the same round."]
+    notes = ["Medians over the rounds. x: how many times better glake is, in the same round."]
     for text in [*notes, *([pattern.note] if pattern.note else []), *legend(lines)]:
         console.print(f"[dim]{text}[/dim]", highlight=False)
 

@@ -1,8 +1,9 @@
 // Blocks of all sizes and lifetimes, freed by other threads than took them.
 //
-//   mixed_sizes [--seconds S] [--rounds N] [--threads T]
+//   mixed_sizes [--seconds S] [--rounds N] [--threads T] [--most MIB]
 //
-// Two patterns, after well-known tests of host allocators, at a GPU's sizes (log-uniform):
+// Two patterns, after well-known tests of host allocators, at a GPU's sizes (log-uniform from 512
+// bytes to MIB):
 //   passing  (as larson): each thread replaces random ones of its 128 blocks, and now and then
 //            hands them all to whoever comes next and goes on with another thread's
 //   bursts   (as mimalloc's mstress): bursts of allocations with random frees between; a few blocks
@@ -19,7 +20,7 @@
 namespace bench {
 namespace {
 
-constexpr size_t kLeast = 512, kMost = 32 * kMiB;
+constexpr size_t kLeast = 512;
 constexpr int kPassed = 128;  // blocks of a thread in `passing`
 constexpr int kBurst = 64, kRetained = 48, kShared = 64;
 constexpr uint64_t kFewest = 1000;  // pairs of each thread, however short the time
@@ -47,11 +48,14 @@ class Exchange {
 // One thread's view of the device.
 class Actor {
  public:
-  Actor(Subject& subject, Counter& counter, unsigned seed)
-      : random(seed), subject_(subject), counter_(counter) {}
+  Actor(Subject& subject, Counter& counter, size_t most, unsigned seed)
+      : random(seed),
+        subject_(subject),
+        counter_(counter),
+        exponent_(std::log2(double{kLeast}), std::log2(static_cast<double>(most))) {}
   Held allocate() {
     const auto bytes = static_cast<size_t>(std::exp2(exponent_(random)));
-    return {must(subject_.allocate(bytes), "mixed sizes"), count(bytes)};
+    return {must(subject_.allocate(bytes), kGlake), count(bytes)};
   }
   void release(Held& held) {
     if (held.block == nullptr) return;
@@ -71,8 +75,7 @@ class Actor {
   }
   Subject& subject_;
   Counter& counter_;
-  std::uniform_real_distribution<double> exponent_{std::log2(double{kLeast}),
-                                                   std::log2(static_cast<double>(kMost))};
+  std::uniform_real_distribution<double> exponent_;
 };
 
 class Passing {
@@ -134,7 +137,7 @@ int64_t sum_of_live(const std::vector<Counter>& counters) {
 }
 
 template <typename Pattern>
-void measure(const std::string& name, int threads, double seconds, Report& report) {
+void measure(const std::string& name, int threads, size_t most, double seconds, Report& report) {
   const std::unique_ptr<Subject> subject = make_subject(name);
   Pattern pattern;
   std::vector<Counter> counters(static_cast<size_t>(threads));
@@ -142,7 +145,7 @@ void measure(const std::string& name, int threads, double seconds, Report& repor
   std::vector<std::thread> pool;
   for (int i = 0; i < threads; ++i) {
     pool.emplace_back([&, i] {
-      Actor actor(*subject, counters[static_cast<size_t>(i)], static_cast<unsigned>(i + 1));
+      Actor actor(*subject, counters[static_cast<size_t>(i)], most, static_cast<unsigned>(i + 1));
       std::vector<Held> mine;
       while (!stop.load(std::memory_order_relaxed)) pattern.turn(actor, mine);
       Passing::release_all(actor, std::move(mine));
@@ -168,7 +171,7 @@ void measure(const std::string& name, int threads, double seconds, Report& repor
   const auto physical = static_cast<double>(subject->physical_bytes());
   stop = true;
   for (std::thread& each : pool) each.join();
-  Actor actor(*subject, counters[0], 1);
+  Actor actor(*subject, counters[0], most, 1);
   pattern.end(actor);
   const char* label = Pattern::kName;
   const bool known = physical > 0 && peak_live > 0;
@@ -182,17 +185,19 @@ void measure(const std::string& name, int threads, double seconds, Report& repor
 
 void body(int argc, char** argv) {
   const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
-  Arguments arguments(argc, argv,
-                      {{"seconds", "1.5"}, {"rounds", "5"}, {"threads", std::to_string(cores)}});
+  Arguments arguments(
+      argc, argv,
+      {{"seconds", "1"}, {"rounds", "5"}, {"threads", std::to_string(cores)}, {"most", "256"}});
+  const size_t most = static_cast<size_t>(arguments.count("most")) * kMiB;
   const int rounds = arguments.count("rounds"), threads = arguments.count("threads");
   const double seconds = arguments.number("seconds") / rounds;
   std::vector<std::string> subjects = models();
-  subjects.insert(subjects.begin(), kGlake);
+  subjects.insert(subjects.begin(), {kGlake, kCompact});
   subjects.push_back(kGlibc);
   Report report("mixed_sizes");
   alternate(subjects, rounds, [&](const std::string& name) {
-    measure<Passing>(name, threads, seconds, report);
-    measure<Bursts>(name, threads, seconds, report);
+    measure<Passing>(name, threads, most, seconds, report);
+    measure<Bursts>(name, threads, most, seconds, report);
   });
   report.print();
 }

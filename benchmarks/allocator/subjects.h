@@ -1,7 +1,8 @@
 // Who is measured. All do the same job on a CPU; what each one is, and what a figure of it means,
 // is said in common.py and docs/benchmarks.md.
 //
-//   glake               the real core, through its C interface, over simcuda in phantom mode
+//   glake, compact      the real core under its two policies, through its C interface, over simcuda
+//                       in phantom mode
 //   native, expandable, gmlake
 //                       the replay's models of other allocators (csrc/replay), behind one recursive
 //                       lock for each device, as PyTorch's is
@@ -33,6 +34,7 @@ using glake::replay::PolicyConfig;
 constexpr uint64_t kDeviceBytes = uint64_t{80} << 30;  // of a device whose size is no matter
 
 constexpr const char* kGlake = "glake";
+constexpr const char* kCompact = "compact";
 constexpr const char* kGlibc = "glibc";
 constexpr size_t kGlibcScale = 512;  // our smallest block is its smallest
 
@@ -50,7 +52,8 @@ class Subject {
 
 class GlakeSubject : public Subject {
  public:
-  explicit GlakeSubject(const PolicyConfig& config) : device_(make_policy(kGlake, config)) {}
+  GlakeSubject(const std::string& name, const PolicyConfig& config)
+      : device_(make_policy(name, config)) {}
   ~GlakeSubject() override { simcuda_configure("call_delay_us", "cuMemMap=0"); }
   void* allocate(size_t bytes) override { return glake_malloc(bytes, 0, nullptr); }
   void release(void* block) override { glake_free(block); }
@@ -116,6 +119,8 @@ class GlibcSubject : public Subject {
   }
 };
 
+inline bool is_ours(const std::string& name) { return name == kGlake || name == kCompact; }
+
 inline PolicyConfig device_of(uint64_t bytes = kDeviceBytes) {
   PolicyConfig config;
   config.capacity = bytes;
@@ -124,7 +129,7 @@ inline PolicyConfig device_of(uint64_t bytes = kDeviceBytes) {
 
 inline std::unique_ptr<Subject> make_subject(const std::string& name) {
   const PolicyConfig config = device_of();
-  if (name == kGlake) return std::make_unique<GlakeSubject>(config);
+  if (is_ours(name)) return std::make_unique<GlakeSubject>(name, config);
   if (name == kGlibc) return std::make_unique<GlibcSubject>();
   return std::make_unique<ModelSubject>(name, config);
 }
@@ -142,7 +147,7 @@ inline std::vector<std::string> models() {
 inline void* must(void* block, const std::string& who) {
   if (block != nullptr) return block;
   char why[1024] = "";
-  if (who == kGlake) glake_last_error(why, sizeof why);
+  if (is_ours(who)) glake_last_error(why, sizeof why);
   throw std::runtime_error(who + ": out of memory " + why);
 }
 

@@ -4,12 +4,14 @@
 //   trace_replay --trace FILE[,FILE...] [--rounds N] [--capacity X]     plain text traces
 //
 // Every policy goes through the same loop; models of other allocators behind the lock that PyTorch
-// takes. `alloc_*` and `free_*` are the calls that made no driver call; what the others take is
-// mostly the simulated driver's own time, which means nothing on a GPU: `driver_us` is their
-// modelled time. Two cases for each trace: a device of 80 GiB (of twice the peak live bytes
-// if that is more), and one of X times the peak live bytes. Out of memory: all figures but
-// `events_done` are missing.
+// takes. `alloc_*` and `free_*` are the calls that mapped and unmapped nothing; what the others
+// take is mostly the simulated driver's own time, which means nothing on a GPU: `driver_ms` is
+// their modelled time. Which calls these are is found out beforehand, in a replay that is not timed
+// (a policy does the same each time), so that nothing comes between the timed ones. Two cases for
+// each trace: a device of 80 GiB (of twice the peak live bytes if that is more), and one of X times
+// the peak live bytes. Out of memory: all figures but `events_done` are missing.
 #include <fstream>
+#include <map>
 
 #include "replay/trace.h"
 #include "subjects.h"
@@ -62,16 +64,21 @@ int64_t clock_cost() {
 }
 
 struct Times {
-  Samples allocations, frees;  // calls that made no driver call
+  Samples allocations, frees;  // calls that mapped nothing
   double driver_ns = 0;        // of all others
   uint64_t events = 0;
   bool fits = true;
 };
 
+using Mapping = std::vector<bool>;  // whether an event maps or unmaps memory
+
 class Player {
  public:
-  Player(const Trace& trace, Policy& policy, bool locked)
-      : trace_(trace), policy_(policy), locked_(locked), blocks_(std::max(trace.slots, 1u), 0) {}
+  // `found`: to be filled in where `known` is null.
+  Player(const Trace& trace, Policy& policy, bool locked, const Mapping* known, Mapping* found)
+      : trace_(trace), policy_(policy), locked_(locked), known_(known), found_(found) {
+    blocks_.resize(std::max(trace.slots, 1u), 0);
+  }
   ~Player() {
     for (const uint64_t block : blocks_) {
       if (block != 0) policy_.release(block);
@@ -86,7 +93,6 @@ class Player {
         times_.fits = false;
         break;
       }
-      policy_.tick();
       ++times_.events;
     }
     return std::move(times_);
@@ -122,33 +128,44 @@ class Player {
       call();
     }
     const int64_t taken = ticks() - from;
-    const uint64_t calls = policy_.cost().calls;
-    if (calls == calls_) {
-      hits.add(taken);
-    } else {
+    if (known_ == nullptr) {
+      const uint64_t calls = policy_.cost().calls;
+      (*found_)[times_.events] = calls != calls_;
+      calls_ = calls;
+    } else if ((*known_)[times_.events]) {
       times_.driver_ns += ns_per_tick() * static_cast<double>(taken);
+    } else {
+      hits.add(taken);
     }
-    calls_ = calls;
   }
 
   const Trace& trace_;
   Policy& policy_;
   const bool locked_;
+  const Mapping* known_;
+  Mapping* found_;
   std::vector<uint64_t> blocks_;  // by slot; 0: not live
   std::recursive_mutex lock_;
   uint64_t calls_ = 0;
   Times times_;
 };
 
+std::unique_ptr<Policy> fresh(const std::string& name, uint64_t capacity) {
+  if (name == kGlibc) return std::make_unique<Glibc>();
+  return make_policy(name, device_of(capacity));
+}
+
 void measure(const Trace& trace, const std::string& label, const std::string& name,
-             uint64_t capacity, int64_t cost, Report& report) {
-  std::unique_ptr<Policy> policy;
-  if (name == kGlibc) {
-    policy = std::make_unique<Glibc>();
-  } else {
-    policy = make_policy(name, device_of(capacity));
+             uint64_t capacity, int64_t cost, std::map<std::string, Mapping>& mappings,
+             Report& report) {
+  const bool locked = name != kGlibc && !is_ours(name);
+  if (mappings.count(name) == 0) {
+    Mapping found(trace.events.size());
+    Player(trace, *fresh(name, capacity), locked, nullptr, &found).play();
+    mappings[name] = std::move(found);
   }
-  Times times = Player(trace, *policy, name != kGlake && name != kGlibc).play();
+  const std::unique_ptr<Policy> policy = fresh(name, capacity);
+  Times times = Player(trace, *policy, locked, &mappings[name], nullptr).play();
   const double missing = std::nan("");
   const auto add = [&](const char* metric, double value) {
     report.add(label, name, metric, times.fits ? value : missing);
@@ -185,7 +202,7 @@ void body(int argc, char** argv) {
   char factor[32];
   std::snprintf(factor, sizeof factor, "%g", times);
   std::vector<std::string> subjects = models();
-  subjects.insert(subjects.begin(), kGlake);
+  subjects.insert(subjects.begin(), {kGlake, kCompact});
   std::vector<std::string> ample = subjects;
   ample.push_back(kGlibc);
   const int64_t cost = clock_cost();
@@ -193,13 +210,15 @@ void body(int argc, char** argv) {
   for (const std::string& path : split(arguments.text("trace"))) {
     const Trace trace = load(path);
     const auto capacity = static_cast<uint64_t>(static_cast<double>(trace.peak_live_bytes) * times);
+    std::map<std::string, Mapping> mappings;
     const uint64_t roomy = std::max(kDeviceBytes, 2 * trace.peak_live_bytes);
     alternate(ample, arguments.count("rounds"), [&](const std::string& name) {
-      measure(trace, trace.name, name, roomy, cost, report);
+      measure(trace, trace.name, name, roomy, cost, mappings, report);
     });
+    mappings.clear();
     const std::string tight = trace.name + ", " + factor + " x live";
     alternate(subjects, arguments.count("rounds"), [&](const std::string& name) {
-      measure(trace, tight, name, capacity, cost, report);
+      measure(trace, tight, name, capacity, cost, mappings, report);
     });
   }
   report.print();

@@ -26,11 +26,12 @@ PATTERN = Pattern(
         Metric("alloc_p99_ns", "p99", "less"),
         Metric("alloc_mean_ns", "mean*", "less"),
         Metric("free_p50_ns", "free p50", "less"),
+        Metric("free_p99_ns", "p99", "less"),
         Metric("free_mean_ns", "mean*", "less"),
-        Metric("driver_us_per_step", "driver us / step"),
+        Metric("driver_ms_per_step", "driver ms", "", 1),
         Metric("events_done", "done", "", 2),
     ),
-    note="Driver time is modelled, set-up included, over all steps. done below 1: out of memory. "
+    note="Driver time is modelled, that of set-up included, a step. done below 1: out of memory. "
     "*: of the fastest 99 %.",
 )
 

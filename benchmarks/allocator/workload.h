@@ -66,7 +66,7 @@ class Workload {
     live_.clear();
   }
   size_t pick() { return sizes_[random_() % sizes_.size()]; }
-  void* allocate(size_t bytes) { return must(subject_.allocate(bytes), "the working set"); }
+  void* allocate(size_t bytes) { return must(subject_.allocate(bytes), kGlake); }
 
   std::minstd_rand random_;
   Subject& subject_;
