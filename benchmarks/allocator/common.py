@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,6 @@ SUBJECTS = {
     "expandable": "the same with expandable_segments:True",
     "gmlake": "our model of GMLake, behind the same lock",
     "glibc": "malloc of sizes 512 times smaller: no GPU memory, a yardstick for book-keeping",
-    "torch-cpu-cache": "PyTorch's own c10::CPUCachingAllocator (real code, made for mobile CPUs: "
-    "caches by exact size, splits nothing), sizes 512 times smaller",
 }
 
 
@@ -68,6 +66,7 @@ class Pattern:
     metrics: tuple[Metric, ...]
     note: str = ""
     seconds: float | None = None  # the program's default; None: it takes no --seconds
+    subjects: dict[str, str] = field(default_factory=lambda: SUBJECTS)
 
 
 Row = dict[str, Any]
@@ -160,10 +159,10 @@ def _times(found: dict[str, float] | None) -> str:
     return f"[red]{text}[/red]" if found["median"] < 0.95 else text
 
 
-def legend(lines: Sequence[dict[str, Any]]) -> list[str]:
+def legend(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[str]:
     """What the subjects of these lines are."""
     named = dict.fromkeys(line["subject"].split(",")[0] for line in lines)
-    return [f"{name}: {SUBJECTS[name]}." for name in named if name in SUBJECTS]
+    return [f"{name}: {pattern.subjects[name]}." for name in named if name in pattern.subjects]
 
 
 def machine() -> dict[str, Any]:
@@ -234,7 +233,7 @@ def present(pattern: Pattern, rows: Sequence[Row], as_json: bool, out: Path | No
     console = Console(width=int(os.environ.get("COLUMNS", 118)))
     console.print(table(pattern, lines))
     notes = ["Medians over the rounds. x: how many times better glake is, in the same round."]
-    for text in [*notes, *([pattern.note] if pattern.note else []), *legend(lines)]:
+    for text in [*notes, *([pattern.note] if pattern.note else []), *legend(pattern, lines)]:
         console.print(f"[dim]{text}[/dim]", highlight=False)
 
 

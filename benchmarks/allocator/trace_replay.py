@@ -4,8 +4,8 @@
                                                 [--json] [--out DIR]
 
 Without traces: the project's own in tests/traces. Each is replayed on a device of 80 GiB and on
-one of X times its peak live bytes. Host times are of calls that made no driver call. How to read it:
-docs/benchmarks.md; targets.py has what glake promises on a trace.
+one of X times its peak live bytes. Host times are of the calls that mapped and unmapped nothing.
+How to read it: docs/benchmarks.md; targets.py has what glake promises on a trace.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from side_by_side import ALLOCATORS, GIB, REAL, SIM, Process, WorkerError
+from side_by_side import GIB, REAL, SIM, Process, WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "benchmarks" / "allocator"), str(ROOT / "tools")]
@@ -28,18 +29,29 @@ from pattern_jobs import PATTERNS  # noqa: E402
 
 PATTERN = Pattern(
     program="torch_patterns",
-    title="Allocation patterns, nanoseconds a call from Python; pairs a second from C++",
+    title="Allocation patterns: nanoseconds a call from Python, pairs a second from C++",
     metrics=(
         Metric("alloc_p50_ns", "alloc p50", "less"),
         Metric("alloc_p99_ns", "alloc p99", "less"),
         Metric("free_p50_ns", "free p50", "less"),
-        Metric("alloc_mean_ns", "alloc mean", "less"),
         Metric("held_per_live", "held / live", "less", 3),
         Metric("pairs_per_s", "pairs /s", "more"),
     ),
-    note="cupy's blocks are raw memory, without the tensor that the others make each time. "
-    "- : no figure, or out of memory.",
+    note="A call from Python makes a tensor too, the same for all but cupy. No figure: out of "
+    "memory, or none to be had.",
+    subjects={
+        "native": "PyTorch's default CUDA allocator",
+        "expandable": "PyTorch's, with expandable_segments:True",
+        "async": "cudaMallocAsync, through PyTorch",
+        "glake": "in place of PyTorch's CUDA allocator",
+        "rmm": "a pool of RMM's, under PyTorch; it gives nothing back, so that held is not known",
+        "cupy": "CuPy's default pool, by itself: raw memory",
+    },
 )
+SIMULATED = {
+    "native": "torch's CPU allocator, which caches nothing: not the one it has for CUDA",
+    "glake": "the emulation in place of it, on the simulated driver",
+}
 OTHERS = ("rmm", "cupy")
 MEMORY_LIMIT = 1.5  # of each process, x the budget
 
@@ -65,9 +77,9 @@ class Run:
     def __init__(self, driver: str, budget: int, threads: int, console: Console) -> None:
         self.plan = SIM if driver == "sim" else REAL
         self.budget, self.threads, self.console = budget, threads, console
-        names = ["native", "glake"]
+        names = ["glake", "native"]
         if driver != "sim":
-            names = [name for name in ALLOCATORS if name in (*names, "expandable", "async")]
+            names += ["expandable", "async"]
             names += [name for name in OTHERS if importlib.util.find_spec(name) is not None]
         self.rows: dict[tuple[str, str], Row] = {}
         self.workers: dict[str, Process] = {}
@@ -76,22 +88,20 @@ class Run:
         for name in list(self.workers):
             limit = int(MEMORY_LIMIT * budget)
             kind = name if name in OTHERS else "torch"
-            if self.answer(name) is not None:
-                self.ask(name, "allocator", kind=kind, limit=limit)
+            self.ask(name, "hello")
+            self.ask(name, "allocator", kind=kind, limit=limit)
 
-    def answer(self, name: str, **order: Any) -> dict[str, Any] | None:
+    def ask(self, name: str, do: str, /, **order: Any) -> dict[str, Any] | None:
+        """What the worker tells, first of all ("hello") or to an order; None if it is lost."""
         worker = self.workers.get(name)
         if worker is None:
             return None
         try:
-            return worker.ask(120, **order) if order else worker.answer(120)
+            return worker.answer(120) if do == "hello" else worker.ask(120, do, **order)
         except WorkerError as error:
             self.console.print(f"lost {error}")
             self.workers.pop(name).end()
             return None
-
-    def ask(self, name: str, do: str, **order: Any) -> dict[str, Any] | None:
-        return self.answer(name, do=do, **order)
 
     def round(self, first: int) -> None:
         """Every pattern once under every allocator, beginning with the `first` one."""
@@ -99,8 +109,8 @@ class Run:
         names = names[first % len(names) :] + names[: first % len(names)] if names else []
         for pattern in PATTERNS:
             for name in names:
-                self.keep(pattern, name, self.ask(name, "pattern", name=pattern,
-                                                  budget=self.budget))  # fmt: skip
+                told = self.ask(name, "pattern", which=pattern, budget=self.budget)
+                self.keep(pattern, name, told)
         for threads in (1, self.threads):
             for name in names:
                 if name != "cupy":  # it has no C++ face
@@ -120,7 +130,7 @@ class Run:
     def end(self) -> list[Row]:
         for worker in self.workers.values():
             worker.end()
-        return [self.rows[key] for key in sorted(self.rows, key=lambda key: key[0])]
+        return list(self.rows.values())
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -146,7 +156,8 @@ def main(
     rows = run.end()
     if not rows:
         raise click.ClickException("no allocator gave a figure; what was lost is said above.")
-    present(PATTERN, rows, as_json, out)
+    shown = replace(PATTERN, subjects=SIMULATED) if driver == "sim" else PATTERN
+    present(shown, rows, as_json, out)
 
 
 if __name__ == "__main__":

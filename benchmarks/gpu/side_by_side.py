@@ -129,7 +129,7 @@ class Process:
             raise WorkerError(f"{self.name}: {told['error']}")
         return told
 
-    def ask(self, seconds: float, do: str, **order: Any) -> dict[str, Any]:
+    def ask(self, seconds: float, do: str, /, **order: Any) -> dict[str, Any]:
         """Has one order done. WorkerError as answer()."""
         assert self.process.stdin is not None
         try:

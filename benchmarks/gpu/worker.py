@@ -5,7 +5,7 @@ alternate. The allocator is the environment's choice; nothing here knows it.
 
 Orders: {"do": "latency", "sizes", "times"} | {"do": "limit", "bytes"} | {"do": "setup"} |
 {"do": "steps", "batch", "lengths"} | {"do": "drop"} | and, of patterns.py, {"do": "allocator",
-"kind", "limit"} | {"do": "pattern", "name", "budget"} | {"do": "mixed", "threads", "seconds"}. The
+"kind", "limit"} | {"do": "pattern", "which", "budget"} | {"do": "mixed", "threads", "seconds"}. The
 end of stdin ends it.
 """
 
@@ -207,12 +207,12 @@ class Worker:
             self.limit(limit)
         return {}
 
-    def pattern(self, name: str, budget: int) -> dict[str, Any]:
+    def pattern(self, which: str, budget: int) -> dict[str, Any]:
         """Plays one of pattern_jobs, from empty caches: once to warm up, once timed.
 
         `held_per_live` is the device memory held then, over the most bytes live at once.
         """
-        made = pattern_jobs.operations(name, budget)
+        made = pattern_jobs.operations(which, budget)
         self.drop()
         self.taker.empty()
         before = torch.cuda.mem_get_info()[0] if self.cuda else 0
