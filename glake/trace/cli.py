@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from glake.trace import report
-from glake.trace.replay import NEVER, ReplayResult, load_trace, policies
+from glake.trace.replay import NEVER, ReplayResult, load_trace, policies, require_policy
 from glake.trace.replay import replay as run_replay
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -84,13 +84,14 @@ def _parse_complete_after(ctx: click.Context, param: click.Parameter, value: str
 
 
 def _parse_policies(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    known = policies()
     names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(f"unknown policy {name!r}; known: {', '.join(known)}")
+    try:
+        for name in names:
+            require_policy(name)
+    except RuntimeError as unknown:
+        raise click.BadParameter(str(unknown)) from unknown
     if not names:
-        raise click.BadParameter(f"name at least one of {', '.join(known)}")
+        raise click.BadParameter(f"name at least one of {', '.join(policies())}")
     return names
 
 
@@ -115,7 +116,8 @@ def _load(path: str) -> Any:
     default="glake,compact,native,expandable",
     show_default=True,
     callback=_parse_policies,
-    help="Policies to compare, separated by commas.",
+    help="Policies to compare, separated by commas: glake, compact, native, expandable, gmlake "
+    "(gmlake:64MiB stitches from that size on), bound.",
 )
 @click.option(
     "--capacity",
@@ -154,7 +156,8 @@ def replay(
 
     TRACE is what a job allocated and freed (docs/trace-format.md), plain or gzip. glake and
     compact are glake's own core on a simulated driver; native and expandable are models of
-    PyTorch's caching allocator. Running out of memory is a result: the exit code stays 0.
+    PyTorch's caching allocator, gmlake one of GMLake; bound is what no allocator can go below.
+    Running out of memory is a result: the exit code stays 0.
     """
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib, which is not installed")

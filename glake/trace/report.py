@@ -18,9 +18,9 @@ _GIB = 1 << 30
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
-    """One JSON object per trace and policy: every field but the timeline, in order."""
-    fields = dataclasses.asdict(result)
-    del fields["timeline"]
+    """One JSON object per trace and policy: every field but the timeline and the layout."""
+    fields = dataclasses.asdict(dataclasses.replace(result, layout=None))
+    del fields["timeline"], fields["layout"]
     return fields
 
 

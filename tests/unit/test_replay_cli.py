@@ -86,6 +86,16 @@ def test_out_of_memory_is_a_result(tiny):
     assert "native: step 0, event 1: out of memory" in table.stdout.replace("\n", " ")
 
 
+def test_gmlake_with_a_size_and_the_bound(tiny):
+    ran = run(tiny, "--policy", "gmlake:64MiB,bound", "--json")
+    assert ran.exit_code == 0
+    results = json.loads(ran.stdout)
+    assert [each["policy"] for each in results] == ["gmlake:64MiB", "bound"]
+    assert [each["peak_physical_bytes"] for each in results] == [30 * MIB, 20 * MIB]
+    assert [each["peak_event"] for each in results] == [4, 1]
+    assert "layout" not in results[0]
+
+
 def test_min_capacity_and_never(tiny):
     ran = run(
         tiny, "--policy", "native", "--find-min-capacity", "--complete-after", "never", "--json"
@@ -103,6 +113,7 @@ def test_min_capacity_and_never(tiny):
         ["/nonexistent/job.trace"],
         [FIXED, "--policy", "best"],
         [FIXED, "--policy", ","],
+        [FIXED, "--policy", "native,gmlake:64MB"],
         [FIXED, "--capacity", "-1"],
         [FIXED, "--capacity", "0"],
         [FIXED, "--capacity", "0x"],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -240,6 +244,24 @@ def test_progress_is_told_and_may_stop_the_replay():
 
     with pytest.raises(InterruptedError, match="enough"):
         replay(trace, "native", progress=stop)
+
+
+@pytest.mark.parametrize("policy", ["native", "glake"])
+def test_control_c_ends_a_bisection_at_once(policy):
+    pairs = (f"a {i} {1 + i % 97 * MIB} 0\nf {i}\n" for i in range(100_000))
+    trace = _C.parse_trace(
+        "t", [f"a 999999 {MIB} 0\n".encode(), *(each.encode() for each in pairs)]
+    )
+    start = time.monotonic()
+    whole = replay(trace, policy)
+    once = time.monotonic() - start
+    interrupt = threading.Timer(once / 4, os.kill, (os.getpid(), signal.SIGINT))
+    start = time.monotonic()
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        replay(trace, policy, find_min_capacity=True)  # about ten replays
+    assert time.monotonic() - start < 3 * once
+    assert replay(trace, policy).peak_physical_bytes == whole.peak_physical_bytes
 
 
 EVENT = st.tuples(

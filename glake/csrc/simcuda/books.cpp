@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
+#include <unordered_map>
 
 namespace simcuda {
 namespace {
@@ -56,11 +58,20 @@ bool parse_number(const std::string& text, double* value) {
 
 const char* symbol_name(Symbol symbol) { return kRows[static_cast<unsigned>(symbol)].base; }
 
-int find_symbol(const std::string& name) {
-  for (unsigned i = 0; i < kSymbols; ++i) {
-    if (name == kRows[i].base || name == kRows[i].exported) return static_cast<int>(i);
-  }
-  return -1;
+// A replay asks for counts after every event. Where names are alike the first row counts; never
+// destroyed, as the books.
+int find_symbol(std::string_view name) {
+  using Names = std::unordered_map<std::string_view, int>;
+  static const Names* const names = [] {
+    auto* made = new Names;
+    for (unsigned i = 0; i < kSymbols; ++i) {
+      made->emplace(kRows[i].base, static_cast<int>(i));
+      made->emplace(kRows[i].exported, static_cast<int>(i));
+    }
+    return made;
+  }();
+  const auto found = names->find(name);
+  return found == names->end() ? -1 : found->second;
 }
 
 Books& books() {
@@ -187,7 +198,7 @@ int Books::configure_delays(const std::string& value) {
 }
 
 int64_t Books::calls(const char* symbol) const {
-  if (std::string(symbol) == "*") {
+  if (std::string_view(symbol) == "*") {
     int64_t sum = 0;
     for (const Entry& entry : entries_) sum += entry.calls;
     return sum;
@@ -198,7 +209,7 @@ int64_t Books::calls(const char* symbol) const {
 
 double Books::cost_us(const char* symbol) const {
   int64_t sum = 0;
-  if (std::string(symbol) == "*") {
+  if (std::string_view(symbol) == "*") {
     for (const Entry& entry : entries_) sum += entry.cost_ns;
   } else {
     const int index = find_symbol(symbol);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "symbols.h"
@@ -86,7 +87,7 @@ class Books {
 
 Books& books();
 const char* symbol_name(Symbol symbol);
-int find_symbol(const std::string& name);  // base or exported name; -1: none
+int find_symbol(std::string_view name);  // base or exported name; -1: none
 std::string json_quote(const std::string& text);
 
 }  // namespace simcuda
