@@ -129,26 +129,25 @@ def summarise(pattern: Pattern, rows: Sequence[Row]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: cases.index(line["case"]))
 
 
-def table(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> Table:
-    """Figures, each followed by how many times better glake's is (red: worse)."""
-    made = Table(title=pattern.title, title_justify="left", pad_edge=False)
-    made.add_column("subject", no_wrap=True)
-    for metric in pattern.metrics:
-        made.add_column(metric.heading, justify="right")
-        if metric.better:
-            made.add_column("x", justify="right", style="dim", no_wrap=True)
-    last = None
-    for line in lines:
-        if line["case"] != last:
-            made.add_section()
-            made.add_row(f"[bold]{line['case']}[/bold]")
-        last = line["case"]
-        cells = [f"  {line['subject']}"]
+def tables(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[Table]:
+    """A case each: figures, followed by how many times better glake's is (red: worse)."""
+    made: list[Table] = []
+    widest = max(len(line["subject"]) for line in lines)
+    for case in dict.fromkeys(line["case"] for line in lines):
+        grid = Table(title=case, title_justify="left", title_style="bold", pad_edge=False)
+        grid.add_column("subject", min_width=widest, no_wrap=True)
         for metric in pattern.metrics:
-            cells.append(metric.text(line["figures"][metric.key]))
+            grid.add_column(metric.heading, justify="right", min_width=6)
             if metric.better:
-                cells.append(_times(line["glake_is_better_by"].get(metric.key)))
-        made.add_row(*cells, style="green" if line["subject"] == OURS else "")
+                grid.add_column("x", justify="right", style="dim", min_width=4, no_wrap=True)
+        for line in (line for line in lines if line["case"] == case):
+            cells = [line["subject"]]
+            for metric in pattern.metrics:
+                cells.append(metric.text(line["figures"][metric.key]))
+                if metric.better:
+                    cells.append(_times(line["glake_is_better_by"].get(metric.key)))
+            grid.add_row(*cells, style="green" if line["subject"] == OURS else "")
+        made.append(grid)
     return made
 
 
@@ -231,7 +230,9 @@ def present(pattern: Pattern, rows: Sequence[Row], as_json: bool, out: Path | No
         click.echo(json.dumps(data, indent=1))
         return
     console = Console(width=int(os.environ.get("COLUMNS", 118)))
-    console.print(table(pattern, lines))
+    console.print(f"[bold]{pattern.title}[/bold]")
+    for grid in tables(pattern, lines):
+        console.print(grid)
     notes = ["Medians over the rounds. x: how many times better glake is, in the same round."]
     for text in [*notes, *([pattern.note] if pattern.note else []), *legend(pattern, lines)]:
         console.print(f"[dim]{text}[/dim]", highlight=False)

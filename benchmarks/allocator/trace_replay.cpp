@@ -46,12 +46,15 @@ Trace load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path);
   const size_t slash = path.rfind('/');
-  glake::replay::TraceParser parser(slash == std::string::npos ? path : path.substr(slash + 1));
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  glake::replay::TraceBuilder builder(name);
+  glake::replay::TraceParser parser(name, builder);
   std::string chunk(1 << 16, '\0');
   while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0) {
     parser.feed({chunk.data(), static_cast<size_t>(file.gcount())});
   }
-  return parser.finish();
+  parser.finish();
+  return builder.take();
 }
 
 int64_t clock_cost() {
@@ -180,7 +183,7 @@ void measure(const Trace& trace, const std::string& label, const std::string& na
   const double steps = static_cast<double>(std::max<uint64_t>(trace.steps, 1));
   add("driver_calls_per_step",
       driver ? static_cast<double>(policy->cost().calls) / steps : missing);
-  add("driver_us_per_step", driver ? policy->cost().micros / steps : missing);
+  add("driver_ms_per_step", driver ? policy->cost().micros * 1e-3 / steps : missing);
   add("simulator_ms", times.driver_ns * 1e-6);
   report.add(label, name, "events_done",
              static_cast<double>(times.events) / static_cast<double>(trace.events.size()));
