@@ -136,13 +136,16 @@ def tables(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[Table]:
     for case in dict.fromkeys(line["case"] for line in lines):
         grid = Table(title=case, title_justify="left", title_style="bold", pad_edge=False)
         grid.add_column("subject", min_width=widest, no_wrap=True)
-        for metric in pattern.metrics:
+        here = [line for line in lines if line["case"] == case]
+        shown = [metric for metric in pattern.metrics
+                 if any(line["figures"][metric.key] is not None for line in here)]  # fmt: skip
+        for metric in shown:
             grid.add_column(metric.heading, justify="right", min_width=6)
             if metric.better:
                 grid.add_column("x", justify="right", style="dim", min_width=4, no_wrap=True)
-        for line in (line for line in lines if line["case"] == case):
+        for line in here:
             cells = [line["subject"]]
-            for metric in pattern.metrics:
+            for metric in shown:
                 cells.append(metric.text(line["figures"][metric.key]))
                 if metric.better:
                     cells.append(_times(line["glake_is_better_by"].get(metric.key)))
@@ -187,6 +190,7 @@ def draw(pattern: Pattern, lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Bars of every figure that has a direction: a panel for each, a group for each case."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     shown = [metric for metric in pattern.metrics if metric.better] or list(pattern.metrics[:1])
     cases = list(dict.fromkeys(line["case"] for line in lines))
@@ -197,14 +201,14 @@ def draw(pattern: Pattern, lines: Sequence[dict[str, Any]], path: Path) -> None:
     figure.suptitle(pattern.title, x=0.01, ha="left", fontweight="bold")
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     bar = 0.84 / len(subjects)
+    colours = {each: f"C{index}" for index, each in enumerate(subjects)} | {OURS: "#1b7f5c"}
     for metric, axes in zip(shown, panels, strict=True):
         for index, subject in enumerate(subjects):
             mine = [each for each in lines if each["subject"] == subject]
             known = [each for each in mine if each["figures"][metric.key] is not None]
             places = [cases.index(each["case"]) + bar * (index + 0.5) - 0.42 for each in known]
             values = [each["figures"][metric.key] for each in known]
-            colour = "#1b7f5c" if subject == OURS else f"C{index}"
-            axes.barh(places, values, bar, label=subject, color=colour)
+            axes.barh(places, values, bar, color=colours[subject])
         positive = [each["figures"][metric.key] for each in lines if each["figures"][metric.key]]
         if positive and max(positive) > 30 * min(positive):
             axes.set_xscale("log")
@@ -214,8 +218,11 @@ def draw(pattern: Pattern, lines: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].invert_yaxis()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=4, frameon=False, fontsize=9)
+    some = {each["subject"] for each in lines
+            if any(each["figures"][metric.key] is not None for metric in shown)}  # fmt: skip
+    patches = [Patch(color=colours[each], label=each if each in some else f"{each}: no figure")
+               for each in subjects]  # fmt: skip
+    figure.legend(handles=patches, loc="outside lower left", ncols=4, frameon=False, fontsize=9)
     figure.savefig(path, dpi=120)
 
 

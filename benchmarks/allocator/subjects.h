@@ -44,7 +44,7 @@ class Subject {
   virtual ~Subject() = default;
   virtual void* allocate(size_t bytes) = 0;  // NULL: out of memory
   virtual void release(void* block) = 0;
-  // As allocate(), where every growth takes the driver `stall`.
+  // As allocate(), where growing by `bytes` takes the driver `stall`.
   virtual void* allocate_stalled(size_t bytes, std::chrono::milliseconds stall) = 0;
   virtual DriverCost cost() { return {}; }
   virtual uint64_t physical_bytes() { return 0; }  // 0: not known
@@ -58,7 +58,9 @@ class GlakeSubject : public Subject {
   void* allocate(size_t bytes) override { return glake_malloc(bytes, 0, nullptr); }
   void release(void* block) override { glake_free(block); }
   void* allocate_stalled(size_t bytes, std::chrono::milliseconds stall) override {
-    const std::string delay = "cuMemMap=" + std::to_string(stall.count() * 1000);
+    const size_t calls = std::max<size_t>(bytes / kGranule, 1);
+    const std::string delay =
+        "cuMemMap=" + std::to_string(stall.count() * 1000 / static_cast<int64_t>(calls));
     simcuda_configure("call_delay_us", delay.c_str());
     return glake_malloc(bytes, 0, nullptr);
   }

@@ -25,14 +25,16 @@ constexpr int kSizes = 32;
 // sizes, as a training step does.
 class Workload {
  public:
-  Workload(const Mix& mix, unsigned seed, Subject& subject) : random_(seed), subject_(subject) {
+  // `spare`: twice the memory is taken first, so that what follows is hits.
+  Workload(const Mix& mix, unsigned seed, Subject& subject, bool spare = true)
+      : random_(seed), subject_(subject) {
     std::uniform_real_distribution<double> exponent(std::log2(static_cast<double>(mix.least)),
                                                     std::log2(static_cast<double>(mix.most)));
     for (int i = 0; i < kSizes; ++i) {
       sizes_.push_back(static_cast<size_t>(std::exp2(exponent(random_))));
     }
-    // Twice the memory first, so that what follows is hits.
-    for (int i = 0; i < 2 * kLiveBlocks; ++i) live_.push_back(allocate(sizes_[i % kSizes]));
+    for (int i = 0; spare && i < 2 * kLiveBlocks; ++i)
+      live_.push_back(allocate(sizes_[i % kSizes]));
     release_all();
     for (int i = 0; i < kLiveBlocks; ++i) live_.push_back(allocate(pick()));
   }
