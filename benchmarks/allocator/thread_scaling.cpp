@@ -5,7 +5,7 @@
 //
 // Each thread has a working set of its own. `scaling` is the rate of T threads over that of one,
 // in the same round. The stalled case: one thread's hits while a second one grows by 256 MiB
-// again and again, each time 10 ms in the driver.
+// again and again, each time at least 10 ms in the driver.
 #include "workload.h"
 
 namespace bench {
@@ -77,7 +77,6 @@ void stall(const Mix& mix, const std::string& name, double seconds, int64_t cost
   Samples allocations, frees;
   const int64_t end = now_ns() + static_cast<int64_t>(seconds * 1e9);
   while (now_ns() < end) workload.timed(allocations, frees);
-  const size_t pairs = allocations.size();
   stop = true;
   simcuda_configure("call_delay_us", "cuMemMap=0");  // of the growth still under way
   other.join();
@@ -87,7 +86,6 @@ void stall(const Mix& mix, const std::string& name, double seconds, int64_t cost
   report.add(label, name, "free_p99_ns", frees.quantile(0.99, cost));
   report.add(label, name, "worst_us",
              std::max(allocations.quantile(1, cost), frees.quantile(1, cost)) * 1e-3);
-  report.add(label, name, "one_thread_per_s", static_cast<double>(pairs) / seconds);
 }
 
 void body(int argc, char** argv) {

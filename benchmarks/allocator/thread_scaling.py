@@ -4,8 +4,8 @@
                                                   [--json] [--out DIR]
 
 Each thread has a working set of its own (that of hot_path.py). "growth stalled": one thread's hits
-while another grows by 256 MiB again and again, each time 10 ms in the driver. How to read it:
-docs/benchmarks.md.
+while another grows by 256 MiB again and again, each time at least 10 ms in the driver.
+How to read it: docs/benchmarks.md.
 """
 
 import click
@@ -24,7 +24,7 @@ PATTERN = Pattern(
     ),
     note="Our limits: two threads reach 1.6 x one; stalled, p99 of 10000 ns. native waits out the "
     "stall on its lock, as PyTorch does unless release_lock_on_cudamalloc is set. worst: of all "
-    "calls, misses that queue behind that growth among them.",
+    "calls, misses among them, which queue behind that growth and then grow themselves.",
     seconds=0.5,
 )
 THREADS = click.Option(["--threads"], type=click.IntRange(1, 64), help="T; default: the cores.")
