@@ -15,8 +15,9 @@ export CMAKE_ARGS := $(CMAKE_ARGS) -DGLAKE_WERROR=ON
 endif
 TORCH := torch==2.13.0
 CXX_FILES = $(shell find glake/csrc tests benchmarks -name '*.h' -o -name '*.c' -o -name '*.cpp')
-# Scripts that make a figure of the README; make_*.py make inputs, and are run by hand.
-BENCHMARKS = $(filter-out $(wildcard benchmarks/*/make_*.py),$(wildcard benchmarks/allocator/*.py))
+# Scripts that measure (docs/benchmarks.md); make_*.py make inputs, and are run by hand.
+BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
+  $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
 .PHONY: demo test lint bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE

@@ -80,14 +80,16 @@ REAL = Plan(
 class Process:
     """A worker and what it said first."""
 
-    def __init__(self, name: str, driver: str, plan: Plan) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, driver: str, plan: Plan, variables: dict[str, str] | None = None
+    ) -> None:
+        self.name = name  # `variables`: the environment of a worker that is none of ALLOCATORS
         drop = ("GLAKE_", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
         if "GLAKE_JIT_DIR" in os.environ:
             kept["GLAKE_JIT_DIR"] = os.environ["GLAKE_JIT_DIR"]
         kept |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONUNBUFFERED": "1"}
-        kept |= ALLOCATORS[name]
+        kept |= ALLOCATORS[name] if variables is None else variables
         if "GLAKE_ALLOCATOR" in kept:
             kept |= {"GLAKE_DRIVER": driver}
             kept |= {"GLAKE_SIM_MEMORY": "1GiB"} if driver == "sim" else {}
@@ -127,7 +129,7 @@ class Process:
             raise WorkerError(f"{self.name}: {told['error']}")
         return told
 
-    def ask(self, seconds: float, do: str, **order: Any) -> dict[str, Any]:
+    def ask(self, seconds: float, do: str, /, **order: Any) -> dict[str, Any]:
         """Has one order done. WorkerError as answer()."""
         assert self.process.stdin is not None
         try:

@@ -4,13 +4,16 @@ side_by_side.py starts one for each allocator and lets one at a time work, so th
 alternate. The allocator is the environment's choice; nothing here knows it.
 
 Orders: {"do": "latency", "sizes", "times"} | {"do": "limit", "bytes"} | {"do": "setup"} |
-{"do": "steps", "batch", "lengths"} | {"do": "drop"}. The end of stdin ends it.
+{"do": "steps", "batch", "lengths"} | {"do": "drop"} | and, of patterns.py, {"do": "allocator",
+"kind", "limit"} | {"do": "pattern", "which", "budget"} | {"do": "mixed", "threads", "seconds"}. The
+end of stdin ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -25,6 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "demo"))
 
+import pattern_jobs  # noqa: E402
 import torch  # noqa: E402
 import torch.utils.deterministic  # noqa: E402
 from model import GPT, VOCABULARY, Shape, next_token_loss  # noqa: E402
@@ -196,7 +200,37 @@ class Worker:
             )
         return {"rows": rows}
 
+    def allocator(self, kind: str, limit: int) -> dict[str, Any]:
+        """Chooses what pattern() takes its blocks from (pattern_jobs.Taker), and its limit."""
+        self.taker = pattern_jobs.Taker(kind, str(self.device), limit)
+        if kind == "torch":
+            self.limit(limit)
+        return {}
 
+    def pattern(self, which: str, budget: int) -> dict[str, Any]:
+        """Plays one of pattern_jobs, from empty caches: once to warm up, once timed.
+
+        `held_per_live` is the device memory held then, over the most bytes live at once.
+        """
+        made = pattern_jobs.operations(which, budget)
+        self.drop()
+        self.taker.empty()
+        before = torch.cuda.mem_get_info()[0] if self.cuda else 0
+        told = pattern_jobs.play(made, self.taker.take)
+        if told["oom"] is None:
+            told = pattern_jobs.play(made, self.taker.take)
+        if self.cuda and self.taker.shrinks:
+            torch.cuda.synchronize()
+            told["held_per_live"] = (before - torch.cuda.mem_get_info()[0]) / budget
+        return told
+
+    def mixed(self, threads: int, seconds: float) -> dict[str, Any]:
+        """Pairs of allocation and free a second, of mixed sizes, from C++ threads."""
+        rate = _loop().mixed_per_s(int(self.cuda), 8 << 20, 64, threads, seconds)
+        return {"pairs_per_s": rate if rate >= 0 else None}
+
+
+@functools.cache
 def _loop() -> ctypes.CDLL:
     """torch_loop/loop.cc, compiled against the installed torch."""
     root = Path(torch.__file__).resolve().parent
@@ -210,7 +244,7 @@ def _loop() -> ctypes.CDLL:
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             *("-isystem", str(root / "include")),
             str(HERE / "torch_loop" / "loop.cc"),
-            *(f"-L{root / 'lib'}", "-lc10"),
+            *(f"-L{root / 'lib'}", "-lc10", "-pthread"),
             *("-o", str(made)),
         ]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -219,6 +253,8 @@ def _loop() -> ctypes.CDLL:
         library = ctypes.CDLL(str(made))
     library.pair_ns.restype = ctypes.c_double
     library.pair_ns.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int, ctypes.c_int]
+    library.mixed_per_s.restype = ctypes.c_double
+    library.mixed_per_s.argtypes = [*library.pair_ns.argtypes, ctypes.c_double]
     return library
 
 

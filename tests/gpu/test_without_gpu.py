@@ -148,6 +148,32 @@ def lane(*arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def patterns(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu" / "patterns.py"), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
+def test_without_a_gpu_the_patterns_say_so_in_a_sentence() -> None:
+    done = patterns()
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(r"Error: patterns.py needs an NVIDIA GPU[^\n]*\.\n", done.stderr), (
+        done.stderr
+    )
+
+
+def test_the_patterns_run_on_the_simulator() -> None:
+    done = patterns("--driver", "sim", "--rounds", "1", "--memory", "0.125", "--json")
+    assert done.returncode == 0, done.stderr
+    lines = {(line["case"], line["subject"]): line for line in json.loads(done.stdout)["summary"]}
+    cases = {case for case, _ in lines}
+    assert {"steady", "mixed", "bursts", "trace"} < cases and len(cases) == 6
+    for (case, subject), line in lines.items():
+        key = "pairs_per_s" if case.startswith("C++") else "alloc_p50_ns"
+        assert line["figures"][key] > 0, (case, subject)
+    assert {subject for _, subject in lines} == {"glake", "native"}
+
+
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so_in_a_sentence(tmp_path: Path) -> None:
     done = lane(tmp_path=tmp_path)
@@ -161,7 +187,9 @@ def test_the_measurements_run_on_the_simulator(tmp_path: Path) -> None:
     sys.path.insert(0, str(TOOLS))
     import native
 
-    native.build(ROOT / "build" / "tests")
+    # As tests/sim builds, or each of the two would compile everything anew.
+    werror = "GLAKE_WERROR=ON" in os.environ.get("CMAKE_ARGS", "")
+    native.build(ROOT / "build" / "tests", werror=werror)
     names = ("granule stress", "driver calls", "copies", "side by side")
     only = [word for name in names for word in ("--only", name)]
     done = lane("--driver", "sim", *only, tmp_path=tmp_path)

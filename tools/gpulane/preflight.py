@@ -24,19 +24,19 @@ MODULES = {
 }
 
 
-def no_gpu(library: str = "libcuda.so.1") -> str | None:
-    """Why there is no usable GPU, in one sentence; None if there is one."""
+def no_gpu(library: str = "libcuda.so.1", who: str = "make gpu") -> str | None:
+    """Why there is no usable GPU for `who`, in one sentence; None if there is one."""
     try:
         driver = ctypes.CDLL(library)
     except OSError as error:
-        return f"make gpu needs an NVIDIA GPU and its driver, and there is none here ({error})."
+        return f"{who} needs an NVIDIA GPU and its driver, and there is none here ({error})."
     count = ctypes.c_int()
     code = driver.cuInit(0)
     if code == 0:
         code = driver.cuDeviceGetCount(ctypes.byref(count))
     if code != 0 or count.value == 0:
         return (
-            f"make gpu needs an NVIDIA GPU: {library} is here but shows none "
+            f"{who} needs an NVIDIA GPU: {library} is here but shows none "
             f"(CUresult {code}, {count.value} devices)."
         )
     return None

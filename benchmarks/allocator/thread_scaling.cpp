@@ -1,0 +1,117 @@
+// One device, several threads: how hits scale, and what they cost while another thread's growth
+// waits for the driver.
+//
+//   thread_scaling [--seconds S] [--rounds N] [--threads T]
+//
+// Each thread has a working set of its own. `scaling` is the rate of T threads over that of one,
+// in the same round. The stalled case: one thread's hits while a second one grows by 256 MiB
+// again and again, each time at least 10 ms in the driver.
+#include "workload.h"
+
+namespace bench {
+namespace {
+
+constexpr int kWarmUp = 50000;
+constexpr std::chrono::milliseconds kStall{10};
+
+// Pairs of free and allocate a second, all threads together.
+double rate(const Mix& mix, Subject& subject, int threads, double seconds) {
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false}, stop{false};
+  std::vector<Counter> counters(static_cast<size_t>(threads));
+  std::vector<std::thread> pool;
+  for (int i = 0; i < threads; ++i) {
+    pool.emplace_back([&, i] {
+      Workload workload(mix, static_cast<unsigned>(i + 1), subject);
+      workload.operations(kWarmUp);
+      ++ready;
+      while (!go.load()) std::this_thread::yield();
+      while (!stop.load(std::memory_order_relaxed)) {
+        workload.operations(64);
+        add(counters[static_cast<size_t>(i)].pairs, uint64_t{64});
+      }
+    });
+  }
+  while (ready.load() != threads) std::this_thread::yield();
+  const int64_t begin = now_ns();
+  go = true;
+  do {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  } while (sum_of_pairs(counters) == 0);
+  const auto pairs = static_cast<double>(sum_of_pairs(counters));
+  const double taken = static_cast<double>(now_ns() - begin) * 1e-9;
+  stop = true;
+  for (std::thread& each : pool) each.join();
+  return pairs / taken;
+}
+
+void scale(const Mix& mix, const std::string& name, int threads, double seconds, Report& report) {
+  const std::unique_ptr<Subject> subject = make_subject(name);
+  const double one = rate(mix, *subject, 1, seconds);
+  const double many = rate(mix, *subject, threads, seconds);
+  report.add(mix.name, name, "one_thread_per_s", one);
+  report.add(mix.name, name, "threads_per_s", many);
+  report.add(mix.name, name, "scaling", many / one);
+}
+
+void stall(const Mix& mix, const std::string& name, double seconds, int64_t cost, Report& report) {
+  const std::unique_ptr<Subject> subject = make_subject(name);
+  Workload workload(mix, 3, *subject, /*spare=*/false);  // the other thread would take it
+  workload.operations(4 * kWarmUp);
+  std::atomic<bool> stop{false};
+  std::atomic<int> grown{0};
+  std::exception_ptr failure;
+  // Blocks larger than any hole of the working set: every one must grow.
+  std::thread other([&] {
+    std::vector<void*> held;
+    try {
+      while (!stop.load()) {
+        held.push_back(must(subject->allocate_stalled(256 * kMiB, kStall), name));
+        ++grown;
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    for (void* block : held) subject->release(block);
+  });
+  Samples allocations, frees;
+  const int64_t end = now_ns() + static_cast<int64_t>(seconds * 1e9);
+  while (now_ns() < end) workload.timed(allocations, frees);
+  stop = true;
+  simcuda_configure("call_delay_us", "cuMemMap=0");  // of the growth still under way
+  other.join();
+  if (failure) std::rethrow_exception(failure);
+  const std::string label = std::string("growth stalled, ") + mix.name;
+  report.add(label, name, "alloc_p99_ns", allocations.quantile(0.99, cost));
+  report.add(label, name, "free_p99_ns", frees.quantile(0.99, cost));
+  report.add(label, name, "worst_us",
+             std::max(allocations.quantile(1, cost), frees.quantile(1, cost)) * 1e-3);
+}
+
+void body(int argc, char** argv) {
+  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
+  Arguments arguments(argc, argv,
+                      {{"seconds", "0.5"}, {"rounds", "5"}, {"threads", std::to_string(cores)}});
+  const int rounds = arguments.count("rounds"), threads = arguments.count("threads");
+  const double seconds = arguments.number("seconds") / rounds;
+  const std::vector<std::string> stalled = {kGlake, "native"};
+  const std::vector<std::string> subjects = {kGlake, "native", kGlibc};
+  const int64_t cost = timing_cost();
+  Report report("thread_scaling");
+  for (const Mix& mix : kMixes) {
+    alternate(subjects, rounds,
+              [&](const std::string& name) { scale(mix, name, threads, seconds / 2, report); });
+  }
+  for (const Mix& mix : {kMixes[0], kMixes[1]}) {
+    alternate(stalled, rounds,
+              [&](const std::string& name) { stall(mix, name, seconds, cost, report); });
+  }
+  report.print();
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) {
+  return bench::run("thread_scaling", [&] { bench::body(argc, argv); });
+}

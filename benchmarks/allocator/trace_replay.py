@@ -1,0 +1,67 @@
+"""What recorded jobs cost on the host, call by call, and the driver time they lead to.
+
+    python benchmarks/allocator/trace_replay.py [TRACE ...] [--capacity X] [--rounds N]
+                                                [--json] [--out DIR]
+
+Without traces: the project's own in tests/traces. Each is replayed on a device of 80 GiB and on
+one of X times its peak live bytes. Host times are of the calls that mapped and unmapped nothing.
+How to read it: docs/benchmarks.md; targets.py has what glake promises on a trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+from common import ROOT, BenchmarkError, Metric, Pattern, Row, front
+
+PATTERN = Pattern(
+    program="trace_replay",
+    title="Trace replay: host nanoseconds a call, modelled driver time a step",
+    metrics=(
+        Metric("alloc_p50_ns", "alloc p50", "less"),
+        Metric("alloc_p99_ns", "p99", "less"),
+        Metric("alloc_mean_ns", "mean*", "less"),
+        Metric("free_p50_ns", "free p50", "less"),
+        Metric("free_p99_ns", "p99", "less"),
+        Metric("free_mean_ns", "mean*", "less"),
+        Metric("driver_ms_per_step", "driver ms", "", 1),
+        Metric("events_done", "done", "", 2),
+    ),
+    note="Driver time is modelled, that of set-up included, a step. done below 1: out of memory. "
+    "*: of the fastest 99 %.",
+)
+
+
+def measure(
+    run: Callable[[Sequence[str]], list[Row]], traces: tuple[Path, ...], capacity: float
+) -> list[Row]:
+    """The program takes plain text; BenchmarkError for a file that is none."""
+    paths = traces or tuple(sorted((ROOT / "tests" / "traces").glob("*.trace.gz")))
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = []
+        for path in paths:
+            try:
+                data = path.read_bytes()
+                if data[:2] == b"\x1f\x8b":
+                    data = gzip.decompress(data)
+            except (OSError, EOFError) as error:
+                raise BenchmarkError(f"{path}: {error}") from None
+            name = path.name.removesuffix(".gz").removesuffix(".trace").replace(",", "_")
+            plain.append(Path(scratch, name))
+            plain[-1].write_bytes(data)
+        return run(["--trace", ",".join(map(str, plain)), "--capacity", str(capacity)])
+
+
+TRACES = click.Argument(
+    ["traces"], nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+CAPACITY = click.Option(["--capacity"], type=click.FloatRange(1), default=1.05, show_default=True,
+                        help="The smaller device, in peak live bytes.")  # fmt: skip
+main = front(PATTERN, TRACES, CAPACITY, prepare=measure)
+
+if __name__ == "__main__":
+    main()

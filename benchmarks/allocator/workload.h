@@ -1,0 +1,94 @@
+// The steady working set that hot_path and thread_scaling time: hits only.
+#pragma once
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "subjects.h"
+
+namespace bench {
+
+struct Mix {
+  const char* name;
+  size_t least, most;
+};
+
+constexpr Mix kMixes[] = {{"512 B - 1 MiB", 512, kMiB},
+                          {"1 - 64 MiB", kMiB + 512, 64 * kMiB},
+                          {"512 B - 64 MiB", 512, 64 * kMiB}};
+constexpr int kLiveBlocks = 200;
+constexpr int kSizes = 32;
+
+// 200 live blocks of 32 sizes; each operation frees a random one and allocates another of these
+// sizes, as a training step does.
+class Workload {
+ public:
+  // `spare`: twice the memory is taken first, so that what follows is hits.
+  Workload(const Mix& mix, unsigned seed, Subject& subject, bool spare = true)
+      : random_(seed), subject_(subject) {
+    std::uniform_real_distribution<double> exponent(std::log2(static_cast<double>(mix.least)),
+                                                    std::log2(static_cast<double>(mix.most)));
+    for (int i = 0; i < kSizes; ++i) {
+      sizes_.push_back(static_cast<size_t>(std::exp2(exponent(random_))));
+    }
+    for (int i = 0; spare && i < 2 * kLiveBlocks; ++i)
+      live_.push_back(allocate(sizes_[i % kSizes]));
+    release_all();
+    for (int i = 0; i < kLiveBlocks; ++i) live_.push_back(allocate(pick()));
+  }
+  ~Workload() { release_all(); }
+  Workload(const Workload&) = delete;
+  Workload& operator=(const Workload&) = delete;
+
+  void operations(int count) {
+    for (int i = 0; i < count; ++i) {
+      void*& block = live_[random_() % live_.size()];
+      subject_.release(block);
+      block = allocate(pick());
+    }
+  }
+  void timed(Samples& allocations, Samples& frees) {
+    void*& block = live_[random_() % live_.size()];
+    const size_t bytes = pick();
+    const int64_t a = ticks();
+    subject_.release(block);
+    const int64_t b = ticks();
+    block = subject_.allocate(bytes);
+    const int64_t c = ticks();
+    if (block == nullptr) allocate(bytes);
+    frees.add(b - a);
+    allocations.add(c - b);
+  }
+
+ private:
+  void release_all() {
+    for (void* block : live_) subject_.release(block);
+    live_.clear();
+  }
+  size_t pick() { return sizes_[random_() % sizes_.size()]; }
+  void* allocate(size_t bytes) { return must(subject_.allocate(bytes), kGlake); }
+
+  std::minstd_rand random_;
+  Subject& subject_;
+  std::vector<size_t> sizes_;
+  std::vector<void*> live_;
+};
+
+// What timing one call costs, in ticks: the median over a subject that does nothing.
+inline int64_t timing_cost() {
+  class Nothing : public Subject {
+   public:
+    void* allocate(size_t) override { return this; }
+    void release(void*) override {}
+    void* allocate_stalled(size_t, std::chrono::milliseconds) override { return this; }
+  };
+  Nothing nothing;
+  Workload workload(kMixes[0], 1, nothing);
+  Samples allocations, frees;
+  for (int i = 0; i < 100000; ++i) workload.timed(allocations, frees);
+  return frees.quantile_ticks(0.5);
+}
+
+}  // namespace bench

@@ -1,0 +1,182 @@
+"""The allocator benchmarks: every program and script runs, shortly, and says what it should."""
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[1:1] = [str(ROOT / "benchmarks" / "allocator"), str(ROOT / "tools")]
+
+import common  # noqa: E402
+import native  # noqa: E402
+
+SHORT = ("--rounds", "2", "--seconds", "0.004")
+TRACE = str(ROOT / "tests" / "traces" / "fsdp-streams.trace.gz")
+ARGUMENTS = {
+    "hot_path": SHORT,
+    "thread_scaling": (*SHORT, "--threads", "2"),
+    "mixed_sizes": (*SHORT, "--threads", "2"),
+    "trace_replay": ("--rounds", "2", TRACE),
+    "stitch_cost": ("--rounds", "2", "--most", "64"),
+    "growth": ("--rounds", "1"),
+}
+
+
+@pytest.fixture(scope="module")
+def binaries() -> Path:
+    """The programs, beside the tests' own, with assertions."""
+    werror = "GLAKE_WERROR=ON" in os.environ.get("CMAKE_ARGS", "")
+    return native.build(
+        ROOT / "build" / "tests",
+        werror=werror,
+        targets=sorted(ARGUMENTS),
+        definitions=["GLAKE_BENCHMARKS=ON"],
+    )
+
+
+@pytest.fixture
+def built(binaries: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Scripts run the programs of `binaries` instead of building optimised ones."""
+
+    def run(name: str, arguments: Any) -> list[common.Row]:
+        done = subprocess.run(
+            [str(binaries / name), *arguments],
+            env=native.environment() | {"GLAKE_DRIVER": "sim"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if done.returncode != 0:
+            raise common.BenchmarkError(done.stderr.strip())
+        return common.read_rows(done.stdout)
+
+    monkeypatch.setattr(common, "run_program", run)
+    return binaries
+
+
+def invoke(name: str, *arguments: str) -> Any:
+    return CliRunner().invoke(importlib.import_module(name).main, arguments)
+
+
+def summary(name: str, *arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The script's figures by case and subject."""
+    done = invoke(name, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["pattern"] == name and data["machine"]["cores"] >= 1
+    return {(line["case"], line["subject"]): line for line in data["summary"]}
+
+
+def test_every_program_is_tried_here() -> None:
+    assert sorted(ARGUMENTS) == native.programs("benchmarks")
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_each_script_measures_us_and_others(built: Path, name: str) -> None:
+    lines = summary(name, *ARGUMENTS[name])
+    subjects = {subject for _, subject in lines}
+    assert {"glake", "native"} <= subjects and len(subjects) >= 2
+    for case in {case for case, _ in lines}:
+        figures = lines[case, "glake"]["figures"]
+        known = [value for value in figures.values() if value is not None]
+        assert known and all(math.isfinite(value) and value >= 0 for value in known), case
+
+
+def test_hits_make_next_to_no_driver_call(built: Path) -> None:
+    lines = summary("hot_path", *ARGUMENTS["hot_path"])
+    assert len({case for case, _ in lines}) == 3
+    for (_, subject), line in lines.items():
+        assert line["figures"]["driver_calls"] < 50  # the working set may still drift
+        assert 0 < line["figures"]["pair_mean_ns"] < 1e5
+        if subject != "glake":
+            assert line["glake_is_better_by"]["pair_mean_ns"]["median"] > 0
+
+
+def test_who_stitches_fits_and_who_does_not_runs_out(built: Path) -> None:
+    lines = summary("stitch_cost", *ARGUMENTS["stitch_cost"])
+    stitched = lines["64 MiB", "glake"]["figures"]
+    assert stitched["fits"] == 1 and stitched["driver_calls"] >= 32  # a map for each granule
+    assert stitched["again_calls"] == 0
+    for subject in ("native", "expandable"):
+        assert lines["64 MiB", subject]["figures"]["fits"] == 0
+        assert lines["64 MiB", subject]["figures"]["driver_us"] is None
+    new = lines["64 MiB", "glake, new memory"]["figures"]
+    assert new["driver_us"] > stitched["driver_us"] > 0  # it creates what stitching reuses
+
+
+def test_growth_counts_the_drivers_calls(built: Path) -> None:
+    lines = summary("growth", *ARGUMENTS["growth"])
+    for mib in (2, 32, 256):
+        figures = lines["256 MiB at once", f"handles of {mib} MiB"]["figures"]
+        assert figures["driver_calls"] == 2 * (256 // mib) + 2  # create and map; reserve, access
+    assert lines["256 MiB at once", "native"]["figures"]["held_per_asked"] == 1
+
+
+def test_a_trace_is_replayed_to_its_end_or_says_how_far(built: Path) -> None:
+    lines = summary("trace_replay", *ARGUMENTS["trace_replay"], "--capacity", "1.0001")
+    assert lines["fsdp-streams", "glake"]["figures"]["events_done"] == 1
+    tight = lines["fsdp-streams, 1.0001 x live", "native"]["figures"]
+    assert 0 < tight["events_done"] < 1 and tight["alloc_p50_ns"] is None
+
+
+def test_threads_pass_blocks_on(built: Path) -> None:
+    lines = summary("mixed_sizes", *ARGUMENTS["mixed_sizes"])
+    for (_, subject), line in lines.items():
+        assert line["figures"]["pairs_per_s"] > 0
+        if subject != "glibc":
+            assert line["figures"]["held_per_live"] > 0.5
+
+
+def test_tables_files_and_ratios(built: Path, tmp_path: Path) -> None:
+    done = invoke("growth", *ARGUMENTS["growth"], "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "handles of 2 MiB" in done.output and "our model of PyTorch's" in done.output
+    data = json.loads((tmp_path / "growth.json").read_text())
+    line = next(each for each in data["summary"] if each["subject"] == "expandable")
+    raw = {row["subject"]: row["rounds"] for row in data["rows"] if row["case"] == line["case"]}
+    expected = raw["expandable"]["driver_us"][0] / raw["glake"]["driver_us"][0]
+    assert line["glake_is_better_by"]["driver_us"]["median"] == pytest.approx(expected)
+    assert (tmp_path / "growth.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    less, more = common.Metric("k", "k", "less"), common.Metric("k", "k", "more")
+    assert common.ratio(less, [1, 10, 2], [2, 20, 2]) == {"median": 2, "least": 1, "most": 2}
+    assert common.ratio(more, [1, 10, 2], [2, 20, 2]) == {"median": 0.5, "least": 0.5, "most": 1}
+    assert common.ratio(less, [None, 1], [1, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("hot_path", ("--seconds", "0"), "--seconds"),
+        ("growth", ("--rounds", "0"), "--rounds"),
+        ("trace_replay", ("absent.trace",), "absent.trace"),
+        ("stitch_cost", ("--most", "1"), "--most"),
+    ],
+)
+def test_bad_input_is_named(name: str, arguments: tuple[str, ...], told: str) -> None:
+    done = invoke(name, *arguments)
+    assert done.exit_code == 2 and told in done.output
+
+
+def test_a_broken_trace_is_named_by_its_line(built: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.trace"
+    path.write_text("a 1 512 0\nf 2\n")
+    done = invoke("trace_replay", str(path))
+    assert done.exit_code == 1 and "bad:2" in done.output
+
+
+def test_a_program_that_says_nothing_is_an_error() -> None:
+    with pytest.raises(common.BenchmarkError, match="no row"):
+        common.read_rows("== hot_path\n")
+    with pytest.raises(common.BenchmarkError, match="rounds"):
+        common.read_rows('{"pattern": "p", "case": "c", "subject": "s"}\n')
