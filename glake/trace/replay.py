@@ -7,19 +7,16 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import os
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+
+from glake.trace.format import BROKEN_ARCHIVE, archive_error, read_chunks, shown_name
 
 NEVER = -1
 """``complete_after`` for work that never completes until something waits for it."""
-
-_CHUNK = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def _native() -> Any:
@@ -43,12 +40,25 @@ class StepCost:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """Bytes and blocks of one tag ("": untagged) that were live."""
+
+    tag: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class OutOfMemory:
-    """Where a replay ended: 0-based event index, step (None during set-up) and why."""
+    """Where a replay ended: 0-based event index, step (None during set-up) and why.
+
+    ``holders`` says who held what then, the largest first; it is empty for a trace without tags.
+    """
 
     event: int
     step: int | None
     message: str
+    holders: list[Holder] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -96,40 +106,26 @@ class ReplayResult:
     timeline: Timeline
 
 
-def _read_chunks(path: str) -> Iterator[bytes]:
-    with open(path, "rb") as raw:
-        compressed = raw.read(2) == _GZIP_MAGIC
-        raw.seek(0)
-        if not compressed:
-            while chunk := raw.read(_CHUNK):
-                yield chunk
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            while chunk := unpacked.read(_CHUNK):
-                yield chunk
-
-
 def load_trace(path: str | os.PathLike[str]) -> Any:
     """Parses a trace, plain or gzip (docs/trace-format.md), into a ``glake._C.Trace``.
 
     Raises ``glake._C.TraceError`` (a ValueError with ``file``, ``line`` and ``field``) for a line
     no trace may hold or a broken gzip stream, OSError for a file that cannot be read.
     """
-    native = _native()
-    name = os.fspath(path)
-    shown = name.encode("utf-8", "replace").decode("utf-8")
+    shown = shown_name(path)
     try:
-        return native.parse_trace(shown, _read_chunks(name))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as broken:
-        line = getattr(broken, "trace_line", 1)
-        error = native.TraceError(f"{shown}:{line}: gzip: the stream is broken here: {broken}")
-        error.file, error.line, error.field = shown, line, "gzip"
-        raise error from broken
+        return _native().parse_trace(shown, read_chunks(path))
+    except BROKEN_ARCHIVE as broken:
+        raise archive_error(shown, getattr(broken, "trace_line", 1), broken) from broken
 
 
 def _mean_of_second_half(values: list[float]) -> float | None:
     half = values[len(values) // 2 :]
     return sum(half) / len(half) if half else None
+
+
+def _out_of_memory(raw: dict[str, Any]) -> OutOfMemory:
+    return OutOfMemory(**{**raw, "holders": [Holder(*each) for each in raw["holders"]]})
 
 
 def replay(
@@ -188,7 +184,7 @@ def replay(
         stream_waits_per_step=_mean_of_second_half([float(each.stream_waits) for each in steps]),
         host_ns_alloc=raw["host_ns_alloc"],
         host_ns_free=raw["host_ns_free"],
-        oom=OutOfMemory(**raw["oom"]) if raw["oom"] else None,
+        oom=_out_of_memory(raw["oom"]) if raw["oom"] else None,
         complete_after=complete_after,
         events=raw["events"],
         trace_peak_live_bytes=trace.peak_live_bytes,

@@ -1,34 +1,17 @@
-// Python binding of traces and the replay engine.
+// Python binding of the replay engine.
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "../replay/engine.h"
 #include "../replay/policy.h"
-#include "../replay/trace.h"
+#include "trace.h"
 #include "unlocked.h"
 
 namespace py = pybind11;
 
 namespace glake::replay {
 namespace {
-
-std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& chunks) {
-  TraceParser parser(name);
-  try {
-    for (const py::handle chunk : chunks) parser.feed(py::cast<py::bytes>(chunk));
-  } catch (py::error_already_set& error) {
-    // The line tells the caller how far a source that broke off (a truncated gzip) had got.
-    error.restore();
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    py::setattr(value, "trace_line", py::int_(parser.line()));
-    PyErr_Restore(type, value, traceback);
-    throw py::error_already_set();
-  }
-  return std::make_shared<Trace>(parser.finish());
-}
 
 py::list steps_of(const ReplayResult& result) {
   py::list steps;
@@ -57,16 +40,19 @@ py::dict timeline_of(const ReplayResult& result) {
   return timeline;
 }
 
-py::object oom_of(const ReplayResult& result) {
+py::object oom_of(const Trace& trace, const ReplayResult& result) {
   if (!result.oom) return py::none();
   py::dict oom;
   oom["event"] = result.oom->event;
   oom["step"] = result.oom->step;
   oom["message"] = result.oom->message;
+  const bool tagged = trace.tags.size() > 1;
+  oom["holders"] = tagged ? holders_of(trace, result.oom->event) : py::list();
   return std::move(oom);
 }
 
-py::dict to_dict(const ReplayResult& result, std::optional<uint64_t> min_capacity) {
+py::dict to_dict(const Trace& trace, const ReplayResult& result,
+                 std::optional<uint64_t> min_capacity) {
   py::dict out;
   out["events"] = result.events;
   out["peak_live_bytes"] = result.peak_live_bytes;
@@ -78,7 +64,7 @@ py::dict to_dict(const ReplayResult& result, std::optional<uint64_t> min_capacit
   out["stream_waits"] = result.cost.stream_waits;
   out["host_ns_alloc"] = result.host_ns_alloc;
   out["host_ns_free"] = result.host_ns_free;
-  out["oom"] = oom_of(result);
+  out["oom"] = oom_of(trace, result);
   out["steps"] = steps_of(result);
   out["timeline"] = timeline_of(result);
   return out;
@@ -104,53 +90,15 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
     result = replay(trace, policy, options);
     if (with_min_capacity) min_capacity = find_min_capacity(trace, policy, options);
   }
-  return to_dict(result, min_capacity);
-}
-
-void bind_errors(py::module_& module) {
-  static const py::handle trace_error =
-      py::exception<TraceError>(module, "TraceError", PyExc_ValueError).release();
-  py::register_exception<ReplayError>(module, "ReplayError", PyExc_RuntimeError);
-  py::register_exception_translator([](std::exception_ptr pointer) {
-    try {
-      if (pointer) std::rethrow_exception(pointer);
-    } catch (const TraceError& error) {
-      py::object value = trace_error(error.what());
-      value.attr("file") = error.file();
-      value.attr("line") = error.line();
-      value.attr("field") = error.field();
-      PyErr_SetObject(trace_error.ptr(), value.ptr());
-    }
-  });
+  return to_dict(trace, result, min_capacity);
 }
 
 }  // namespace
 
 void bind_replay(py::module_& module) {
-  bind_errors(module);
-  py::class_<Trace, std::shared_ptr<Trace>>(module, "Trace",
-                                            "An allocation trace, parsed (docs/trace-format.md).")
-      .def_readonly("name", &Trace::name)
-      .def_property_readonly("header",
-                             [](const Trace& trace) {
-                               py::dict header;
-                               for (const auto& [key, value] : trace.header) {
-                                 header[py::str(py::reinterpret_steal<py::object>(
-                                     PyUnicode_DecodeUTF8(key.data(), key.size(), "replace")))] =
-                                     py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-                                         value.data(), value.size(), "replace"));
-                               }
-                               return header;
-                             })
-      .def_property_readonly("events", [](const Trace& trace) { return trace.events.size(); })
-      .def_readonly("allocations", &Trace::allocations)
-      .def_readonly("frees", &Trace::frees)
-      .def_readonly("steps", &Trace::steps)
-      .def_readonly("peak_live_bytes", &Trace::peak_live_bytes)
-      .def_readonly("end_live_bytes", &Trace::end_live_bytes);
+  bind_trace(module);
+  py::register_exception<ReplayError>(module, "ReplayError", PyExc_RuntimeError);
   module.def("replay_policies", &policy_names, "The names `replay` takes as a policy.");
-  module.def("parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
-             "Parses the bytes objects of `chunks` as one trace; TraceError (file, line, field).");
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("policy"),
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
