@@ -90,6 +90,7 @@ class TraceError(ValueError):
     field: str
 
 def replay_policies() -> list[str]: ...
+def require_policy(name: str) -> None: ...
 def parse_trace(name: str, chunks: Iterable[bytes]) -> Trace: ...
 def replay(
     trace: Trace,
@@ -100,4 +101,5 @@ def replay(
     timeline_points: int = 2000,
     driver_path: str = "",
     progress: Callable[..., object] | None = None,
+    layout_at: int | None = None,
 ) -> dict[str, Any]: ...

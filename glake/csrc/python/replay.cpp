@@ -51,6 +51,40 @@ py::object oom_of(const Trace& trace, const ReplayResult& result) {
   return std::move(oom);
 }
 
+const char* state_name(BlockState state) {
+  switch (state) {
+    case BlockState::kLive:
+      return "live";
+    case BlockState::kFree:
+      return "free";
+    case BlockState::kPending:
+      return "pending";
+  }
+  return "";
+}
+
+py::object layout_of(const ReplayResult& result) {
+  if (!result.layout) return py::none();
+  py::list regions;
+  for (const Region& region : *result.layout) {
+    py::list blocks;
+    for (const LayoutBlock& block : region.blocks) {
+      py::list each;
+      each.append(block.offset);
+      each.append(block.bytes);
+      each.append(state_name(block.state));
+      each.append(block.stream);
+      blocks.append(each);
+    }
+    py::dict each;
+    each["name"] = region.name;
+    each["bytes"] = region.bytes;
+    each["blocks"] = blocks;
+    regions.append(each);
+  }
+  return std::move(regions);
+}
+
 py::dict to_dict(const Trace& trace, const ReplayResult& result,
                  std::optional<uint64_t> min_capacity) {
   py::dict out;
@@ -67,15 +101,24 @@ py::dict to_dict(const Trace& trace, const ReplayResult& result,
   out["oom"] = oom_of(trace, result);
   out["steps"] = steps_of(result);
   out["timeline"] = timeline_of(result);
+  out["peak_event"] = result.peak_event;
+  out["layout"] = layout_of(result);
   return out;
 }
 
 py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
-                      const std::string& driver_path, const py::object& progress) {
+                      const std::string& driver_path, const py::object& progress,
+                      std::optional<int64_t> layout_at) {
+  const auto events = static_cast<int64_t>(trace.events.size());
+  if (layout_at && (*layout_at < 0 || *layout_at >= events)) {
+    throw py::value_error("layout_at: " + std::to_string(*layout_at) + " is not one of the " +
+                          std::to_string(events) + " events, which count from 0");
+  }
   if (complete_after < kNever) throw py::value_error("complete_after: -1 (never) or above");
   ReplayOptions options;
+  if (layout_at) options.layout_at = static_cast<uint64_t>(*layout_at);
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
   options.progress = [&progress](double share) {
@@ -99,10 +142,13 @@ void bind_replay(py::module_& module) {
   bind_trace(module);
   py::register_exception<ReplayError>(module, "ReplayError", PyExc_RuntimeError);
   module.def("replay_policies", &policy_names, "The names `replay` takes as a policy.");
+  module.def("require_policy", &require_policy, py::arg("name"),
+             "Raises ReplayError, with what is known, for a policy `replay` does not know.");
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("policy"),
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
              py::arg("driver_path") = "", py::arg("progress") = py::none(),
+             py::arg("layout_at") = py::none(),
              "Replays a trace through a policy; see glake.trace.replay.");
 }
 
