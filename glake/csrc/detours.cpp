@@ -75,7 +75,7 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
     if (debug != nullptr) ptr = debug->allocated(b, bytes, Watch::tag(), op.context());
-    if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream);
+    if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
   }
   drop_unused_contexts();
   return ptr;
@@ -163,7 +163,8 @@ RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpo
     for (const SavedBlock& b : log.allocated) {
       if (watched) watch.allocated(device, b.ptr, b.requested, b.stream, id, op);
       if (traced) {
-        process.trace().allocated(reinterpret_cast<void*>(b.ptr), b.requested, b.stream);
+        process.trace().allocated(reinterpret_cast<void*>(b.ptr), b.requested, b.stream,
+                                  Watch::tag());
       }
     }
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from glake.trace import report
-from glake.trace.replay import NEVER, ReplayResult, load_trace, policies
+from glake.trace import html, report
+from glake.trace.replay import NEVER, ReplayResult, load_trace, policies, require_policy
 from glake.trace.replay import replay as run_replay
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -84,13 +85,14 @@ def _parse_complete_after(ctx: click.Context, param: click.Parameter, value: str
 
 
 def _parse_policies(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    known = policies()
     names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(f"unknown policy {name!r}; known: {', '.join(known)}")
+    try:
+        for name in names:
+            require_policy(name)
+    except RuntimeError as unknown:
+        raise click.BadParameter(str(unknown)) from unknown
     if not names:
-        raise click.BadParameter(f"name at least one of {', '.join(known)}")
+        raise click.BadParameter(f"name at least one of {', '.join(policies())}")
     return names
 
 
@@ -115,7 +117,8 @@ def _load(path: str) -> Any:
     default="glake,compact,native,expandable",
     show_default=True,
     callback=_parse_policies,
-    help="Policies to compare, separated by commas.",
+    help="Policies to compare, separated by commas: glake, compact, native, expandable, gmlake "
+    "(gmlake:64MiB stitches from that size on), bound.",
 )
 @click.option(
     "--capacity",
@@ -141,6 +144,12 @@ def _load(path: str) -> Any:
     type=click.Path(dir_okay=False, writable=True),
     help="Draw live and physical memory over time into this file (PNG).",
 )
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Write a report into this file: charts, who holds what, what to change (docs/report.md).",
+)
 def replay(
     traces: tuple[str, ...],
     policy_names: list[str],
@@ -149,22 +158,30 @@ def replay(
     complete_after: int,
     as_json: bool,
     plot_path: str | None,
+    html_path: str | None,
 ) -> None:
     """Replay allocation traces under allocation policies, without a GPU.
 
     TRACE is what a job allocated and freed (docs/trace-format.md), plain or gzip. glake and
     compact are glake's own core on a simulated driver; native and expandable are models of
-    PyTorch's caching allocator. Running out of memory is a result: the exit code stays 0.
+    PyTorch's caching allocator, gmlake one of GMLake; bound is what no allocator can go below.
+    Running out of memory is a result: the exit code stays 0.
     """
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib, which is not installed")
+    if html_path is not None and not html.available():
+        raise click.UsageError("--html needs Jinja2, which is not installed")
+    if html_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(html_path))):
+        raise click.BadParameter(f"{html_path}: there is no such folder", param_hint="--html")
     loaded = [_load(path) for path in traces]
     results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
     if plot_path is not None:
         try:
-            report.plot(results, plot_path)
+            report.plot(results, plot_path, {each.name: _step_marks(each) for each in loaded})
         except (OSError, ValueError) as bad:
             raise click.BadParameter(str(bad), param_hint="--plot") from bad
+    if html_path is not None:
+        _write_html(html_path, loaded, results)
     if as_json:
         click.echo(json.dumps([report.to_json(each) for each in results], indent=1))
         return
@@ -172,6 +189,32 @@ def replay(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     report.print_table(results, console)
+
+
+def _step_marks(trace: Any) -> list[tuple[str, int]]:
+    spans = trace.step_spans()
+    return [
+        (f"step {each['step']}", each["first_event"]) for each in spans if each["step"] is not None
+    ]
+
+
+def _write_html(path: str, traces: list[Any], results: list[ReplayResult]) -> None:
+    with Progress(
+        SpinnerColumn(), TextColumn("report: {task.description}"), console=Console(stderr=True),
+        transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("")
+        try:
+            html.write(
+                path,
+                traces,
+                results,
+                progress=lambda policy: progress.update(task, description=policy),
+            )
+        except OSError as bad:
+            raise click.BadParameter(str(bad), param_hint="--html") from bad
+        except RuntimeError as broken:
+            raise click.ClickException(str(broken)) from broken
 
 
 def _run_all(

@@ -7,19 +7,16 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import os
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+
+from glake.trace.format import BROKEN_ARCHIVE, archive_error, read_chunks, shown_name
 
 NEVER = -1
 """``complete_after`` for work that never completes until something waits for it."""
-
-_CHUNK = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def _native() -> Any:
@@ -27,7 +24,7 @@ def _native() -> Any:
 
 
 def policies() -> list[str]:
-    """The policies a trace can be replayed under."""
+    """The policies a trace can be replayed under; ``gmlake`` takes a size too: ``gmlake:64MiB``."""
     names: list[str] = _native().replay_policies()
     return names
 
@@ -43,12 +40,57 @@ class StepCost:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """Bytes and blocks of one tag ("": untagged) that were live."""
+
+    tag: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class OutOfMemory:
-    """Where a replay ended: 0-based event index, step (None during set-up) and why."""
+    """Where a replay ended: 0-based event index, step (None during set-up) and why.
+
+    ``holders`` says who held what then, the largest first; it is empty for a trace without tags.
+    """
 
     event: int
     step: int | None
     message: str
+    holders: list[Holder] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LayoutBlock:
+    """A stretch of a region: offset and size in bytes, state and stream.
+
+    The state is ``live``, ``free`` or ``pending`` (freed, and kept until recorded streams are
+    done); the stream is 0 for idle memory of no stream.
+    """
+
+    offset: int
+    bytes: int
+    state: str
+    stream: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A contiguous stretch of mapped memory, tiled by its blocks in address order."""
+
+    name: str
+    bytes: int
+    blocks: list[LayoutBlock]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a device held after event ``event``: every physical byte in one region, once. Empty for
+    a policy that places nothing (``bound``)."""
+
+    event: int
+    regions: list[Region]
 
 
 @dataclass(frozen=True)
@@ -65,11 +107,13 @@ class ReplayResult:
     """One trace under one policy. Sizes are bytes, host times medians of one call in nanoseconds.
 
     After an out-of-memory everything speaks of the events before it, and the per-step figures of
-    the steps completed. ``utilisation`` is peak live over peak physical bytes and
-    ``time_avg_utilisation`` the mean of live over physical bytes over events; ``driver_calls``
-    counts reserve, create, map, set access, unmap and release, ``driver_us`` their modelled time;
-    ``stream_waits`` counts streams made to wait for other streams and the host for any.
-    ``*_per_step`` are means over the second half of the steps, None where no step was completed.
+    the steps completed. ``peak_event`` is the first event with the most physical memory, after an
+    out-of-memory the last one replayed, None if there is none. ``utilisation`` is peak live over
+    peak physical bytes and ``time_avg_utilisation`` the mean of live over physical bytes over
+    events; ``driver_calls`` counts reserve, create, map, set access, unmap and release,
+    ``driver_us`` their modelled time; ``stream_waits`` counts streams made to wait for other
+    streams and the host for any. ``*_per_step`` are means over the second half of the steps, None
+    where no step was completed. ``layout`` is what was asked for with ``layout_at``.
     """
 
     trace: str
@@ -93,20 +137,9 @@ class ReplayResult:
     driver_us: float
     stream_waits: int
     steps: list[StepCost]
+    peak_event: int | None
     timeline: Timeline
-
-
-def _read_chunks(path: str) -> Iterator[bytes]:
-    with open(path, "rb") as raw:
-        compressed = raw.read(2) == _GZIP_MAGIC
-        raw.seek(0)
-        if not compressed:
-            while chunk := raw.read(_CHUNK):
-                yield chunk
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            while chunk := unpacked.read(_CHUNK):
-                yield chunk
+    layout: Layout | None
 
 
 def load_trace(path: str | os.PathLike[str]) -> Any:
@@ -115,21 +148,37 @@ def load_trace(path: str | os.PathLike[str]) -> Any:
     Raises ``glake._C.TraceError`` (a ValueError with ``file``, ``line`` and ``field``) for a line
     no trace may hold or a broken gzip stream, OSError for a file that cannot be read.
     """
-    native = _native()
-    name = os.fspath(path)
-    shown = name.encode("utf-8", "replace").decode("utf-8")
+    shown = shown_name(path)
     try:
-        return native.parse_trace(shown, _read_chunks(name))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as broken:
-        line = getattr(broken, "trace_line", 1)
-        error = native.TraceError(f"{shown}:{line}: gzip: the stream is broken here: {broken}")
-        error.file, error.line, error.field = shown, line, "gzip"
-        raise error from broken
+        return _native().parse_trace(shown, read_chunks(path))
+    except BROKEN_ARCHIVE as broken:
+        raise archive_error(shown, getattr(broken, "trace_line", 1), broken) from broken
+
+
+def _layout(event: int | None, regions: list[dict[str, Any]] | None) -> Layout | None:
+    if event is None or regions is None:
+        return None
+    return Layout(
+        event,
+        [
+            Region(each["name"], each["bytes"], [LayoutBlock(*block) for block in each["blocks"]])
+            for each in regions
+        ],
+    )
+
+
+def require_policy(name: str) -> None:
+    """Raises ``glake._C.ReplayError``, naming what is known, if ``name`` is no policy."""
+    _native().require_policy(name)
 
 
 def _mean_of_second_half(values: list[float]) -> float | None:
     half = values[len(values) // 2 :]
     return sum(half) / len(half) if half else None
+
+
+def _out_of_memory(raw: dict[str, Any]) -> OutOfMemory:
+    return OutOfMemory(**{**raw, "holders": [Holder(*each) for each in raw["holders"]]})
 
 
 def replay(
@@ -142,24 +191,29 @@ def replay(
     timeline_points: int = 2000,
     driver_path: str = "",
     progress: Callable[[float], None] | None = None,
+    layout_at: int | None = None,
 ) -> ReplayResult:
     """Replays a trace through a policy on a fresh device.
 
     Args:
         trace: from :func:`load_trace`.
-        policy: one of :func:`policies`. ``glake`` and ``compact`` run the real allocator core on
-            the simulated driver; the process must hold no glake memory meanwhile.
+        policy: one of :func:`policies`, or ``gmlake:64MiB``, GMLake stitching from that size on.
+            ``glake`` and ``compact`` run the real allocator core on the simulated driver; the
+            process must hold no glake memory meanwhile.
         capacity: bytes of the device; None is without limit.
         complete_after: events until work enqueued on a stream completes; :data:`NEVER`.
         find_min_capacity: also bisect the smallest capacity that fits, to 0.1 % (10 to 20 replays).
         timeline_points: most points the timeline may have.
         driver_path: the simulator's library; "" is the one beside glake's.
         progress: told now and then the share (0..1) of the present replay's events done.
+        layout_at: index of the event, from 0, after which to keep where everything lay; None for
+            none. The layout is None if memory ran out before.
 
     Raises:
         glake._C.ReplayError: unknown policy, no simulator, or a policy whose books are broken.
             Running out of memory is a result, not an error.
-        ValueError: a negative ``complete_after`` other than :data:`NEVER`.
+        ValueError: a negative ``complete_after`` other than :data:`NEVER`, or a ``layout_at`` that
+            is no event of the trace.
     """
     raw: dict[str, Any] = _native().replay(
         trace,
@@ -170,6 +224,7 @@ def replay(
         timeline_points,
         driver_path,
         progress,
+        layout_at,
     )
     steps = [StepCost(**each) for each in raw["steps"]]
     live, physical = raw["peak_live_bytes"], raw["peak_physical_bytes"]
@@ -188,12 +243,14 @@ def replay(
         stream_waits_per_step=_mean_of_second_half([float(each.stream_waits) for each in steps]),
         host_ns_alloc=raw["host_ns_alloc"],
         host_ns_free=raw["host_ns_free"],
-        oom=OutOfMemory(**raw["oom"]) if raw["oom"] else None,
+        oom=_out_of_memory(raw["oom"]) if raw["oom"] else None,
         complete_after=complete_after,
         events=raw["events"],
         trace_peak_live_bytes=trace.peak_live_bytes,
         driver_us=raw["driver_us"],
         stream_waits=raw["stream_waits"],
         steps=steps,
+        peak_event=raw["peak_event"],
         timeline=Timeline(**raw["timeline"]),
+        layout=_layout(layout_at, raw["layout"]),
     )

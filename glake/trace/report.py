@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,12 +15,14 @@ from rich.table import Table
 from glake.trace.replay import ReplayResult
 
 _GIB = 1 << 30
+_MOST_MARKS = 250
+_MOST_NAMES = 12
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
-    """One JSON object per trace and policy: every field but the timeline, in order."""
-    fields = dataclasses.asdict(result)
-    del fields["timeline"]
+    """One JSON object per trace and policy: every field but the timeline and the layout."""
+    fields = dataclasses.asdict(dataclasses.replace(result, layout=None))
+    del fields["timeline"], fields["layout"]
     return fields
 
 
@@ -97,9 +99,14 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
 
 
-def plot(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:
-    """Draws live and physical bytes over events, a panel per trace, as a PNG (or what the path's
-    suffix says). A cross marks where a policy ran out of memory.
+def plot(
+    results: Sequence[ReplayResult],
+    path: str | os.PathLike[str],
+    steps: Mapping[str, Sequence[tuple[str, int]]] | None = None,
+) -> None:
+    """Draws live and physical bytes over events, and below them the modelled driver time of each
+    step, for each trace, as a PNG (or what the path's suffix says). A cross marks where a policy
+    ran out of memory; `steps` are names and first events of each trace's steps, to be marked.
 
     Raises OSError if the file cannot be written, ValueError for a suffix matplotlib does not know.
     """
@@ -108,12 +115,44 @@ def plot(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:
     from matplotlib.figure import Figure
 
     panels = [list(group) for _, group in groupby(results, key=lambda each: each.trace)]
-    figure = Figure(figsize=(11, 4.2 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(11, 6 * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(2 * len(panels), 1, height_ratios=[2.6, 1] * len(panels))
     for row, panel in enumerate(panels):
-        axes = figure.add_subplot(len(panels), 1, row + 1)
+        axes = figure.add_subplot(grid[2 * row])
         _draw_panel(axes, panel)
+        _mark_steps(axes, (steps or {}).get(panel[0].trace, ()))
+        _draw_costs(figure.add_subplot(grid[2 * row + 1]), panel)
     figure.savefig(path, dpi=120)
+
+
+def _mark_steps(axes: Any, steps: Sequence[tuple[str, int]]) -> None:
+    """A dotted line where each step begins, names where there is room for them."""
+    if not 0 < len(steps) <= _MOST_MARKS:
+        return
+    for _, event in steps:
+        axes.axvline(event, color="0.6", linestyle=":", linewidth=0.7, zorder=0)
+    named = steps[:: -(-len(steps) // _MOST_NAMES)]
+    above = axes.secondary_xaxis("top")
+    above.set_xticks([event for _, event in named], [name for name, _ in named], fontsize=8)
+    above.tick_params(length=0, labelcolor="0.4")
+
+
+def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
+    for number, each in enumerate(panel):
+        axes.plot(
+            [step.step for step in each.steps],
+            [step.driver_us / 1000 for step in each.steps],
+            color=f"C{number}",
+            marker="o" if len(each.steps) <= 60 else None,
+            markersize=3,
+            linewidth=1.2,
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("driver ms, modelled", fontsize=9)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", integer=True)
 
 
 def _draw_panel(axes: Any, panel: Sequence[ReplayResult]) -> None:
@@ -144,7 +183,7 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult]) -> None:
     capacity = panel[0].capacity_bytes
     if capacity is not None:
         axes.axhline(capacity / _GIB, color="black", linestyle="--", linewidth=1, label="capacity")
-    axes.set_title(os.path.basename(panel[0].trace), loc="left", fontsize=10)
+    axes.set_title(os.path.basename(panel[0].trace), loc="left", fontsize=10, pad=18)
     axes.set_xlabel("event")
     axes.set_ylabel("GiB")
     axes.set_ylim(bottom=0)

@@ -57,7 +57,10 @@ def test_chunks_may_be_cut_anywhere(chunk):
         ("a 5 0x10 0", "bytes"),
         ("a 5 512 -1", "stream"),
         ("a 5 512 4294967296", "stream"),
-        ("a 5 512 0 9", "end of line"),
+        ("a 5 512 0 tag 9", "end of line"),
+        ("f 1 9", "end of line"),
+        ("r 1 0 9", "end of line"),
+        ("s 2 9", "end of line"),
         ("a 1 512 0", "id"),  # live already
         ("f 2", "id"),
         ("r 2 0", "id"),

@@ -18,7 +18,8 @@ class TraceWriter {
   void stop();
   void flush();
 
-  void allocated(void* ptr, Bytes bytes, StreamHandle stream);
+  // `tag`: what the allocating thread calls its blocks, in any characters; null: nothing.
+  void allocated(void* ptr, Bytes bytes, StreamHandle stream, const char* tag);
   void freed(void* ptr);
   void recorded(void* ptr, StreamHandle stream);
   void step();

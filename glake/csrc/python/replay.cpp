@@ -1,34 +1,17 @@
-// Python binding of traces and the replay engine.
+// Python binding of the replay engine.
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "../replay/engine.h"
 #include "../replay/policy.h"
-#include "../replay/trace.h"
+#include "trace.h"
 #include "unlocked.h"
 
 namespace py = pybind11;
 
 namespace glake::replay {
 namespace {
-
-std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& chunks) {
-  TraceParser parser(name);
-  try {
-    for (const py::handle chunk : chunks) parser.feed(py::cast<py::bytes>(chunk));
-  } catch (py::error_already_set& error) {
-    // The line tells the caller how far a source that broke off (a truncated gzip) had got.
-    error.restore();
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    py::setattr(value, "trace_line", py::int_(parser.line()));
-    PyErr_Restore(type, value, traceback);
-    throw py::error_already_set();
-  }
-  return std::make_shared<Trace>(parser.finish());
-}
 
 py::list steps_of(const ReplayResult& result) {
   py::list steps;
@@ -57,16 +40,53 @@ py::dict timeline_of(const ReplayResult& result) {
   return timeline;
 }
 
-py::object oom_of(const ReplayResult& result) {
+py::object oom_of(const Trace& trace, const ReplayResult& result) {
   if (!result.oom) return py::none();
   py::dict oom;
   oom["event"] = result.oom->event;
   oom["step"] = result.oom->step;
   oom["message"] = result.oom->message;
+  const bool tagged = trace.tags.size() > 1;
+  oom["holders"] = tagged ? holders_of(trace, result.oom->event) : py::list();
   return std::move(oom);
 }
 
-py::dict to_dict(const ReplayResult& result, std::optional<uint64_t> min_capacity) {
+const char* state_name(BlockState state) {
+  switch (state) {
+    case BlockState::kLive:
+      return "live";
+    case BlockState::kFree:
+      return "free";
+    case BlockState::kPending:
+      return "pending";
+  }
+  return "";
+}
+
+py::object layout_of(const ReplayResult& result) {
+  if (!result.layout) return py::none();
+  py::list regions;
+  for (const Region& region : *result.layout) {
+    py::list blocks;
+    for (const LayoutBlock& block : region.blocks) {
+      py::list each;
+      each.append(block.offset);
+      each.append(block.bytes);
+      each.append(state_name(block.state));
+      each.append(block.stream);
+      blocks.append(each);
+    }
+    py::dict each;
+    each["name"] = region.name;
+    each["bytes"] = region.bytes;
+    each["blocks"] = blocks;
+    regions.append(each);
+  }
+  return std::move(regions);
+}
+
+py::dict to_dict(const Trace& trace, const ReplayResult& result,
+                 std::optional<uint64_t> min_capacity) {
   py::dict out;
   out["events"] = result.events;
   out["peak_live_bytes"] = result.peak_live_bytes;
@@ -78,18 +98,27 @@ py::dict to_dict(const ReplayResult& result, std::optional<uint64_t> min_capacit
   out["stream_waits"] = result.cost.stream_waits;
   out["host_ns_alloc"] = result.host_ns_alloc;
   out["host_ns_free"] = result.host_ns_free;
-  out["oom"] = oom_of(result);
+  out["oom"] = oom_of(trace, result);
   out["steps"] = steps_of(result);
   out["timeline"] = timeline_of(result);
+  out["peak_event"] = result.peak_event;
+  out["layout"] = layout_of(result);
   return out;
 }
 
 py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
-                      const std::string& driver_path, const py::object& progress) {
+                      const std::string& driver_path, const py::object& progress,
+                      std::optional<int64_t> layout_at) {
+  const auto events = static_cast<int64_t>(trace.events.size());
+  if (layout_at && (*layout_at < 0 || *layout_at >= events)) {
+    throw py::value_error("layout_at: " + std::to_string(*layout_at) + " is not one of the " +
+                          std::to_string(events) + " events, which count from 0");
+  }
   if (complete_after < kNever) throw py::value_error("complete_after: -1 (never) or above");
   ReplayOptions options;
+  if (layout_at) options.layout_at = static_cast<uint64_t>(*layout_at);
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
   options.progress = [&progress](double share) {
@@ -104,57 +133,22 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
     result = replay(trace, policy, options);
     if (with_min_capacity) min_capacity = find_min_capacity(trace, policy, options);
   }
-  return to_dict(result, min_capacity);
-}
-
-void bind_errors(py::module_& module) {
-  static const py::handle trace_error =
-      py::exception<TraceError>(module, "TraceError", PyExc_ValueError).release();
-  py::register_exception<ReplayError>(module, "ReplayError", PyExc_RuntimeError);
-  py::register_exception_translator([](std::exception_ptr pointer) {
-    try {
-      if (pointer) std::rethrow_exception(pointer);
-    } catch (const TraceError& error) {
-      py::object value = trace_error(error.what());
-      value.attr("file") = error.file();
-      value.attr("line") = error.line();
-      value.attr("field") = error.field();
-      PyErr_SetObject(trace_error.ptr(), value.ptr());
-    }
-  });
+  return to_dict(trace, result, min_capacity);
 }
 
 }  // namespace
 
 void bind_replay(py::module_& module) {
-  bind_errors(module);
-  py::class_<Trace, std::shared_ptr<Trace>>(module, "Trace",
-                                            "An allocation trace, parsed (docs/trace-format.md).")
-      .def_readonly("name", &Trace::name)
-      .def_property_readonly("header",
-                             [](const Trace& trace) {
-                               py::dict header;
-                               for (const auto& [key, value] : trace.header) {
-                                 header[py::str(py::reinterpret_steal<py::object>(
-                                     PyUnicode_DecodeUTF8(key.data(), key.size(), "replace")))] =
-                                     py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-                                         value.data(), value.size(), "replace"));
-                               }
-                               return header;
-                             })
-      .def_property_readonly("events", [](const Trace& trace) { return trace.events.size(); })
-      .def_readonly("allocations", &Trace::allocations)
-      .def_readonly("frees", &Trace::frees)
-      .def_readonly("steps", &Trace::steps)
-      .def_readonly("peak_live_bytes", &Trace::peak_live_bytes)
-      .def_readonly("end_live_bytes", &Trace::end_live_bytes);
+  bind_trace(module);
+  py::register_exception<ReplayError>(module, "ReplayError", PyExc_RuntimeError);
   module.def("replay_policies", &policy_names, "The names `replay` takes as a policy.");
-  module.def("parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
-             "Parses the bytes objects of `chunks` as one trace; TraceError (file, line, field).");
+  module.def("require_policy", &require_policy, py::arg("name"),
+             "Raises ReplayError, with what is known, for a policy `replay` does not know.");
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("policy"),
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
              py::arg("driver_path") = "", py::arg("progress") = py::none(),
+             py::arg("layout_at") = py::none(),
              "Replays a trace through a policy; see glake.trace.replay.");
 }
 

@@ -7,11 +7,6 @@
 namespace glake::replay {
 namespace {
 
-uint64_t handle_of(Block* block) { return reinterpret_cast<uintptr_t>(block); }
-Block* block_of(uint64_t handle) {
-  return reinterpret_cast<Block*>(static_cast<uintptr_t>(handle));
-}
-
 std::string gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f GiB", static_cast<double>(bytes) / (1024.0 * kMiB));
@@ -27,22 +22,27 @@ CachingPolicy::CachingPolicy(const PolicyConfig& config)
 
 uint64_t CachingPolicy::allocate(uint64_t bytes, uint32_t stream) {
   process_markers();
-  const uint64_t rounded = round_up(bytes, kMinBlock);
-  Pool& pool = rounded <= kSmallLimit ? small_ : large_;
-  Block* block = find(pool, stream, rounded);
-  if (block == nullptr) block = grow(pool, stream, rounded);
+  const uint64_t size = rounded(bytes);
+  Pool& pool = size <= kSmallLimit ? small_ : large_;
+  Block* block = find_or_make(pool, stream, size);
   if (block == nullptr) {
-    release_cached();
-    block = grow(pool, stream, rounded);
-  }
-  if (block == nullptr) {
-    oom_message_ = describe_oom(rounded, stream);
+    oom_message_ = describe_oom(size, stream);
     return 0;
   }
-  block = carve(pool, block, rounded);
+  block = carve(pool, block, size);
   block->held = true;
   held_bytes_ += block->bytes;
   return handle_of(block);
+}
+
+Block* CachingPolicy::find_or_make(Pool& pool, uint32_t stream, uint64_t bytes) {
+  if (Block* block = find(pool, stream, bytes)) return block;
+  if (Block* block = assemble(pool, stream, bytes, 0)) return block;
+  if (Block* block = grow(pool, stream, bytes)) return block;
+  if (Block* block = assemble(pool, stream, bytes, 1)) return block;
+  release_cached();
+  if (Block* block = grow(pool, stream, bytes)) return block;
+  return assemble(pool, stream, bytes, 2);
 }
 
 Block* CachingPolicy::find(Pool& pool, uint32_t stream, uint64_t bytes) {
@@ -54,6 +54,7 @@ Block* CachingPolicy::find(Pool& pool, uint32_t stream, uint64_t bytes) {
   const IdleIterator chosen = choose(pool, first);
   Block* block = *chosen;
   pool.idle.erase(chosen);
+  if (pool.by_address) pool.places.erase(block);
   return block;
 }
 
@@ -68,7 +69,7 @@ Block* CachingPolicy::carve(Pool& pool, Block* block, uint64_t bytes) {
   block->prev = front;
   block->address += bytes;
   block->bytes -= bytes;
-  pool.idle.insert(block);
+  pool.insert(block);
   return front;
 }
 
@@ -93,13 +94,13 @@ void CachingPolicy::make_idle(Block* block) {
   Pool& pool = pool_of(block);
   merge(pool, block, block->prev);
   merge(pool, block, block->next);
-  pool.idle.insert(block);
+  pool.insert(block);
 }
 
 void CachingPolicy::merge(Pool& pool, Block* block, Block* other) {
   if (other == nullptr || !other->idle() || other->mapped != block->mapped) return;
   if (other->mapped) {
-    pool.idle.erase(other);
+    pool.erase(other);
   } else {
     pool.unmapped.erase(other);
   }
@@ -131,11 +132,26 @@ Block* CachingPolicy::new_block(uint32_t stream, bool small, uint64_t address, u
   return block;
 }
 
-void CachingPolicy::delete_block(Block* block) { spare_blocks_.push_back(block); }
+void CachingPolicy::delete_block(Block* block) {
+  block->bytes = 0;
+  spare_blocks_.push_back(block);
+}
 
-bool CachingPolicy::complete(const Marker& marker) const {
-  return complete_after_ != kNever &&
-         now_ - marker.enqueued >= static_cast<uint64_t>(complete_after_);
+Block* CachingPolicy::split_off(Block* block, uint64_t front_bytes) {
+  Block* back = new_block(block->stream, block->small, block->address + front_bytes,
+                          block->bytes - front_bytes);
+  back->segment = block->segment;
+  back->mapped = block->mapped;
+  back->prev = block;
+  back->next = block->next;
+  if (back->next != nullptr) back->next->prev = back;
+  block->next = back;
+  block->bytes = front_bytes;
+  return back;
+}
+
+bool CachingPolicy::complete(uint64_t tick) const {
+  return complete_after_ != kNever && now_ - tick >= static_cast<uint64_t>(complete_after_);
 }
 
 void CachingPolicy::retire(const Marker& marker) {
@@ -145,7 +161,7 @@ void CachingPolicy::retire(const Marker& marker) {
 // Each stream's markers complete in order, so the first incomplete one ends the search.
 void CachingPolicy::process_markers() {
   for (auto& [stream, queue] : markers_) {
-    while (!queue.empty() && complete(queue.front())) {
+    while (!queue.empty() && complete(queue.front().enqueued)) {
       const Marker marker = queue.front();
       queue.pop_front();
       retire(marker);
@@ -158,7 +174,7 @@ void CachingPolicy::synchronize_markers() {
     while (!queue.empty()) {
       const Marker marker = queue.front();
       queue.pop_front();
-      if (!complete(marker)) book_.charge_wait();
+      if (!complete(marker.enqueued)) book_.charge_wait();
       retire(marker);
     }
   }
@@ -191,6 +207,33 @@ std::string CachingPolicy::describe_oom(uint64_t bytes, uint32_t stream) const {
          " are taken: " + gib(held_bytes_) + " held by the job, " + gib(idle) + " idle (" +
          gib(other_streams) + " of it on other streams), the largest idle block of this stream " +
          gib(largest);
+}
+
+// A region per stretch of mapped memory.
+Layout CachingPolicy::layout() const {
+  Layout out;
+  for (const Block& first : blocks_) {
+    if (first.bytes == 0 || first.prev != nullptr || first.range != nullptr) continue;
+    bool open = false;
+    for (const Block* block = &first; block != nullptr; block = block->next) {
+      if (!block->mapped) {
+        open = false;
+        continue;
+      }
+      if (!open) out.push_back({block->address, block->small ? "small" : "large", 0, {}});
+      open = true;
+      Region& region = out.back();
+      const Block* owner = block->part_of != nullptr ? block->part_of : block;
+      const BlockState state = owner->held     ? BlockState::kLive
+                               : owner->idle() ? BlockState::kFree
+                                               : BlockState::kPending;
+      region.blocks.push_back({region.bytes, block->bytes, state, block->stream});
+      region.bytes += block->bytes;
+    }
+  }
+  std::sort(out.begin(), out.end(),
+            [](const Region& a, const Region& b) { return a.address < b.address; });
+  return out;
 }
 
 // Every byte of physical memory is held, awaiting a stream, or idle in a pool, once.

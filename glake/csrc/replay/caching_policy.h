@@ -28,6 +28,7 @@ constexpr uint64_t kMidSizeLimit = 10 * kMiB;  // from here a request gets a seg
 constexpr uint64_t kLargeRounding = 2 * kMiB;
 
 struct Segment;
+struct StitchedRange;
 
 // A contiguous run of one segment. Neighbours are linked in address order.
 struct Block {
@@ -42,10 +43,20 @@ struct Block {
   Block* prev = nullptr;
   Block* next = nullptr;
   Segment* segment = nullptr;  // expandable segments only
+  // Stitching only: the range the caller's addresses are in, and the caller's block that a stretch
+  // of memory is a piece of.
+  StitchedRange* range = nullptr;
+  const Block* part_of = nullptr;
 
   bool idle() const { return !held && pending == 0; }
   bool whole_segment() const { return prev == nullptr && next == nullptr; }
 };
+
+// What the engine knows a block by.
+inline uint64_t handle_of(Block* block) { return reinterpret_cast<uintptr_t>(block); }
+inline Block* block_of(uint64_t handle) {
+  return reinterpret_cast<Block*>(static_cast<uintptr_t>(handle));
+}
 
 struct BySize {
   bool operator()(const Block* a, const Block* b) const {
@@ -63,9 +74,20 @@ struct ByAddress {
 };
 
 struct Pool {
+  void insert(Block* block) {
+    idle.insert(block);
+    if (by_address) places.insert(block);
+  }
+  void erase(Block* block) {
+    idle.erase(block);
+    if (by_address) places.erase(block);
+  }
+
   bool small;
-  std::set<Block*, BySize> idle;         // mapped and idle
-  std::set<Block*, ByAddress> unmapped;  // expandable segments only
+  std::set<Block*, BySize> idle = {};         // mapped and idle
+  std::set<Block*, ByAddress> unmapped = {};  // expandable segments only
+  bool by_address = false;                    // idle blocks are kept in `places` too
+  std::set<Block*, ByAddress> places = {};
 };
 
 class CachingPolicy : public Policy {
@@ -78,6 +100,7 @@ class CachingPolicy : public Policy {
   uint64_t physical_bytes() const override { return physical_; }
   DriverCost cost() const override { return book_.total(); }
   std::string oom_message() const override { return oom_message_; }
+  Layout layout() const override;
   void check() const override;
 
  protected:
@@ -86,21 +109,35 @@ class CachingPolicy : public Policy {
   // Which of the stream's idle blocks to take, `first` being the smallest that is large enough.
   virtual IdleIterator choose(Pool&, IdleIterator first) { return first; }
   virtual bool should_split(const Pool& pool, uint64_t remaining) const = 0;
+  virtual uint64_t rounded(uint64_t bytes) const { return round_up(bytes, kMinBlock); }
+  // A block of exactly `bytes`, put together from idle memory; null when there is none. Asked where
+  // no idle block is large enough, then after growth has failed, then after all was given back.
+  virtual Block* assemble(Pool&, uint32_t, uint64_t, int /*attempt*/) { return nullptr; }
   // An idle block of at least `bytes` in no pool, made with new memory; null when there is none.
   virtual Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) = 0;
   // Gives the pool's idle memory back to the driver.
   virtual void release_idle(Pool& pool) = 0;
+  // Nothing uses the block any more.
+  virtual void make_idle(Block* block);
 
   Block* new_block(uint32_t stream, bool small, uint64_t address, uint64_t bytes);
   void delete_block(Block* block);
+  // Cuts `block`, which is in no pool, after `front_bytes`; the new block behind it.
+  Block* split_off(Block* block, uint64_t front_bytes);
   // Joins `other` into `block` if both are idle and alike in mapping; `block` is in no pool.
   void merge(Pool& pool, Block* block, Block* other);
   void wait_for_stream();
+  Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
+  uint64_t now() const { return now_; }
+  // Whether work enqueued at `tick` is complete.
+  bool complete(uint64_t tick) const;
   bool fits(uint64_t more) const { return more <= capacity_ - physical_; }
 
   const uint64_t capacity_;
   uint64_t physical_ = 0;
   CostBook book_;
+  Pool small_{true};
+  Pool large_{false};
 
  private:
   struct Marker {
@@ -108,11 +145,9 @@ class CachingPolicy : public Policy {
     Block* block;
   };
 
-  Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
+  Block* find_or_make(Pool& pool, uint32_t stream, uint64_t bytes);
   Block* find(Pool& pool, uint32_t stream, uint64_t bytes);
   Block* carve(Pool& pool, Block* block, uint64_t bytes);
-  void make_idle(Block* block);
-  bool complete(const Marker& marker) const;
   void retire(const Marker& marker);
   void process_markers();
   void synchronize_markers();
@@ -122,8 +157,6 @@ class CachingPolicy : public Policy {
   const int64_t complete_after_;
   uint64_t now_ = 0;
   uint64_t held_bytes_ = 0;
-  Pool small_{true, {}, {}};
-  Pool large_{false, {}, {}};
   std::deque<Block> blocks_;
   std::vector<Block*> spare_blocks_;
   std::map<uint32_t, std::deque<Marker>> markers_;  // by recorded stream

@@ -40,6 +40,11 @@ class CostBook {
     cost_.micros +=
         price.first + price.further * static_cast<double>(granules > 1 ? granules - 1 : 0);
   }
+  // `count` calls of one granule each.
+  void charge_each(CallCost Prices::* call, uint64_t count) {
+    cost_.calls += count;
+    cost_.micros += (prices_.*call).first * static_cast<double>(count);
+  }
   void charge_wait() { cost_.stream_waits += 1; }
   const DriverCost& total() const { return cost_; }
 

@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kProgressEvents = 16384;
+constexpr uint64_t kProgressEvents = 4096;
 constexpr uint64_t kGranuleBytes = uint64_t{2} << 20;
 
 double nanoseconds(Clock::time_point from, Clock::time_point to) {
@@ -77,6 +77,7 @@ ReplayResult Replay::run() {
     }
     if (!apply(event)) {
       result_.oom = OutOfMemory{result_.events, step_, policy_.oom_message()};
+      if (result_.events > 0) result_.peak_event = result_.events - 1;
       break;
     }
     policy_.tick();
@@ -133,7 +134,11 @@ bool Replay::apply(const Event& event) {
 void Replay::observe() {
   const uint64_t physical = policy_.physical_bytes();
   result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_);
-  result_.peak_physical_bytes = std::max(result_.peak_physical_bytes, physical);
+  if (!result_.peak_event || physical > result_.peak_physical_bytes) {
+    result_.peak_physical_bytes = physical;
+    result_.peak_event = result_.events;
+  }
+  if (options_.layout_at == result_.events) result_.layout = policy_.layout();
   if (physical > 0) {
     utilisation_sum_ += static_cast<double>(live_) / static_cast<double>(physical);
     ++utilisation_events_;
@@ -178,6 +183,7 @@ ReplayResult replay(const Trace& trace, const std::string& policy, const ReplayO
 
 std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string& policy,
                                           ReplayOptions options) {
+  options.layout_at.reset();
   const auto run_at = [&](uint64_t capacity) {
     options.device.capacity = capacity;
     return replay(trace, policy, options);

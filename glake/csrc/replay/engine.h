@@ -36,6 +36,8 @@ struct TimelinePoint {
 // steps completed; they are null when there is none.
 struct ReplayResult {
   uint64_t events = 0;  // replayed
+  // The first event with the most physical memory; after an out-of-memory the last one replayed.
+  std::optional<uint64_t> peak_event;
   uint64_t peak_live_bytes = 0;
   uint64_t peak_physical_bytes = 0;
   double time_avg_utilisation = 0;  // mean of live / physical over events with physical memory
@@ -45,10 +47,12 @@ struct ReplayResult {
   std::optional<double> host_ns_free;
   std::optional<OutOfMemory> oom;
   std::vector<TimelinePoint> timeline;
+  std::optional<Layout> layout;  // as asked for; null if memory ran out before
 };
 
 struct ReplayOptions {
   PolicyConfig device;
+  std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
   size_t timeline_points = 2000;
   // Called now and then with the share of events done (0..1); may throw to stop the replay.
   std::function<void(double)> progress;

@@ -47,7 +47,7 @@ Block* ExpandablePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
     if (!map_front(pool, next, std::min(bytes - block->bytes, next->bytes))) return nullptr;
     block = next;
   }
-  pool.idle.erase(block);
+  pool.erase(block);
   return block;
 }
 
@@ -79,20 +79,6 @@ Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t b
   return block;
 }
 
-// Cuts `block` after `front_bytes` and returns the new block behind it.
-Block* ExpandablePolicy::split_off(Block* block, uint64_t front_bytes) {
-  Block* back = new_block(block->stream, block->small, block->address + front_bytes,
-                          block->bytes - front_bytes);
-  back->segment = block->segment;
-  back->mapped = block->mapped;
-  back->prev = block;
-  back->next = block->next;
-  if (back->next != nullptr) back->next->prev = back;
-  block->next = back;
-  block->bytes = front_bytes;
-  return back;
-}
-
 // Maps new handles at the front of an unmapped block and makes it idle. Handles are created one by
 // one, and those created before a refusal are paid for and released.
 bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
@@ -114,7 +100,7 @@ bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
   block->mapped = true;
   merge(pool, block, block->prev);
   merge(pool, block, block->next);
-  pool.idle.insert(block);
+  pool.insert(block);
   return true;
 }
 
@@ -143,13 +129,13 @@ Block* ExpandablePolicy::unmap(Pool& pool, Block* block) {
     book_.charge(&Prices::release, handle);
   }
   physical_ -= end - begin;
-  pool.idle.erase(block);
+  pool.erase(block);
   if (begin > block->address) {
     Block* middle = split_off(block, begin - block->address);
-    pool.idle.insert(block);
+    pool.insert(block);
     block = middle;
   }
-  if (block->address + block->bytes > end) pool.idle.insert(split_off(block, end - block->address));
+  if (block->address + block->bytes > end) pool.insert(split_off(block, end - block->address));
   block->mapped = false;
   merge(pool, block, block->prev);
   merge(pool, block, block->next);

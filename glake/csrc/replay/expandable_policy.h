@@ -36,7 +36,6 @@ class ExpandablePolicy : public CachingPolicy {
   Block* find_space(Pool& pool, uint32_t stream, uint64_t bytes);
   Block* reserve_segment(Pool& pool, uint32_t stream, uint64_t bytes);
   bool map_front(Pool& pool, Block* block, uint64_t bytes);
-  Block* split_off(Block* block, uint64_t front_bytes);
   Block* unmap(Pool& pool, Block* block);
 
   std::list<Segment> segments_;

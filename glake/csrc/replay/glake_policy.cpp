@@ -168,6 +168,38 @@ DriverCost GlakePolicy::cost() const {
   return cost;
 }
 
+uint32_t GlakePolicy::number_of(const void* stream) const {
+  for (const auto& [number, handle] : streams_) {
+    if (handle == stream) return number;
+  }
+  return 0;
+}
+
+Layout GlakePolicy::layout() const {
+  struct Walk {
+    const GlakePolicy& policy;
+    Layout out;
+  } walk{*this, {}};
+  const auto on_segment = [](void* self, const glake_segment_info* segment) {
+    const char* name = segment->kind == GLAKE_STITCHED ? "" : "contiguous";
+    if (*name == '\0') name = segment->large != 0 ? "large" : "small";
+    static_cast<Walk*>(self)->out.push_back({segment->address, name, segment->bytes, {}});
+  };
+  const auto on_block = [](void* self, const glake_block_record* block) {
+    Walk& walk = *static_cast<Walk*>(self);
+    const BlockState state = block->state == GLAKE_ACTIVE          ? BlockState::kLive
+                             : block->state == GLAKE_AWAITING_FREE ? BlockState::kPending
+                                                                   : BlockState::kFree;
+    Region& region = walk.out.back();
+    region.blocks.push_back({block->address - region.address, block->bytes, state,
+                             walk.policy.number_of(block->stream)});
+  };
+  require_core(glake_visit_memory(kDevice, &walk, on_segment, on_block), "walk over the memory");
+  std::sort(walk.out.begin(), walk.out.end(),
+            [](const Region& a, const Region& b) { return a.address < b.address; });
+  return walk.out;
+}
+
 void GlakePolicy::check() const {
   require_core(glake_check(kDevice), "check of the books");
   std::string text(4096, '\0');

@@ -33,6 +33,8 @@ class GlakePolicy : public Policy {
   uint64_t physical_bytes() const override;
   DriverCost cost() const override;
   std::string oom_message() const override { return oom_message_; }
+  // A stitched block is a region of its own; the memory under it is left out where it comes from.
+  Layout layout() const override;
   // The core's own check, and no violation on the simulator's ledger.
   void check() const override;
 
@@ -41,6 +43,7 @@ class GlakePolicy : public Policy {
   void stop();
   void set_option(const char* key, const std::string& value);
   void* stream_of(uint32_t stream);
+  uint32_t number_of(const void* stream) const;
 
   std::unique_ptr<SimDriver> driver_;
   void* context_ = nullptr;

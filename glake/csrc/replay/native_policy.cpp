@@ -2,15 +2,12 @@
 #include "native_policy.h"
 
 namespace glake::replay {
-namespace {
 
 uint64_t segment_bytes(uint64_t bytes) {
   if (bytes <= kSmallLimit) return kSmallSegment;
   if (bytes < kMidSizeLimit) return kLargeSegment;
   return round_up(bytes, kLargeRounding);
 }
-
-}  // namespace
 
 bool NativePolicy::should_split(const Pool& pool, uint64_t remaining) const {
   return pool.small ? remaining >= kMinBlock : remaining > kSmallLimit;

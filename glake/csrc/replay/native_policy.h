@@ -13,6 +13,9 @@
 
 namespace glake::replay {
 
+// Bytes of the segment made for a request.
+uint64_t segment_bytes(uint64_t bytes);
+
 class NativePolicy : public CachingPolicy {
  public:
   explicit NativePolicy(const PolicyConfig& config) : CachingPolicy(config) {}
@@ -22,7 +25,6 @@ class NativePolicy : public CachingPolicy {
   Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) override;
   void release_idle(Pool& pool) override;
 
- private:
   uint64_t next_address_ = kGranule;
 };
 

@@ -1,24 +1,82 @@
 // The one list of policies a trace can be replayed under.
+#include <charconv>
+#include <string_view>
+
+#include "bound_policy.h"
 #include "expandable_policy.h"
 #include "glake_policy.h"
+#include "gmlake_policy.h"
 #include "native_policy.h"
 #include "policy.h"
 
 namespace glake::replay {
+namespace {
+
+constexpr std::string_view kGmlakeWithSize = "gmlake:";
+
+[[noreturn]] void refuse_size(const std::string& name) {
+  throw ReplayError("policy '" + name +
+                    "': give the smallest size that is stitched, 2MiB to 1TiB, as in "
+                    "gmlake:64MiB (bytes, KiB, MiB, GiB or TiB)");
+}
+
+// Whole numbers with a binary unit, or bytes.
+uint64_t frag_limit_of(const std::string& name) {
+  const std::string_view text = std::string_view(name).substr(kGmlakeWithSize.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) refuse_size(name);
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  uint64_t scale = 0;
+  if (unit.empty() || unit == "B") scale = 1;
+  if (unit == "KiB") scale = kKiB;
+  if (unit == "MiB") scale = kMiB;
+  if (unit == "GiB") scale = 1024 * kMiB;
+  if (unit == "TiB") scale = 1024 * 1024 * kMiB;
+  constexpr uint64_t kMost = 1024 * 1024 * kMiB;
+  if (scale == 0 || number > kMost / scale || number * scale < kGranule) refuse_size(name);
+  return number * scale;
+}
+
+GmlakeKnobs gmlake_knobs(const std::string& name) {
+  GmlakeKnobs knobs;
+  if (name != "gmlake") knobs.frag_limit = frag_limit_of(name);
+  return knobs;
+}
+
+bool is_gmlake(const std::string& name) {
+  return name == "gmlake" || name.compare(0, kGmlakeWithSize.size(), kGmlakeWithSize) == 0;
+}
+
+}  // namespace
 
 const std::vector<std::string>& policy_names() {
-  static const std::vector<std::string> names = {"glake", "compact", "native", "expandable"};
+  static const std::vector<std::string> names = {"glake",      "compact", "native",
+                                                 "expandable", "gmlake",  "bound"};
   return names;
 }
 
+void require_policy(const std::string& name) {
+  if (is_gmlake(name)) {
+    gmlake_knobs(name);
+    return;
+  }
+  std::string known;
+  for (const std::string& each : policy_names()) {
+    if (each == name) return;
+    known += (known.empty() ? "" : ", ") + each;
+  }
+  throw ReplayError("unknown policy '" + name + "'; known: " + known + " (also gmlake:SIZE)");
+}
+
 std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& config) {
+  require_policy(name);
   if (name == "glake") return std::make_unique<GlakePolicy>("balanced", config);
   if (name == "compact") return std::make_unique<GlakePolicy>("compact", config);
   if (name == "native") return std::make_unique<NativePolicy>(config);
   if (name == "expandable") return std::make_unique<ExpandablePolicy>(config);
-  std::string known;
-  for (const std::string& each : policy_names()) known += (known.empty() ? "" : ", ") + each;
-  throw ReplayError("unknown policy '" + name + "'; known: " + known);
+  if (name == "bound") return std::make_unique<BoundPolicy>(config);
+  return std::make_unique<GmlakePolicy>(config, gmlake_knobs(name));
 }
 
 }  // namespace glake::replay

@@ -31,6 +31,27 @@ struct DriverCost {
   uint64_t stream_waits = 0;
 };
 
+enum class BlockState : uint8_t { kLive, kFree, kPending };
+
+// `pending`: freed by the job, and kept from everybody until recorded streams are done with it.
+struct LayoutBlock {
+  uint64_t offset = 0;  // in the region
+  uint64_t bytes = 0;
+  BlockState state = BlockState::kFree;
+  uint32_t stream = 0;  // 0 for idle memory that belongs to no stream
+};
+
+// A contiguous stretch of physical memory, tiled by blocks in address order.
+struct Region {
+  uint64_t address = 0;
+  std::string name;
+  uint64_t bytes = 0;
+  std::vector<LayoutBlock> blocks;
+};
+
+// What a device holds at one moment, in address order: every physical byte in one region, once.
+using Layout = std::vector<Region>;
+
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -43,6 +64,8 @@ class Policy {
   virtual uint64_t physical_bytes() const = 0;
   virtual DriverCost cost() const = 0;
   virtual std::string oom_message() const = 0;
+  // Where everything lies now; empty where a policy places nothing.
+  virtual Layout layout() const { return {}; }
   // Checks the policy's own books after the last event; throws ReplayError with what is broken.
   virtual void check() const {}
 };
@@ -53,8 +76,11 @@ struct PolicyConfig {
   std::string driver_path;         // simcuda, for glake's own policies; "" = beside libglake
 };
 
-// The names make_policy() takes.
+// The names make_policy() takes; `gmlake` also with a size, `gmlake:64MiB` (gmlake_policy.h).
 const std::vector<std::string>& policy_names();
+
+// Throws ReplayError, with what is known, if make_policy() would not know the name.
+void require_policy(const std::string& name);
 
 // A fresh device under the named policy. Throws ReplayError naming an unknown policy.
 std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& config);

@@ -1,89 +1,69 @@
-// An allocation trace in memory and the strict parser that builds it from text chunks.
-// The format is in docs/trace-format.md.
+// An allocation trace in memory, and what can be said of it without an allocator.
+// The format is in docs/trace-format.md; trace_parser.h reads it.
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "trace_parser.h"
+
 namespace glake::replay {
 
-enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
-
-// `slot` numbers the live blocks densely: a freed block's slot is used again.
+// `slot` numbers the live blocks densely: a freed block's slot is used again. `tag` is an index of
+// Trace::tags, on allocations and on frees.
 struct Event {
-  uint64_t value = 0;  // bytes of an allocation, number of a step
+  uint64_t value = 0;  // bytes of an allocation or free, number of a step
   uint32_t slot = 0;
   uint32_t stream = 0;
   Op op = Op::kStep;
+  uint32_t tag = 0;
+};
+
+// What the live blocks of one tag add up to.
+struct Holder {
+  uint32_t tag = 0;
+  uint64_t bytes = 0;
+  uint64_t blocks = 0;
 };
 
 struct Trace {
   std::string name;
   std::vector<std::pair<std::string, std::string>> header;
   std::vector<Event> events;
+  std::vector<std::string> tags{""};  // tag 0: none was given
   uint32_t slots = 0;
   uint64_t allocations = 0;
   uint64_t frees = 0;
   uint64_t steps = 0;
   uint64_t peak_live_bytes = 0;
+  uint64_t peak_live_event = 0;  // the first after which so much is live
   uint64_t end_live_bytes = 0;
+
+  // Who holds what after the first `events` events, the largest first.
+  std::vector<Holder> holders_after(uint64_t events) const;
+  // Most live bytes of each of at most `points` equal runs of events, with the run's first event.
+  std::vector<std::pair<uint64_t, uint64_t>> live_timeline(size_t points) const;
+  // How many allocations asked for each size, the smallest size first.
+  std::vector<std::pair<uint64_t, uint64_t>> sizes() const;
 };
 
-// A line no trace may hold: which file, which line (1-based) and which field of it.
-class TraceError : public std::runtime_error {
+// Collects what a TraceParser reads.
+class TraceBuilder : public TraceSink {
  public:
-  TraceError(std::string file, uint64_t line, std::string field, const std::string& reason);
-  const std::string& file() const { return file_; }
-  uint64_t line() const { return line_; }
-  const std::string& field() const { return field_; }
+  explicit TraceBuilder(std::string name) { trace_.name = std::move(name); }
+  void event(const ParsedEvent& event) override;
+  void fact(std::string_view key, std::string_view value) override;
+  Trace take() { return std::move(trace_); }
 
  private:
-  std::string file_;
-  uint64_t line_;
-  std::string field_;
-};
-
-// Takes a trace's text in chunks cut anywhere. After a TraceError the parser is of no further use.
-class TraceParser {
- public:
-  explicit TraceParser(std::string file) { trace_.name = std::move(file); }
-  void feed(std::string_view chunk);
-  // The trace; throws TraceError if it holds no event.
-  Trace finish();
-  // The line the next error would name.
-  uint64_t line() const { return line_; }
-
- private:
-  struct Live {
-    uint32_t slot;
-    uint64_t bytes;
-  };
-
-  void parse_line(std::string_view line);
-  void parse_header(std::string_view line);
-  void on_alloc();
-  void on_free();
-  void on_record_stream();
-  void on_step();
-  std::string_view next_field(const char* name);
-  uint64_t next_number(const char* name, uint64_t limit);
-  std::unordered_map<uint64_t, Live>::iterator next_live();
-  [[noreturn]] void fail(const std::string& field, const std::string& reason) const;
+  uint32_t tag_number(std::string_view tag);
 
   Trace trace_;
-  std::string partial_;
-  std::string_view rest_;
-  uint64_t line_ = 1;
-  std::unordered_map<uint64_t, Live> live_;
-  std::vector<uint32_t> free_slots_;
-  bool stepped_ = false;
-  uint64_t last_step_ = 0;
-  uint64_t live_bytes_ = 0;
+  std::unordered_map<std::string, uint32_t> tag_numbers_{{"", 0}};
+  std::vector<uint32_t> tag_of_slot_;
 };
 
 }  // namespace glake::replay

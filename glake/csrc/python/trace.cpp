@@ -1,0 +1,176 @@
+#include "trace.h"
+
+#include <pybind11/stl.h>
+
+#include <exception>
+
+namespace py = pybind11;
+
+namespace glake::replay {
+namespace {
+
+constexpr const char* kLetters[] = {"a", "f", "r", "s"};
+constexpr size_t kTagsKept = 4096;
+
+py::object text(std::string_view utf8) {
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
+}
+
+std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& chunks) {
+  TraceBuilder builder(name);
+  TraceParser parser(name, builder);
+  try {
+    for (const py::handle chunk : chunks) parser.feed(py::cast<py::bytes>(chunk));
+  } catch (py::error_already_set& error) {
+    // The line tells the caller how far a source that broke off (a truncated gzip) had got.
+    error.restore();
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    py::setattr(value, "trace_line", py::int_(parser.line()));
+    PyErr_Restore(type, value, traceback);
+    throw py::error_already_set();
+  }
+  parser.finish();
+  return std::make_shared<Trace>(builder.take());
+}
+
+// Hands events out as Python tuples as the text comes in. What stands before a bad line is handed
+// out; the error comes with the next call.
+class TraceStream : public TraceSink {
+ public:
+  explicit TraceStream(const std::string& name) : parser_(name, *this) {}
+
+  py::list feed(const py::bytes& chunk) {
+    return read([&] { parser_.feed(std::string_view(chunk)); });
+  }
+  py::list finish() {
+    return read([&] { parser_.finish(); });
+  }
+  void check() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+  uint64_t line() const { return parser_.line(); }
+  const py::dict& header() const { return header_; }
+
+  void event(const ParsedEvent& event) override {
+    const py::object& tag = event.tag.empty() ? no_tag_ : decoded(event.tag);
+    events_.append(py::make_tuple(letters_[static_cast<size_t>(event.op)], event.id, event.bytes,
+                                  event.stream, tag, parser_.line()));
+  }
+  void fact(std::string_view key, std::string_view value) override {
+    header_[text(key)] = text(value);
+  }
+
+ private:
+  template <typename Read>
+  py::list read(const Read& read) {
+    check();
+    events_ = py::list();
+    try {
+      read();
+    } catch (const TraceError&) {
+      error_ = std::current_exception();
+    }
+    return std::move(events_);
+  }
+
+  // Jobs repeat their tags, so that a few strings serve for all events.
+  const py::object& decoded(std::string_view tag) {
+    if (tags_.size() >= kTagsKept) tags_.clear();
+    py::object& kept = tags_[std::string(tag)];
+    if (!kept) kept = text(tag);
+    return kept;
+  }
+
+  TraceParser parser_;
+  py::list events_;
+  py::dict header_;
+  std::exception_ptr error_;
+  const py::object no_tag_ = py::str("");
+  const py::object letters_[4] = {py::str(kLetters[0]), py::str(kLetters[1]), py::str(kLetters[2]),
+                                  py::str(kLetters[3])};
+  std::unordered_map<std::string, py::object> tags_;
+};
+
+void bind_error(py::module_& module) {
+  static const py::handle trace_error =
+      py::exception<TraceError>(module, "TraceError", PyExc_ValueError).release();
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const TraceError& error) {
+      py::object value = trace_error(text(error.what()));
+      value.attr("file") = text(error.file());
+      value.attr("line") = error.line();
+      value.attr("field") = error.field();
+      PyErr_SetObject(trace_error.ptr(), value.ptr());
+    }
+  });
+}
+
+py::dict header_of(const Trace& trace) {
+  py::dict header;
+  for (const auto& [key, value] : trace.header) header[text(key)] = text(value);
+  return header;
+}
+
+py::list tags_of(const Trace& trace) {
+  py::list tags;
+  for (const std::string& tag : trace.tags) tags.append(text(tag));
+  return tags;
+}
+
+py::list holders_at(const Trace& trace, int64_t event) {
+  if (event < 0 || static_cast<uint64_t>(event) >= trace.events.size()) {
+    throw py::index_error("event " + std::to_string(event) + ": the trace has events 0 to " +
+                          std::to_string(trace.events.size() - 1));
+  }
+  return holders_of(trace, static_cast<uint64_t>(event) + 1);
+}
+
+}  // namespace
+
+py::list holders_of(const Trace& trace, uint64_t events) {
+  py::list holders;
+  for (const Holder& holder : trace.holders_after(events)) {
+    holders.append(py::make_tuple(text(trace.tags[holder.tag]), holder.bytes, holder.blocks));
+  }
+  return holders;
+}
+
+void bind_trace(py::module_& module) {
+  bind_error(module);
+  py::class_<Trace, std::shared_ptr<Trace>>(module, "Trace",
+                                            "An allocation trace, parsed (docs/trace-format.md).")
+      .def_readonly("name", &Trace::name)
+      .def_property_readonly("header", &header_of)
+      .def_property_readonly("tags", &tags_of, "Distinct tags; the first is \"\", untagged.")
+      .def_property_readonly("events", [](const Trace& trace) { return trace.events.size(); })
+      .def_readonly("allocations", &Trace::allocations)
+      .def_readonly("frees", &Trace::frees)
+      .def_readonly("steps", &Trace::steps)
+      .def_readonly("peak_live_bytes", &Trace::peak_live_bytes)
+      .def_readonly("peak_live_event", &Trace::peak_live_event)
+      .def_readonly("end_live_bytes", &Trace::end_live_bytes)
+      .def("holders", &holders_at, py::arg("event"),
+           "[(tag, bytes, blocks), ...] of what is live after an event (from 0), largest first.")
+      .def("live_timeline", &Trace::live_timeline, py::arg("points"),
+           "[(event, live bytes), ...]: most live bytes of at most `points` runs of events.")
+      .def("sizes", &Trace::sizes, "[(bytes, allocations), ...], smallest size first.");
+  module.def("parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
+             "Parses the bytes objects of `chunks` as one trace; TraceError (file, line, field).");
+  py::class_<TraceStream>(module, "TraceStream", "A trace's events as its text comes in.")
+      .def(py::init<const std::string&>(), py::arg("name"))
+      .def("feed", &TraceStream::feed, py::arg("chunk"),
+           "(op, id, bytes, stream, tag, line) of each event of the next bytes.")
+      .def("finish", &TraceStream::finish, "The last events; the text has ended.")
+      .def("check", &TraceStream::check, "Raises the TraceError that ended the last call's list.")
+      .def_property_readonly("line", &TraceStream::line)
+      .def_property_readonly("header", &TraceStream::header);
+}
+
+}  // namespace glake::replay

@@ -1,0 +1,97 @@
+// `gmlake`: a model of GMLake, PyTorch's caching allocator with stitching of 2 MiB granules. All
+// requests above 1 MiB are whole granules. Where no idle block of the stream is large enough, the
+// smallest wholly idle stitched range of the stream serves the request with its front, if it is at
+// most `reuse_limit` times as long; else a request of at least `frag_limit` takes the stream's idle
+// blocks, the largest first and the last one cut, and maps their granules once more, side by side,
+// into a new stitched range; else memory grows, one handle for each granule. The first mapping
+// stays: what a stitched range holds is busy for the blocks it came from, and comes back to them
+// when it is freed. Ranges stay mapped when idle; they go when a granule of theirs is released, and
+// all idle ones when `auto_gc` bytes have been stitched. `gmlake:SIZE` sets `frag_limit`:
+// `gmlake:64MiB`.
+//
+// Sources: C. Guo et al., "GMLake: Efficient and Transparent GPU Memory Defragmentation for
+// Large-scale DNN Training with Virtual Memory Stitching", ASPLOS 2024; the project's tutorial and
+// public source for PyTorch 2.0 (github.com/antgroup/glake, GMLake/), read for their rules: where
+// paper and source differ (the paper fits best, the source takes the largest first) the source
+// counts. All code here is our own.
+//
+// Known differences, beside those of caching_policy.h: mapping never fails, so that the collections
+// such a failure sets off are left out, and with them any limit the driver sets on mappings. The
+// option `reAlloc` is off, as by default. A granule given back while a stitched range in use
+// reaches over it beyond the bytes in use is released at once; the published code keeps all but one
+// until the range is freed. Prices: create, map and set access for each granule, one reserve and
+// one unmap for each range, one release for each granule; small segments as in `native`. The event
+// recorded at each free and its queries are free of cost here. A device without limit has 64 TiB.
+// Near its smallest capacity it runs at some capacities and fails at larger ones, more than the
+// others do: on one recorded job it changes sides fourteen times within 2 %.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "native_policy.h"
+
+namespace glake::replay {
+
+// The published defaults.
+struct GmlakeKnobs {
+  uint64_t frag_limit = 512 * kMiB;       // the smallest request that is stitched
+  uint64_t reuse_limit = 10;              // an idle range may be so many times a request
+  int defrag_level = 0;                   // 1: stitch only once growth has failed
+  uint64_t auto_gc = 1000 * 1024 * kMiB;  // bytes stitched before idle ranges are dropped
+};
+
+// A run of granules by number: the address they have in their own segment over the granule size.
+struct GranuleRun {
+  uint64_t first;
+  uint64_t count;
+};
+
+struct StitchedRange {
+  uint64_t bytes = 0;
+  std::vector<GranuleRun> runs;
+  uint64_t busy = 0;           // a granule known to have been busy: most often it still is
+  std::vector<Block*> pieces;  // what its user holds; empty while idle
+  uint64_t freed_at = 0;
+  bool doomed = false;  // memory beyond the user's bytes is gone: not to be used again
+
+  bool live() const { return !pieces.empty(); }
+};
+
+class GmlakePolicy : public NativePolicy {
+ public:
+  explicit GmlakePolicy(const PolicyConfig& config, const GmlakeKnobs& knobs = {});
+  uint64_t allocate(uint64_t bytes, uint32_t stream) override;
+  void check() const override;
+
+ protected:
+  uint64_t rounded(uint64_t bytes) const override;
+  bool should_split(const Pool& pool, uint64_t remaining) const override;
+  Block* assemble(Pool& pool, uint32_t stream, uint64_t bytes, int attempt) override;
+  Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) override;
+  void release_idle(Pool& pool) override;
+  void make_idle(Block* block) override;
+
+ private:
+  enum class Granule : uint8_t { kIdle, kBusy, kGone };
+  using Key = std::tuple<uint32_t, uint64_t, uint64_t>;  // stream, bytes, serial number
+  using Ranges = std::map<Key, StitchedRange>;
+
+  Block* reuse(Pool& pool, uint32_t stream, uint64_t bytes);
+  Block* stitch(Pool& pool, uint32_t stream, uint64_t bytes);
+  Block* take(Pool& pool, Block* idle, uint64_t begin, uint64_t end);
+  Block* hand_out(StitchedRange& range, uint32_t stream, uint64_t bytes);
+  bool wholly_idle(StitchedRange& range) const;
+  void mark(const Block* block, Granule state);
+  Ranges::iterator drop(Ranges::iterator range);
+  void drop_idle_ranges();
+  void drop_ranges_over_gone();
+
+  const GmlakeKnobs knobs_;
+  std::vector<Granule> granules_;  // by number
+  Ranges ranges_;
+  uint64_t ranges_made_ = 0;
+  uint64_t stitched_bytes_ = 0;
+};
+
+}  // namespace glake::replay

@@ -1,0 +1,213 @@
+"""What a report says of one trace and its replays, as numbers: computed here, shown elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glake.trace import holders
+from glake.trace.memory_map import MemoryMap, summarise
+from glake.trace.replay import ReplayResult, replay
+
+MODELLED = ("native", "expandable", "gmlake")
+"""The policies that are models of other allocators."""
+
+OWN = ("glake", "compact")
+"""The policies that are this library."""
+
+
+def base_name(policy: str) -> str:
+    """A policy's name without its parameter (``gmlake:64MiB``)."""
+    return policy.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Live bytes of one step (None: set-up); events are counted from 0."""
+
+    step: int | None
+    first_event: int
+    events: int
+    start_live: int
+    peak_live: int
+    peak_event: int
+
+    @property
+    def name(self) -> str:
+        return "set-up" if self.step is None else f"step {self.step}"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Who holds what after an event."""
+
+    event: int
+    live: int
+    by_tag: list[holders.Holder]
+
+    @property
+    def tagged(self) -> bool:
+        return any(tag for tag, _, _ in self.by_tag)
+
+
+@dataclass(frozen=True)
+class PolicyDigest:
+    """A replay, the layout of its memory at its peak (None for a policy that places nothing) with
+    the bytes live then as requested, and who held what when memory ran out."""
+
+    result: ReplayResult
+    layout: MemoryMap | None
+    live_at_peak: int
+    at_oom: Moment | None
+
+    @property
+    def name(self) -> str:
+        return self.result.policy
+
+    @property
+    def modelled(self) -> bool:
+        return base_name(self.name) in MODELLED
+
+    @property
+    def own(self) -> bool:
+        return self.name in OWN
+
+    @property
+    def fits(self) -> bool:
+        return self.result.oom is None
+
+
+@dataclass(frozen=True)
+class Digest:
+    """One trace with its replays at one capacity. Sizes are bytes.
+
+    ``static`` is what stays allocated from step to step: the least live at the starts of the steps
+    after the first, and at the end; None for a trace of less than two steps. ``buckets`` are
+    (exponent, allocations, bytes) of requests from 2^exponent up to twice that.
+    """
+
+    name: str
+    header: dict[str, str]
+    events: int
+    allocations: int
+    capacity: int | None
+    complete_after: int
+    spans: list[Span]
+    peak: Moment
+    static: int | None
+    sizes: list[tuple[int, int]]
+    buckets: list[tuple[int, int, int]]
+    policies: list[PolicyDigest]
+
+    def policy(self, name: str) -> PolicyDigest | None:
+        return next((each for each in self.policies if each.name == name), None)
+
+    @property
+    def steps(self) -> list[Span]:
+        return [span for span in self.spans if span.step is not None]
+
+    def span_at(self, event: int) -> Span | None:
+        """The step an event belongs to."""
+        earlier = [span for span in self.spans if span.first_event <= event]
+        return earlier[-1] if earlier else None
+
+
+def _static(spans: Sequence[Span], end_live: int) -> int | None:
+    steps = [span for span in spans if span.step is not None]
+    if len(steps) < 2:
+        return None
+    return min(*(span.start_live for span in steps[1:]), end_live)
+
+
+def _buckets(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Without gaps between the smallest and the largest."""
+    sums: dict[int, tuple[int, int]] = {}
+    for size, count in sizes:
+        exponent = size.bit_length() - 1
+        counted, total = sums.get(exponent, (0, 0))
+        sums[exponent] = (counted + count, total + size * count)
+    if not sums:
+        return []
+    return [(each, *sums.get(each, (0, 0))) for each in range(min(sums), max(sums) + 1)]
+
+
+def _moment(trace: Any, event: int) -> Moment:
+    by_tag = [(tag, size, blocks) for tag, size, blocks in trace.holders(event)]
+    return Moment(event, sum(size for _, size, _ in by_tag), by_tag)
+
+
+def _layout(trace: Any, result: ReplayResult, pieces: int) -> MemoryMap | None:
+    """Replays once more, to look at the memory at the peak."""
+    if result.peak_event is None:
+        return None
+    again = replay(
+        trace,
+        result.policy,
+        capacity=result.capacity_bytes,
+        complete_after=result.complete_after,
+        layout_at=result.peak_event,
+    )
+    return (
+        summarise(again.layout.regions, pieces) if again.layout and again.layout.regions else None
+    )
+
+
+def _policy(trace: Any, result: ReplayResult, pieces: int) -> PolicyDigest:
+    oom, peak = result.oom, result.peak_event
+    return PolicyDigest(
+        result=result,
+        layout=_layout(trace, result, pieces),
+        live_at_peak=0 if peak is None else _moment(trace, peak).live,
+        at_oom=None if oom is None or oom.event == 0 else _moment(trace, oom.event - 1),
+    )
+
+
+def digest(
+    trace: Any,
+    results: Sequence[ReplayResult],
+    *,
+    pieces: int = 4000,
+    progress: Callable[[str], None] | None = None,
+) -> Digest:
+    """Digests the replays of one trace (``load_trace``).
+
+    Replays each policy once more for the layout at its peak, of which at most ``pieces`` integers
+    are kept; ``progress`` is told the policy each time. Raises ValueError without results.
+    """
+    if not results:
+        raise ValueError("a report needs at least one replay of the trace")
+    spans = [Span(**each) for each in trace.step_spans()]
+    policies = []
+    for result in results:
+        if progress is not None:
+            progress(result.policy)
+        policies.append(_policy(trace, result, pieces))
+    sizes = [(size, count) for size, count in trace.sizes()]
+    return Digest(
+        name=trace.name,
+        header=dict(trace.header),
+        events=trace.events,
+        allocations=trace.allocations,
+        capacity=results[0].capacity_bytes,
+        complete_after=results[0].complete_after,
+        spans=spans,
+        peak=_moment(trace, trace.peak_live_event),
+        static=_static(spans, trace.end_live_bytes),
+        sizes=sizes,
+        buckets=_buckets(sizes),
+        policies=policies,
+    )
+
+
+def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
+    """The header's facts worth showing, in its order and shortened, without those the report
+    computes itself."""
+    computed = ("format", "peak_live_bytes", "end_live_bytes")
+    shown = [(key, value) for key, value in header.items() if key not in computed]
+    return [(shorten(key, 80), shorten(value, 200)) for key, value in shown[:most]]
+
+
+def shorten(text: str, most: int) -> str:
+    """At most so many characters of a text, an ellipsis for the rest."""
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,250 @@
+"""Writing and reading allocation traces, an event at a time (docs/trace-format.md).
+
+>>> with TraceWriter("job.trace.gz", {"job": "train"}) as trace:
+...     trace.alloc(1, 512, tag="forward;embedding")
+...     trace.free(1)
+>>> [event.op for event in read_events("job.trace.gz")]
+['a', 'f']
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib
+import io
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+FORMAT = "a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP"
+MAX_BYTES = (1 << 63) - 1
+MAX_ID = (1 << 64) - 1
+MAX_STREAM = (1 << 32) - 1
+MAX_TAG = 1024
+MAX_LINE = 64 << 10
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_READ = 1 << 18
+
+
+class Event(NamedTuple):
+    """One line of a trace. Each kind has what its line says, and ``bytes`` of the block.
+
+    ``op`` is "a" (allocate), "f" (free), "r" (record_stream) or "s" (a step begins), and ``id`` the
+    block's, or the step's number. ``bytes`` is the block's size on all three, 0 on a step;
+    ``stream`` is of "a" and "r", ``tag`` of "a" ("": none). ``line`` counts from 1.
+    """
+
+    op: str
+    id: int
+    bytes: int
+    stream: int
+    tag: str
+    line: int
+
+
+def clean_tag(text: str) -> str:
+    """`text` as a tag: blanks and what cannot be printed become "_", and what goes beyond 1024
+    bytes is cut off at the front, since the last frame names the culprit."""
+    tag = "".join("_" if each.isspace() or not each.isprintable() else each for each in text)
+    data = tag.encode("utf-8", "replace")
+    if len(data) <= MAX_TAG:
+        return data.decode()
+    kept = data[-(MAX_TAG - 3) :].decode("utf-8", "ignore")
+    return "..." + kept
+
+
+@functools.lru_cache(maxsize=4096)
+def _tag_field(tag: str) -> str:
+    if clean_tag(tag) != tag:
+        raise ValueError(
+            f"tag {tag[:60]!r}: a tag is at most {MAX_TAG} bytes of printable UTF-8 without "
+            "blanks; clean_tag() makes one of any text"
+        )
+    return f" {tag}" if tag else ""
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} {value}: must be from {least} to {most}")
+
+
+class TraceWriter:
+    """Writes a trace, gzip if the name ends in .gz, in memory bounded by what is live.
+
+    What the format forbids is a ValueError naming the value: a size below one byte, an id that is
+    live already or not at all, a step that does not follow the last, a tag with blanks. OSError if
+    the file cannot be written. A file closed early is a valid trace of what came before.
+
+    The same calls give the same bytes. ``live_bytes`` and ``peak_live_bytes`` tell what was written
+    so far; facts known only at the end are written with :meth:`fact`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: Mapping[str, object] | None = None):
+        name = os.fspath(path)
+        self.live_bytes = 0
+        self.peak_live_bytes = 0
+        self._live: dict[int, int] = {}
+        self._step = -1
+        self._file: IO[bytes] = open(name, "wb")  # noqa: SIM115 (closed by close())
+        self._packed: gzip.GzipFile | None = None
+        out: Any = self._file
+        if name.endswith(".gz"):
+            # Neither a file name nor a time, so that the bytes depend on the events alone.
+            out = self._packed = gzip.GzipFile("", "wb", 6, self._file, mtime=0)
+        self._text = io.TextIOWrapper(out, encoding="utf-8", newline="\n")
+        try:
+            self.fact("format", FORMAT)
+            for key, value in (header or {}).items():
+                self.fact(key, value)
+        except BaseException:
+            self.close()
+            raise
+
+    def alloc(self, id: int, nbytes: int, stream: int = 0, tag: str = "") -> None:
+        """Block `id` of `nbytes` bytes is allocated for use on `stream`."""
+        _check("id", id, 0, MAX_ID)
+        _check("nbytes", nbytes, 1, MAX_BYTES - self.live_bytes)
+        _check("stream", stream, 0, MAX_STREAM)
+        if id in self._live:
+            raise ValueError(f"id {id} is allocated already and not yet freed")
+        self._text.write(f"a {id} {nbytes} {stream}{_tag_field(tag)}\n")
+        self._live[id] = nbytes
+        self.live_bytes += nbytes
+        self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
+
+    def free(self, id: int) -> None:
+        """Block `id` is freed, in the order of its stream."""
+        self._check_live(id)
+        self._text.write(f"f {id}\n")
+        self.live_bytes -= self._live.pop(id)
+
+    def record_stream(self, id: int, stream: int) -> None:
+        """Work on `stream` uses block `id` too."""
+        self._check_live(id)
+        _check("stream", stream, 0, MAX_STREAM)
+        self._text.write(f"r {id} {stream}\n")
+
+    def step(self, n: int) -> None:
+        """Step `n` begins."""
+        _check("step", n, self._step + 1, MAX_ID)
+        self._text.write(f"s {n}\n")
+        self._step = n
+
+    def fact(self, key: str, value: object) -> None:
+        """A fact about the job, for the reader's `header`; the last of one key counts."""
+        line = f"# {key}: {value}"
+        if not key.strip() or ":" in key or not line.replace("\t", " ").isprintable():
+            raise ValueError(f"{line[:80]!r}: a key holds no colon, a fact no line break")
+        self._write_line(line)
+
+    def comment(self, text: str) -> None:
+        """A line for people. One of the form `key: value` is read as a fact."""
+        if not text.replace("\t", " ").isprintable():
+            raise ValueError(f"{text[:80]!r}: a comment holds no line break")
+        self._write_line(f"# {text}")
+
+    def close(self) -> None:
+        """Ends the file. Closing again does nothing."""
+        try:
+            self._text.close()
+        finally:
+            if self._packed is not None:
+                self._packed.close()
+            self._file.close()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_live(self, id: int) -> None:
+        if id not in self._live:
+            raise ValueError(f"id {id} is not a live block")
+
+    def _write_line(self, line: str) -> None:
+        if len(line.encode("utf-8", "replace")) > MAX_LINE:
+            raise ValueError(f"{line[:80]!r}...: a line is at most {MAX_LINE} bytes")
+        self._text.write(line + "\n")
+
+
+def _native() -> Any:
+    return importlib.import_module("glake._C")
+
+
+def read_chunks(path: str | os.PathLike[str], size: int = _READ) -> Iterator[bytes]:
+    """The bytes of a file, unpacked if it is gzip. Raises what `broken_archive` catches."""
+    with open(path, "rb") as raw:
+        compressed = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        if not compressed:
+            while chunk := raw.read(size):
+                yield chunk
+            return
+        with gzip.GzipFile(fileobj=raw) as unpacked:
+            # What stands before a break is handed out, so that an error can name the line.
+            while chunk := unpacked.read1(size):
+                yield chunk
+
+
+BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What `read_chunks` raises for a truncated or corrupt gzip."""
+
+
+def archive_error(name: str, line: int, broken: BaseException) -> Exception:
+    """The TraceError for a gzip that breaks off in `line`."""
+    error = _native().TraceError(f"{name}:{line}: gzip: the stream is broken here: {broken}")
+    error.file, error.line, error.field = name, line, "gzip"
+    return error  # type: ignore[no-any-return]
+
+
+def shown_name(path: str | os.PathLike[str]) -> str:
+    """A path as text that can always be printed."""
+    return os.fspath(path).encode("utf-8", "replace").decode("utf-8")
+
+
+class EventReader(Iterator[Event]):
+    """The events of a trace in order, read as they are asked for: a file of any length takes memory
+    for its live blocks only. ``header`` has the facts met so far."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._name = shown_name(path)
+        self._stream = _native().TraceStream(self._name)
+        self._events = self._read(path)
+
+    @property
+    def header(self) -> dict[str, str]:
+        return dict(self._stream.header)
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def _read(self, path: str | os.PathLike[str]) -> Iterator[Event]:
+        stream = self._stream
+        try:
+            for chunk in read_chunks(path):
+                yield from map(Event._make, stream.feed(chunk))
+                stream.check()
+        except BROKEN_ARCHIVE as broken:
+            raise archive_error(self._name, stream.line, broken) from broken
+        yield from map(Event._make, stream.finish())
+        stream.check()
+
+
+def read_events(path: str | os.PathLike[str]) -> EventReader:
+    """The events of a trace, plain or gzip, one after another, in memory for the live blocks only.
+
+    The rules and errors are those of `load_trace`, since one parser serves both: ``TraceError`` (a
+    ValueError with ``file``, ``line``, ``field``) comes once the events before the bad line have
+    been handed out; OSError for a file that cannot be read.
+    """
+    return EventReader(path)

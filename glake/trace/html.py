@@ -1,0 +1,374 @@
+"""The report: one HTML file with everything in it, to be opened anywhere, offline.
+
+Tables, verdicts and advice are plain HTML; the charts are drawn by the script in the file from the
+JSON in it. Nothing of a trace is trusted: Jinja2 escapes it all, the script sets text and never
+markup, and a content security policy forbids any other script and every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Sequence
+from importlib import resources
+from itertools import groupby
+from typing import Any
+
+import glake
+from glake.trace import holders
+from glake.trace.advice import advise
+from glake.trace.digest import Digest, PolicyDigest, base_name, digest, facts, shorten
+from glake.trace.memory_map import UNIT, MemoryMap
+from glake.trace.replay import ReplayResult
+from glake.trace.report import to_json
+from glake.trace.units import micros, share, size, times
+
+_KINDS = {
+    "glake": "this library",
+    "compact": "this library, policy compact",
+    "native": "model of PyTorch's allocator",
+    "expandable": "model of PyTorch, expandable segments",
+    "gmlake": "model of GMLake",
+    "bound": "offline lower bound",
+}
+_COLUMNS = (
+    ("policy", "policy", "", "allocation policy"),
+    ("fits", "fits", "", "whether the job ran to its end"),
+    ("peak_physical_bytes", "physical", "peak", "most memory taken from the device"),
+    ("x_live", "x live", "", "peak physical / peak live"),
+    ("utilisation", "utilisation", "at the peak", "peak live / peak physical"),
+    ("time_avg_utilisation", "utilisation", "time average", "mean over events, live / physical"),
+    ("min_capacity_bytes", "smallest capacity", "that fits", "found by bisection, to 0.1 %"),
+    ("driver_calls_per_step", "driver calls", "a step", "mean over the second half of the steps"),
+    ("driver_us_per_step", "driver time", "a step, modelled", "mean over the second half"),
+    ("stream_waits_per_step", "waits", "a step", "of streams for streams and of the host"),
+    ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
+    ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
+)
+_MOST_STEPS = 600
+_MAP_ROWS = 36
+_LONGEST_MESSAGE = 4000
+_LONGEST_TITLE = 40
+_PIECES = 60_000
+"""Integers of all maps of a report together: what keeps the file below a megabyte."""
+
+
+def available() -> bool:
+    """Whether a report can be written: it needs Jinja2."""
+    return importlib.util.find_spec("jinja2") is not None
+
+
+def write(
+    path: str | os.PathLike[str],
+    trace: Any,
+    results: Sequence[ReplayResult],
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Writes a report of the replays of one trace (or of several) into one HTML file.
+
+    Args:
+        path: the file, replaced if it is there.
+        trace: from ``load_trace``, or a list of several; each trace's results stand together.
+        results: from ``replay``, each of one of the traces.
+        progress: told each policy as it is replayed once more for its memory map.
+
+    Raises:
+        ImportError: Jinja2 is not installed (``pip install glake[report]``).
+        ValueError: no results, or results of a trace that is not given.
+        OSError: the file cannot be written.
+    """
+    traces = list(trace) if isinstance(trace, list | tuple) else [trace]
+    by_name = {each.name: each for each in traces}
+    groups = [(name, list(each)) for name, each in groupby(results, key=lambda each: each.trace)]
+    unknown = [name for name, _ in groups if name not in by_name]
+    if unknown or not groups:
+        what = f"results of {unknown[0]!r}, which is not given" if unknown else "no results"
+        raise ValueError(f"a report needs replays and their traces: {what}")
+    pieces = max(_PIECES // len(results), 500)
+    jobs = [
+        digest(by_name[name], group, pieces=pieces, progress=progress) for name, group in groups
+    ]
+    text = render(jobs)
+    with open(path, "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+
+
+def render(jobs: Sequence[Digest]) -> str:
+    """The page, of one digest a trace."""
+    try:
+        jinja2 = importlib.import_module("jinja2")
+    except ImportError as missing:
+        raise ImportError(
+            "the HTML report needs Jinja2, which is not installed: pip install glake[report]"
+        ) from missing
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(size=size, share=share, percent=_percent)
+    trusted = importlib.import_module("markupsafe").Markup
+    script = "\n" + _asset("report.js")
+    digest_of_script = hashlib.sha256(script.encode()).digest()
+    page: str = environment.from_string(_asset("report.html")).render(
+        title=", ".join(_title(job) for job in jobs[:3]) + (", ..." if len(jobs) > 3 else ""),
+        css=trusted(_asset("report.css")),
+        js=trusted(script),
+        script_hash=trusted(base64.b64encode(digest_of_script).decode()),
+        data=trusted(_embed([_data(job) for job in jobs])),
+        jobs=[_job(job) for job in jobs],
+        columns=_COLUMNS,
+        version=glake.__version__,
+    )
+    return page
+
+
+def _asset(name: str) -> str:
+    return (resources.files("glake.trace") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _embed(value: Any) -> str:
+    """JSON that no text in it can end: without a character that means something to HTML."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for each in "<>&":
+        text = text.replace(each, f"\\u{ord(each):04x}")
+    return text
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * min(part / whole, 1):.2f}" if whole else "0"
+
+
+def _title(job: Digest) -> str:
+    name, model = os.path.basename(job.name), job.header.get("model", "")
+    return f"{model} ({name})" if 0 < len(model) <= _LONGEST_TITLE else name
+
+
+def _colour(policy: str) -> str:
+    return f"var(--c-{base_name(policy) if base_name(policy) in _KINDS else 'other'})"
+
+
+def _job(job: Digest) -> dict[str, Any]:
+    """What the template shows of one trace."""
+    peak = job.peak.live
+    return {
+        "title": _title(job),
+        "lead": f"{job.allocations:,} allocations in {len(job.steps):,} steps, "
+        f"{size(peak)} live at the peak"
+        + (f", on a device of {size(job.capacity)}." if job.capacity else ", without a limit."),
+        "facts": facts(job.header),
+        "capacity": job.capacity,
+        "cards": [_card(job, each) for each in job.policies],
+        "advice": advise(job),
+        "rows": [_row(each.result) for each in job.policies],
+        "assumptions": _assumptions(job),
+        "ooms": [_oom(job, each) for each in job.policies if not each.fits],
+        "maps": [_map(each, index) for index, each in enumerate(job.policies) if each.layout],
+        "peak": _peak(job),
+        "peak_bytes": peak,
+        "roles": holders.by_role(job.peak.by_tag),
+        "tree": holders.tree(job.peak.by_tag) if job.peak.tagged else None,
+        "buckets": [
+            {"label": _bucket(exponent), "count": count, "bytes": total}
+            for exponent, count, total in job.buckets
+        ],
+        "most_count": max((count for _, count, _ in job.buckets), default=0),
+        "most_bytes": max((total for _, _, total in job.buckets), default=0),
+        "has_steps": bool(job.steps),
+    }
+
+
+def _bucket(exponent: int) -> str:
+    """The sizes from 2^exponent on, below twice that."""
+    low, high = size(1 << exponent), size(2 << exponent)
+    return f"{low} to {high}".replace(".00", "").replace(".0 ", " ")
+
+
+def _peak(job: Digest) -> str:
+    span = job.span_at(job.peak.event)
+    where = f" in {span.name}" if span else ""
+    kept = (
+        ""
+        if job.static is None
+        else f" {size(job.static)} of live memory stay allocated from step to step."
+    )
+    return f"{size(job.peak.live)} are live after event {job.peak.event:,}{where}.{kept}"
+
+
+def _assumptions(job: Digest) -> str:
+    pace = {-1: "only when the host waits for it", 0: "at once"}.get(
+        job.complete_after, f"{job.complete_after:,} events later"
+    )
+    return (
+        f"Work on the device is taken to complete {pace}. Driver time is modelled, not measured; "
+        "host times are of the machine the replay ran on."
+    )
+
+
+def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
+    result = each.result
+    held, live = result.peak_physical_bytes, result.peak_live_bytes
+    top = job.capacity or max(one.result.peak_physical_bytes for one in job.policies) or 1
+    if not each.fits:
+        assert result.oom is not None
+        where = "set-up" if result.oom.step is None else f"step {result.oom.step}"
+        verdict = f"does not fit: out of memory in {where}"
+        detail = f"held {size(held)} for {size(live)} of live memory until then"
+    else:
+        verdict = "fits" if job.capacity else f"takes {times(held, live)} the live memory"
+        detail = f"holds at most {size(held)} for {size(live)} of live memory"
+    if result.min_capacity_bytes is not None:
+        detail += f"; runs in {size(result.min_capacity_bytes)} or more"
+    return {
+        "policy": each.name,
+        "kind": _KINDS.get(base_name(each.name), ""),
+        "colour": _colour(each.name),
+        "fits": each.fits,
+        "verdict": verdict,
+        "detail": detail,
+        "parts": [(name, _percent(part, top)) for name, part in _parts(each, live, held)],
+        "limit": "100" if job.capacity else None,
+    }
+
+
+def _parts(each: PolicyDigest, live: int, held: int) -> list[tuple[str, int]]:
+    """What physical memory was at the peak: what was asked for, rounding, pending, free."""
+    layout = each.layout
+    if layout is None:
+        return [("live", min(live, held)), ("free", max(held - live, 0))]
+    asked = min(each.live_at_peak, layout.live)
+    return [
+        ("live", asked),
+        ("rounding", layout.live - asked),
+        ("pending", layout.pending),
+        ("free", layout.free),
+    ]
+
+
+def _row(result: ReplayResult) -> dict[str, Any]:
+    raw = to_json(result)
+    live = result.trace_peak_live_bytes
+    shown: dict[str, Callable[[Any], str]] = {
+        "peak_physical_bytes": size,
+        "utilisation": lambda value: f"{100 * value:.1f} %",
+        "time_avg_utilisation": lambda value: f"{100 * value:.1f} %",
+        "min_capacity_bytes": lambda value: f"{size(value)} ({times(value, live)})",
+        "driver_calls_per_step": lambda value: f"{value:,.1f}",
+        "driver_us_per_step": micros,
+        "stream_waits_per_step": lambda value: f"{value:,.1f}",
+        "host_ns_alloc": lambda value: f"{value:,.0f} ns",
+        "host_ns_free": lambda value: f"{value:,.0f} ns",
+    }
+    cells: list[dict[str, Any]] = []
+    for key, *_ in _COLUMNS:
+        value = raw.get(key)
+        text, css = "-", ""
+        if key == "policy":
+            value, text = None, result.policy
+        elif key == "fits":
+            text = css = "yes" if result.oom is None else "no"
+        elif key == "x_live":
+            text = times(result.peak_physical_bytes, result.peak_live_bytes)
+        elif value is not None:
+            text = shown[key](value)
+        cells.append({"key": key, "value": value, "text": text, "css": css})
+    return {"policy": result.policy, "cells": cells}
+
+
+def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
+    oom = each.result.oom
+    assert oom is not None
+    where = "set-up" if oom.step is None else f"step {oom.step}"
+    moment, layout = each.at_oom, each.layout
+    books = ""
+    if moment is not None:
+        books = f"{size(moment.live)} were live"
+        books += f" in a capacity of {size(job.capacity)}" if job.capacity else ""
+        if layout is not None:
+            books += f"; {_layout_text(layout)}"
+        books += "."
+    return {
+        "policy": each.name,
+        "colour": _colour(each.name),
+        "where": f"{where}, event {oom.event:,}",
+        "message": shorten(oom.message, _LONGEST_MESSAGE),
+        "books": books,
+        "live": moment.live if moment else 0,
+        "tree": holders.tree(moment.by_tag) if moment and moment.tagged else None,
+    }
+
+
+def _layout_text(layout: MemoryMap) -> str:
+    pending = f", {size(layout.pending)} freed with work pending" if layout.pending else ""
+    holes = f"{layout.holes:,} hole{'' if layout.holes == 1 else 's'}"
+    largest = f", the largest {size(layout.largest_free)}" if layout.holes else ""
+    regions = f"{layout.regions:,} region{'' if layout.regions == 1 else 's'}"
+    return (
+        f"{size(layout.physical)} held in {regions}: {size(layout.live)} in {layout.blocks:,} "
+        f"blocks{pending}, {size(layout.free)} free in {holes}{largest}"
+    )
+
+
+def _map(each: PolicyDigest, index: int) -> dict[str, Any]:
+    assert each.layout is not None
+    text = f"after event {each.result.peak_event:,}: {_layout_text(each.layout)}"
+    return {"policy": each.name, "colour": _colour(each.name), "index": index, "text": text}
+
+
+def _changes(at: Sequence[int], values: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The points of a curve at which it changes."""
+    kept = [i for i in range(len(values)) if i == 0 or values[i] != values[i - 1]]
+    return [at[i] for i in kept], [values[i] for i in kept]
+
+
+def _kept(steps: int) -> range:
+    """Indices of at most so many steps as a chart can show, evenly spaced."""
+    return range(0, steps, -(-steps // _MOST_STEPS) or 1)
+
+
+def _data(job: Digest) -> dict[str, Any]:
+    """What the script draws of one trace; sizes are bytes, of tapes in units."""
+    longest = max((each.result for each in job.policies), key=lambda result: result.events)
+    physical = max((each.layout.physical for each in job.policies if each.layout), default=0)
+    row = 1 << max((physical // _MAP_ROWS).bit_length(), 21)
+    steps = job.steps
+    kept = _kept(len(steps))
+    return {
+        "events": job.events,
+        "capacity": job.capacity,
+        "unit": UNIT,
+        "row": row,
+        "live": _changes(longest.timeline.event, longest.timeline.live),
+        # Step numbers as text: JavaScript's numbers end at 2^53.
+        "steps": [(span.name, span.first_event) for span in job.spans],
+        "peaks": {
+            "step": [str(steps[i].step) for i in kept],
+            "live": [steps[i].peak_live for i in kept],
+        },
+        "policies": [_policy_data(each, kept) for each in job.policies],
+    }
+
+
+def _policy_data(each: PolicyDigest, steps: range) -> dict[str, Any]:
+    result = each.result
+    event, physical = _changes(result.timeline.event, result.timeline.physical)
+    kept = [result.steps[i] for i in steps if i < len(result.steps)]
+    return {
+        "name": each.name,
+        "colour": _colour(each.name),
+        "events": result.events,
+        "oom": None if result.oom is None else result.oom.event,
+        "event": event,
+        "physical": physical,
+        "step": [str(step.step) for step in kept],
+        "us": [round(step.driver_us, 1) for step in kept],
+        "calls": [step.driver_calls for step in kept],
+        "waits": [step.stream_waits for step in kept],
+        "tape": each.layout.tape if each.layout else None,
+    }

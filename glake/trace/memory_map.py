@@ -1,0 +1,169 @@
+"""What a policy's memory looks like at one moment: sums, holes, and a drawing's worth of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from glake.trace.replay import LayoutBlock, Region
+
+UNIT = 512
+"""Bytes of one unit of a tape: what both glake and PyTorch's allocator round to."""
+
+FREE, LIVE, PENDING, MIXED = range(4)
+_STATES = {"free": FREE, "live": LIVE, "pending": PENDING}
+
+_FINEST_PIECES = 1 << 15
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """Sums over a policy's regions, in bytes. ``largest_free`` is the longest run of free bytes in
+    one region, ``holes`` the number of such runs, and ``free_by_stream`` the bytes free on each
+    stream. ``tape`` is for drawing: the regions end to end, see :func:`summarise`."""
+
+    physical: int
+    live: int
+    pending: int
+    free: int
+    regions: int
+    blocks: int
+    holes: int
+    largest_free: int
+    free_by_stream: dict[int, int]
+    tape: list[Any]
+
+
+@dataclass
+class _Sums:
+    live: int = 0
+    pending: int = 0
+    free: int = 0
+    blocks: int = 0
+    holes: int = 0
+    largest_free: int = 0
+
+    def add(self, size: int, state: int) -> None:
+        if state == FREE:
+            self.free += size
+        elif state == LIVE:
+            self.live += size
+        else:
+            self.pending += size
+
+
+def _pieces(region: Region) -> Iterator[tuple[int, int, int | None]]:
+    """(bytes, state, stream) of a region's blocks; what no block covers is free."""
+    at = 0
+    for block in region.blocks:
+        if block.offset > at:
+            yield block.offset - at, FREE, None
+        yield block.bytes, _STATES[block.state], block.stream
+        at = block.offset + block.bytes
+    if at < region.bytes:
+        yield region.bytes - at, FREE, None
+
+
+def _tape(regions: Sequence[Region], cell: int) -> list[Any]:
+    """Per region its name and a flat list of integers: a run of blocks is 4 x units + state, and
+    after a MIXED one (blocks smaller than a cell, added up) its live and its pending units."""
+    tape: list[Any] = []
+    for region in regions:
+        runs: list[list[int]] = []  # [state, total, live, pending], in bytes
+        for size, state, _ in _pieces(region):
+            live, pending = size * (state == LIVE), size * (state == PENDING)
+            last = runs[-1] if runs else None
+            small = size < cell
+            if last is not None and last[0] == state == FREE:
+                pass  # one hole
+            elif last is not None and small and last[1] < cell:
+                last[0] = state if last[0] == state else MIXED
+            else:
+                runs.append([state, size, live, pending])
+                continue
+            last[1] += size
+            last[2] += live
+            last[3] += pending
+        flat: list[int] = []
+        for state, total, live, pending in runs:
+            flat.append(4 * (total // UNIT) + state)
+            if state == MIXED:
+                flat += (live // UNIT, pending // UNIT)
+        tape.append([region.name, flat])
+    return tape
+
+
+def summarise(regions: Sequence[Region], most_pieces: int = 4000) -> MemoryMap:
+    """Adds up the regions of a replay's layout.
+
+    The tape keeps every block until there are more than ``most_pieces`` runs; then neighbours
+    smaller than a cell, doubled until they fit, are added up. Raises KeyError for a state that is
+    none of live, free and pending.
+    """
+    sums = _Sums()
+    free_by_stream: dict[int, int] = {}
+    for region in regions:
+        run = 0
+        for size, state, stream in _pieces(region):
+            sums.add(size, state)
+            sums.blocks += state != FREE
+            if state == FREE:
+                sums.holes += run == 0
+                run += size
+                sums.largest_free = max(sums.largest_free, run)
+                if stream is not None:
+                    free_by_stream[stream] = free_by_stream.get(stream, 0) + size
+            else:
+                run = 0
+    physical = sum(region.bytes for region in regions)
+    cell = max(physical // _FINEST_PIECES, UNIT)
+    tape = _tape(regions, cell)
+    while _length(tape) > most_pieces and cell < physical:
+        cell *= 2
+        tape = _tape(_merge_small(regions, cell), cell)
+    return MemoryMap(
+        physical=physical,
+        live=sums.live,
+        pending=sums.pending,
+        free=sums.free,
+        regions=len(regions),
+        blocks=sums.blocks,
+        holes=sums.holes,
+        largest_free=sums.largest_free,
+        free_by_stream=free_by_stream,
+        tape=tape,
+    )
+
+
+def _length(tape: Sequence[Any]) -> int:
+    return sum(1 + len(flat) for _, flat in tape)
+
+
+def _merge_small(regions: Sequence[Region], cell: int) -> list[Region]:
+    """Neighbouring regions smaller than a cell as one region of that many."""
+    merged: list[Region] = []
+    group: list[Region] = []
+
+    def close() -> None:
+        if len(group) == 1:
+            merged.append(group[0])
+        elif group:
+            blocks: list[LayoutBlock] = []
+            base = 0
+            for region in group:
+                blocks += [replace(each, offset=base + each.offset) for each in region.blocks]
+                base += region.bytes
+            merged.append(Region(f"{len(group)} small regions", base, blocks))
+        group.clear()
+
+    for region in regions:
+        if region.bytes >= cell:
+            close()
+            merged.append(region)
+            continue
+        group.append(region)
+        if sum(each.bytes for each in group) >= cell:
+            close()
+    close()
+    return merged

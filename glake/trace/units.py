@@ -1,0 +1,37 @@
+"""Sizes, times and shares as a reader wants them."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def size(count: float) -> str:
+    """Bytes in the largest binary unit that leaves at least one: 3 digits or so."""
+    sign, value = ("-" if count < 0 else ""), abs(count)
+    for unit in _UNITS:
+        if value < 1023.5 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    if unit == "B":
+        return f"{sign}{value:.0f} B"
+    digits = 2 if value < 100 else 1
+    return f"{sign}{value:.{digits}f} {unit}"
+
+
+def micros(value: float) -> str:
+    """A time given in microseconds."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} s"
+    if value >= 1e3:
+        return f"{value / 1e3:.1f} ms"
+    return f"{value:.0f} us"
+
+
+def share(part: float, whole: float) -> str:
+    """A part of a whole in percent."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def times(part: float, whole: float) -> str:
+    """A multiple."""
+    return f"{part / whole:.3f} x" if whole else "-"

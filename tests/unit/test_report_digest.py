@@ -1,0 +1,274 @@
+"""What a report computes: trees of holders, layouts, and advice that follows from figures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from glake.trace import holders
+from glake.trace.advice import advise
+from glake.trace.digest import Digest, Moment, PolicyDigest, Span
+from glake.trace.memory_map import FREE, LIVE, MIXED, UNIT, summarise
+from glake.trace.replay import LayoutBlock, OutOfMemory, Region, ReplayResult, StepCost, Timeline
+from glake.trace.units import micros, size
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def test_layers_of_a_model_add_up():
+    tree = holders.tree(
+        [
+            ("forward;model.layers.0.mlp;aten.mm", 100, 1),
+            ("forward;model.layers.17.mlp;aten.mm", 300, 2),
+            ("forward;model.norm", 50, 1),
+            ("", 7, 3),
+        ]
+    )
+    assert (tree.bytes, tree.blocks) == (457, 7)
+    forward, untagged = tree.children
+    assert (forward.name, forward.bytes, forward.blocks) == ("forward", 450, 4)
+    assert [(each.name, each.bytes) for each in forward.children] == [
+        ("model.layers.*.mlp", 400),
+        ("model.norm", 50),
+    ]
+    assert untagged.name == holders.UNTAGGED
+
+
+@pytest.mark.parametrize("frame", ["v2.3", "conv2d", "layers.3x", "2"])
+def test_numbers_that_are_no_path_component_stay(frame):
+    assert holders.fold(frame) == {"v2.3": "v2.*"}.get(frame, frame)
+
+
+def test_trees_of_hostile_tags_stay_small_and_lose_nothing():
+    deep = ";".join(f"f{i}" for i in range(500))
+    tree = holders.tree([(deep, 10**6, 1)] + [(f"t{i}", 1000 + i, 1) for i in range(5000)])
+
+    def count(node: holders.Node) -> int:
+        return 1 + sum(count(each) for each in node.children)
+
+    def check(node: holders.Node) -> None:
+        if node.children:
+            assert sum(each.bytes for each in node.children) == node.bytes
+            assert sum(each.blocks for each in node.children) == node.blocks
+        for each in node.children:
+            check(each)
+
+    assert count(tree) < 100
+    check(tree)
+    assert tree.children[-1].name.endswith(" smaller)")
+
+
+def region(name, *blocks):
+    """Blocks as (bytes, state), end to end."""
+    at, placed = 0, []
+    for nbytes, state in blocks:
+        placed.append(LayoutBlock(at, nbytes, state, 0))
+        at += nbytes
+    return Region(name, at, placed)
+
+
+def drawn(tape):
+    """(bytes, live, pending) of all that a tape draws."""
+    total = live = pending = 0
+    for _, flat in tape:
+        numbers = iter(flat)
+        for number in numbers:
+            bytes_, state = number // 4 * UNIT, number % 4
+            total += bytes_
+            if state == MIXED:
+                live += next(numbers) * UNIT
+                pending += next(numbers) * UNIT
+            elif state == LIVE:
+                live += bytes_
+            elif state != FREE:
+                pending += bytes_
+    return total, live, pending
+
+
+def test_layout_sums_and_holes():
+    first = region("a", (4 * MIB, "live"), (MIB, "free"), (MIB, "free"), (MIB, "pending"))
+    second = region("b", (3 * MIB, "free"), (MIB, "live"))
+    second = dataclasses.replace(second, bytes=second.bytes + 2 * MIB)  # uncovered: free
+    layout = summarise([first, second])
+    assert layout.physical == 13 * MIB
+    assert (layout.live, layout.pending, layout.free) == (5 * MIB, MIB, 7 * MIB)
+    assert (layout.regions, layout.blocks, layout.holes) == (2, 3, 3)
+    assert layout.largest_free == 3 * MIB
+    assert drawn(layout.tape) == (13 * MIB, 5 * MIB, MIB)
+
+
+@pytest.mark.parametrize("most", [60, 400, 4000])
+def test_tapes_shrink_to_their_limit_and_keep_every_byte(most):
+    states = ["live", "free", "live", "pending"]
+    regions = [
+        region(f"r{i}", *[(UNIT * (1 + (i * j) % 40), states[j % 4]) for j in range(50)])
+        for i in range(60)
+    ]
+    layout = summarise(regions, most)
+    assert sum(1 + len(flat) for _, flat in layout.tape) <= most
+    assert drawn(layout.tape) == (layout.physical, layout.live, layout.pending)
+    assert layout.live == sum(b.bytes for r in regions for b in r.blocks if b.state == "live")
+
+
+def test_units():
+    assert [size(each) for each in (0, 512, 1536, 80 * GIB, -MIB, 1023.6 * MIB)] == [
+        "0 B", "512 B", "1.50 KiB", "80.00 GiB", "-1.00 MiB", "1.00 GiB",
+    ]  # fmt: skip
+    assert [micros(each) for each in (0, 999, 1500, 2e6)] == ["0 us", "999 us", "1.5 ms", "2.00 s"]
+
+
+def result(policy, **changes):
+    plain = ReplayResult(
+        trace="job.trace",
+        policy=policy,
+        capacity_bytes=80 * GIB,
+        peak_live_bytes=60 * GIB,
+        peak_physical_bytes=61 * GIB,
+        utilisation=60 / 61,
+        time_avg_utilisation=0.7,
+        min_capacity_bytes=None,
+        driver_calls=10,
+        driver_calls_per_step=0.0,
+        driver_us_per_step=0.0,
+        stream_waits_per_step=2.0,
+        host_ns_alloc=100.0,
+        host_ns_free=100.0,
+        oom=None,
+        complete_after=512,
+        events=1000,
+        trace_peak_live_bytes=60 * GIB,
+        driver_us=10.0,
+        stream_waits=10,
+        steps=[StepCost(0, 0, 0.0, 0)],
+        peak_event=900,
+        timeline=Timeline([0], [60 * GIB], [61 * GIB]),
+        layout=None,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def job(*results, **changes):
+    policies = [
+        PolicyDigest(each, None, 0, None if each.oom is None else Moment(5, 50 * GIB, []))
+        for each in results or [result("glake")]
+    ]
+    spans = [Span(None, 0, 10, 0, 20 * GIB, 9)]
+    spans += [Span(i, 10 + 90 * i, 90, 20 * GIB, 60 * GIB, 50 + 90 * i) for i in range(6)]
+    plain = Digest(
+        name="job.trace",
+        header={},
+        events=1000,
+        allocations=400,
+        capacity=80 * GIB,
+        complete_after=512,
+        spans=spans,
+        peak=Moment(50, 60 * GIB, [("", 60 * GIB, 10)]),
+        static=40 * GIB,
+        sizes=[(MIB, 10)],
+        buckets=[(20, 10, 10 * MIB)],
+        policies=policies,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def titles(digest):
+    return [each.title for each in advise(digest)]
+
+
+def test_a_job_with_nothing_to_change_gets_no_advice():
+    assert advise(job()) == []
+
+
+def test_what_stays_above_the_capacity_comes_before_all_else():
+    found = advise(job(capacity=30 * GIB))
+    assert found[0].level == "problem" and found[0].figure == "10.00 GiB"
+    assert "stay allocated from step to step" in found[0].text
+    assert "A smaller batch does not help" in found[0].text
+
+
+def test_set_up_alone_above_the_capacity():
+    found = advise(job(capacity=10 * GIB, static=None))
+    assert (found[0].title, found[0].figure) == ("Set-up alone does not fit", "10.00 GiB")
+
+
+def test_more_live_than_capacity_blames_no_allocator():
+    oom = OutOfMemory(40, 0, "out of memory")
+    found = advise(job(result("native", oom=oom), capacity=50 * GIB))
+    assert [each.figure for each in found] == ["10.00 GiB"]
+    assert "no allocator can fit this" in found[0].title
+
+
+def test_running_out_with_memory_to_spare_names_what_was_free():
+    oom = OutOfMemory(40, 0, "out of memory")
+    found = advise(job(result("glake"), result("native", oom=oom)))
+    assert found[0].title == "native runs out of memory with 30.00 GiB not in use"
+    assert "GLAKE_ALLOCATOR=1" in found[0].text
+
+
+def test_fragmentation_says_what_glake_saves():
+    wasteful = result("native", peak_physical_bytes=75 * GIB)
+    (found,) = advise(job(result("glake"), wasteful))
+    assert found.title == "native holds 15.00 GiB that nobody uses"
+    assert found.figure == "14.00 GiB"  # against glake's 61 GiB
+    assert "1.250 x" in found.text
+
+
+def tagged(*held):
+    return Moment(50, 60 * GIB, [*held, ("", 60 * GIB - sum(each[1] for each in held), 1)])
+
+
+def test_roles_by_phase():
+    state = ("optimizer;model.layers.0;aten.zeros_like", 24 * GIB, 100)
+    (found,) = advise(job(peak=tagged(state)))
+    assert found.title == "Optimizer state: 40.0 % of the peak" and found.figure == "24.00 GiB"
+    assert titles(job(peak=tagged(("optimizer;m", 12 * GIB, 1)))) == []
+
+
+def test_logits():
+    loss = ("forward;model.lm_head;aten.mm", 4 * GIB, 2)
+    (found,) = advise(job(peak=tagged(loss)))
+    assert (found.title, found.figure) == ("Chunk the loss", "4.00 GiB")
+
+
+def test_growth_from_step_to_step():
+    def spans(grown):
+        return [
+            Span(i, 100 * i, 100, 20 * GIB + grown * i, 60 * GIB, 100 * i + 5) for i in range(8)
+        ]
+
+    (found,) = advise(job(spans=spans(GIB)))
+    assert found.level == "problem" and found.figure == "1.00 GiB a step"
+    assert titles(job(spans=spans(0))) == []
+
+
+def test_one_long_step_decides():
+    spans = [Span(i, 100 * i, 100, GIB, 30 * GIB, 100 * i + 5) for i in range(8)]
+    spans[5] = dataclasses.replace(spans[5], peak_live=60 * GIB)
+    (found,) = advise(job(spans=spans))
+    assert found.figure == "30.00 GiB" and "Step 5 peaks at 60.00 GiB" in found.text
+
+
+def test_driver_time_against_glake():
+    (found,) = advise(job(result("glake"), result("expandable", driver_us_per_step=264_000.0)))
+    assert found.figure == "264.0 ms a step"
+
+
+def test_room_to_spare_needs_a_known_smallest_capacity():
+    (found,) = advise(job(result("glake", min_capacity_bytes=61 * GIB)))
+    assert found.level == "note" and found.figure == "19.00 GiB"
+
+
+def test_no_advice_without_a_number():
+    for each in advise(
+        job(
+            result("glake", min_capacity_bytes=61 * GIB),
+            result("native", peak_physical_bytes=75 * GIB, driver_us_per_step=9e4),
+            result("gmlake:64MiB", oom=OutOfMemory(40, None, "no")),
+            peak=tagged(("forward;lm_head", 30 * GIB, 1), ("backward;x", 20 * GIB, 1)),
+            sizes=[(8 * GIB, 1)],
+        )
+    ):
+        assert any(digit in each.figure for digit in "123456789"), each
+        assert any(digit in each.text for digit in "123456789"), each
