@@ -103,7 +103,7 @@ def make_step(job: Any, model: Model, options: PlanOptions) -> Callable[[int], N
     trainer = Trainer(job, model, options)
     prompts = options.seq.series(job.seed, options.multiple)
     outputs = options.output.series(job.seed + 1)
-    lengths = [prompts(i) + outputs(i) for i in range(job.steps)]
+    lengths = " ".join(str(prompts(i) + outputs(i)) for i in range(job.steps))
     train.note(job, model, options, sequence_lengths=lengths)
 
     def step(i: int) -> None:

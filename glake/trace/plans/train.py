@@ -47,7 +47,7 @@ def make_step(job: Any, model: Model, options: PlanOptions) -> Callable[[int], N
     engine = engines.make(job, model, options)
     length = options.seq.series(job.seed, options.multiple)
     batches = range(job.steps * options.accumulate)
-    note(job, model, options, sequence_lengths=[length(i) for i in batches])
+    note(job, model, options, sequence_lengths=" ".join(str(length(i)) for i in batches))
 
     def step(i: int) -> None:
         for part in range(options.accumulate):
