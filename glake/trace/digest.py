@@ -48,7 +48,7 @@ class Moment:
 
     event: int
     live: int
-    by_tag: list[holders.Held]
+    by_tag: list[holders.Holder]
 
     @property
     def tagged(self) -> bool:

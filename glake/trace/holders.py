@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-Held = tuple[str, int, int]
+Holder = tuple[str, int, int]
 """A tag, the bytes live under it, and their number of blocks (``Trace.holders``)."""
 
 UNTAGGED = "(untagged)"
@@ -49,7 +49,7 @@ def frames_of(tag: str) -> list[str]:
     return [fold(frame) for frame in tag.split(";") if frame] or [UNTAGGED]
 
 
-def tree(holders: Iterable[Held]) -> Node:
+def tree(holders: Iterable[Holder]) -> Node:
     """All holders under one nameless root, largest first. Frames past the 16th, what is less than
     0.2 % of all and what comes after the 24th of one parent are added up, so that the tree of any
     trace stays small."""
@@ -98,7 +98,7 @@ def role_of(tag: str) -> str:
     return OTHER_ROLE
 
 
-def by_role(holders: Sequence[Held]) -> list[tuple[str, int]]:
+def by_role(holders: Sequence[Holder]) -> list[tuple[str, int]]:
     """Bytes by role, largest first; nothing for a trace without tags."""
     if not any(tag for tag, _, _ in holders):
         return []
