@@ -58,7 +58,7 @@ def install(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]])
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, stub)
     torch.cuda._initialized = True
-    torch.utils.swap_tensors = _swap_tensors
+    torch.utils.swap_tensors = _swapper(torch.utils.swap_tensors)
     _define_foreach()
 
 
@@ -190,16 +190,23 @@ def _queries(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]]
     }
 
 
-def _swap_tensors(one: Any, other: Any) -> None:
-    """torch.utils.swap_tensors, also for tensors the fake mode's memo holds weak references on.
+def _swapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.utils.swap_tensors, also for fake tensors that the fake mode's memo refers to weakly.
 
     Module.to() swaps fake parameters, and the original refuses those.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
-    one.__class__, other.__class__ = other.__class__, one.__class__
-    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
-    torch._C._swap_tensor_impl(one, other)
+    def swap_tensors(one: Any, other: Any) -> None:
+        if not (isinstance(one, FakeTensor) and isinstance(other, FakeTensor)):
+            original(one, other)
+            return
+        one.__class__, other.__class__ = other.__class__, one.__class__
+        one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+        torch._C._swap_tensor_impl(one, other)
+
+    return swap_tensors
 
 
 def _define_foreach() -> None:
