@@ -7,6 +7,7 @@ only ever makes fake tensors. What is not stubbed here fails as it does on any C
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
@@ -195,6 +196,11 @@ def _swap_tensors(one: Any, other: Any) -> None:
 
     one.__class__, other.__class__ = other.__class__, one.__class__
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    # A DTensor keeps its local tensor in a slot.
+    for slot in copyreg._slotnames(type(one)):  # type: ignore[attr-defined]
+        values = [getattr(each, slot, None) for each in (one, other)]
+        setattr(one, slot, values[1])
+        setattr(other, slot, values[0])
     torch._C._swap_tensor_impl(one, other)
 
 
