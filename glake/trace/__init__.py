@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from glake.trace.job import BadTarget as BadTarget
     from glake.trace.job import Job as Job
     from glake.trace.job import PlanError as PlanError
+    from glake.trace.planner import Plan as Plan
+    from glake.trace.planner import plan as plan
 
 _LAZY = {
     "Job": "job",
     "PlanError": "job",
     "BadTarget": "job",
     "assume": "expected",
+    "Plan": "planner",
+    "plan": "planner",
 }
 
 

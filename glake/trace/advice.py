@@ -156,25 +156,53 @@ def _headroom(job: Digest) -> Iterator[Advice]:
 
 
 def _fragmentation(job: Digest) -> Iterator[Advice]:
-    """What a model of another allocator holds beyond glake, on runs that both complete."""
-    own = [each for each in job.policies if each.own and each.fits]
-    if not own:
-        return
-    best = min(own, key=lambda each: each.result.peak_physical_bytes)
+    """What a model of another allocator needs beyond glake, where both run."""
     for each in job.policies:
-        held, live = each.result.peak_physical_bytes, each.result.peak_live_bytes
-        saved = held - best.result.peak_physical_bytes
-        if not each.modelled or not each.fits or saved < _WASTE_SHARE * held:
-            continue
-        mode = "GLAKE_ALLOCATOR=1" + (" GLAKE_POLICY=compact" if best.name == "compact" else "")
-        yield Advice(
-            "saving",
-            size(saved),
-            f"{each.name} holds {size(held - live)} that nobody uses",
-            f"It takes {size(held)} from the device for {size(live)} of live memory "
-            f"({times(held, live)}); {best.name} takes {size(best.result.peak_physical_bytes)} "
-            f"for the same job, {size(saved)} less: {mode}.{_stranded(each)}",
-        )
+        if each.modelled and each.fits:
+            yield from _needs_more(job, each)
+            yield from _holds_more(job, each)
+
+
+def _needs_more(job: Digest, each: PolicyDigest) -> Iterator[Advice]:
+    own = job.policy("glake")
+    least = each.result.min_capacity_bytes
+    if own is None or least is None or own.result.min_capacity_bytes is None:
+        return
+    saved = least - own.result.min_capacity_bytes
+    if saved < _WASTE_SHARE * least:
+        return
+    live = each.result.trace_peak_live_bytes
+    yield Advice(
+        "saving",
+        size(saved),
+        f"{each.name} needs a device {size(saved)} larger than glake does",
+        f"It runs in no less than {size(least)} ({times(least, live)} the live memory), glake in "
+        f"{size(own.result.min_capacity_bytes)} "
+        f"({times(own.result.min_capacity_bytes, live)}): GLAKE_ALLOCATOR=1.",
+    )
+
+
+def _holds_more(job: Digest, each: PolicyDigest) -> Iterator[Advice]:
+    """At a limit every caching allocator fills up to it, so only what is below one says much."""
+    held, live = each.result.peak_physical_bytes, each.result.peak_live_bytes
+    if job.capacity is not None and held > (1 - _WASTE_SHARE) * job.capacity:
+        return
+    own = [one for one in job.policies if one.own and one.fits]
+    best = min(own, key=lambda one: one.result.peak_physical_bytes, default=None)
+    if best is None:
+        return
+    saved = held - best.result.peak_physical_bytes
+    if saved < _WASTE_SHARE * held:
+        return
+    mode = "GLAKE_ALLOCATOR=1" + (" GLAKE_POLICY=compact" if best.name == "compact" else "")
+    yield Advice(
+        "saving",
+        size(saved),
+        f"{each.name} holds {size(held - live)} that nobody uses",
+        f"It takes {size(held)} from the device for {size(live)} of live memory "
+        f"({times(held, live)}); {best.name} takes {size(best.result.peak_physical_bytes)} for the "
+        f"same job, {size(saved)} less: {mode}.{_stranded(each)}",
+    )
 
 
 def _stranded(each: PolicyDigest) -> str:
@@ -185,7 +213,9 @@ def _stranded(each: PolicyDigest) -> str:
     side = sum(layout.free_by_stream.values()) - layout.free_by_stream[main]
     if side < _WASTE_SHARE * layout.physical:
         return ""
-    return f" At its peak {size(side)} of the free memory belong to other streams than {main}."
+    return (
+        f" At the job's peak {size(side)} of its free memory belong to other streams than {main}."
+    )
 
 
 def _roles(job: Digest) -> Iterator[Advice]:
@@ -205,7 +235,7 @@ def _loss(job: Digest) -> Iterator[Advice]:
     """Logits and what the loss makes of them are often the largest tensors of a model."""
     held = [each for each in job.peak.by_tag if _LOSS.search(each[0])]
     total = sum(held_bytes for _, held_bytes, _ in held)
-    if total < _LARGE_SHARE * job.peak.live:
+    if not held or total < _LARGE_SHARE * job.peak.live:
         return
     blocks = sum(count for _, _, count in held)
     name = holders.frames_of(max(held, key=lambda each: each[1])[0])[-1]
@@ -241,7 +271,7 @@ def _activations(job: Digest) -> Iterator[Advice]:
     if job.static is None or job.peak.tagged:
         return
     transient = job.peak.live - job.static
-    if transient < 0.5 * job.peak.live:
+    if not transient or transient < 0.5 * job.peak.live:
         return
     yield Advice(
         "saving",
@@ -284,9 +314,9 @@ def _uneven(job: Digest) -> Iterator[Advice]:
         "saving",
         size(top.peak_live - middle),
         "A few steps decide how much memory is needed",
-        f"{top.name.capitalize()} peaks at {size(top.peak_live)}, {times(top.peak_live, middle)} the median "
-        f"step's {size(middle)}. Batches of equal numbers of tokens, or a limit on the longest "
-        f"sequence, would save up to {size(top.peak_live - middle)}.",
+        f"{top.name.capitalize()} peaks at {size(top.peak_live)}, {times(top.peak_live, middle)} "
+        f"the median step's {size(middle)}. Batches of equal numbers of tokens, or a limit on the "
+        f"longest sequence, would save up to {size(top.peak_live - middle)}.",
     )
 
 

@@ -110,12 +110,12 @@ def _with_job(make_step: Callable[..., Any]) -> Callable[[Job], Step]:
         takes = len(inspect.signature(make_step).parameters)
     except (TypeError, ValueError):
         takes = 1
-    return make_step if takes else lambda job: make_step()  # type: ignore[no-any-return]
+    return make_step if takes else lambda job: make_step()
 
 
 def _described(error: BaseException) -> str:
     """The error, after the last frames that are the user's own, innermost last."""
-    lines = []
+    lines: list[str] = []
     shown: BaseException | None = error
     while shown is not None and not lines:
         frames = traceback.extract_tb(shown.__traceback__)

@@ -17,6 +17,10 @@ OWN = ("glake", "compact")
 """The policies that are this library."""
 
 
+LEAST_EXPONENT = 8
+"""The bucket of all requests below 512 bytes."""
+
+
 def base_name(policy: str) -> str:
     """A policy's name without its parameter (``gmlake:64MiB``)."""
     return policy.partition(":")[0]
@@ -53,12 +57,17 @@ class Moment:
 
 @dataclass(frozen=True)
 class PolicyDigest:
-    """A replay, the layout of its memory at its peak (None for a policy that places nothing) with
-    the bytes live then as requested, and who held what when memory ran out."""
+    """A replay; its memory after ``map_event`` (None for a policy that places nothing) with the
+    bytes live then as requested; and who held what when memory ran out.
+
+    ``map_event`` is the trace's peak of live memory, the same moment for all policies, at which
+    what is not live is in nobody's way but the job's; or the last event before memory ran out.
+    """
 
     result: ReplayResult
+    map_event: int | None
     layout: MemoryMap | None
-    live_at_peak: int
+    live_on_map: int
     at_oom: Moment | None
 
     @property
@@ -84,7 +93,8 @@ class Digest:
 
     ``static`` is what stays allocated from step to step: the least live at the starts of the steps
     after the first, and at the end; None for a trace of less than two steps. ``buckets`` are
-    (exponent, allocations, bytes) of requests from 2^exponent up to twice that.
+    (exponent, allocations, bytes) of requests from 2^exponent up to twice that; the least holds
+    everything below 512 bytes, which all policies round up.
     """
 
     name: str
@@ -124,7 +134,7 @@ def _buckets(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Without gaps between the smallest and the largest."""
     sums: dict[int, tuple[int, int]] = {}
     for size, count in sizes:
-        exponent = size.bit_length() - 1
+        exponent = max(size.bit_length() - 1, LEAST_EXPONENT)
         counted, total = sums.get(exponent, (0, 0))
         sums[exponent] = (counted + count, total + size * count)
     if not sums:
@@ -137,16 +147,14 @@ def _moment(trace: Any, event: int) -> Moment:
     return Moment(event, sum(size for _, size, _ in by_tag), by_tag)
 
 
-def _layout(trace: Any, result: ReplayResult, pieces: int) -> MemoryMap | None:
-    """Replays once more, to look at the memory at the peak."""
-    if result.peak_event is None:
-        return None
+def _map(trace: Any, result: ReplayResult, event: int, pieces: int) -> MemoryMap | None:
+    """Replays once more, to look at the memory after an event."""
     again = replay(
         trace,
         result.policy,
         capacity=result.capacity_bytes,
         complete_after=result.complete_after,
-        layout_at=result.peak_event,
+        layout_at=event,
     )
     return (
         summarise(again.layout.regions, pieces) if again.layout and again.layout.regions else None
@@ -154,11 +162,14 @@ def _layout(trace: Any, result: ReplayResult, pieces: int) -> MemoryMap | None:
 
 
 def _policy(trace: Any, result: ReplayResult, pieces: int) -> PolicyDigest:
-    oom, peak = result.oom, result.peak_event
+    oom = result.oom
+    # After an out-of-memory the peak event is the last one that was replayed.
+    event = trace.peak_live_event if oom is None else result.peak_event
     return PolicyDigest(
         result=result,
-        layout=_layout(trace, result, pieces),
-        live_at_peak=0 if peak is None else _moment(trace, peak).live,
+        map_event=event,
+        layout=None if event is None else _map(trace, result, event, pieces),
+        live_on_map=0 if event is None else _moment(trace, event).live,
         at_oom=None if oom is None or oom.event == 0 else _moment(trace, oom.event - 1),
     )
 
@@ -172,8 +183,8 @@ def digest(
 ) -> Digest:
     """Digests the replays of one trace (``load_trace``).
 
-    Replays each policy once more for the layout at its peak, of which at most ``pieces`` integers
-    are kept; ``progress`` is told the policy each time. Raises ValueError without results.
+    Replays each policy once more for its memory map, of which at most ``pieces`` integers are kept;
+    ``progress`` is told the policy each time. Raises ValueError without results.
     """
     if not results:
         raise ValueError("a report needs at least one replay of the trace")

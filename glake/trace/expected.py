@@ -161,7 +161,8 @@ class Expected:
             mean = _DEFAULT_SHARE
         else:
             self.assumptions["nonzero or a mask: the expected share of the elements"] += 1
-        return max(0, min(int(mask.numel()), round(mean * mask.numel())))
+        rows: int = round(mean * mask.numel())
+        return max(0, min(int(mask.numel()), rows))
 
     def _without_masks(self, indices: Any) -> list[Any]:
         """As the real operators do: a mask becomes the indices of its nonzero elements."""

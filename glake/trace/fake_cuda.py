@@ -66,7 +66,7 @@ def install(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]])
 def _define_streams() -> None:
     import torch
 
-    class Stream(torch.Stream):  # type: ignore[misc]
+    class Stream(torch.Stream):
         def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
             if "stream_id" in kwargs:
                 return super().__new__(cls, **kwargs)
@@ -79,7 +79,7 @@ def _define_streams() -> None:
         def wait_event(self, event: Any) -> None:
             event.wait(self)
 
-    class Event(torch.Event):  # type: ignore[misc]
+    class Event(torch.Event):
         def __new__(cls, enable_timing: bool = False, **_: Any) -> Any:
             return super().__new__(cls, device="cuda", enable_timing=enable_timing)
 
@@ -104,8 +104,12 @@ def _define_streams() -> None:
     Stream.__module__ = Event.__module__ = "torch.cuda"
     for made in (Stream, Event, current_stream, default_stream, stream, set_stream):
         setattr(torch.cuda, made.__name__, made)
-    torch.cuda.streams.Stream, torch.cuda.streams.Event = Stream, Event
-    torch.cuda.StreamContext = stream
+    for module, name, made in (
+        (torch.cuda.streams, "Stream", Stream),
+        (torch.cuda.streams, "Event", Event),
+        (torch.cuda, "StreamContext", stream),
+    ):
+        setattr(module, name, made)
 
 
 def _device(device: Any) -> Any:

@@ -21,7 +21,15 @@ from typing import Any
 import glake
 from glake.trace import holders
 from glake.trace.advice import advise
-from glake.trace.digest import Digest, PolicyDigest, base_name, digest, facts, shorten
+from glake.trace.digest import (
+    LEAST_EXPONENT,
+    Digest,
+    PolicyDigest,
+    base_name,
+    digest,
+    facts,
+    shorten,
+)
 from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
@@ -49,6 +57,10 @@ _COLUMNS = (
     ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
     ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
 )
+# What the bound, which allocates nothing, has no figure for.
+_OF_AN_ALLOCATOR = [
+    key for key, *_ in _COLUMNS if "driver" in key or "waits" in key or "host" in key
+]
 _MOST_STEPS = 600
 _MAP_ROWS = 36
 _LONGEST_MESSAGE = 4000
@@ -187,7 +199,8 @@ def _job(job: Digest) -> dict[str, Any]:
 def _bucket(exponent: int) -> str:
     """The sizes from 2^exponent on, below twice that."""
     low, high = size(1 << exponent), size(2 << exponent)
-    return f"{low} to {high}".replace(".00", "").replace(".0 ", " ")
+    text = f"below {high}" if exponent == LEAST_EXPONENT else f"{low} to {high}"
+    return text.replace(".00", "").replace(".0 ", " ")
 
 
 def _peak(job: Digest) -> str:
@@ -215,7 +228,10 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     result = each.result
     held, live = result.peak_physical_bytes, result.peak_live_bytes
     top = job.capacity or max(one.result.peak_physical_bytes for one in job.policies) or 1
-    if not each.fits:
+    if each.name == "bound":
+        verdict = "fits, in principle" if each.fits else "no allocator can fit it"
+        detail = f"no allocator can hold less than {size(held)} for {size(live)} of live memory"
+    elif not each.fits:
         assert result.oom is not None
         where = "set-up" if result.oom.step is None else f"step {result.oom.step}"
         verdict = f"does not fit: out of memory in {where}"
@@ -238,11 +254,11 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
 
 
 def _parts(each: PolicyDigest, live: int, held: int) -> list[tuple[str, int]]:
-    """What physical memory was at the peak: what was asked for, rounding, pending, free."""
+    """What physical memory is on the map: what was asked for, rounding, pending, free."""
     layout = each.layout
     if layout is None:
         return [("live", min(live, held)), ("free", max(held - live, 0))]
-    asked = min(each.live_at_peak, layout.live)
+    asked = min(each.live_on_map, layout.live)
     return [
         ("live", asked),
         ("rounding", layout.live - asked),
@@ -275,7 +291,7 @@ def _row(result: ReplayResult) -> dict[str, Any]:
             text = css = "yes" if result.oom is None else "no"
         elif key == "x_live":
             text = times(result.peak_physical_bytes, result.peak_live_bytes)
-        elif value is not None:
+        elif value is not None and not (result.policy == "bound" and key in _OF_AN_ALLOCATOR):
             text = shown[key](value)
         cells.append({"key": key, "value": value, "text": text, "css": css})
     return {"policy": result.policy, "cells": cells}
@@ -317,7 +333,7 @@ def _layout_text(layout: MemoryMap) -> str:
 
 def _map(each: PolicyDigest, index: int) -> dict[str, Any]:
     assert each.layout is not None
-    text = f"after event {each.result.peak_event:,}: {_layout_text(each.layout)}"
+    text = f"after event {each.map_event:,}: {_layout_text(each.layout)}"
     return {"policy": each.name, "colour": _colour(each.name), "index": index, "text": text}
 
 

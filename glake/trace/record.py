@@ -148,9 +148,11 @@ def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:
 
 
 def _kind(name: str) -> type[Exception]:
-    known = {each.__name__: each for each in (BadTarget, PlanError, AdapterBuildError)}
+    known: dict[str, type[Exception]] = {
+        each.__name__: each for each in (BadTarget, PlanError, AdapterBuildError)
+    }
     found = known.get(name) or getattr(errors, name, PlanError)
-    return found if issubclass(found, Exception) else PlanError
+    return found if isinstance(found, type) and issubclass(found, Exception) else PlanError
 
 
 def _died(status: int, words: bytes) -> str:

@@ -107,7 +107,7 @@ class Where:
         return self._last
 
     def _mark(self) -> None:
-        number = torch.autograd._get_sequence_nr()
+        number = torch._C._autograd._get_sequence_nr()
         numbers, paths = self._marks.setdefault(threading.get_ident(), ([], []))
         path = self._modules[-1][1] if self._modules else ""
         if numbers and numbers[-1] >= number:
@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
     """The mode. Enter it inside a FakeTensorMode that uses it, and `watching()` both."""
 
     def __init__(self, writer: Writer, scratch: Scratch, device: str = "cuda") -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.writer, self.device, self.scratch = writer, device, scratch
         self.where, self.expected = Where(), Expected()
         self.live_bytes = self.peak_bytes = self.setup_bytes = self.end_bytes = 0
@@ -372,12 +372,13 @@ class Recorder(TorchDispatchMode):
                 self._resize(known, nbytes, "storage.resize_")
             return done
 
-        torch.UntypedStorage.resize_ = resize
+        storages: Any = torch.UntypedStorage
+        storages.resize_ = resize
         try:
             with self.where.watching():
                 yield
         finally:
-            torch.UntypedStorage.resize_ = original
+            storages.resize_ = original
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}

@@ -71,6 +71,13 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
     ):
         table.add_column(heading, justify="right")
     for each in results:
+        costs = (
+            _number(each.driver_calls_per_step, 1),
+            _number(each.driver_us_per_step),
+            _number(each.stream_waits_per_step, 1),
+            _number(each.host_ns_alloc),
+            _number(each.host_ns_free),
+        )
         table.add_row(
             each.policy,
             "[green]yes[/]" if each.oom is None else "[red]no[/]",
@@ -78,11 +85,8 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
             _percent(each.utilisation),
             _percent(each.time_avg_utilisation),
             _min_capacity(each),
-            _number(each.driver_calls_per_step, 1),
-            _number(each.driver_us_per_step),
-            _number(each.stream_waits_per_step, 1),
-            _number(each.host_ns_alloc),
-            _number(each.host_ns_free),
+            # The bound allocates nothing, so it has no costs.
+            *(["-"] * len(costs) if each.policy == "bound" else costs),
         )
     return table
 

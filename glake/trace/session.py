@@ -47,10 +47,11 @@ def record(
         fake_cuda.install(min(job.world, 8), request["total_bytes"], recorder.live)
         torch.manual_seed(job.seed)
         _join_fake_group(job)
-        _run(recorder, job, load, progress)
+        _run(recorder, job, load, progress, request["total_bytes"])
         facts = _facts(recorder, job)
         for key, value in facts.items():
-            writer.fact(key, value)
+            if key not in header:
+                writer.fact(key, value)
     return facts
 
 
@@ -59,6 +60,7 @@ def _run(
     job: Job,
     load: Callable[[], Callable[[Job], Step]],
     progress: Callable[[int, str], None],
+    total_bytes: int,
 ) -> None:
     make_step = load()
     progress(0, "setting up")
@@ -74,6 +76,12 @@ def _run(
         if recorder.allocations == 0:
             raise PlanError(_NOTHING.format(device=job.device))
         recorder.setup_bytes = recorder.live_bytes
+        if recorder.setup_bytes > total_bytes:
+            raise PlanError(
+                f"set-up alone leaves {recorder.setup_bytes:,} bytes on the device, which has "
+                f"{total_bytes:,} for the job: no step can run. Shard the model over more ranks, "
+                "load it in fewer bytes, or give a larger --gpu"
+            )
         for number in range(job.steps):
             progress(number + 1, f"step {number}")
             recorder.step(number)
@@ -91,7 +99,9 @@ _NOTHING = (
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
     """The modes, and what of torch must keep out of the record."""
-    FakeTensorMode.avoid_device_init = property(lambda self: True)
+    # A fake device is available, and yet no tensor may be made on it for real.
+    modes: Any = FakeTensorMode
+    modes.avoid_device_init = property(lambda self: True)
     with ExitStack() as stack:
         stack.enter_context(_muted_sharding(recorder))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -187,6 +197,9 @@ def _facts(recorder: Recorder, job: Job) -> dict[str, Any]:
         facts["peak_pinned_host_bytes"] = recorder.pinned_peak
     return {
         **facts,
+        "world": job.world,
+        "rank": job.rank,
+        "steps": job.steps,
         "peak_live_bytes": recorder.peak_bytes,
         "setup_live_bytes": recorder.setup_bytes,
         "end_live_bytes": recorder.end_bytes,

@@ -151,7 +151,7 @@ def result(policy, **changes):
 
 def job(*results, **changes):
     policies = [
-        PolicyDigest(each, None, 0, None if each.oom is None else Moment(5, 50 * GIB, []))
+        PolicyDigest(each, None, None, 0, None if each.oom is None else Moment(5, 50 * GIB, []))
         for each in results or [result("glake")]
     ]
     spans = [Span(None, 0, 10, 0, 20 * GIB, 9)]

@@ -4,6 +4,8 @@
 
 #include <exception>
 
+#include "../replay/steps.h"
+
 namespace py = pybind11;
 
 namespace glake::replay {
@@ -124,6 +126,21 @@ py::list tags_of(const Trace& trace) {
   return tags;
 }
 
+py::list step_spans_of(const Trace& trace) {
+  py::list spans;
+  for (const StepSpan& span : step_spans(trace)) {
+    py::dict each;
+    each["step"] = span.step;
+    each["first_event"] = span.first_event;
+    each["events"] = span.events;
+    each["start_live"] = span.start_live;
+    each["peak_live"] = span.peak_live;
+    each["peak_event"] = span.peak_event;
+    spans.append(each);
+  }
+  return spans;
+}
+
 py::list holders_at(const Trace& trace, int64_t event) {
   if (event < 0 || static_cast<uint64_t>(event) >= trace.events.size()) {
     throw py::index_error("event " + std::to_string(event) + ": the trace has events 0 to " +
@@ -160,6 +177,7 @@ void bind_trace(py::module_& module) {
            "[(tag, bytes, blocks), ...] of what is live after an event (from 0), largest first.")
       .def("live_timeline", &Trace::live_timeline, py::arg("points"),
            "[(event, live bytes), ...]: most live bytes of at most `points` runs of events.")
+      .def("step_spans", &step_spans_of, "Live bytes of set-up and of each step (replay/steps.h).")
       .def("sizes", &Trace::sizes, "[(bytes, allocations), ...], smallest size first.");
   module.def("parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
              "Parses the bytes objects of `chunks` as one trace; TraceError (file, line, field).");

@@ -132,7 +132,9 @@
   }
 
   function timeline(figure, job) {
-    const shown = new Set(job.policies.map((_, index) => index));
+    // The bound hugs what is live: it is there to be switched on.
+    const shown = new Set(job.policies.keys());
+    job.policies.forEach((policy, index) => { if (policy.name === "bound") shown.delete(index); });
     let from = 0, to = job.events, drag = null, chart = null, x = null;
     const legend = html("div", figure, undefined, "legend");
     job.policies.forEach((policy, index) => {
@@ -140,7 +142,7 @@
       button.type = "button";
       html("i", button, undefined, "swatch").style.background = policy.colour;
       button.append(policy.name + (policy.oom === null ? "" : " (out of memory)"));
-      button.setAttribute("aria-pressed", "true");
+      button.setAttribute("aria-pressed", String(shown.has(index)));
       button.addEventListener("click", () => {
         if (!shown.delete(index)) shown.add(index);
         button.setAttribute("aria-pressed", String(shown.has(index)));
@@ -171,6 +173,7 @@
         marks.push([x(event), step]);
         svg("line", { x1: x(event), x2: x(event), y1: head, y2: foot, class: "step" }, inside);
       }
+      if (marks.length > 1 && marks[1][0] - marks[0][0] < 50) marks.shift();  // set-up is short
       labels(chart, marks, foot + 15);
       svg("text", { x: right, y: foot + 30, "text-anchor": "end" }, root, `events ${count(from)} to ${count(to)}`);
       if (job.capacity) {
@@ -255,7 +258,7 @@
       const [, key, text] = metric, bytes = key === "live";
       const rows = bytes
         ? [{ name: "live", colour: "var(--live)", step: job.peaks.step, values: job.peaks.live }]
-        : job.policies.map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
+        : job.policies.filter((each) => each.name !== "bound").map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
       swatches.replaceChildren();
       for (const row of rows) {
         html("i", swatches).style.background = row.colour;
