@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -45,9 +46,13 @@ def assume(tensor: Any, mean: float) -> Any:
 
 
 class Expected:
-    """Runs operators, and answers for those whose result depends on data."""
+    """Runs operators, and answers for those whose result depends on data.
 
-    def __init__(self) -> None:
+    `recording` is a context in which operators called here are part of the job, too.
+    """
+
+    def __init__(self, recording: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        self._recording = recording
         self.assumptions: Counter[str] = Counter()
         self._rules: dict[Any, Callable[..., Any]] = {
             _aten._local_scalar_dense: self._item,
@@ -106,7 +111,7 @@ class Expected:
         elif packet in (_aten.sum, _aten.histc):
             self._total(packet, args, out)
         elif packet in (_aten.any, _aten.all):
-            _note(out, mean=1.0 if packet is _aten.all else 0.0)
+            self._any(packet is _aten.all, args[0], out)
         elif packet in (_aten.logical_not, _aten.bitwise_not):
             mean = _mean(args[0])
             _note(out, mean=None if mean is None else 1.0 - mean)
@@ -115,6 +120,13 @@ class Expected:
         before, index, value = _mean(args[0]), args[2], args[3]
         if before == 0.0 and isinstance(value, (int, float)) and out.numel():
             _note(out, mean=min(1.0, index.numel() * value / out.numel()))
+
+    def _any(self, every: bool, tensor: Any, out: Any) -> None:
+        mean, each = _mean(tensor), tensor.numel() / max(1, out.numel())
+        if mean is None:
+            _note(out, mean=1.0 if every else 0.0)
+        else:
+            _note(out, mean=mean**each if every else 1.0 - (1.0 - mean) ** each)
 
     def _total(self, packet: Any, args: Any, out: Any) -> None:
         if packet is _aten.histc:
@@ -169,7 +181,8 @@ class Expected:
         out: list[Any] = []
         for each in indices:
             if each is not None and each.dtype in (torch.bool, torch.uint8):
-                out.extend(torch.nonzero(each).unbind(1))
+                with self._recording():
+                    out.extend(torch.nonzero(each).unbind(1))
             else:
                 out.append(each)
         return out

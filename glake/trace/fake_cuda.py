@@ -7,7 +7,6 @@ only ever makes fake tensors. What is not stubbed here fails as it does on any C
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
@@ -59,7 +58,7 @@ def install(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]])
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, stub)
     torch.cuda._initialized = True
-    torch.utils.swap_tensors = _swap_tensors
+    torch.utils.swap_tensors = _swapper(torch.utils.swap_tensors)
     _define_foreach()
 
 
@@ -191,21 +190,23 @@ def _queries(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]]
     }
 
 
-def _swap_tensors(one: Any, other: Any) -> None:
-    """torch.utils.swap_tensors, also for tensors the fake mode's memo holds weak references on.
+def _swapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.utils.swap_tensors, also for fake tensors that the fake mode's memo refers to weakly.
 
     Module.to() swaps fake parameters, and the original refuses those.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
-    one.__class__, other.__class__ = other.__class__, one.__class__
-    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
-    # A DTensor keeps its local tensor in a slot.
-    for slot in copyreg._slotnames(type(one)):  # type: ignore[attr-defined]
-        values = [getattr(each, slot, None) for each in (one, other)]
-        setattr(one, slot, values[1])
-        setattr(other, slot, values[0])
-    torch._C._swap_tensor_impl(one, other)
+    def swap_tensors(one: Any, other: Any) -> None:
+        if not (isinstance(one, FakeTensor) and isinstance(other, FakeTensor)):
+            original(one, other)
+            return
+        one.__class__, other.__class__ = other.__class__, one.__class__
+        one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+        torch._C._swap_tensor_impl(one, other)
+
+    return swap_tensors
 
 
 def _define_foreach() -> None:

@@ -172,7 +172,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, writer: Writer, scratch: Scratch, device: str = "cuda") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.writer, self.device, self.scratch = writer, device, scratch
-        self.where, self.expected = Where(), Expected()
+        self.where, self.expected = Where(), Expected(lambda: self)
         self.live_bytes = self.peak_bytes = self.setup_bytes = self.end_bytes = 0
         self.pinned_bytes = self.pinned_peak = 0
         self.allocations = 0
