@@ -42,6 +42,8 @@ def _ready_plan_options(command: click.Command) -> click.Command:
             click.Option(
                 [f"--{option.name}", f"plan_{option.name.replace('-', '_')}"],
                 metavar=option.name.upper(),
+                is_flag=False,
+                flag_value=option.bare,
                 help=f"Ready plan: {option.help}.",
                 hidden=True,
             )

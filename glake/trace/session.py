@@ -73,8 +73,6 @@ def _run(
             )
         with recorder.paused():
             recorder.name_parameters(_root_modules())
-        if recorder.allocations == 0:
-            raise PlanError(_NOTHING.format(device=job.device))
         recorder.setup_bytes = recorder.live_bytes
         if recorder.setup_bytes > total_bytes:
             raise PlanError(
@@ -86,6 +84,8 @@ def _run(
             progress(number + 1, f"step {number}")
             recorder.step(number)
             step(number)
+        if recorder.allocations == 0:
+            raise PlanError(_NOTHING.format(device=job.device))
         recorder.flush()
         recorder.end_bytes = recorder.live_bytes
 

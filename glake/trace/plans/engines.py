@@ -115,6 +115,30 @@ class Engine:
         self.optimizer.zero_grad()
 
 
+class _NoLogger:
+    """Takes every call of torch's DDP logger and does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class _FirstBuckets:
+    """DDP's reducer, which keeps the buckets it began with.
+
+    torch makes them anew after the first step, in the order in which gradients came: as large,
+    differently filled. For that, ranks exchange values, which fake tensors do not have.
+    """
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
 class DataParallel(Engine):
     """torch's DistributedDataParallel: buckets of gradients beside the gradients themselves."""
 
@@ -124,6 +148,9 @@ class DataParallel(Engine):
         built = super()._prepare(job, model, head)
         # Comparing shapes between ranks reads values, which fake tensors do not have.
         spread = torch.nn.parallel.DistributedDataParallel(built, init_sync=False)
+        # Its logger times kernels with CUDA events, which a CPU build does not have.
+        spread.logger = _NoLogger()
+        spread.reducer = _FirstBuckets(spread.reducer)
         # A lambda, as torch refuses annotations that are strings.
         spread.register_comm_hook(
             self.world, lambda world, bucket: _all_reduced(world, bucket)

@@ -50,6 +50,8 @@ def build(
     transformers = require("transformers")
     config = model.build()
     config.use_cache = False
+    if moe.is_moe(config):
+        moe.check(options, dtypes(options))
     kind = transformers.AutoModelForCausalLM
     if head == "value":
         kind = transformers.AutoModelForTokenClassification

@@ -25,6 +25,20 @@ def is_moe(config: Any) -> bool:
     return any(getattr(config, name, None) for name in ("num_local_experts", "num_experts"))
 
 
+def check(options: PlanOptions, types: tuple[Any, Any]) -> None:
+    """Raises InvalidOption where the grouped kernel would meet weights that are not bfloat16."""
+    import torch
+
+    held, work = types
+    given = work if options.strategy == "fsdp2" else held
+    if options.routing == "grouped" and given is not torch.bfloat16:
+        raise InvalidOption(
+            f"routing=grouped multiplies bfloat16 only, and precision={options.precision} with "
+            f"strategy={options.strategy} gives it {str(given).removeprefix('torch.')}: "
+            "precision=bf16, strategy=fsdp2, or routing=balanced"
+        )
+
+
 def token_counts(
     chance: random.Random, tokens: int, experts: int, per_token: int, routing: str
 ) -> list[int]:

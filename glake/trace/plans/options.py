@@ -23,6 +23,8 @@ class Option:
     parse: Callable[[str], Any]
     takes: str
     help: str
+    bare: str | None = None
+    """What the flag means without a value (``--recompute``); None where it needs one."""
 
 
 def _choice(*choices: str) -> tuple[Callable[[str], str], str]:
@@ -82,7 +84,8 @@ def _optional(parsed: tuple[Callable[[str], Any], str]) -> tuple[Callable[[str],
 
 
 def _option(name: str, default: str, how: tuple[Callable[[str], Any], str], text: str) -> Option:
-    return Option(name, default, how[0], how[1], text)
+    bare = "yes" if how[1].startswith("yes") else None
+    return Option(name, default, how[0], how[1], text, bare)
 
 
 _LENGTHS = (lengths.parse, lengths.TAKES)
