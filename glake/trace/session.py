@@ -65,7 +65,9 @@ def _run(
     make_step = load()
     progress(0, "setting up")
     with _recording(recorder):
+        _untraced_transformers()
         step = make_step(job)
+        _untraced_transformers()
         if not callable(step):
             raise BadTarget(
                 f"make_step returned {type(step).__name__}: it must return the function that does "
@@ -177,6 +179,14 @@ def _join_fake_group(job: Job) -> None:
 
     dist.init_process_group = joined
     dist.distributed_c10d.init_process_group = joined
+
+
+def _untraced_transformers() -> None:
+    """transformers takes a fake tensor for a graph being traced, and then makes attention masks that
+    a real run leaves out. Once it is imported, it is told otherwise."""
+    module = sys.modules.get("transformers.utils.import_utils")
+    if module is not None and hasattr(module, "is_fake_tensor"):
+        module.is_fake_tensor = lambda tensor: False
 
 
 def _root_modules() -> list[Any]:
