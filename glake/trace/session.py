@@ -134,13 +134,33 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
         (ShardingPropagator, "_propagate_tensor_meta_non_cached", recorder.paused),
     ]
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
-    for (owner, name, original), (_, _, context) in zip(originals, patches, strict=True):
+    replicated = torch.nn.parallel.DistributedDataParallel
+    originals.append((replicated, "__init__", replicated.__init__))
+    for (owner, name, original), (_, _, context) in zip(originals, patches, strict=False):
         setattr(owner, name, _inside(original, context))
+    setattr(replicated, "__init__", _replicating(replicated.__init__))  # noqa: B010 (a method)
     try:
         yield
     finally:
         for owner, name, original in originals:
             setattr(owner, name, original)
+
+
+def _replicating(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DistributedDataParallel without what reads values (comparing ranks, timing, new buckets)."""
+    from glake.trace.plans.engines import _all_reduced, _FirstBuckets, _NoLogger
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("init_sync") is False:  # a ready plan, which sees to it itself
+            original(self, *args, **kwargs)
+            return
+        original(self, *args, **{**kwargs, "init_sync": False})
+        self.logger, self.reducer = _NoLogger(), _FirstBuckets(self.reducer)
+        world = torch.distributed.get_world_size()
+        self.register_comm_hook(world, lambda world, bucket: _all_reduced(world, bucket))
+
+    return wrapped
 
 
 def _has(module: Any, name: str) -> bool:
@@ -182,9 +202,9 @@ def _join_fake_group(job: Job) -> None:
 
 
 def _untraced_transformers() -> None:
-    """transformers takes a fake tensor for a graph being traced, and then makes attention masks that
-    a real run leaves out. Once it is imported, it is told otherwise."""
-    module = sys.modules.get("transformers.utils.import_utils")
+    """transformers takes a fake tensor for a graph being traced, and then makes attention masks
+    that a real run leaves out. Once it is imported, it is told otherwise."""
+    module: Any = sys.modules.get("transformers.utils.import_utils")
     if module is not None and hasattr(module, "is_fake_tensor"):
         module.is_fake_tensor = lambda tensor: False
 
