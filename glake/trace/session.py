@@ -120,6 +120,7 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
         return
     from torch.distributed import fsdp  # noqa: F401 (imports init_device_mesh by name)
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _dispatch, _sharding_prop
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     @contextmanager
@@ -138,6 +139,10 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
     originals.append((replicated, "__init__", replicated.__init__))
     for (owner, name, original), (_, _, context) in zip(originals, patches, strict=False):
         setattr(owner, name, _inside(original, context))
+    # Under a fake mode, which it takes for tracing, it would work out every placement anew.
+    for module in (_dispatch, _sharding_prop):
+        originals.append((module, "_are_we_tracing", module._are_we_tracing))
+        module._are_we_tracing = lambda: False
     setattr(replicated, "__init__", _replicating(replicated.__init__))  # noqa: B010 (a method)
     try:
         yield
