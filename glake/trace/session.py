@@ -140,7 +140,8 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
     for (owner, name, original), (_, _, context) in zip(originals, patches, strict=False):
         setattr(owner, name, _inside(original, context))
     # Under a fake mode, which it takes for tracing, it would work out every placement anew.
-    for module in (_dispatch, _sharding_prop):
+    deciding: tuple[Any, ...] = (_dispatch, _sharding_prop)
+    for module in deciding:
         originals.append((module, "_are_we_tracing", module._are_we_tracing))
         module._are_we_tracing = lambda: False
     setattr(replicated, "__init__", _replicating(replicated.__init__))  # noqa: B010 (a method)
