@@ -56,7 +56,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 @click.option("--gpu", default="80GiB", show_default=True, help="Memory of the GPU.")
 @click.option("--world", default=1, show_default=True, help="Ranks of the job; one is recorded.")
 @click.option("--rank", default=0, show_default=True, help="The rank that is recorded.")
-@click.option("--steps", default=6, show_default=True, help="Steps to record.")
+@click.option("--steps", default=4, show_default=True, help="Steps to record.")
 @click.option("--seed", default=0, show_default=True, help="For the job's own choices.")
 @click.option(
     "--policy",
