@@ -20,6 +20,7 @@ from glake.platforms import Platform, load_platforms
 # These bring the native module or torch, so they are fetched only when asked for.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
+    "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
 }

@@ -2,13 +2,15 @@
 
 Their ABI is torch's, which no wheel of ours can know, so they are built at first use (seconds; no
 nvcc, no ninja) and kept under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and
-source. `glake build-adapter` builds the CUDA one ahead of time.
+source. `glake build-adapter` builds the CUDA one ahead of time. Building imports no torch.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
+import importlib.util
 import os
 import platform
 import shlex
@@ -19,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import glake
@@ -27,17 +30,44 @@ from glake.errors import GlakeError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
 CUDA = "cuda_adapter"
+FAKE_CUDA = "fake_cuda"
 
 
 class AdapterBuildError(GlakeError):
     """The torch adapter could not be compiled; the text says what to install or set."""
 
 
+@dataclass(frozen=True)
+class Torch:
+    """The installed torch: its directory, version ("2.13.0+cpu"), commit, CUDA version or None."""
+
+    root: Path
+    version: str
+    commit: str
+    cuda: str | None
+
+
+@functools.cache
+def installed_torch() -> Torch:
+    """Facts about the torch that `import torch` would give, which is not imported.
+
+    Raises AdapterBuildError: there is none.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise AdapterBuildError(f"torch is not installed for {sys.executable}: pip install torch")
+    root = Path(spec.origin).resolve().parent
+    facts: dict[str, str | None] = {}
+    exec((root / "version.py").read_text(), facts)  # torch's own; it only assigns
+    version, commit = str(facts["__version__"]), str(facts.get("git_version"))
+    return Torch(root, version, commit, facts.get("cuda"))
+
+
 def build(name: str) -> Path:
     """The shared library of csrc/torch/<name>.cpp, compiled unless the cache has it.
 
-    Safe from several processes at once. Raises AdapterBuildError: no compiler, no writable
-    cache directory, or the compiler's own words.
+    Safe from several processes at once. Raises AdapterBuildError: no torch, no compiler, no
+    writable cache directory, or the compiler's own words.
     """
     command = _command(name)
     target = _cache_directory() / f"{name}-{_key(command)}.so"
@@ -50,17 +80,18 @@ def build(name: str) -> Path:
 
 
 def _command(name: str) -> list[str]:
-    import torch
-
-    root = Path(torch.__file__).resolve().parent
-    libraries = [f"-L{root / 'lib'}", "-lc10"]
+    torch, loaded = installed_torch(), sys.modules.get("torch")
+    cxx11_abi = loaded.compiled_with_cxx11_abi() if loaded else True  # every wheel since 2.7
+    libraries = [f"-L{torch.root / 'lib'}", "-lc10"]
     if name == CUDA:
-        libraries += ["-ltorch_cpu", *(["-lc10_cuda"] if torch.version.cuda else [])]
+        libraries += ["-ltorch_cpu", *(["-lc10_cuda"] if torch.cuda else [])]
+    if name == FAKE_CUDA:  # loaded before torch, so it finds torch's libraries by itself
+        libraries += ["-ltorch_cpu", f"-Wl,-rpath,{torch.root / 'lib'}"]
     return [
         *_compiler(),
         *("-O2", "-shared", "-fvisibility=hidden"),
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        *_flags(name, root / "include", torch.__version__),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}",
+        *_flags(name, torch.root / "include", torch.version),
         str(SOURCES / "torch" / f"{name}.cpp"),
         *libraries,
     ]
@@ -122,10 +153,9 @@ def check_headers(include: Path) -> float:
 
 
 def _key(command: list[str]) -> str:
-    import torch
-
+    torch = installed_torch()
     digest = hashlib.sha256()
-    about = [torch.__version__, str(torch.version.git_version), platform.machine(), *command]
+    about = [torch.version, torch.commit, platform.machine(), *command]
     digest.update("\0".join(about).encode())
     for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(SOURCES.glob("*.h"))):
         digest.update(source.read_bytes())

@@ -1,1 +1,33 @@
-"""Allocation traces: what a job asked for and gave back, replayed under allocation policies."""
+"""Allocation traces: what a job asked for and gave back, recorded without running it, replayed
+under allocation policies.
+
+The names below are fetched when asked for, so that importing this stays free of work.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glake.trace.expected import assume as assume
+    from glake.trace.job import BadTarget as BadTarget
+    from glake.trace.job import Job as Job
+    from glake.trace.job import PlanError as PlanError
+    from glake.trace.planner import Plan as Plan
+    from glake.trace.planner import plan as plan
+
+_LAZY = {
+    "Job": "job",
+    "PlanError": "job",
+    "BadTarget": "job",
+    "assume": "expected",
+    "Plan": "planner",
+    "plan": "planner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,152 @@
+"""The process that records a job without running it: `python -m glake.trace.child REQUEST`.
+
+REQUEST is the JSON of a :class:`glake.trace.record.Request`. Progress, the facts at the end, or the
+error go as one JSON object a line to the file descriptor it names. It is a process of its own since
+the fake device must be loaded before torch, and since it stubs torch.cuda for good.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import IO, Any
+
+from glake.errors import GlakeError
+from glake.trace.job import BadTarget, Job, Step
+
+_FRAMES = 4  # of the user's own code, shown with an error
+
+
+def main(argument: str) -> int:
+    """Records; 0, or 2 for an error, which has been reported."""
+    request = json.loads(argument)
+    with os.fdopen(request.pop("report"), "w") as report:
+        try:
+            _tell(report, facts=_record(request, report))
+        except GlakeError as error:
+            _tell(report, error=type(error).__name__, text=_described(error))
+        except MemoryError:
+            _tell(report, error="PlanError", text="the host ran out of memory while recording")
+        except Exception as error:
+            _tell(report, error="PlanError", text=_described(error))
+        else:
+            return 0
+    return 2
+
+
+def _tell(report: IO[str], **message: Any) -> None:
+    report.write(json.dumps(message) + "\n")
+    report.flush()
+
+
+def _record(request: dict[str, Any], report: IO[str]) -> dict[str, Any]:
+    job = Job(
+        world=request["world"],
+        rank=request["rank"],
+        steps=request["steps"],
+        seed=request["seed"],
+        options=request["options"],
+    )
+    from glake.trace import fake_cuda
+
+    fake_cuda.load(min(job.world, 8), request["attention"])
+    import torch  # noqa: F401 (only now: see above)
+
+    from glake.trace import session
+
+    started = time.monotonic()
+
+    def progress(done: int, doing: str) -> None:
+        _tell(report, done=done, of=job.steps + 1, doing=doing)
+
+    facts = session.record(request, job, lambda: load_target(request["target"]), progress)
+    return {**facts, "seconds": round(time.monotonic() - started, 2)}
+
+
+def load_target(target: str) -> Callable[[Job], Step]:
+    """The make_step that "module:function" names, looked for in the current directory first; a name
+    without a colon is one of the ready plans (glake.trace.plans). Raises BadTarget."""
+    module_name, colon, name = target.partition(":")
+    if not colon:
+        return _ready_plan(target)
+    if not module_name or not name.isidentifier():
+        raise BadTarget(f"target {target!r}: give MODULE:FUNCTION, such as train:make_step")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name != module_name and not module_name.startswith(f"{missing.name}."):
+            raise
+        raise BadTarget(
+            f"target {target!r}: there is no module {missing.name!r} in {os.getcwd()} or on "
+            "Python's path (give it without .py, and run in its directory)"
+        ) from missing
+    make_step = getattr(module, name, None)
+    if make_step is None:
+        raise BadTarget(f"target {target!r}: {module.__file__} has no {name!r}")
+    if not callable(make_step):
+        raise BadTarget(f"target {target!r}: {name} is {type(make_step).__name__}, not a function")
+    return _with_job(make_step)
+
+
+def _ready_plan(name: str) -> Callable[[Job], Step]:
+    try:
+        plans = importlib.import_module("glake.trace.plans")
+    except ModuleNotFoundError as missing:
+        raise BadTarget(
+            f"target {name!r}: give MODULE:FUNCTION, such as train:make_step"
+        ) from missing
+    return _with_job(plans.find(name))
+
+
+def _with_job(make_step: Callable[..., Any]) -> Callable[[Job], Step]:
+    try:
+        takes = len(inspect.signature(make_step).parameters)
+    except (TypeError, ValueError):
+        takes = 1
+    return make_step if takes else lambda job: make_step()
+
+
+def _described(error: BaseException) -> str:
+    """The error, after the last frames that are the user's own, innermost last."""
+    lines: list[str] = []
+    shown: BaseException | None = error
+    while shown is not None and not lines:
+        frames = traceback.extract_tb(shown.__traceback__)
+        lines = [_frame(each) for each in frames if _own(each)]
+        shown = shown.__cause__
+    if not lines and not isinstance(error, GlakeError):  # not the user's doing: say where
+        lines = [_frame(each) for each in traceback.extract_tb(error.__traceback__)]
+    kind = "" if isinstance(error, GlakeError) else f"{type(error).__name__}: "
+    text = f"{kind}{error}".strip()
+    if isinstance(error, NotImplementedError):
+        text += (
+            "\n(an operator without a fake kernel: a compiled extension must register one with "
+            "torch.library.register_fake)"
+        )
+    return "\n".join([*lines[-_FRAMES:], text])
+
+
+def _own(frame: traceback.FrameSummary) -> bool:
+    trace = os.path.dirname(os.path.abspath(__file__))
+    name = frame.filename
+    if name.startswith(os.path.join(trace, "plans")):
+        return True
+    if name.startswith((os.path.dirname(trace), "<")):
+        return False
+    return not any(part in name for part in ("site-packages", "dist-packages", sys.base_prefix))
+
+
+def _frame(frame: traceback.FrameSummary) -> str:
+    name = os.path.relpath(frame.filename) if frame.filename.startswith("/") else frame.filename
+    return f"{name}:{frame.lineno} in {frame.name}: {frame.line}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

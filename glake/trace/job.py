@@ -1,0 +1,44 @@
+"""The job that `glake plan` records: what a make_step is given, and what may go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from glake.errors import GlakeError
+
+ATTENTION = ("flash", "efficient", "math")
+"""Kernels of scaled_dot_product_attention a plan can prefer, as torch's CUDA build names them."""
+
+SCRATCH = ("default", "hopper", "ampere", "none")
+"""Tables of kernel scratch (glake/trace/scratch.py); default is the largest, hopper."""
+
+Step = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a `make_step(job)` is told. It builds model and optimizer and returns a step function.
+
+    world, rank: of the (fake) process group. device: where its tensors belong, "cuda". steps: how
+    many will be recorded. seed: for its own choices, such as sequence lengths. options: the
+    -o key=value pairs of the command line. facts: the job may add to them what the trace's header
+    should say (model, strategy, sequence_lengths, ...).
+    """
+
+    world: int = 1
+    rank: int = 0
+    device: str = "cuda"
+    steps: int = 4
+    seed: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class PlanError(GlakeError, RuntimeError):
+    """A job that cannot be recorded or planned; the text says why, where, and the way out."""
+
+
+class BadTarget(PlanError, ValueError):
+    """A TARGET that names no function, or one that returns no step function."""

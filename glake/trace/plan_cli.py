@@ -1,0 +1,290 @@
+"""`glake plan`: will the job fit, under which allocator, and what holds the memory?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from glake.errors import GlakeError
+from glake.trace import planner
+from glake.trace.holders import by_role
+from glake.trace.job import ATTENTION, SCRATCH, PlanError
+from glake.trace.plans import OPTIONS, describe
+from glake.trace.plans import check as check_plan
+from glake.trace.replay import policies
+from glake.trace.units import share, size
+
+_WIDTH = 110
+_HOLDERS = 8
+
+
+class Refused(click.ClickException):
+    """A job that cannot be planned."""
+
+    exit_code = 2
+
+
+def _ready_plan_options(command: click.Command) -> click.Command:
+    """--seq 8192 and the like: each option of the ready plans as a flag of its own."""
+    for option in OPTIONS:
+        command.params.append(
+            click.Option(
+                [f"--{option.name}", f"plan_{option.name.replace('-', '_')}"],
+                metavar=option.name.upper(),
+                is_flag=False,
+                flag_value=option.bare,
+                help=f"Ready plan: {option.help}.",
+                hidden=True,
+            )
+        )
+    return command
+
+
+@click.command()
+@click.argument("target")
+@click.option("--gpu", default="80GiB", show_default=True, help="Memory of the GPU.")
+@click.option("--world", default=1, show_default=True, help="Ranks of the job; one is recorded.")
+@click.option("--rank", default=0, show_default=True, help="The rank that is recorded.")
+@click.option("--steps", default=4, show_default=True, help="Steps to record.")
+@click.option("--seed", default=0, show_default=True, help="For the job's own choices.")
+@click.option(
+    "--policy",
+    "policy_names",
+    default=",".join(planner.DEFAULT_POLICIES),
+    show_default=True,
+    help="Allocation policies to compare, separated by commas.",
+)
+@click.option(
+    "-o",
+    "--option",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the job itself (job.options), or of a ready plan. May be repeated.",
+)
+@click.option(
+    "--context",
+    help="Set aside of the GPU for CUDA itself. [assumed: 0.5GiB, and 1GiB for NCCL if world > 1]",
+)
+@click.option(
+    "--attention",
+    type=click.Choice(ATTENTION),
+    default="flash",
+    show_default=True,
+    help="Kernel that scaled_dot_product_attention prefers.",
+)
+@click.option(
+    "--scratch",
+    type=click.Choice(SCRATCH),
+    default="default",
+    show_default=True,
+    help="What kernels take for themselves (not calibrated on hardware).",
+)
+@click.option("--out", type=click.Path(dir_okay=False), help="Keep the trace here (.trace.gz).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--html", "html_path", type=click.Path(dir_okay=False), help="Write a report.")
+@click.option("--quick", is_flag=True, help="Leave out the smallest capacity of each policy.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, param, value: _list(ctx, value),
+    help="List the ready plans and their options.",
+)
+@click.option("--python", default="", help="Python whose torch (a CPU build) records the job.")
+def plan(target: str, **given: Any) -> None:
+    """Say whether a training job fits a GPU, without a GPU and without running it.
+
+    TARGET is MODULE:FUNCTION, found from the current directory: def make_step(job) builds model and
+    optimizer on job.device and returns the function that does step i (docs/plan.md). Or it names a
+    ready plan, such as llama3-8b with --seq 8192, or gpt2, or a HuggingFace config.json.
+
+    The job is recorded rank by rank as it is, on fake tensors, and replayed under allocation
+    policies. A job that does not fit is a result: the exit code stays 0.
+    """
+    started = time.monotonic()
+    try:
+        made = _plan(target, given)
+    except GlakeError as error:
+        raise Refused(str(error)) from error
+    except OSError as error:
+        raise Refused(str(error)) from error
+    finally_kept = given["out"] is not None
+    if given["as_json"]:
+        document = made.to_json() | {"trace": made.trace if finally_kept else None}
+        click.echo(json.dumps(document, indent=1))
+    else:
+        _print(made, time.monotonic() - started, given)
+    if not finally_kept:
+        Path(made.trace).unlink(missing_ok=True)
+
+
+def _list(ctx: click.Context, asked: bool) -> None:
+    if not asked:
+        return
+    models = Table("ready plan", "parameters", "from")
+    for row in describe():
+        models.add_row(*map(escape, (row.name, _billions(row.parameters), row.source)))
+    options = Table("option", "default", "takes", "meaning")
+    for each in OPTIONS:
+        shown = (f"--{each.name}", each.default or "-", each.takes, each.help)
+        options.add_row(*map(escape, shown))
+    console = _console()
+    console.print(models)
+    console.print(options)
+    ctx.exit()
+
+
+def _billions(parameters: int | None) -> str:
+    return "-" if parameters is None else f"{parameters / 1e9:.2f} B"
+
+
+def _console() -> Console:
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = max(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    return console
+
+
+def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
+    options = _options(target, given)
+    html_path = given["html_path"]
+    for name in ("out", "html_path"):
+        folder = os.path.dirname(os.path.abspath(given[name])) if given[name] else "."
+        if not os.path.isdir(folder):
+            raise PlanError(f"--{name.partition('_')[0]} {given[name]}: there is no such folder")
+    if html_path is not None:
+        from glake.trace import html
+
+        if not html.available():
+            raise PlanError("--html needs Jinja2, which is not installed: pip install jinja2")
+    names = [each.strip() for each in given["policy_names"].split(",") if each.strip()]
+    if not names:
+        raise PlanError(f"--policy: name at least one of {', '.join(policies())}")
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting torch", total=1.0)
+        return planner.plan(
+            target,
+            gpu=given["gpu"],
+            world=given["world"],
+            rank=given["rank"],
+            steps=given["steps"],
+            seed=given["seed"],
+            options=options,
+            policies=names,
+            context=given["context"],
+            attention=given["attention"],
+            scratch=given["scratch"],
+            find_min_capacity=not given["quick"],
+            out=given["out"],
+            html=html_path,
+            python=given["python"],
+            progress=lambda done, doing: progress.update(
+                task, completed=done, description=escape(doing)
+            ),
+        )
+
+
+def _options(target: str, given: dict[str, Any]) -> dict[str, str]:
+    options = {}
+    for pair in given["pairs"]:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise PlanError(f"-o {pair}: give KEY=VALUE")
+        options[key] = value
+    for option in OPTIONS:
+        value = given.get(f"plan_{option.name.replace('-', '_')}")
+        if value is not None:
+            options[option.name] = value
+            if ":" in target:
+                raise PlanError(
+                    f"--{option.name} is an option of ready plans; give a job of your own its "
+                    f"options with -o {option.name}={value}"
+                )
+    if ":" not in target:
+        check_plan(target, options, given["world"])
+    return options
+
+
+def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
+    console = _console()
+    facts = made.facts
+    static = int(facts["setup_live_bytes"])
+    console.print(
+        escape(
+            f"{made.target}: {facts['steps']} steps, rank {facts['rank']} of {facts['world']}, "
+            f"{size(int(facts['peak_live_bytes']))} live at the peak, {size(static)} after set-up; "
+            f"{size(made.context_bytes)} of the {made.gpu_text} set aside (assumed)"
+        )
+    )
+    console.print(_table(made))
+    console.print(f"[bold]{escape(made.verdict)}.[/bold]")
+    if not all(made.fits.values()):
+        _print_holders(console, made)
+    for text in made.advice[:3]:
+        console.print(escape(f"- {text}"))
+    _print_assumptions(console, made, given)
+    console.print(f"({seconds:.0f} s)")
+
+
+def _table(made: planner.Plan) -> Table:
+    table = Table("policy", "fits")
+    for heading in ("physical peak", "smallest capacity", "headroom", "driver time a step"):
+        table.add_column(heading, justify="right")
+    for each in made.results:
+        least = each.min_capacity_bytes
+        spare = made.capacity_bytes - least if least is not None else None
+        per_step = each.driver_us_per_step
+        fits = "yes" if each.oom is None else f"no: {_when(each.oom.step)}"
+        table.add_row(
+            each.policy,
+            fits,
+            size(each.peak_physical_bytes),
+            "-" if least is None else size(least),
+            "-" if spare is None else size(spare),
+            "-" if per_step is None or each.oom else f"{per_step / 1000:.1f} ms",
+        )
+    return table
+
+
+def _when(step: int | None) -> str:
+    return "out of memory in set-up" if step is None else f"out of memory in step {step}"
+
+
+def _print_holders(console: Console, made: planner.Plan) -> None:
+    total = sum(held for _, held, _ in made.holders)
+    roles = ", ".join(
+        f"{role} {size(held)} ({share(held, total)})" for role, held in by_role(made.holders)
+    )
+    console.print(escape(f"At the peak: {roles}."))
+    table = Table("phase; module; operator")
+    table.add_column("bytes", justify="right")
+    table.add_column("blocks", justify="right")
+    for tag, held, blocks in planner.folded(made.holders)[:_HOLDERS]:
+        table.add_row(escape(tag.replace(";", "; ")), size(held), f"{blocks:,}")
+    console.print(table)
+
+
+def _print_assumptions(console: Console, made: planner.Plan, given: dict[str, Any]) -> None:
+    texts = [f"{given['attention']} attention where CUDA could take it"]
+    scratch = given["scratch"]
+    texts.append(f"{scratch} kernel scratch, not calibrated" if scratch != "none" else "no scratch")
+    if "assumptions" in made.facts:
+        texts.append(str(made.facts["assumptions"]))
+    console.print(escape(f"Assumed: {'; '.join(texts)}."))
+
+
+plan = _ready_plan_options(plan)

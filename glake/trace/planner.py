@@ -1,0 +1,260 @@
+"""Does a job fit? Recorded without running it, then replayed under allocation policies.
+
+>>> plan = glake.trace.plan("train:make_step", gpu="80GiB", world=8)
+>>> plan.verdict
+'train:make_step fits in 80GiB with glake; not with native'
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glake import config
+from glake.trace.holders import Holder, by_role, fold
+from glake.trace.job import PlanError
+from glake.trace.record import record
+from glake.trace.replay import ReplayResult, load_trace, replay, require_policy
+from glake.trace.units import size
+
+DEFAULT_POLICIES = ("glake", "native", "expandable")
+COMPLETE_AFTER = 512
+
+# What a process takes of a GPU outside any allocator, where --context does not say. Both assumed:
+# the CUDA context with its loaded kernels, and NCCL's buffers in a job of several ranks.
+CONTEXT_BYTES = 512 << 20
+NCCL_BYTES = 1 << 30
+
+_LEAST = 2 << 20
+_NAMES = {
+    "native": "PyTorch's default allocator",
+    "expandable": "PyTorch's expandable segments",
+}
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a plan found. Sizes are bytes.
+
+    trace: the recorded trace's path. facts: what the recorder told (assumptions among it). gpu,
+    context, capacity: the device, what is set aside of it, and the rest. results: one replay a
+    policy at that capacity, with its smallest capacity. holders: (tag, bytes, blocks) live where
+    live memory peaks, largest first. advice: what to change, most urgent first.
+    """
+
+    target: str
+    trace: str
+    facts: dict[str, Any]
+    gpu_text: str
+    gpu_bytes: int
+    context_bytes: int
+    capacity_bytes: int
+    results: list[ReplayResult]
+    holders: list[Holder]
+    advice: list[str]
+
+    @property
+    def fits(self) -> dict[str, bool]:
+        """Whether the job runs to its end, by policy."""
+        return {each.policy: each.oom is None for each in self.results}
+
+    @property
+    def verdict(self) -> str:
+        """One plain sentence."""
+        where = f"in {self.gpu_text}"
+        runs = [_named(name) for name, fits in self.fits.items() if fits and name != "bound"]
+        fails = [_named(name) for name, fits in self.fits.items() if not fits and name != "bound"]
+        if not runs:
+            short = self.results[0].trace_peak_live_bytes - self.capacity_bytes
+            why = (
+                f": {size(short)} too many are live at once"
+                if short > 0
+                else f" with {_listed(fails, 'or')}, though its live bytes would"
+            )
+            return f"{self.target} does not fit {where}{why}"
+        rest = f"; not with {_listed(fails, 'or')}" if fails else ""
+        return f"{self.target} fits {where} with {_listed(runs, 'and')}{rest}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values; each result without its timeline and layout."""
+        from glake.trace.report import to_json
+
+        return {
+            "target": self.target,
+            "verdict": self.verdict,
+            "fits": self.fits,
+            "gpu_bytes": self.gpu_bytes,
+            "context_bytes": self.context_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "trace": self.trace,
+            "facts": self.facts,
+            "policies": [to_json(each) for each in self.results],
+            "by_role": [{"role": role, "bytes": held} for role, held in by_role(self.holders)],
+            "holders": [
+                {"tag": tag, "bytes": held, "blocks": blocks}
+                for tag, held, blocks in folded(self.holders)[:20]
+            ],
+            "advice": self.advice,
+        }
+
+
+def plan(
+    target: str,
+    *,
+    gpu: int | str = "80GiB",
+    world: int = 1,
+    steps: int = 4,
+    rank: int = 0,
+    seed: int = 0,
+    options: Mapping[str, str] | None = None,
+    policies: Sequence[str] = DEFAULT_POLICIES,
+    context: int | str | None = None,
+    attention: str = "flash",
+    scratch: str = "default",
+    complete_after: int = COMPLETE_AFTER,
+    find_min_capacity: bool = True,
+    out: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
+    python: str = "",
+    progress: Progress | None = None,
+) -> Plan:
+    """Records `target` without running it and replays it on a device of `gpu` bytes.
+
+    Args:
+        target: "module:make_step", from the current directory, or the name of a ready plan.
+        gpu, context: bytes, or "80GiB"; context is set aside for CUDA (and NCCL where world > 1),
+            None being the assumed 0.5 GiB (1.5 GiB).
+        world, rank, steps, seed, options, attention, scratch: of the recording (glake.trace.Job).
+        policies: what to replay under, names of glake.trace.replay.policies().
+        complete_after, find_min_capacity: as of glake.trace.replay.replay.
+        out: where to keep the trace; None is a temporary file, kept for the caller to remove.
+        html: also write the report there.
+        python: an interpreter with a CPU build of torch, to record with; "" is this one.
+        progress: told (share of the whole, what is being done).
+
+    Raises:
+        BadTarget, PlanError, AdapterBuildError: see glake.trace.record.record. PlanError also for
+            an unknown policy, sizes that are none, and set-up alone larger than the device.
+    """
+    gpu_bytes = parse_size("gpu", gpu)
+    set_aside = default_context(world) if context is None else parse_size("context", context, 0)
+    capacity = gpu_bytes - set_aside
+    if capacity < _LEAST:
+        raise PlanError(
+            f"gpu {gpu}: nothing is left of it once the context takes {size(set_aside)}; "
+            "give a larger gpu or a smaller context"
+        )
+    for name in policies:
+        _require(name)
+    tell = progress or (lambda share, doing: None)
+    path = os.fspath(out) if out is not None else _temporary(target)
+    facts = record(
+        target,
+        path,
+        python=python,
+        progress=lambda done, of, doing: tell(0.7 * done / of, doing),
+        world=world,
+        rank=rank,
+        steps=steps,
+        seed=seed,
+        options=options or {},
+        attention=attention,
+        scratch=scratch,
+        total_bytes=capacity,
+    )
+    trace = load_trace(path)
+    results = []
+    for number, name in enumerate(policies):
+        tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
+        done = replay(
+            trace,
+            name,
+            capacity=capacity,
+            complete_after=complete_after,
+            find_min_capacity=find_min_capacity,
+        )
+        results.append(done)
+    if html is not None:
+        from glake.trace import html as report
+
+        tell(0.99, "report")
+        report.write(html, trace, results)
+    return Plan(
+        target=target,
+        trace=path,
+        facts=facts,
+        gpu_text=str(gpu) if isinstance(gpu, str) else size(gpu),
+        gpu_bytes=gpu_bytes,
+        context_bytes=set_aside,
+        capacity_bytes=capacity,
+        results=results,
+        holders=list(trace.holders(trace.peak_live_event)),
+        advice=_advice(trace, results),
+    )
+
+
+def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
+    """Bytes of 85899345920, "80GiB" or "80 GiB". Raises PlanError, naming the limit."""
+    text = str(value).replace(" ", "")
+    text = re.sub(r"(?i)(\d)([kmgt])ib$", lambda found: f"{found[1]}{found[2].upper()}iB", text)
+    try:
+        found = 0 if re.fullmatch(r"0+(\.0+)?([KMGT]iB)?", text) else config.parse_bytes(text)
+    except ValueError as bad:
+        raise PlanError(f'{name} {value!r}: {bad}; give bytes or a size such as "80GiB"') from bad
+    if found < least:
+        raise PlanError(f"{name} {value!r}: less than {size(least)}")
+    return found
+
+
+def default_context(world: int) -> int:
+    """What is set aside of a device where nothing else is asked for; an assumption."""
+    return CONTEXT_BYTES + (NCCL_BYTES if world > 1 else 0)
+
+
+def folded(holders: Sequence[Holder]) -> list[Holder]:
+    """Holders with the numbers of layers made `*` and added up, largest first."""
+    sums: dict[str, tuple[int, int]] = {}
+    for tag, held, blocks in holders:
+        key = ";".join(fold(frame) for frame in tag.split(";"))
+        before = sums.get(key, (0, 0))
+        sums[key] = (before[0] + held, before[1] + blocks)
+    rows = [(tag, held, blocks) for tag, (held, blocks) in sums.items()]
+    return sorted(rows, key=lambda each: -each[1])
+
+
+def _advice(trace: Any, results: Sequence[ReplayResult]) -> list[str]:
+    from glake.trace.advice import advise
+    from glake.trace.digest import digest
+
+    found = advise(digest(trace, results))
+    return [f"{each.title} ({each.figure}). {each.text}" for each in found]
+
+
+def _require(name: str) -> None:
+    try:
+        require_policy(name)
+    except RuntimeError as unknown:
+        raise PlanError(str(unknown)) from unknown
+
+
+def _temporary(target: str) -> str:
+    name = re.sub(r"[^\w.-]+", "-", Path(target).name).strip("-") or "job"
+    handle, path = tempfile.mkstemp(prefix=f"glake-{name}-", suffix=".trace.gz")
+    os.close(handle)
+    return path
+
+
+def _named(policy: str) -> str:
+    return _NAMES.get(policy, policy)
+
+
+def _listed(names: Sequence[str], joined: str) -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} {joined} {names[-1]}"

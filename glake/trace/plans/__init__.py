@@ -1,0 +1,81 @@
+"""Ready plans: training, serving and RLHF of language models, built from transformers' own code.
+
+``find(name)`` gives the ``make_step`` of a model; ``describe()`` lists the models, ``OPTIONS`` the
+options. Importing this needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from glake.trace.plans import configs, options
+from glake.trace.plans.configs import PackageMissing
+from glake.trace.plans.options import OPTIONS, Option, PlanOptions
+
+__all__ = ["OPTIONS", "Option", "PackageMissing", "PlanOptions", "Row", "describe", "find"]
+
+Step = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the list of ready plans; ``parameters`` is None where the sizes are given."""
+
+    name: str
+    parameters: int | None
+    source: str
+
+
+def describe() -> list[Row]:
+    """The models that can be named, and where their sizes are from."""
+    rows = [Row(name, row["parameters"], row["source"]) for name, row in configs.table().items()]
+    rows.append(Row(configs.CUSTOM, None, "sizes given: --layers --hidden --heads --vocab ..."))
+    rows.append(Row("path/to/config.json", None, "a local HuggingFace config"))
+    return rows
+
+
+def is_plan(name: str) -> bool:
+    """Whether a target names a ready plan: a model of the table, custom, or a config file."""
+    return name == configs.CUSTOM or name in configs.table() or configs.is_path(name)
+
+
+def check(name: str, given: dict[str, str], world: int = 1) -> PlanOptions:
+    """Checks a plan's name and options without building anything, before a child is started.
+
+    Raises UnknownOption, InvalidOption or PackageMissing, each naming what would do.
+    """
+    parsed = options.parse(given, world)
+    configs.load(name, parsed)
+    configs.require("transformers")
+    if parsed.lora:
+        configs.require("peft")
+    return parsed
+
+
+def find(name: str) -> Callable[[Any], Step]:
+    """The ``make_step(job)`` of a model; the job's options say how it is trained or served.
+
+    ``name`` is one of ``describe()``, or the path of a HuggingFace config.json. Raises
+    UnknownOption for any other; ``make_step`` itself raises InvalidOption and PackageMissing.
+    """
+    if not is_plan(name):
+        configs.load(name, options.parse({}))
+
+    def make_step(job: Any) -> Step:
+        parsed = options.parse(job.options, job.world)
+        model = configs.load(name, parsed)
+        if parsed.workload == "serving":
+            from glake.trace.plans import serving
+
+            return serving.make_step(job, model, parsed)
+        if parsed.workload == "rlhf":
+            from glake.trace.plans import rlhf
+
+            return rlhf.make_step(job, model, parsed)
+        from glake.trace.plans import train
+
+        return train.make_step(job, model, parsed)
+
+    return make_step

@@ -1,0 +1,125 @@
+"""Builds a plan's model from transformers' own module code, and LoRA adapters with peft's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glake.errors import InvalidOption
+from glake.trace.plans import moe
+from glake.trace.plans.configs import Model, quiet, require
+from glake.trace.plans.options import PlanOptions
+
+_LORA_ALPHA = 2  # times the rank: changes no allocation, as the scale is a number
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "query_key_value", "c_attn")
+
+
+def dtypes(options: PlanOptions) -> tuple[Any, Any]:
+    """The types in which weights are held, and in which the work is done."""
+    import torch
+
+    if options.precision == "mixed":
+        frozen = options.lora > 0 or options.workload == "serving" or options.strategy == "zero3"
+        return (torch.bfloat16 if frozen else torch.float32), torch.bfloat16
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    return kind[options.precision], kind[options.precision]
+
+
+def check_length(config: Any, name: str, tokens: int, option: str) -> None:
+    """Raises InvalidOption if learned positions end before ``tokens``; a GPU would stop there."""
+    if config.model_type not in ("opt", "gpt2"):
+        return
+    most = config.max_position_embeddings
+    if tokens > most:
+        raise InvalidOption(
+            f"{option}: {tokens:,} tokens, and {name} has {most:,} learned positions: "
+            "give shorter sequences or another model"
+        )
+
+
+def build(
+    model: Model, options: PlanOptions, device: str, *, trainable: bool = True, head: str = "lm"
+) -> Any:
+    """The model on ``device`` ("meta" for weights to be made once they are sharded).
+
+    ``head`` is lm, or value for a score of each token (critic and reward models). With
+    ``trainable`` false no weight asks for a gradient and dropout is off. Raises PackageMissing,
+    and InvalidOption for a model that transformers does not build.
+    """
+    import torch
+
+    transformers = require("transformers")
+    config = model.build()
+    config.use_cache = False
+    if moe.is_moe(config):
+        moe.check(options, dtypes(options))
+    kind = transformers.AutoModelForCausalLM
+    if head == "value":
+        kind = transformers.AutoModelForTokenClassification
+        config.num_labels = 1
+    experts = {"experts_implementation": moe.implementation(options)} if moe.is_moe(config) else {}
+    with quiet(), torch.device(device):
+        try:
+            made = kind.from_config(
+                config,
+                dtype=dtypes(options)[0],
+                attn_implementation="eager" if options.eager_attention else "sdpa",
+                **experts,
+            )
+        except (ValueError, KeyError) as bad:
+            raise InvalidOption(f"{model.name}: transformers does not build it: {bad}") from bad
+    if not trainable:
+        return made.eval().requires_grad_(False)
+    if options.lora and head == "lm":
+        made = _with_adapters(made, options)
+    if options.recompute != "no":
+        _recompute(made, options.recompute == "reentrant" or options.strategy == "zero3")
+    return made.train()
+
+
+def _recompute(model: Any, reentrant: bool) -> None:
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    enable = enable or model.gradient_checkpointing_enable  # before transformers 5.2x
+    enable({"use_reentrant": reentrant})
+
+
+def _targets(model: Any, options: PlanOptions) -> Any:
+    if options.lora_targets == ("all-linear",):
+        return "all-linear"
+    if options.lora_targets != ("attention",):
+        return list(options.lora_targets)
+    leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    found = [name for name in _ATTENTION if name in leaves]
+    if not found:
+        raise InvalidOption(
+            "lora-targets=attention: this model has none of "
+            f"{', '.join(_ATTENTION)}; name its linear layers, or all-linear"
+        )
+    return found
+
+
+def _with_adapters(model: Any, options: PlanOptions) -> Any:
+    peft = require("peft")
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=options.lora,
+        lora_alpha=_LORA_ALPHA * options.lora,
+        target_modules=_targets(model, options),
+        fan_in_fan_out=model.config.model_type == "gpt2",
+    )
+    # FSDP2 gathers a block's weights as one type; alone, peft trains its adapters in float32.
+    widen = options.strategy in ("single", "ddp") and options.precision == "mixed"
+    try:
+        return peft.get_peft_model(model, settings, autocast_adapter_dtype=widen)
+    except ValueError as bad:
+        names = ",".join(options.lora_targets)
+        raise InvalidOption(f"lora-targets={names}: peft refuses it: {bad}") from bad
+
+
+def blocks(model: Any) -> list[Any]:
+    """The model's transformer blocks, in order: what is sharded and recomputed as one."""
+    names = set()
+    for module in model.modules():
+        names |= set(getattr(module, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+

@@ -1,0 +1,122 @@
+"""Mixture of experts on fake tensors: token counts are drawn, since no router has values there.
+
+transformers' own loop over experts asks which tokens chose each expert, and that depends on data.
+Here each expert gets a number of tokens drawn from the seed, and runs on that many: the same
+allocations as transformers' loop makes for such a batch. ``routing=grouped`` is transformers' own
+grouped kernel, whose buffers do not depend on the choice.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from glake.errors import InvalidOption
+from glake.trace.plans.configs import require
+from glake.trace.plans.options import PlanOptions
+
+_NAME = "glake_drawn"
+# Shape of the gamma variates that make each expert's share: the larger, the more alike they are.
+_EVENNESS = {"balanced": 400.0, "skewed": 0.7}
+
+
+def is_moe(config: Any) -> bool:
+    """Whether a config is of a mixture of experts."""
+    return any(getattr(config, name, None) for name in ("num_local_experts", "num_experts"))
+
+
+def check(options: PlanOptions, types: tuple[Any, Any]) -> None:
+    """Raises InvalidOption where the grouped kernel would meet weights that are not bfloat16."""
+    import torch
+
+    held, work = types
+    given = work if options.strategy == "fsdp2" else held
+    if options.routing == "grouped" and given is not torch.bfloat16:
+        raise InvalidOption(
+            f"routing=grouped multiplies bfloat16 only, and precision={options.precision} with "
+            f"strategy={options.strategy} gives it {str(given).removeprefix('torch.')}: "
+            "precision=bf16, strategy=fsdp2, or routing=balanced"
+        )
+
+
+def token_counts(
+    chance: random.Random, tokens: int, experts: int, per_token: int, routing: str
+) -> list[int]:
+    """How many of ``tokens`` each expert gets: they add up to ``tokens * per_token``.
+
+    A token goes to an expert at most once, so no count is above ``tokens``.
+    """
+    shares = [chance.gammavariate(_EVENNESS[routing], 1.0) for _ in range(experts)]
+    counts = [min(tokens, int(tokens * per_token * each / sum(shares))) for each in shares]
+    left = tokens * per_token - sum(counts)
+    for expert in sorted(range(experts), key=lambda each: -shares[each]):
+        more = min(left, tokens - counts[expert])
+        counts[expert] += more
+        left -= more
+    return counts
+
+
+class Drawn:
+    """Draws each layer's counts; the same again when the layer is recomputed in backward."""
+
+    def __init__(self, routing: str, seed: int) -> None:
+        self.routing = routing
+        self.seed = seed
+        self.batch = 0
+        """The batch at work: whoever trains counts it up."""
+        self._layers: dict[int, int] = {}
+
+    def forward(self, module: Any, hidden: Any, chosen: Any, weights: Any) -> Any:
+        """An experts layer: hidden (tokens, width), chosen and weights (tokens, per token)."""
+        import torch
+        from torch.nn import functional
+
+        out = torch.zeros_like(hidden)
+        with torch.no_grad():
+            mask = functional.one_hot(chosen, num_classes=module.num_experts + 1).permute(2, 1, 0)
+            mask.sum(dim=(-1, -2))
+        layer = self._layers.setdefault(id(module), len(self._layers))
+        chance = random.Random(f"{self.seed}/{self.batch}/{layer}")
+        counts = token_counts(
+            chance, hidden.shape[0], module.num_experts, chosen.shape[1], self.routing
+        )
+        for expert, count in enumerate(counts):
+            if count == 0:
+                continue
+            place = torch.zeros(count, dtype=torch.int64, device=hidden.device)
+            token = torch.zeros(count, dtype=torch.int64, device=hidden.device)
+            gated = functional.linear(hidden[token], module.gate_up_proj[expert])
+            gate, up = gated.chunk(2, dim=-1)
+            made = functional.linear(module.act_fn(gate) * up, module.down_proj[expert])
+            made = made * weights[token, place, None]
+            out.index_add_(0, token, made.to(out.dtype))
+        return out
+
+
+_drawn = Drawn("balanced", 0)
+
+
+def _forward(module: Any, hidden: Any, chosen: Any, weights: Any) -> Any:
+    return _drawn.forward(module, hidden, chosen, weights)
+
+
+def implementation(options: PlanOptions) -> str:
+    """transformers' name for the experts code of ``routing``; ours is registered on the way."""
+    if options.routing == "grouped":
+        return "grouped_mm"
+    require("transformers")
+    try:
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    except ImportError as old:
+        raise InvalidOption(
+            f"routing={options.routing} needs transformers 5 or newer: pip install -U transformers"
+        ) from old
+    ALL_EXPERTS_FUNCTIONS.register(_NAME, _forward)
+    return _NAME
+
+
+def start(options: PlanOptions, seed: int) -> Drawn:
+    """The counts of one plan, from its seed."""
+    global _drawn
+    _drawn = Drawn("balanced" if options.routing == "grouped" else options.routing, seed)
+    return _drawn

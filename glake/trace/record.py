@@ -1,0 +1,166 @@
+"""Starts the process that records a job without running it, and listens to it.
+
+>>> facts = record("train:make_step", "job.trace.gz", world=8, steps=4)
+>>> facts["peak_live_bytes"]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import glake
+from glake import errors
+from glake.allocator.adapter_build import AdapterBuildError
+from glake.trace.job import ATTENTION, SCRATCH, BadTarget, PlanError
+
+MOST_STEPS = 10_000
+MOST_RANKS = 1 << 20
+_LAST_WORDS = 2000  # bytes of the child's output, shown if it dies
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the child is asked for. Raises PlanError for a value out of range."""
+
+    target: str
+    out: str
+    world: int = 1
+    rank: int = 0
+    steps: int = 4
+    seed: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    attention: str = "flash"
+    scratch: str = "default"
+    total_bytes: int = 80 << 30
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.world <= MOST_RANKS:
+            raise PlanError(f"world {self.world}: must be from 1 to {MOST_RANKS} ranks")
+        if not 0 <= self.rank < self.world:
+            raise PlanError(f"rank {self.rank}: must be from 0 to {self.world - 1}")
+        if not 1 <= self.steps <= MOST_STEPS:
+            raise PlanError(f"steps {self.steps}: must be from 1 to {MOST_STEPS}")
+        if self.attention not in ATTENTION:
+            raise PlanError(f"attention {self.attention!r}: one of {', '.join(ATTENTION)}")
+        if self.scratch not in SCRATCH:
+            raise PlanError(f"scratch {self.scratch!r}: one of {', '.join(SCRATCH)}")
+
+
+def record(
+    target: str,
+    out: str | os.PathLike[str],
+    *,
+    python: str = "",
+    progress: Progress | None = None,
+    **request: Any,
+) -> dict[str, Any]:
+    """Records a job's allocations into the trace `out` without running it; its facts.
+
+    Args:
+        target: "module:function", found from the current directory, or the name of a ready plan.
+        out: the trace to write, gzip if its name ends in .gz.
+        python: the interpreter whose torch records (a CPU build); "" is this one.
+        progress: told (done, of, what) as steps begin.
+        request: world, rank, steps, seed, options, attention, scratch, total_bytes (of the device):
+            see :class:`Request`.
+
+    Raises:
+        BadTarget: the target cannot be found or makes no step function.
+        AdapterBuildError: no torch, or no compiler for the fake device.
+        PlanError: a bad value, or what the job itself raised, with the user's own frames.
+        OSError: `out` cannot be written.
+    """
+    asked = Request(target=target, out=os.path.abspath(os.fspath(out)), **request)
+    with open(asked.out, "wb"):  # refused here, not after a minute
+        pass
+    try:
+        return _listen(asked, python or sys.executable, progress)
+    except BaseException:
+        Path(asked.out).unlink(missing_ok=True)
+        raise
+
+
+def _listen(asked: Request, python: str, progress: Progress | None) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as words:
+        try:
+            child = subprocess.Popen(
+                _command(asked, python, writing),
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                pass_fds=[writing],
+            )
+        except OSError as error:
+            os.close(reading)
+            raise PlanError(f"cannot start {python}: {error.strerror}") from error
+        finally:
+            os.close(writing)
+        try:
+            with os.fdopen(reading) as report:
+                last = _follow(report, progress)
+            status = child.wait()
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        if "facts" in last:
+            facts: dict[str, Any] = last["facts"]
+            return facts
+        if "error" in last:
+            raise _kind(last["error"])(last["text"])
+        words.seek(0)
+        raise PlanError(_died(status, words.read()))
+
+
+def _command(asked: Request, python: str, report: int) -> list[str]:
+    request = {**asdict(asked), "options": dict(asked.options), "report": report}
+    return [python, "-m", "glake.trace.child", json.dumps(request)]
+
+
+def _environment() -> dict[str, str]:
+    """The child's: it finds this glake, and torch neither loads glake's adapter nor another's."""
+    kept = {key: value for key, value in os.environ.items() if key != "GLAKE_ALLOCATOR"}
+    here = str(Path(glake.__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:
+    last: dict[str, Any] = {}
+    for line in report:
+        last = json.loads(line)
+        if "doing" in last and progress is not None:
+            progress(last["done"], last["of"], last["doing"])
+    return last
+
+
+def _kind(name: str) -> type[Exception]:
+    known: dict[str, type[Exception]] = {
+        each.__name__: each for each in (BadTarget, PlanError, AdapterBuildError)
+    }
+    found = known.get(name) or getattr(errors, name, PlanError)
+    return found if isinstance(found, type) and issubclass(found, Exception) else PlanError
+
+
+def _died(status: int, words: bytes) -> str:
+    if status < 0:
+        how = f"was ended by {signal.Signals(-status).name}"
+        if -status == signal.SIGKILL:
+            how += " (out of host memory?)"
+    else:
+        how = f"ended with exit status {status}"
+    tail = words[-_LAST_WORDS:].decode("utf-8", "replace").strip()
+    return f"the recording process {how}" + (f"; its last words:\n{tail}" if tail else "")

@@ -1,0 +1,408 @@
+"""Sees each storage of a fake job come and go, and writes it down as an allocation trace.
+
+A dispatch mode above torch's FakeTensorMode looks at the results of each operator. A storage it has
+not met is a birth, with the bytes asked for, the current stream, and a tag of phase, module
+path and operator; a weak reference on the storage tells its death. Views and in-place operators
+bring no new storage, and what a fake kernel allocates inside is not seen.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from glake.trace.expected import Expected
+from glake.trace.scratch import Scratch
+
+_KEEP = 4096  # events held back before they are written
+
+
+class Writer(Protocol):
+    """What a recorder writes to: glake.trace.format.TraceWriter."""
+
+    def alloc(self, id: int, nbytes: int, stream: int = 0, tag: str = "") -> None: ...
+    def free(self, id: int) -> None: ...
+    def record_stream(self, id: int, stream: int) -> None: ...
+    def step(self, n: int) -> None: ...
+
+
+class _Storage:
+    """One storage: its bytes now, the ID of its block (0: none), and the weak reference."""
+
+    __slots__ = ("block", "nbytes", "on_device", "reference")
+
+    def __init__(self, on_device: bool) -> None:
+        self.block, self.nbytes, self.on_device = 0, 0, on_device
+        self.reference: Any = None
+
+
+class Where:
+    """Phase and module path of what runs now, forward and backward."""
+
+    def __init__(self) -> None:
+        self.phase = "setup"
+        self.in_optimizer = ""
+        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._modules: list[tuple[Any, str]] = []
+        # Per thread: autograd's sequence numbers from which on nodes belong to a module.
+        self._marks: dict[int, tuple[list[int], list[str]]] = {}
+        self._tasks: dict[int, int] = {}
+        self._after_backward = False
+        self._last = ""
+
+    def frames(self) -> tuple[str, str]:
+        """The phase and the module path of the operator that runs now."""
+        task = torch._C._current_graph_task_id()
+        if self.in_optimizer:
+            return "optimizer", self.in_optimizer
+        if task != -1:
+            self._after_backward = True
+            if self._modules:
+                return "recompute", self._modules[-1][1]
+            return "backward", self._backward_path(task)
+        if self._modules:
+            return self.phase, self._modules[-1][1]
+        if self.phase == "forward" and self._after_backward:
+            return "optimizer", ""
+        return self.phase, ""
+
+    def begin_step(self) -> None:
+        """A step begins: forward until something else is seen."""
+        self.phase, self._after_backward, self.in_optimizer = "forward", False, ""
+        self._modules.clear()
+        self._marks.clear()
+        self._tasks.clear()
+
+    def _backward_path(self, task: int) -> str:
+        node = torch._C._current_autograd_node()
+        number = node._sequence_nr() if node is not None else -1
+        thread = self._tasks.get(task)
+        if thread is None:
+            # A reentrant checkpoint runs, in this thread, a graph that this thread recorded.
+            here = threading.get_ident()
+            nested = bool(self._tasks) and here in self._marks
+            thread = here if nested else next(iter(self._marks), 0)
+            self._tasks[task] = thread
+        numbers, paths = self._marks.get(thread, ([], []))
+        if 0 <= number < 1 << 62 and numbers:
+            at = bisect.bisect_right(numbers, number) - 1
+            self._last = paths[at] if at >= 0 else ""
+        return self._last
+
+    def _mark(self) -> None:
+        number = torch._C._autograd._get_sequence_nr()
+        numbers, paths = self._marks.setdefault(threading.get_ident(), ([], []))
+        path = self._modules[-1][1] if self._modules else ""
+        if numbers and numbers[-1] >= number:
+            at = bisect.bisect_left(numbers, number)
+            del numbers[at:], paths[at:]
+        numbers.append(number)
+        paths.append(path)
+
+    def _path(self, module: Any) -> str:
+        known = self._names.get(module)
+        if known is None:
+            above = self._modules[-1][1] if self._modules else ""
+            root = f"{above}.{type(module).__name__}" if above else type(module).__name__
+            known = self.name(module, root, root + "." if above else "")
+        return known
+
+    def name(self, module: Any, root: str, prefix: str = "") -> str:
+        """Names a root module and all below it, as named_modules() does."""
+        for path, each in module.named_modules():
+            if path and each not in self._names:
+                self._names[each] = prefix + path
+        self._names[module] = root
+        return root
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hooks on every module and optimizer of the process."""
+
+        def enter(module: Any, _: Any) -> None:
+            if torch._C._current_graph_task_id() == -1:
+                self._after_backward = False
+            self._modules.append((module, self._path(module)))
+            self._mark()
+
+        def leave(module: Any, *_: Any) -> None:
+            while self._modules and self._modules.pop()[0] is not module:
+                pass
+            self._mark()
+
+        def begin(optimizer: Any, *_: Any) -> None:
+            self.in_optimizer = type(optimizer).__name__
+
+        def end(*_: Any) -> None:
+            self.in_optimizer = ""
+
+        handles = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, always_call=True),
+            register_optimizer_step_pre_hook(begin),
+            register_optimizer_step_post_hook(end),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class Recorder(TorchDispatchMode):
+    """The mode. Enter it inside a FakeTensorMode that uses it, and `watching()` both."""
+
+    def __init__(self, writer: Writer, scratch: Scratch, device: str = "cuda") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.writer, self.device, self.scratch = writer, device, scratch
+        self.where, self.expected = Where(), Expected(lambda: self)
+        self.live_bytes = self.peak_bytes = self.setup_bytes = self.end_bytes = 0
+        self.pinned_bytes = self.pinned_peak = 0
+        self.allocations = 0
+        self.operators: dict[str, int] = {}
+        self._storages: dict[int, _Storage] = {}
+        self._events: deque[tuple[Any, ...]] = deque()
+        self._paused = 0
+        self._ids = 0
+        self._held = True  # set-up is held back, so that parameters can be named
+        self._tags: dict[tuple[str, str, str], str] = {}
+        self._names: dict[Any, str] = {}
+        self._workspaces: set[tuple[int, int]] = set()
+
+    # -- what the dispatcher calls ------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.prim.device.default:
+            return args[0].device
+        if any(each not in _PLAIN and not _is_fake_type(each) for each in types):
+            return NotImplemented  # a wrapper such as DTensor: its own operators come back here
+        if self._paused:
+            return func(*args, **(kwargs or {}))
+        return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if func is torch.ops.aten.record_stream.default:
+            return self._record_stream(args[0], int(args[1].stream_id))
+        if func in _NO_OUTPUT:
+            return None
+        out = self.expected.call(func, args, kwargs)
+        fresh = False
+        for tensor in _tensors(out):
+            fresh |= self._see(tensor, func)
+        self._take_scratch(func, args, out)
+        if func is torch.ops.aten._pin_memory.default or kwargs.get("pin_memory"):
+            self._pin(out)
+        if fresh and not self._held and len(self._events) > _KEEP:
+            self.flush()
+        return out
+
+    def _see(self, tensor: Any, func: Any) -> bool:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._storages.get(key)
+        if known is None:
+            known = self._storages[key] = _Storage(tensor.device.type == self.device)
+            known.reference = weakref.ref(storage, self._death_of(key))
+        nbytes = storage.nbytes()
+        if nbytes == known.nbytes:
+            return False
+        self._resize(known, nbytes, self._name(func))
+        return True
+
+    def _death_of(self, key: int) -> Callable[[Any], None]:
+        def died(_: Any) -> None:
+            known = self._storages.pop(key, None)
+            if known is not None:
+                self._resize(known, 0, "")
+
+        return died
+
+    def _resize(self, known: _Storage, nbytes: int, operator: str) -> None:
+        before, known.nbytes = known.nbytes, nbytes
+        if not known.on_device:
+            return
+        # A storage that grows is allocated anew, and copied, before the old bytes are freed.
+        old = known.block
+        known.block = self._alloc(nbytes, operator) if nbytes else 0
+        if old:
+            self._events.append(("f", old))
+            self.live_bytes -= before
+
+    def _alloc(self, nbytes: int, operator: str, frames: tuple[str, str] | None = None) -> int:
+        self._ids += 1
+        self.allocations += 1
+        self.live_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        tag = self._tag(*(frames or self.where.frames()), operator)
+        self._events.append(("a", self._ids, nbytes, self._stream(), tag))
+        return self._ids
+
+    def _stream(self) -> int:
+        if self.device != "cuda":
+            return 0
+        return int(torch._C._accelerator_getStream(-1).stream_id)
+
+    def _record_stream(self, tensor: Any, stream: int) -> None:
+        known = self._storages.get(tensor.untyped_storage()._cdata)
+        if known is not None and known.block:
+            self._events.append(("r", known.block, stream))
+
+    def _pin(self, out: Any) -> None:
+        for tensor in _tensors(out):
+            self.pinned_bytes += tensor.untyped_storage().nbytes()
+            weakref.finalize(
+                tensor.untyped_storage(), self._unpin, tensor.untyped_storage().nbytes()
+            )
+        self.pinned_peak = max(self.pinned_peak, self.pinned_bytes)
+
+    def _unpin(self, nbytes: int) -> None:
+        self.pinned_bytes -= nbytes
+
+    # -- kernel scratch -----------------------------------------------------------------------
+
+    def _take_scratch(self, func: Any, args: Any, out: Any) -> None:
+        if self.scratch.uses_workspace(func) and _on(args, self.device):
+            place = (threading.get_ident(), self._stream())
+            if place not in self._workspaces and self.scratch.workspace:
+                self._workspaces.add(place)
+                self._alloc(self.scratch.workspace, "cublas", ("workspace", ""))
+        sizes = self.scratch.sizes(func, args, out)
+        if sizes and _on(args, self.device):
+            blocks = [(self._alloc(each, "scratch:" + self._name(func)), each) for each in sizes]
+            for block, size in blocks:
+                self._events.append(("f", block))
+                self.live_bytes -= size
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _name(self, func: Any) -> str:
+        name = self._names.get(func)
+        if name is None:
+            schema: str = func._schema.name
+            name = self._names[func] = schema.replace("::", ".").replace(";", "_")
+        return name
+
+    def _tag(self, phase: str, path: str, operator: str) -> str:
+        key = (phase, path, operator)
+        tag = self._tags.get(key)
+        if tag is None:
+            frames = (each.replace(" ", "_").replace(";", "_") for each in key if each)
+            tag = self._tags[key] = ";".join(frames)[:1024]
+        return tag
+
+    def name_parameters(self, modules: list[Any]) -> None:
+        """Tags the held blocks that are parameters or buffers of `modules` (roots) by their names,
+        which their modules then go by."""
+        names: dict[int, str] = {}
+        for module in modules:
+            self.where.name(module, type(module).__name__)
+            owned = [(name, each, "parameter") for name, each in module.named_parameters()]
+            owned += [(name, each, "buffer") for name, each in module.named_buffers()]
+            for name, tensor, kind in owned:
+                local = getattr(tensor, "_local_tensor", tensor)
+                known = self._storages.get(local.untyped_storage()._cdata)
+                if known is not None and known.block:
+                    names[known.block] = self._tag("setup", name, kind)
+        self._events = deque(
+            (*event[:4], names[event[1]]) if event[0] == "a" and event[1] in names else event
+            for event in self._events
+        )
+
+    # -- for the one who drives it ------------------------------------------------------------
+
+    def step(self, number: int) -> None:
+        """Step `number` begins; with the first, set-up is over."""
+        self._held = False
+        self.where.begin_step()
+        self._events.append(("s", number))
+
+    def flush(self) -> None:
+        """Writes the events seen so far. A death during it is written by the next one."""
+        writer, events = self.writer, self._events
+        for _ in range(len(events)):
+            kind, *fields = events.popleft()
+            if kind == "a":
+                writer.alloc(*fields)
+            elif kind == "f":
+                writer.free(*fields)
+            elif kind == "r":
+                writer.record_stream(*fields)
+            else:
+                writer.step(*fields)
+
+    def live(self) -> tuple[int, int]:
+        """Bytes live on the device now, and at most so far."""
+        return self.live_bytes, self.peak_bytes
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside is no part of the job."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sees modules, optimizers and storages that are resized in place, too."""
+        original = torch.UntypedStorage.resize_
+
+        def resize(storage: Any, nbytes: int) -> Any:
+            done = original(storage, nbytes)
+            known = self._storages.get(storage._cdata)
+            if known is not None and known.nbytes != nbytes and not self._paused:
+                self._resize(known, nbytes, "storage.resize_")
+            return done
+
+        storages: Any = torch.UntypedStorage
+        storages.resize_ = resize
+        try:
+            with self.where.watching():
+                yield
+        finally:
+            storages.resize_ = original
+
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
+
+# Operators without results, and without a fake kernel, that change device memory in place.
+_NO_OUTPUT = {
+    torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default,
+}
+
+
+def _is_fake_type(kind: Any) -> bool:
+    return issubclass(kind, FakeTensor)
+
+
+def _tensors(out: Any) -> Iterator[Any]:
+    if isinstance(out, torch.Tensor):
+        if out.layout is torch.strided:
+            yield out
+    elif isinstance(out, (tuple, list)):
+        for each in out:
+            yield from _tensors(each)
+
+
+def _on(args: Any, device: str) -> bool:
+    return any(isinstance(each, torch.Tensor) and each.device.type == device for each in args)
