@@ -121,5 +121,3 @@ def blocks(model: Any) -> list[Any]:
     for module in model.modules():
         names |= set(getattr(module, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]
-
-

@@ -202,9 +202,7 @@ class Zero3(engines.Engine):
                 wholes = [shards[0].new_empty(wanted[0].part * self.world)]
             else:
                 flat = shards[0].new_empty(sum(each.part for each in wanted) * self.world)
-                wholes = [
-                    torch.cat([flat.narrow(0, 0, each.part)] * self.world) for each in wanted
-                ]
+                wholes = [torch.cat([flat.narrow(0, 0, each.part)] * self.world) for each in wanted]
             for each, whole in zip(wanted, wholes, strict=True):
                 each.parameter.data = whole.narrow(0, 0, each.numel).view(each.shape)
                 each.whole = True
