@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,10 +140,11 @@ class Zero3(engines.Engine):
             module.register_full_backward_hook(functools.partial(self._after, frozen))
             if type(module) is torch.nn.Linear:
                 module.forward = functools.partial(_linear, module)
+        made = weakref.WeakMethod(self._gradient_made)  # a parameter's hooks are held by C++
         for each in self._known.values():
             if each.parameter.requires_grad:
                 each.parameter.register_post_accumulate_grad_hook(
-                    functools.partial(self._gradient_made, each)
+                    lambda parameter, each=each: made()(each, parameter)  # type: ignore[misc]
                 )
 
     # Gathering and letting go -----------------------------------------------------------------
