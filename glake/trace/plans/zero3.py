@@ -139,7 +139,7 @@ class Zero3(engines.Engine):
             frozen = [each for each in own if not each.parameter.requires_grad]
             module.register_full_backward_hook(functools.partial(self._after, frozen))
             if type(module) is torch.nn.Linear:
-                module.forward = functools.partial(_linear, module)
+                module.forward = functools.partial(_linear, module)  # type: ignore[method-assign]
         made = weakref.WeakMethod(self._gradient_made)  # a parameter's hooks are held by C++
         for each in self._known.values():
             if each.parameter.requires_grad:
@@ -166,7 +166,8 @@ class Zero3(engines.Engine):
 
     def _prefetch(self) -> None:
         """Gathers what comes next in the known order, up to a bucket, in one go."""
-        room, ahead = PREFETCH_BUCKET, []
+        room = PREFETCH_BUCKET
+        ahead: list[Sharded] = []
         for group in self._order.seen[self._order.at + 1 :]:
             for each in group:
                 if each.whole or each in ahead:
@@ -181,7 +182,8 @@ class Zero3(engines.Engine):
     def _used_soon(self) -> set[int]:
         if not self._order.complete:
             return set()
-        distance, soon = 0, set()
+        distance = 0
+        soon: set[int] = set()
         for group in self._order.seen[self._order.at :]:
             for each in group:
                 distance += each.numel
