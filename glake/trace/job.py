@@ -30,7 +30,7 @@ class Job:
     world: int = 1
     rank: int = 0
     device: str = "cuda"
-    steps: int = 6
+    steps: int = 4
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from glake.errors import GlakeError
 from glake.trace import planner
 from glake.trace.holders import by_role
 from glake.trace.job import ATTENTION, SCRATCH, PlanError
-from glake.trace.plans import OPTIONS
+from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
 from glake.trace.replay import policies
 from glake.trace.units import share, size
@@ -56,7 +56,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 @click.option("--gpu", default="80GiB", show_default=True, help="Memory of the GPU.")
 @click.option("--world", default=1, show_default=True, help="Ranks of the job; one is recorded.")
 @click.option("--rank", default=0, show_default=True, help="The rank that is recorded.")
-@click.option("--steps", default=6, show_default=True, help="Steps to record.")
+@click.option("--steps", default=4, show_default=True, help="Steps to record.")
 @click.option("--seed", default=0, show_default=True, help="For the job's own choices.")
 @click.option(
     "--policy",
@@ -95,6 +95,14 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.option("--html", "html_path", type=click.Path(dir_okay=False), help="Write a report.")
 @click.option("--quick", is_flag=True, help="Leave out the smallest capacity of each policy.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, param, value: _list(ctx, value),
+    help="List the ready plans and their options.",
+)
 @click.option("--python", default="", help="Python whose torch (a CPU build) records the job.")
 def plan(target: str, **given: Any) -> None:
     """Say whether a training job fits a GPU, without a GPU and without running it.
@@ -121,6 +129,33 @@ def plan(target: str, **given: Any) -> None:
         _print(made, time.monotonic() - started, given)
     if not finally_kept:
         Path(made.trace).unlink(missing_ok=True)
+
+
+def _list(ctx: click.Context, asked: bool) -> None:
+    if not asked:
+        return
+    models = Table("ready plan", "parameters", "from")
+    for row in describe():
+        models.add_row(*map(escape, (row.name, _billions(row.parameters), row.source)))
+    options = Table("option", "default", "takes", "meaning")
+    for each in OPTIONS:
+        shown = (f"--{each.name}", each.default or "-", each.takes, each.help)
+        options.add_row(*map(escape, shown))
+    console = _console()
+    console.print(models)
+    console.print(options)
+    ctx.exit()
+
+
+def _billions(parameters: int | None) -> str:
+    return "-" if parameters is None else f"{parameters / 1e9:.2f} B"
+
+
+def _console() -> Console:
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = max(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    return console
 
 
 def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
@@ -185,9 +220,7 @@ def _options(target: str, given: dict[str, Any]) -> dict[str, str]:
 
 
 def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
-    console = Console(file=sys.stdout)
-    if not console.is_terminal:
-        console.width = max(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    console = _console()
     facts = made.facts
     static = int(facts["setup_live_bytes"])
     console.print(

@@ -109,7 +109,7 @@ def plan(
     *,
     gpu: int | str = "80GiB",
     world: int = 1,
-    steps: int = 6,
+    steps: int = 4,
     rank: int = 0,
     seed: int = 0,
     options: Mapping[str, str] | None = None,

@@ -37,7 +37,7 @@ class Request:
     out: str
     world: int = 1
     rank: int = 0
-    steps: int = 6
+    steps: int = 4
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     attention: str = "flash"

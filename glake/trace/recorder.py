@@ -310,9 +310,11 @@ class Recorder(TorchDispatchMode):
         return tag
 
     def name_parameters(self, modules: list[Any]) -> None:
-        """Tags the held blocks that are parameters or buffers of `modules` by their names."""
+        """Tags the held blocks that are parameters or buffers of `modules` (roots) by their names,
+        which their modules then go by."""
         names: dict[int, str] = {}
         for module in modules:
+            self.where.name(module, type(module).__name__)
             owned = [(name, each, "parameter") for name, each in module.named_parameters()]
             owned += [(name, each, "buffer") for name, each in module.named_buffers()]
             for name, tensor, kind in owned:

@@ -65,7 +65,9 @@ def _run(
     make_step = load()
     progress(0, "setting up")
     with _recording(recorder):
+        _untraced_transformers()
         step = make_step(job)
+        _untraced_transformers()
         if not callable(step):
             raise BadTarget(
                 f"make_step returned {type(step).__name__}: it must return the function that does "
@@ -118,6 +120,7 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
         return
     from torch.distributed import fsdp  # noqa: F401 (imports init_device_mesh by name)
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _dispatch, _sharding_prop
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     @contextmanager
@@ -132,13 +135,38 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
         (ShardingPropagator, "_propagate_tensor_meta_non_cached", recorder.paused),
     ]
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
-    for (owner, name, original), (_, _, context) in zip(originals, patches, strict=True):
+    replicated = torch.nn.parallel.DistributedDataParallel
+    originals.append((replicated, "__init__", replicated.__init__))
+    for (owner, name, original), (_, _, context) in zip(originals, patches, strict=False):
         setattr(owner, name, _inside(original, context))
+    # Under a fake mode, which it takes for tracing, it would work out every placement anew.
+    deciding: tuple[Any, ...] = (_dispatch, _sharding_prop)
+    for module in deciding:
+        originals.append((module, "_are_we_tracing", module._are_we_tracing))
+        module._are_we_tracing = lambda: False
+    setattr(replicated, "__init__", _replicating(replicated.__init__))  # noqa: B010 (a method)
     try:
         yield
     finally:
         for owner, name, original in originals:
             setattr(owner, name, original)
+
+
+def _replicating(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DistributedDataParallel without what reads values (comparing ranks, timing, new buckets)."""
+    from glake.trace.plans.engines import _all_reduced, _FirstBuckets, _NoLogger
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("init_sync") is False:  # a ready plan, which sees to it itself
+            original(self, *args, **kwargs)
+            return
+        original(self, *args, **{**kwargs, "init_sync": False})
+        self.logger, self.reducer = _NoLogger(), _FirstBuckets(self.reducer)
+        world = torch.distributed.get_world_size()
+        self.register_comm_hook(world, lambda world, bucket: _all_reduced(world, bucket))
+
+    return wrapped
 
 
 def _has(module: Any, name: str) -> bool:
@@ -177,6 +205,14 @@ def _join_fake_group(job: Job) -> None:
 
     dist.init_process_group = joined
     dist.distributed_c10d.init_process_group = joined
+
+
+def _untraced_transformers() -> None:
+    """transformers takes a fake tensor for a graph being traced, and then makes attention masks
+    that a real run leaves out. Once it is imported, it is told otherwise."""
+    module: Any = sys.modules.get("transformers.utils.import_utils")
+    if module is not None and hasattr(module, "is_fake_tensor"):
+        module.is_fake_tensor = lambda tensor: False
 
 
 def _root_modules() -> list[Any]:

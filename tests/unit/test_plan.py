@@ -1,0 +1,166 @@
+"""`glake plan` without a recording: targets, sizes, verdicts, table, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import glake.trace
+from glake.trace import child, planner, record
+from glake.trace.job import BadTarget, Job, PlanError
+from glake.trace.plan_cli import plan
+
+TRACES = Path(__file__).resolve().parents[1] / "traces"
+GIB = 1 << 30
+FACTS = {
+    "steps": 4,
+    "rank": 0,
+    "world": 1,
+    "peak_live_bytes": 1 << 30,
+    "setup_live_bytes": 1 << 20,
+    "assumptions": "nonzero or a mask: half (2 times)",
+}
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "given_job.py").write_text(
+        "number = 3\ndef with_job(job):\n    return job.steps\ndef without():\n    return 'step'\n"
+    )
+    yield
+    sys.modules.pop("given_job", None)
+
+
+def test_a_target_is_found_in_the_current_directory_with_or_without_parameter(job):
+    assert child.load_target("given_job:with_job")(Job(steps=7)) == 7
+    assert child.load_target("given_job:without")(Job()) == "step"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere:make_step", "no module 'nowhere'"),
+        ("given_job:nothing", "has no 'nothing'"),
+        ("given_job:number", "int, not a function"),
+        (":make_step", "give MODULE:FUNCTION"),
+        ("given_job:", "give MODULE:FUNCTION"),
+    ],
+)
+def test_wrong_targets_say_what_is_wrong(job, target, words):
+    with pytest.raises(BadTarget, match=words):
+        child.load_target(target)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("world", 0), ("rank", 1), ("rank", -1), ("steps", 0), ("attention", "x"), ("scratch", "x")],
+)
+def test_requests_out_of_range_are_refused_before_a_process_is_started(tmp_path, field, value):
+    with pytest.raises(PlanError, match=f"{field} '?{value}"):
+        record.record("a:b", tmp_path / "t.trace", **{field: value})
+
+
+def test_a_child_that_dies_is_told_with_its_last_words(tmp_path):
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\necho some last words >&2\nkill -ABRT $$\n")
+    dying.chmod(0o755)
+    with pytest.raises(PlanError, match="(?s)ended by SIGABRT.*some last words"):
+        record.record("a:b", tmp_path / "t.trace", python=str(dying))
+    assert not (tmp_path / "t.trace").exists()
+    with pytest.raises(PlanError, match="cannot start /nonexistent"):
+        record.record("a:b", tmp_path / "t.trace", python="/nonexistent")
+
+
+def test_importing_the_package_brings_no_torch_and_no_child():
+    assert glake.trace.Job is Job and glake.trace.plan is planner.plan
+    with pytest.raises(AttributeError):
+        _ = glake.trace.nothing
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "80GB", "1e9", "99999999TiB", "1KiB"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(PlanError, match="gpu"):
+        planner.parse_size("gpu", text)
+
+
+def test_sizes():
+    assert planner.parse_size("gpu", "80 GiB") == planner.parse_size("gpu", 80 * GIB) == 80 * GIB
+    assert planner.parse_size("context", "0", 0) == 0
+    assert planner.default_context(8) - planner.default_context(1) == GIB
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Plans a trace that was recorded before: no child."""
+
+    def fake(target, out, **asked):
+        shutil.copy(TRACES / "gpt-varying.trace.gz", out)
+        return dict(FACTS)
+
+    monkeypatch.setattr(planner, "record", fake)
+
+
+def test_the_verdict_says_who_fits(replayed):
+    found = glake.trace.plan("job:make_step", gpu="8GiB", policies=("glake", "native"))
+    Path(found.trace).unlink()
+    least = {each.policy: each.min_capacity_bytes for each in found.results}
+    assert found.fits == {"glake": True, "native": True}
+    assert found.verdict == "job:make_step fits in 8GiB with glake and PyTorch's default allocator"
+    between = (least["glake"] + least["native"]) // 2 + found.context_bytes
+    tight = glake.trace.plan("job:make_step", gpu=between, policies=("glake", "native"))
+    Path(tight.trace).unlink()
+    assert tight.fits == {"glake": True, "native": False}
+    assert tight.verdict.endswith("with glake; not with PyTorch's default allocator")
+    assert tight.capacity_bytes == between - planner.CONTEXT_BYTES
+
+
+def test_command_prints_a_table_and_who_holds_what(replayed, tmp_path):
+    kept = tmp_path / "kept.trace.gz"
+    ran = CliRunner().invoke(
+        plan, ["job:make_step", "--gpu", "2GiB", "--out", str(kept), "--policy", "glake,native"]
+    )
+    assert ran.exit_code == 0, ran.output
+    words = " ".join(ran.stdout.split())
+    assert "does not fit in 2GiB" in words and "too many are live at once" in words
+    assert "phase; module; operator" in words and "half (2 times)" in words
+    assert kept.exists()
+
+
+def test_command_prints_json(replayed, tmp_path):
+    ran = CliRunner().invoke(
+        plan, ["job:make_step", "--gpu", "8GiB", "--json", "--quick", "--context", "0"]
+    )
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["capacity_bytes"] == 8 * GIB and found["trace"] is None
+    assert [each["policy"] for each in found["policies"]] == ["glake", "native", "expandable"]
+    assert set(found["fits"].values()) == {True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a:b", "--gpu", "80GB"], "80GB"),
+        (["a:b", "--gpu", "100MiB"], "nothing is left"),
+        (["a:b", "--policy", "best"], "best"),
+        (["a:b", "--policy", ","], "name at least one"),
+        (["a:b", "--world", "0"], "world 0"),
+        (["a:b", "-o", "key"], "KEY=VALUE"),
+        (["a:b", "--seq", "128"], "-o seq=128"),
+        (["a:b", "--out", "/nonexistent/t.trace"], "no such folder"),
+        (["no-such-model"], "no-such-model"),
+        (["gpt2", "--seq", "many"], "seq=many"),
+    ],
+)
+def test_wrong_arguments_exit_with_two_and_one_clear_line(arguments, words):
+    ran = CliRunner().invoke(plan, arguments)
+    assert ran.exit_code == 2
+    assert ran.stdout == ""
+    assert words in ran.stderr
