@@ -148,7 +148,7 @@ class DataParallel(Engine):
         spread = torch.nn.parallel.DistributedDataParallel(built, init_sync=False)
         # Its logger times kernels with CUDA events, which a CPU build does not have.
         spread.logger = _NoLogger()
-        spread.reducer = _FirstBuckets(spread.reducer)
+        spread.reducer = _FirstBuckets(spread.reducer)  # type: ignore[assignment]
         # A lambda, as torch refuses annotations that are strings.
         spread.register_comm_hook(self.world, lambda world, bucket: _all_reduced(world, bucket))
         return spread
