@@ -51,8 +51,7 @@ JOBS = {
     "--recompute yes",
     "glm-10b-LRO-w1": f"glm-10b-like {SHORT} --batch 16 --strategy zero3 {LORA} --recompute yes "
     "--offload params",
-    "glm-10b-R-w16": f"glm-10b-like {SHORT} --batch 16 --world 16 --strategy zero3 "
-    "--recompute yes",
+    "glm-10b-R-w16": f"glm-10b-like {SHORT} --batch 16 --world 16 --strategy zero3 --recompute yes",
     "neox-20b-LR-w8": f"gpt-neox-20b {CHAT} --batch 8 --world 8 --strategy zero3 {LORA} "
     "--recompute yes",
     "neox-20b-LRO-w2": f"gpt-neox-20b {CHAT} --batch 8 --world 2 --strategy zero3 {LORA} "

@@ -105,7 +105,8 @@ def _resized(name: str, model_type: str, config: dict[str, Any], sizes: dict[str
         key = _field(size, model_type)
         if key is None:
             raise InvalidOption(
-                f"{size}={value}: {name} ({model_type}) has no grouped-query attention: leave it out"
+                f"{size}={value}: {name} ({model_type}) has no grouped-query attention: "
+                "leave it out"
             )
         config[key] = value
     if "hidden" in sizes:

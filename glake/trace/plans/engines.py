@@ -70,9 +70,7 @@ def _local(tensor: Any) -> Any:
 class Engine:
     """One replica on one GPU: ``backward`` for each micro-batch, then ``step``."""
 
-    def __init__(
-        self, job: Any, model: Model, options: PlanOptions, *, head: str = "lm"
-    ) -> None:
+    def __init__(self, job: Any, model: Model, options: PlanOptions, *, head: str = "lm") -> None:
         self.options = options
         self.device: str = job.device
         self.world: int = job.world
@@ -150,11 +148,9 @@ class DataParallel(Engine):
         spread = torch.nn.parallel.DistributedDataParallel(built, init_sync=False)
         # Its logger times kernels with CUDA events, which a CPU build does not have.
         spread.logger = _NoLogger()
-        spread.reducer = _FirstBuckets(spread.reducer)
+        spread.reducer = _FirstBuckets(spread.reducer)  # type: ignore[assignment]
         # A lambda, as torch refuses annotations that are strings.
-        spread.register_comm_hook(
-            self.world, lambda world, bucket: _all_reduced(world, bucket)
-        )
+        spread.register_comm_hook(self.world, lambda world, bucket: _all_reduced(world, bucket))
         return spread
 
     def backward(self, loss: Any, last: bool = True) -> None:

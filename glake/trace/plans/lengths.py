@@ -89,7 +89,7 @@ def _file(path: str) -> Lengths:
 
 
 def parse(text: str) -> Lengths:
-    """The distribution that ``text`` describes (``TAKES``). ValueError says what is wrong with it."""
+    """The distribution that ``text`` describes (``TAKES``). ValueError says what is wrong."""
     kind, colon, rest = text.strip().partition(":")
     if not colon:
         kind, rest = "fixed", text.strip()

@@ -52,14 +52,10 @@ def build(
     config.use_cache = False
     if moe.is_moe(config):
         moe.check(options, dtypes(options))
-    kind = transformers.AutoModelForCausalLM
-    if head == "value":
-        kind = transformers.AutoModelForTokenClassification
-        config.num_labels = 1
     experts = {"experts_implementation": moe.implementation(options)} if moe.is_moe(config) else {}
     with quiet(), torch.device(device):
         try:
-            made = kind.from_config(
+            made = transformers.AutoModelForCausalLM.from_config(
                 config,
                 dtype=dtypes(options)[0],
                 attn_implementation="eager" if options.eager_attention else "sdpa",
@@ -67,6 +63,8 @@ def build(
             )
         except (ValueError, KeyError) as bad:
             raise InvalidOption(f"{model.name}: transformers does not build it: {bad}") from bad
+    if head == "value":
+        _score_tokens(made)
     if not trainable:
         return made.eval().requires_grad_(False)
     if options.lora and head == "lm":
@@ -74,6 +72,16 @@ def build(
     if options.recompute != "no":
         _recompute(made, options.recompute == "reentrant" or options.strategy == "zero3")
     return made.train()
+
+
+def _score_tokens(model: Any) -> None:
+    """A critic's head in place of the vocabulary's: one number a token."""
+    import torch
+
+    old = model.get_output_embeddings()
+    weight = old.weight
+    head = torch.nn.Linear(weight.shape[1], 1, bias=False, device=weight.device, dtype=weight.dtype)
+    model.set_output_embeddings(head)
 
 
 def _recompute(model: Any, reentrant: bool) -> None:
@@ -121,5 +129,3 @@ def blocks(model: Any) -> list[Any]:
     for module in model.modules():
         names |= set(getattr(module, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]
-
-

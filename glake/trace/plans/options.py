@@ -39,7 +39,9 @@ def _choice(*choices: str) -> tuple[Callable[[str], str], str]:
 def _count(low: int, high: int) -> tuple[Callable[[str], int], str]:
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,12}", text) or not low <= int(text) <= high:
-            raise ValueError("out of range" if re.fullmatch(r"-?\d+", text) else "not a whole number")
+            raise ValueError(
+                "out of range" if re.fullmatch(r"-?\d+", text) else "not a whole number"
+            )
         return int(text)
 
     return parse, f"a whole number from {low:,} to {high:,}"

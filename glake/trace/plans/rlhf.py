@@ -12,7 +12,7 @@ from typing import Any
 
 from glake.trace.plans import configs, engines, models, moe, train
 from glake.trace.plans.configs import Model
-from glake.trace.plans.options import PlanOptions
+from glake.trace.plans.options import SIZES, PlanOptions
 
 
 def log_probabilities(logits: Any, ids: Any) -> Any:
@@ -31,7 +31,7 @@ class Trainer:
         plain = dataclasses.replace(options, lora=0)
         critic = model
         if options.critic != "same":
-            bare = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "arch"))
+            bare: dict[str, Any] = dict.fromkeys([*(n.replace("-", "_") for n in SIZES), "arch"])
             critic = configs.load(options.critic, dataclasses.replace(options, **bare))
         self.job, self.options = job, options
         self.actor = engines.make(job, model, options)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,11 +139,12 @@ class Zero3(engines.Engine):
             frozen = [each for each in own if not each.parameter.requires_grad]
             module.register_full_backward_hook(functools.partial(self._after, frozen))
             if type(module) is torch.nn.Linear:
-                module.forward = functools.partial(_linear, module)
+                module.forward = functools.partial(_linear, module)  # type: ignore[method-assign]
+        made = weakref.WeakMethod(self._gradient_made)  # a parameter's hooks are held by C++
         for each in self._known.values():
             if each.parameter.requires_grad:
                 each.parameter.register_post_accumulate_grad_hook(
-                    functools.partial(self._gradient_made, each)
+                    lambda parameter, each=each: made()(each, parameter)  # type: ignore[misc]
                 )
 
     # Gathering and letting go -----------------------------------------------------------------
@@ -164,7 +166,8 @@ class Zero3(engines.Engine):
 
     def _prefetch(self) -> None:
         """Gathers what comes next in the known order, up to a bucket, in one go."""
-        room, ahead = PREFETCH_BUCKET, []
+        room = PREFETCH_BUCKET
+        ahead: list[Sharded] = []
         for group in self._order.seen[self._order.at + 1 :]:
             for each in group:
                 if each.whole or each in ahead:
@@ -179,7 +182,8 @@ class Zero3(engines.Engine):
     def _used_soon(self) -> set[int]:
         if not self._order.complete:
             return set()
-        distance, soon = 0, set()
+        distance = 0
+        soon: set[int] = set()
         for group in self._order.seen[self._order.at :]:
             for each in group:
                 distance += each.numel
@@ -202,9 +206,7 @@ class Zero3(engines.Engine):
                 wholes = [shards[0].new_empty(wanted[0].part * self.world)]
             else:
                 flat = shards[0].new_empty(sum(each.part for each in wanted) * self.world)
-                wholes = [
-                    torch.cat([flat.narrow(0, 0, each.part)] * self.world) for each in wanted
-                ]
+                wholes = [torch.cat([flat.narrow(0, 0, each.part)] * self.world) for each in wanted]
             for each, whole in zip(wanted, wholes, strict=True):
                 each.parameter.data = whole.narrow(0, 0, each.numel).view(each.shape)
                 each.whole = True
