@@ -1,6 +1,7 @@
-"""What CUDA kernels allocate for themselves, which no fake kernel shows: one table, with sources.
+"""What CUDA kernels allocate for themselves, which no fake kernel shows: one table.
 
-Read in public sources of torch and FlashAttention; NOT calibrated on hardware. Sizes are bytes.
+Estimates after how torch and FlashAttention are known to work; NOT calibrated on hardware. Sizes
+are bytes.
 """
 
 from __future__ import annotations
