@@ -318,6 +318,11 @@ class DeviceAllocator {
   uint64_t pinned_granules();
 
   // report.cpp
+  struct Usable {
+    Granules whole{0};  // from anywhere
+    Bytes stretch = 0;  // the longest at home
+  };
+  Usable usable(const Request& r);
   Error out_of_memory(const Request& r);
   std::string broken_invariant(Bytes* busy_bytes);
   void inactive(const Arena& arena, int64_t* count, int64_t* bytes) const;

@@ -20,6 +20,28 @@ std::string mib(Bytes b) {
 
 }  // namespace
 
+// What r's stream may have of the idle memory: whole granules and, in r's own arena, the longest
+// stretch. A captured pool keeps what other streams freed; pinned granules are out of stitching.
+DeviceAllocator::Usable DeviceAllocator::usable(const Request& r) {
+  Usable found;
+  std::vector<Run> runs;
+  Tickets pending;
+  granules_.new_mark();
+  found.whole = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
+  const Arena& arena = home_of(r);
+  for (const Segment* head = arena.best_fit(kAlignment); head != nullptr;
+       head = arena.next_fit(head, kAlignment)) {
+    Bytes stretch = 0;
+    for (const Segment* s = head;; s = s->next) {
+      bool may = !captured_ || ordered(r.stream, s->tickets);
+      stretch = may ? stretch + s->size : 0;
+      found.stretch = std::max(found.stretch, stretch);
+      if (s == head->mate) break;
+    }
+  }
+  return found;
+}
+
 Error DeviceAllocator::out_of_memory(const Request& r) {
   Bytes held = physical().bytes();
   Bytes contiguous = contiguous_.physical().bytes();
@@ -31,9 +53,9 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   for (auto& c : caches_) cached += c->held_bytes();
   Bytes limbo = 0;
   for (const Held& held : limbo_) limbo += held.block->size;
-  Segment* hole = r.small() ? small_->largest() : large_->largest();
+  Usable mine = usable(r);
   Bytes growth = driver_full_ ? 0 : room().bytes();
-  Bytes fits = std::max(hole != nullptr ? hole->extent : 0, (r.small() ? 0 : whole) + growth);
+  Bytes fits = std::max(mine.stretch, (r.small() ? 0 : mine.whole.bytes()) + growth);
   std::string text =
       "out of memory on device " + std::to_string(device_) + ": asked for " + mib(r.requested) +
       "; limit " + mib(limit_.bytes()) + " of " + mib(total_memory_) + ", held from the driver " +
@@ -42,6 +64,10 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
       "; live " + mib(live) + " in " + std::to_string(blocks) + " blocks; idle " + mib(free) +
       ": " + mib(whole) + " in whole granules, " + mib(free - whole) +
       " in parts of granules held by live blocks";
+  if (captured_ && mine.whole.bytes() < whole) {
+    text += "; " + mib(whole - mine.whole.bytes()) +
+            " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
+  }
   if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
   if (uint64_t pinned = pinned_granules(); pinned != 0) {
     text += ", " + mib(pinned * kGranule) + " pinned for others, out of stitching";
@@ -50,10 +76,11 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
   text += "; largest fit now " + mib(fits) + ". " + pools_text();
   Bytes short_by = r.size > fits ? round_up(r.size - fits, kGranule) : kGranule;
-  if (limit_.bytes() + short_by <= total_memory_) {
+  if (!driver_full_ && limit_.bytes() + short_by <= total_memory_) {
     text += "Raising GLAKE_LIMIT by " + mib(short_by) + " would let this request through";
   } else {
-    text += "Free about " + mib(short_by) + ", or use a smaller batch";
+    text += "Free about " + mib(short_by) + (captured_ ? " on its stream" : "") +
+            ", or use a smaller batch";
   }
   return Error(GLAKE_OUT_OF_MEMORY, text + ".");
 }

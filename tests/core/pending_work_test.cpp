@@ -1,0 +1,126 @@
+// Addresses that work not yet run will use: no eviction and no trim unmaps them, and no other
+// stream has their bytes first. The simulator runs work as late as is legal, and notes what it
+// finds.
+#include <memory>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kMiB;
+
+constexpr glake_pool kPool{5, 0};
+
+class Fixture {
+ public:
+  explicit Fixture(const char* what, const test::Options& options = {{"limit", "32MiB"}}) {
+    test::running() = what;
+    test::fresh_simulator({{"memory", "96MiB"}, {"devices", "1"}});
+    test::configure({{"driver", "sim"}});
+    test::configure(options);
+    context_ = std::make_unique<test::CurrentContext>();
+    for (CUstream& stream : s) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  }
+  ~Fixture() {
+    CU(cuCtxSynchronize());
+    CHECK_TEXT(test::violations() == "[]", test::violations());
+    OK(glake_check(0));
+    OK(glake_shutdown());
+    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    context_.reset();
+    test::check_nothing_left();
+  }
+  CUstream s[2] = {};
+
+ private:
+  std::unique_ptr<test::CurrentContext> context_;
+};
+
+void* get(size_t bytes, CUstream stream) {
+  void* ptr = glake_malloc(bytes, 0, stream);
+  CHECK(ptr != nullptr);
+  return ptr;
+}
+void fill(void* ptr, size_t bytes, CUstream stream) {
+  CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr), 1, bytes, stream));
+}
+
+// Eight blocks of 4 MiB, and 12 MiB stitched where three of them were.
+void* stitched(CUstream stream, std::vector<void*>* beside) {
+  std::vector<void*> parts;
+  for (int i = 0; i < 8; ++i) parts.push_back(get(4 * kMiB, stream));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i % 2 == 0) {
+      OK(glake_free(parts[i]));
+    } else {
+      beside->push_back(parts[i]);
+    }
+  }
+  const int64_t before = test::stat("glake.stitches");
+  void* ptr = get(12 * kMiB, stream);
+  CHECK(test::stat("glake.stitches") == before + 1);
+  return ptr;
+}
+
+// A pool's request has the device's own heap give its granules back.
+void views_stay_for_their_work() {
+  Fixture f("views stay for their work");
+  std::vector<void*> beside;
+  void* view = stitched(f.s[0], &beside);
+  fill(view, 12 * kMiB, f.s[0]);
+  OK(glake_free(view));
+  void* ptr = glake_pool_malloc(14 * kMiB, 0, f.s[1], kPool);
+  CHECK(ptr != nullptr);
+  CHECK(test::stat("glake.evictions") == 1);
+  fill(ptr, 14 * kMiB, f.s[1]);
+  OK(glake_free(ptr));
+  for (void* block : beside) OK(glake_free(block));
+}
+
+// A chunk's memory goes to granules once its work, recorded streams' too, is done.
+void chunks_stay_for_their_work(int kind, bool recorded) {
+  Fixture f("chunks stay for their work");
+  void* chunk = glake_malloc_contiguous(20 * kMiB, 0, f.s[0], kind);
+  CHECK(chunk != nullptr);
+  CUstream worker = f.s[0];
+  if (recorded) {
+    worker = f.s[1];
+    OK(glake_record_stream(chunk, worker));
+  }
+  fill(chunk, 20 * kMiB, worker);
+  OK(glake_free(chunk));
+  void* ptr = get(20 * kMiB, f.s[0]);
+  CHECK(test::stat("glake.contiguous_bytes") == 0);
+  OK(glake_free(ptr));
+}
+
+// A destroyed stream whose memory is still to be marked is asked about once: drivers need not know
+// its handle any more.
+void gone_streams_are_not_asked() {
+  Fixture f("gone streams are not asked");
+  CUstream gone = nullptr;
+  CU(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
+  OK(glake_free(get(8 * kMiB, f.s[0])));
+  OK(glake_free(get(8 * kMiB, gone)));
+  CU(cuStreamDestroy(gone));
+  auto needed = [] { return simcuda_calls("cuEventRecord") + simcuda_calls("cuStreamWaitEvent"); };
+  const int64_t asked = simcuda_calls("cuStreamIsCapturing"), before = needed();
+  for (int i = 0; i < 50; ++i) {
+    for (CUstream stream : f.s) OK(glake_free(get(2 * kMiB, stream)));
+  }
+  CHECK(needed() - before >= 50);
+  CHECK(simcuda_calls("cuStreamIsCapturing") - asked <= needed() - before + 2);
+}
+
+}  // namespace
+
+int main() {
+  views_stay_for_their_work();
+  for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
+    chunks_stay_for_their_work(kind, false);
+    chunks_stay_for_their_work(kind, true);
+  }
+  gone_streams_are_not_asked();
+  return 0;
+}
