@@ -157,9 +157,25 @@ class Machine(RuleBasedStateMachine):
         assert _C.block_info(pointer) == (size, 0, stream)
         self.stamp = self.stamp % 250 + 1
         block = Block(pointer, size, stream, self.stamp, guards=guards, debug=self.debug)
+        if self.debug:
+            self.synchronize()
         block.units()[:] = block.stamp
         self.blocks.append(block)
         return block
+
+    def synchronize(self) -> None:
+        """The stamps are the host's, in no stream's order: what a debug mode could not wait for,
+        its call refused, must have run before."""
+        popped = ctypes.c_void_p()
+        for call in (
+            lambda: self.driver.cuCtxPushCurrent_v2(self.context),
+            self.driver.cuCtxSynchronize,
+            lambda: self.driver.cuCtxPopCurrent_v2(ctypes.byref(popped)),
+        ):
+            if call() != 0:
+                simcuda.fail(None)
+                self.armed = False
+                assert call() == 0
 
     @rule(size=SIZES, which=st.integers(0, 5), kind=st.sampled_from([VMM, LEGACY]))
     def allocate_contiguous(self, size: int, which: int, kind: int) -> None:
