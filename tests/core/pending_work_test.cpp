@@ -113,9 +113,35 @@ void gone_streams_are_not_asked() {
   CHECK(simcuda_calls("cuStreamIsCapturing") - asked <= needed() - before + 2);
 }
 
+// A step known by heart puts its blocks where they were, across streams too: by a wait.
+void repeated_places_wait_for_their_work() {
+  Fixture f("repeated places wait for their work", {{"limit", "8MiB"}});
+  constexpr size_t kUsed = 64 * test::kKiB;
+  std::vector<uint8_t> seen(kUsed);
+  int64_t repeats = 0;
+  for (int step = 0; step < 5; ++step) {
+    repeats = test::stat("glake.repeats");
+    for (size_t i = 0; i < 24; ++i) {  // of 5 MiB in 8: the second has the first's memory
+      void* first = get(5 * kMiB + i * 1024, f.s[0]);
+      fill(first, kUsed, f.s[0]);
+      OK(glake_free(first));
+      void* second = get(5 * kMiB + i * 1024, f.s[1]);
+      auto address = reinterpret_cast<CUdeviceptr>(second);
+      CU(cuMemsetD8Async(address, 2, kUsed, f.s[1]));
+      CU(cuStreamSynchronize(f.s[1]));
+      CU(cuStreamSynchronize(f.s[0]));
+      CU(cuMemcpyDtoH(seen.data(), address, kUsed));
+      CHECK(seen == std::vector<uint8_t>(kUsed, 2));
+      OK(glake_free(second));
+    }
+  }
+  CHECK(test::stat("glake.repeats") - repeats > 40);
+}
+
 }  // namespace
 
 int main() {
+  repeated_places_wait_for_their_work();
   views_stay_for_their_work();
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     chunks_stay_for_their_work(kind, false);
