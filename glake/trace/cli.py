@@ -103,6 +103,22 @@ def _load(path: str) -> Any:
         raise BadInput(str(bad)) from bad
 
 
+def _check_outputs(traces: tuple[str, ...], outputs: dict[str, str | None]) -> None:
+    """Before a long replay: its files can be written, and none is an input or another's."""
+    written: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        real = os.path.realpath(path)
+        if not os.path.isdir(os.path.dirname(real)):
+            raise click.BadParameter(f"{path}: there is no such folder", param_hint=option)
+        if any(real == os.path.realpath(trace) for trace in traces):
+            raise click.BadParameter(f"{path} is an input", param_hint=option)
+        if real in written:
+            raise click.BadParameter(f"{path} is {written[real]}'s file too", param_hint=option)
+        written[real] = option
+
+
 @click.command()
 @click.argument(
     "traces",
@@ -171,8 +187,7 @@ def replay(
         raise click.UsageError("--plot needs matplotlib, which is not installed")
     if html_path is not None and not html.available():
         raise click.UsageError("--html needs Jinja2, which is not installed")
-    if html_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(html_path))):
-        raise click.BadParameter(f"{html_path}: there is no such folder", param_hint="--html")
+    _check_outputs(traces, {"--plot": plot_path, "--html": html_path})
     loaded = [_load(path) for path in traces]
     results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
     if plot_path is not None:

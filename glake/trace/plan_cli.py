@@ -165,6 +165,9 @@ def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
         folder = os.path.dirname(os.path.abspath(given[name])) if given[name] else "."
         if not os.path.isdir(folder):
             raise PlanError(f"--{name.partition('_')[0]} {given[name]}: there is no such folder")
+    out = given["out"]
+    if html_path and out and os.path.realpath(html_path) == os.path.realpath(out):
+        raise PlanError(f"--html and --out name the same file: {html_path}")
     if html_path is not None:
         from glake.trace import html
 

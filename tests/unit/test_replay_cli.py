@@ -150,3 +150,18 @@ def test_plot_is_a_picture(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     refused = run(FIXED, "--policy", "native", "--plot", str(tmp_path / "out.nonsense"))
     assert refused.exit_code == 2
+
+
+def test_outputs_never_replace_an_input(tmp_path):
+    trace = tmp_path / "own.png"
+    trace.write_text("a 1 512 0\n")
+    (tmp_path / "link.html").symlink_to(trace)
+    for option, path in (("--plot", trace), ("--html", tmp_path / "link.html")):
+        result = run(str(trace), "--policy", "bound", option, str(path))
+        assert result.exit_code == 2 and "is an input" in result.output
+    both = str(tmp_path / "x.html")
+    result = run(str(trace), "--plot", both, "--html", both)
+    assert result.exit_code == 2 and "too" in result.output
+    result = run(str(trace), "--plot", str(tmp_path / "none" / "x.png"))
+    assert result.exit_code == 2 and "no such folder" in result.output
+    assert trace.read_text() == "a 1 512 0\n"
