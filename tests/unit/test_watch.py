@@ -273,3 +273,11 @@ def test_events_followed_backwards_fit_the_segments(run: Run) -> None:
     assert done.returncode == 0, done.stderr
     stitched, mapped = map(int, done.stdout.split())
     assert stitched > 10 and mapped > 20
+
+
+@pytest.mark.parametrize(("name", "error"), [(3, TypeError), ("a\0b", ValueError)])
+def test_tags_that_are_none_are_refused(name: object, error: type[Exception]) -> None:
+    import glake
+
+    with pytest.raises(error, match="a tag"), glake.tag(name):  # type: ignore[arg-type]
+        pass
