@@ -46,7 +46,7 @@ comma := ,
 sanitize-%: $(VENV)/.requirements FORCE
 	$(PY) tools/native.py --build build/$(subst $(comma),-,$*) --sanitize $* --run
 
-# What CI runs: 100,000 random operations under ASan + UBSan (about a minute), and the programs with
+# What CI runs: 100,000 random operations under ASan + UBSan (a minute on two cores), and the programs with
 # threads under TSan.
 THREADED = parallel_test interleaving_test shutdown_test streams_test
 sanitize-short: $(VENV)/.requirements
