@@ -46,8 +46,8 @@ comma := ,
 sanitize-%: $(VENV)/.requirements FORCE
 	$(PY) tools/native.py --build build/$(subst $(comma),-,$*) --sanitize $* --run
 
-# What CI runs: 100,000 random operations under ASan + UBSan (a minute on two cores), and the programs with
-# threads under TSan.
+# What CI runs: 100,000 random operations under ASan + UBSan (a minute on two cores), and the
+# programs with threads under TSan.
 THREADED = parallel_test interleaving_test shutdown_test streams_test
 sanitize-short: $(VENV)/.requirements
 	$(PY) tools/fuzz.py --random --seed 1 --operations 100000
