@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from glake.trace.job import BadTarget as BadTarget
     from glake.trace.job import Job as Job
     from glake.trace.job import PlanError as PlanError
+    from glake.trace.kinds import kind as kind
     from glake.trace.planner import Plan as Plan
     from glake.trace.planner import plan as plan
 
@@ -22,6 +23,7 @@ _LAZY = {
     "PlanError": "job",
     "BadTarget": "job",
     "assume": "expected",
+    "kind": "kinds",
     "Plan": "planner",
     "plan": "planner",
 }

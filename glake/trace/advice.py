@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from glake.trace import holders
+from glake.trace import holders, roles
 from glake.trace.digest import Digest, PolicyDigest
 from glake.trace.units import micros, share, size, times
 
@@ -24,13 +24,19 @@ _DRIVER_US = 1000.0
 _LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss|lm_head|embed_out", re.I)
 
 _ROLE_ADVICE = {
-    "parameters and buffers": "Shard them (FSDP, ZeRO-3), train adapters instead (LoRA), or load "
+    roles.PARAMETERS: "Shard them (FSDP, ZeRO-3), train adapters instead (LoRA), or load "
     "them in fewer bytes.",
-    "optimizer state": "Shard it (ZeRO-1, FSDP), offload it to host memory, or use an optimizer "
-    "that keeps 8 bits or one moment.",
-    "gradients and backward's own": "Shard gradients (ZeRO-2, FSDP), accumulate in the "
+    roles.MASTERS: "Shard them with the optimizer's state (ZeRO-1, FSDP), offload them to host "
+    "memory, or train in bfloat16 alone.",
+    roles.BUCKETS: "DDP: gradient_as_bucket_view=True keeps gradients in the buckets instead of "
+    "beside them. ZeRO: make reduce_bucket_size and the prefetch bucket smaller.",
+    roles.OPTIMIZER_STATE: "Shard it (ZeRO-1, FSDP), offload it to host memory, or use an "
+    "optimizer that keeps 8 bits or one moment.",
+    roles.OPTIMIZER_TEMPORARIES: "They live only within the update: fused=True needs none, "
+    "foreach=False those of one parameter at a time.",
+    roles.GRADIENTS: "Shard gradients (ZeRO-2, FSDP), accumulate in the "
     "parameters' own precision, and free them with zero_grad(set_to_none=True) before the forward.",
-    "activations": "Recompute them in the backward (activation checkpointing), make the "
+    roles.ACTIVATIONS: "Recompute them in the backward (activation checkpointing), make the "
     "micro-batch or the sequence shorter, or offload them.",
 }
 
@@ -132,9 +138,9 @@ def _out_of_memory(job: Digest) -> Iterator[Advice]:
         yield Advice(
             "problem",
             size(free),
-            f"{each.name} runs out of memory with {size(free)} not in use",
-            f"{_where(oom.step)}, event {oom.event:,}: {size(each.at_oom.live)} are live in "
-            f"{size(capacity)}.{hole}{need}{cure}",
+            f"{each.name} runs out of memory with memory not in use",
+            f"{_where(oom.step)}, event {oom.event:,}: {size(each.at_oom.live)} of "
+            f"{size(capacity)} are live, {size(free)} are not.{hole}{need}{cure}",
         )
 
 
@@ -183,10 +189,10 @@ def _needs_more(job: Digest, each: PolicyDigest) -> Iterator[Advice]:
     yield Advice(
         "saving",
         size(saved),
-        f"{each.name} needs a device {size(saved)} larger than glake does",
+        f"{each.name} needs a larger device than glake does",
         f"It runs in no less than {size(least)} ({times(least, live)} the live memory), glake in "
         f"{size(own.result.min_capacity_bytes)} "
-        f"({times(own.result.min_capacity_bytes, live)}): GLAKE_ALLOCATOR=1.",
+        f"({times(own.result.min_capacity_bytes, live)}), {size(saved)} less: GLAKE_ALLOCATOR=1.",
     )
 
 
@@ -226,7 +232,7 @@ def _stranded(each: PolicyDigest) -> str:
 
 
 def _roles(job: Digest) -> Iterator[Advice]:
-    for role, held in holders.by_role(job.peak.by_tag):
+    for role, held in roles.by_role(job.peak.by_tag, job.peak.lasting):
         if held < _ROLE_SHARE * job.peak.live or role not in _ROLE_ADVICE:
             continue
         yield Advice(
@@ -234,7 +240,7 @@ def _roles(job: Digest) -> Iterator[Advice]:
             size(held),
             f"{role[0].upper()}{role[1:]}: {share(held, job.peak.live)} of the peak",
             f"{size(held)} of {size(job.peak.live)} live at the peak are {role}, judged by the "
-            f"phase in their tags. {_ROLE_ADVICE[role]}",
+            f"tags and by what outlives its step. {_ROLE_ADVICE[role]}",
         )
 
 
@@ -304,8 +310,8 @@ def _growth(job: Digest) -> Iterator[Advice]:
         f"{size(each)} a step",
         "Memory kept grows with every step",
         f"Live memory at the start of a step rises from {size(starts[0])} to {size(starts[-1])} "
-        f"over {len(starts) - 1} steps. Something keeps tensors: a loss that is summed with its "
-        "graph (use .item() or .detach()), a list of outputs, a cache.",
+        f"over {len(starts) - 1} steps, {size(each)} a step. Something keeps tensors: a loss that "
+        "is summed with its graph (use .item() or .detach()), a list of outputs, a cache.",
     )
 
 
@@ -336,11 +342,12 @@ def _driver(job: Digest) -> Iterator[Advice]:
         pays = each.result.driver_us_per_step
         if not each.modelled or not each.fits or pays is None or pays - cost < _DRIVER_US:
             continue
+        more = f"{micros(pays - cost)} a step"
         yield Advice(
             "saving",
-            f"{micros(pays - cost)} a step",
-            f"{each.name} spends {micros(pays)} a step on driver calls",
-            "Modelled time of mapping and allocation calls, mean over the second half of the "
-            f"steps; glake spends {micros(cost)} and makes {waits:.1f} stream waits a step at this "
-            "capacity.",
+            more,
+            f"{each.name} spends more time in the driver than glake",
+            f"{micros(pays)} a step of mapping and allocation calls, modelled, mean over the "
+            f"second half of the steps: {more} above glake, which makes {waits:.1f} stream waits a "
+            "step at this capacity.",
         )

@@ -192,7 +192,7 @@ def replay(
     results = _run_all(loaded, policy_names, capacity, find_min_capacity, complete_after)
     if plot_path is not None:
         try:
-            report.plot(results, plot_path, {each.name: _step_marks(each) for each in loaded})
+            report.plot(results, plot_path, loaded)
         except (OSError, ValueError) as bad:
             raise click.BadParameter(str(bad), param_hint="--plot") from bad
     if html_path is not None:
@@ -204,13 +204,6 @@ def replay(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     report.print_table(results, console)
-
-
-def _step_marks(trace: Any) -> list[tuple[str, int]]:
-    spans = trace.step_spans()
-    return [
-        (f"step {each['step']}", each["first_event"]) for each in spans if each["step"] is not None
-    ]
 
 
 def _write_html(path: str, traces: list[Any], results: list[ReplayResult]) -> None:

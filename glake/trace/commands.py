@@ -15,6 +15,7 @@ from glake.trace import convert as conversion
 from glake.trace import facts, memory_viz, perfetto
 from glake.trace.cli import BadInput, _load, _parse_capacity, _parse_complete_after, _parse_policies
 from glake.trace.replay import replay as run_replay
+from glake.trace.units import size as size_text
 
 _TABLE_WIDTH = 118
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -71,8 +72,7 @@ def convert(file: str, output: str, device: int | None) -> None:
         result = conversion.convert(file, output, device)
     click.echo(
         f"{output}: {result.events:,} events, peak live "
-        f"{facts.size_text(result.peak_live_bytes)}, {facts.size_text(result.end_live_bytes)} "
-        "live at the end"
+        f"{size_text(result.peak_live_bytes)}, {size_text(result.end_live_bytes)} live at the end"
     )
     for note in result.notes:
         click.echo(f"note: {note}", err=True)

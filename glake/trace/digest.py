@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from glake.trace import holders
@@ -16,9 +16,11 @@ MODELLED = ("native", "expandable", "gmlake")
 OWN = ("glake", "compact")
 """The policies that are this library."""
 
-
 LEAST_EXPONENT = 8
 """The bucket of all requests below 512 bytes."""
+
+LIVE_POINTS = 2000
+"""Most points of a curve of live bytes, as many as a replay's timeline has."""
 
 
 def base_name(policy: str) -> str:
@@ -44,11 +46,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Moment:
-    """Who holds what after an event."""
+    """Who holds what after an event; ``lasting`` is the part in blocks that outlive their step."""
 
     event: int
     live: int
     by_tag: list[holders.Holder]
+    lasting: list[holders.Holder] = field(default_factory=list)
 
     @property
     def tagged(self) -> bool:
@@ -94,7 +97,8 @@ class Digest:
     ``static`` is what stays allocated from step to step: the least live at the starts of the steps
     after the first, and at the end; None for a trace of less than two steps. ``buckets`` are
     (exponent, allocations, bytes) of requests from 2^exponent up to twice that; the least holds
-    everything below 512 bytes, which all policies round up.
+    everything below 512 bytes, which all policies round up. ``live`` are (event, most live bytes)
+    of runs of events over the whole trace.
     """
 
     name: str
@@ -109,6 +113,7 @@ class Digest:
     sizes: list[tuple[int, int]]
     buckets: list[tuple[int, int, int]]
     policies: list[PolicyDigest]
+    live: list[tuple[int, int]] = field(default_factory=list)
 
     def policy(self, name: str) -> PolicyDigest | None:
         return next((each for each in self.policies if each.name == name), None)
@@ -143,8 +148,8 @@ def _buckets(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 
 def _moment(trace: Any, event: int) -> Moment:
-    by_tag = [(tag, size, blocks) for tag, size, blocks in trace.holders(event)]
-    return Moment(event, sum(size for _, size, _ in by_tag), by_tag)
+    by_tag = trace.holders(event)
+    return Moment(event, sum(size for _, size, _ in by_tag), by_tag, trace.lasting(event))
 
 
 def _map(trace: Any, result: ReplayResult, event: int, pieces: int) -> MemoryMap | None:
@@ -208,6 +213,7 @@ def digest(
         sizes=sizes,
         buckets=_buckets(sizes),
         policies=policies,
+        live=trace.live_timeline(LIVE_POINTS),
     )
 
 

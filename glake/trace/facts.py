@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from glake.trace.format import Event, read_events
+from glake.trace.format import parsed
 from glake.trace.replay import Holder
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from glake.trace.units import size, size_range
 
 
 @dataclass(frozen=True)
@@ -67,116 +66,31 @@ class TraceFacts:
     holders: list[Holder]
 
 
-class _Scan:
-    """One reading of a trace's events."""
-
-    def __init__(self) -> None:
-        self.ops: Counter[str] = Counter()
-        self.steps: tuple[int, int] | None = None
-        self.live = self.peak = self.peak_event = self.blocks = self.peak_blocks = 0
-        self.peak_step: int | None = None
-        self.tagged = 0
-        self.classes: Counter[int] = Counter()
-        self.class_bytes: Counter[int] = Counter()
-        self.streams: Counter[int] = Counter()
-        self.stream_bytes: Counter[int] = Counter()
-        self.recorded: Counter[int] = Counter()
-
-    def see(self, number: int, event: Event) -> None:
-        self.ops[event.op] += 1
-        if event.op == "a":
-            self._alloc(number, event)
-        elif event.op == "f":
-            self.live -= event.bytes
-            self.blocks -= 1
-        elif event.op == "r":
-            self.recorded[event.stream] += 1
-        else:
-            self.steps = (self.steps[0] if self.steps else event.id, event.id)
-
-    def _alloc(self, number: int, event: Event) -> None:
-        self.live += event.bytes
-        self.blocks += 1
-        if self.live > self.peak:
-            self.peak, self.peak_event, self.peak_blocks = self.live, number, self.blocks
-            self.peak_step = self.steps[1] if self.steps else None
-        least = event.bytes.bit_length() - 1
-        self.classes[least] += 1
-        self.class_bytes[least] += event.bytes
-        self.streams[event.stream] += 1
-        self.stream_bytes[event.stream] += event.bytes
-        self.tagged += bool(event.tag)
-
-
 def scan(path: str | os.PathLike[str]) -> TraceFacts:
     """Reads a trace twice: for its figures, and for who held what at the peak.
 
     Raises TraceError (a ValueError with file, line, field) for what no trace may hold; OSError.
     """
-    seen = _Scan()
-    reader = read_events(path)
-    for number, event in enumerate(reader):
-        seen.see(number, event)
-    ops = seen.ops
+    native = importlib.import_module("glake._C")
+    found: dict[str, Any] = parsed(path, native.scan_trace)
+    classes = [SizeClass(*each) for each in found.pop("size_classes")]
+    streams = [StreamUse(*each) for each in found.pop("streams")]
+    held = parsed(path, native.scan_holders, found["peak_event"])
+    events = sum(found[each] for each in ("allocations", "frees", "record_streams", "steps"))
     return TraceFacts(
         trace=os.fspath(path),
-        header=reader.header,
-        events=sum(ops.values()),
-        allocations=ops["a"],
-        frees=ops["f"],
-        record_streams=ops["r"],
-        steps=ops["s"],
-        first_step=seen.steps[0] if seen.steps else None,
-        last_step=seen.steps[1] if seen.steps else None,
-        allocated_bytes=sum(seen.class_bytes.values()),
-        peak_live_bytes=seen.peak,
-        peak_event=seen.peak_event,
-        peak_step=seen.peak_step,
-        peak_live_blocks=seen.peak_blocks,
-        end_live_bytes=seen.live,
-        end_live_blocks=seen.blocks,
-        tagged_allocations=seen.tagged,
-        size_classes=[
-            SizeClass(1 << least, count, seen.class_bytes[least])
-            for least, count in sorted(seen.classes.items())
-        ],
-        streams=[
-            StreamUse(each, seen.streams[each], seen.stream_bytes[each], seen.recorded[each])
-            for each in sorted(seen.streams.keys() | seen.recorded.keys())
-        ],
-        holders=_holders(path, seen.peak_event),
+        events=events,
+        allocated_bytes=sum(each.bytes for each in classes),
+        size_classes=classes,
+        streams=streams,
+        holders=sorted((Holder(*each) for each in held), key=lambda each: (-each.bytes, each.tag)),
+        **found,
     )
-
-
-def _holders(path: str | os.PathLike[str], last: int) -> list[Holder]:
-    """Who held what after event `last`."""
-    live: dict[int, Event] = {}
-    for number, event in enumerate(read_events(path)):
-        if event.op == "a":
-            live[event.id] = event
-        elif event.op == "f":
-            del live[event.id]
-        if number == last:
-            break
-    sizes: Counter[str] = Counter()
-    blocks: Counter[str] = Counter()
-    for event in live.values():
-        sizes[event.tag] += event.bytes
-        blocks[event.tag] += 1
-    return [Holder(tag, size, blocks[tag]) for tag, size in sizes.most_common()]
 
 
 def to_json(facts: TraceFacts) -> dict[str, Any]:
     """All of it as JSON values."""
     return dataclasses.asdict(facts)
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: 68.65 GiB."""
-    unit, value = 0, float(size)
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        unit, value = unit + 1, value / 1024
-    return f"{value:.2f}".rstrip("0").rstrip(".") + f" {_UNITS[unit]}"
 
 
 def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
@@ -192,14 +106,14 @@ def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
     console.print(table)
     sizes = Table("size", "allocations", "bytes", title="Sizes", title_justify="left")
     for each in facts.size_classes:
-        span = f"{size_text(each.least)} to {size_text(2 * each.least)}"
-        sizes.add_row(span, f"{each.allocations:,}", size_text(each.bytes))
+        span = size_range(each.least, 2 * each.least)
+        sizes.add_row(span, f"{each.allocations:,}", size(each.bytes))
     console.print(sizes)
     streams = Table(
         "stream", "allocations", "bytes", "recorded on it", title="Streams", title_justify="left"
     )
     for use in facts.streams:
-        cells = (f"{use.allocations:,}", size_text(use.bytes), f"{use.recorded:,}")
+        cells = (f"{use.allocations:,}", size(use.bytes), f"{use.recorded:,}")
         streams.add_row(str(use.stream), *cells)
     console.print(streams)
     if facts.tagged_allocations:
@@ -211,16 +125,16 @@ def _rows(facts: TraceFacts) -> list[tuple[str, str]]:
     steps = f", numbered {facts.first_step} to {facts.last_step}" if facts.steps else ""
     return [
         ("events", f"{facts.events:,}"),
-        ("allocations", f"{facts.allocations:,}, {size_text(facts.allocated_bytes)} in all"),
+        ("allocations", f"{facts.allocations:,}, {size(facts.allocated_bytes)} in all"),
         ("tagged", f"{facts.tagged_allocations:,}"),
         ("frees", f"{facts.frees:,}"),
         ("record_stream", f"{facts.record_streams:,}"),
         ("steps", f"{facts.steps:,}{steps}"),
-        ("peak live", f"{size_text(facts.peak_live_bytes)} in {facts.peak_live_blocks:,} blocks"),
+        ("peak live", f"{size(facts.peak_live_bytes)} in {facts.peak_live_blocks:,} blocks"),
         ("at", f"event {facts.peak_event:,}, {step}"),
         (
             "live at the end",
-            f"{size_text(facts.end_live_bytes)} in {facts.end_live_blocks:,} blocks",
+            f"{size(facts.end_live_bytes)} in {facts.end_live_blocks:,} blocks",
         ),
     ]
 
@@ -231,9 +145,9 @@ def _holder_table(facts: TraceFacts, most: int) -> Table:
     table.add_column("blocks", justify="right")
     table.add_column("tag", overflow="fold")
     for each in facts.holders[:most]:
-        table.add_row(size_text(each.bytes), f"{each.blocks:,}", Text(each.tag or "(untagged)"))
+        table.add_row(size(each.bytes), f"{each.blocks:,}", Text(each.tag or "(untagged)"))
     rest = facts.holders[most:]
     if rest:
-        size, blocks = sum(each.bytes for each in rest), sum(each.blocks for each in rest)
-        table.add_row(size_text(size), f"{blocks:,}", f"({len(rest):,} further tags)")
+        held, blocks = sum(each.bytes for each in rest), sum(each.blocks for each in rest)
+        table.add_row(size(held), f"{blocks:,}", f"({len(rest):,} further tags)")
     return table

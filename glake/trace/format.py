@@ -15,9 +15,9 @@ import importlib
 import io
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 FORMAT = "a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP"
 MAX_BYTES = (1 << 63) - 1
@@ -28,6 +28,8 @@ MAX_LINE = 64 << 10
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ = 1 << 18
+
+_Parsed = TypeVar("_Parsed")
 
 
 class Event(NamedTuple):
@@ -202,9 +204,40 @@ BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 def archive_error(name: str, line: int, broken: BaseException) -> Exception:
     """The TraceError for a gzip that breaks off in `line`."""
-    error = _native().TraceError(f"{name}:{line}: gzip: the stream is broken here: {broken}")
+    error = _native().TraceError(
+        f"{name}:{line}: gzip: the archive is truncated or damaged ({broken}); copy or record it "
+        "again"
+    )
     error.file, error.line, error.field = name, line, "gzip"
     return error  # type: ignore[no-any-return]
+
+
+def _checked(chunks: Iterator[bytes], error: Any) -> Any:
+    """The error to tell of a line no trace may hold: damage that made it so comes first.
+
+    A gzip's checksum stands at its end, long after the garbage that a flipped bit unpacks to.
+    """
+    try:
+        for _ in chunks:
+            pass
+    except BROKEN_ARCHIVE as broken:
+        return archive_error(error.file, error.line, broken)
+    return error
+
+
+def parsed(path: str | os.PathLike[str], parse: Callable[..., _Parsed], *more: Any) -> _Parsed:
+    """What `parse(name, chunks, *more)`, a parser of glake._C, makes of the file.
+
+    Raises TraceError for a line no trace may hold or a broken gzip stream, OSError for a file that
+    cannot be read.
+    """
+    name, chunks = shown_name(path), read_chunks(path)
+    try:
+        return parse(name, chunks, *more)
+    except BROKEN_ARCHIVE as broken:
+        raise archive_error(name, getattr(broken, "trace_line", 1), broken) from broken
+    except _native().TraceError as error:
+        raise _checked(chunks, error) from None
 
 
 def shown_name(path: str | os.PathLike[str]) -> str:
@@ -229,15 +262,17 @@ class EventReader(Iterator[Event]):
         return next(self._events)
 
     def _read(self, path: str | os.PathLike[str]) -> Iterator[Event]:
-        stream = self._stream
+        stream, chunks = self._stream, read_chunks(path)
         try:
-            for chunk in read_chunks(path):
+            for chunk in chunks:
                 yield from map(Event._make, stream.feed(chunk))
                 stream.check()
+            yield from map(Event._make, stream.finish())
+            stream.check()
         except BROKEN_ARCHIVE as broken:
             raise archive_error(self._name, stream.line, broken) from broken
-        yield from map(Event._make, stream.finish())
-        stream.check()
+        except _native().TraceError as error:
+            raise _checked(chunks, error) from None
 
 
 def read_events(path: str | os.PathLike[str]) -> EventReader:

@@ -1,9 +1,9 @@
-"""Who holds memory at a moment: tagged blocks as a tree of frames, and by what they are."""
+"""Who holds memory at a moment: tagged blocks as a tree of frames."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 Holder = tuple[str, int, int]
@@ -15,16 +15,6 @@ _DEEPEST = 16
 _WIDEST = 24
 _LEAST_SHARE = 0.002
 _LONGEST_FRAME = 160
-
-# By the first frame, the phase in which the block was allocated (docs/trace-format.md).
-_ROLES = (
-    ("parameters and buffers", re.compile(r"set-?up|init|build|model|weights?|param", re.I)),
-    ("optimizer state", re.compile(r"optim", re.I)),
-    ("gradients and backward's own", re.compile(r"backward|grad", re.I)),
-    ("kernel workspaces", re.compile(r"workspace|scratch", re.I)),
-    ("activations", re.compile(r"forward|recompute", re.I)),
-)
-OTHER_ROLE = "other"
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -88,23 +78,3 @@ def _prune(node: Node, least: float) -> None:
     node.children = kept
     for each in kept:
         _prune(each, least)
-
-
-def role_of(tag: str) -> str:
-    """What a block is, from the phase its tag begins with; ``other`` if that says nothing."""
-    phase = tag.partition(";")[0]
-    for role, pattern in _ROLES:
-        if pattern.match(phase):
-            return role
-    return OTHER_ROLE
-
-
-def by_role(holders: Sequence[Holder]) -> list[tuple[str, int]]:
-    """Bytes by role, largest first; nothing for a trace without tags."""
-    if not any(tag for tag, _, _ in holders):
-        return []
-    sums: dict[str, int] = {}
-    for tag, size, _ in holders:
-        role = role_of(tag)
-        sums[role] = sums.get(role, 0) + size
-    return sorted(sums.items(), key=lambda each: -each[1])

@@ -33,7 +33,8 @@ from glake.trace.digest import (
 from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
-from glake.trace.units import micros, share, size, times
+from glake.trace.roles import by_role
+from glake.trace.units import micros, share, size, size_range, times
 
 _KINDS = {
     "glake": "this library",
@@ -184,7 +185,7 @@ def _job(job: Digest) -> dict[str, Any]:
         "maps": [_map(each, index) for index, each in enumerate(job.policies) if each.layout],
         "peak": _peak(job),
         "peak_bytes": peak,
-        "roles": holders.by_role(job.peak.by_tag),
+        "roles": by_role(job.peak.by_tag, job.peak.lasting),
         "tree": holders.tree(job.peak.by_tag) if job.peak.tagged else None,
         "buckets": [
             {"label": _bucket(exponent), "count": count, "bytes": total}
@@ -198,9 +199,8 @@ def _job(job: Digest) -> dict[str, Any]:
 
 def _bucket(exponent: int) -> str:
     """The sizes from 2^exponent on, below twice that."""
-    low, high = size(1 << exponent), size(2 << exponent)
-    text = f"below {high}" if exponent == LEAST_EXPONENT else f"{low} to {high}"
-    return text.replace(".00", "").replace(".0 ", " ")
+    low, high = 1 << exponent, 2 << exponent
+    return f"below {high} B" if exponent == LEAST_EXPONENT else size_range(low, high)
 
 
 def _peak(job: Digest) -> str:
@@ -357,7 +357,6 @@ def _kept(steps: int) -> range:
 
 def _data(job: Digest) -> dict[str, Any]:
     """What the script draws of one trace; sizes are bytes, of tapes in units."""
-    longest = max((each.result for each in job.policies), key=lambda result: result.events)
     physical = max((each.layout.physical for each in job.policies if each.layout), default=0)
     row = 1 << max((physical // _MAP_ROWS).bit_length(), 21)
     steps = job.steps
@@ -367,7 +366,7 @@ def _data(job: Digest) -> dict[str, Any]:
         "capacity": job.capacity,
         "unit": UNIT,
         "row": row,
-        "live": _changes(longest.timeline.event, longest.timeline.live),
+        "live": _changes([event for event, _ in job.live], [live for _, live in job.live]),
         # Step numbers as text: JavaScript's numbers end at 2^53.
         "steps": [(span.name, span.first_event) for span in job.spans],
         "peaks": {

@@ -18,7 +18,6 @@ from rich.table import Table
 
 from glake.errors import GlakeError
 from glake.trace import planner
-from glake.trace.holders import by_role
 from glake.trace.job import ATTENTION, SCRATCH, PlanError
 from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
@@ -269,9 +268,7 @@ def _when(step: int | None) -> str:
 
 def _print_holders(console: Console, made: planner.Plan) -> None:
     total = sum(held for _, held, _ in made.holders)
-    roles = ", ".join(
-        f"{role} {size(held)} ({share(held, total)})" for role, held in by_role(made.holders)
-    )
+    roles = ", ".join(f"{role} {size(held)} ({share(held, total)})" for role, held in made.roles)
     console.print(escape(f"At the peak: {roles}."))
     table = Table("phase; module; operator")
     table.add_column("bytes", justify="right")

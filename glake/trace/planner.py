@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from glake import config
-from glake.trace.holders import Holder, by_role, fold
+from glake.trace.holders import Holder, fold
 from glake.trace.job import PlanError
 from glake.trace.record import record
 from glake.trace.replay import ReplayResult, load_trace, replay, require_policy
+from glake.trace.roles import by_role
 from glake.trace.units import size
 
 DEFAULT_POLICIES = ("glake", "native", "expandable")
@@ -45,7 +46,8 @@ class Plan:
     trace: the recorded trace's path. facts: what the recorder told (assumptions among it). gpu,
     context, capacity: the device, what is set aside of it, and the rest. results: one replay a
     policy at that capacity, with its smallest capacity. holders: (tag, bytes, blocks) live where
-    live memory peaks, largest first. advice: what to change, most urgent first.
+    live memory peaks, largest first; roles: (role, bytes) of the same. advice: what to change, most
+    urgent first.
     """
 
     target: str
@@ -57,6 +59,7 @@ class Plan:
     capacity_bytes: int
     results: list[ReplayResult]
     holders: list[Holder]
+    roles: list[tuple[str, int]]
     advice: list[str]
 
     @property
@@ -95,7 +98,7 @@ class Plan:
             "trace": self.trace,
             "facts": self.facts,
             "policies": [to_json(each) for each in self.results],
-            "by_role": [{"role": role, "bytes": held} for role, held in by_role(self.holders)],
+            "by_role": [{"role": role, "bytes": held} for role, held in self.roles],
             "holders": [
                 {"tag": tag, "bytes": held, "blocks": blocks}
                 for tag, held, blocks in folded(self.holders)[:20]
@@ -194,7 +197,8 @@ def plan(
         context_bytes=set_aside,
         capacity_bytes=capacity,
         results=results,
-        holders=list(trace.holders(trace.peak_live_event)),
+        holders=trace.holders(trace.peak_live_event),
+        roles=by_role(trace.holders(trace.peak_live_event), trace.lasting(trace.peak_live_event)),
         advice=_advice(trace, results),
     )
 
@@ -232,8 +236,8 @@ def _advice(trace: Any, results: Sequence[ReplayResult]) -> list[str]:
     from glake.trace.advice import advise
     from glake.trace.digest import digest
 
-    found = advise(digest(trace, results))
-    return [f"{each.title} ({each.figure}). {each.text}" for each in found]
+    # Without the figure that a report shows beside each: the text has it.
+    return [f"{each.title}. {each.text}" for each in advise(digest(trace, results))]
 
 
 def _require(name: str) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from glake.trace import kinds
 from glake.trace.expected import Expected
 from glake.trace.scratch import Scratch
 from glake.trace.where import Where
@@ -189,18 +190,16 @@ class Recorder(TorchDispatchMode):
         return tag
 
     def name_parameters(self, modules: list[Any]) -> None:
-        """Tags the held blocks that are parameters or buffers of `modules` (roots) by their names,
-        which their modules then go by."""
-        names: dict[int, str] = {}
+        """Tags the held blocks by the names and kinds that glake.trace.kinds finds for them: those
+        of parameters and buffers of `modules` (roots), which their modules then go by."""
         for module in modules:
             self.where.name(module, type(module).__name__)
-            owned = [(name, each, "parameter") for name, each in module.named_parameters()]
-            owned += [(name, each, "buffer") for name, each in module.named_buffers()]
-            for name, tensor, kind in owned:
-                local = getattr(tensor, "_local_tensor", tensor)
-                known = self._storages.get(local.untyped_storage()._cdata)
-                if known is not None and known.block:
-                    names[known.block] = self._tag("setup", name, kind)
+        names: dict[int, str] = {}
+        for name, tensor, kind in kinds.named(modules):
+            local = getattr(tensor, "_local_tensor", tensor)
+            known = self._storages.get(local.untyped_storage()._cdata)
+            if known is not None and known.block:
+                names[known.block] = self._tag("setup", name, kind)
         self._events = deque(
             (*event[:4], names[event[1]]) if event[0] == "a" and event[1] in names else event
             for event in self._events

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from glake.trace.format import BROKEN_ARCHIVE, archive_error, read_chunks, shown_name
+from glake.trace.format import parsed
 
 NEVER = -1
 """``complete_after`` for work that never completes until something waits for it."""
@@ -148,11 +148,7 @@ def load_trace(path: str | os.PathLike[str]) -> Any:
     Raises ``glake._C.TraceError`` (a ValueError with ``file``, ``line`` and ``field``) for a line
     no trace may hold or a broken gzip stream, OSError for a file that cannot be read.
     """
-    shown = shown_name(path)
-    try:
-        return _native().parse_trace(shown, read_chunks(path))
-    except BROKEN_ARCHIVE as broken:
-        raise archive_error(shown, getattr(broken, "trace_line", 1), broken) from broken
+    return parsed(path, _native().parse_trace)
 
 
 def _layout(event: int | None, regions: list[dict[str, Any]] | None) -> Layout | None:

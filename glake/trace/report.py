@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,12 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
+from glake.trace.units import scale, size
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
-_GIB = 1 << 30
 _MOST_MARKS = 250
 _MOST_NAMES = 12
+_TALL, _LOW = 4.4, 1.6  # inches: memory over events, cost of each step
+_NEAR = 0.02  # of a trace's events: closer crosses would hide one another
+_APART = 13  # points from one cross to the next
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
@@ -25,10 +29,6 @@ def to_json(result: ReplayResult) -> dict[str, Any]:
     fields = dataclasses.asdict(dataclasses.replace(result, layout=None))
     del fields["timeline"], fields["layout"]
     return fields
-
-
-def _gib(size: int | None) -> str:
-    return "-" if size is None else f"{size / _GIB:.2f}"
 
 
 def _number(value: float | None, digits: int = 0) -> str:
@@ -42,28 +42,28 @@ def _percent(value: float | None) -> str:
 def _min_capacity(result: ReplayResult) -> str:
     if result.min_capacity_bytes is None or not result.trace_peak_live_bytes:
         return "-"
-    times = result.min_capacity_bytes / result.trace_peak_live_bytes
-    return f"{_gib(result.min_capacity_bytes)} ({times:.3f}x)"
+    least, live = result.min_capacity_bytes, result.trace_peak_live_bytes
+    return f"{size(least)} ({least / live:.3f}x)"
 
 
 def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
     live = results[0].trace_peak_live_bytes
     capacity = results[0].capacity_bytes
-    limit = "unlimited" if capacity is None else f"{_gib(capacity)} GiB"
+    limit = "unlimited" if capacity is None else size(capacity)
     after = results[0].complete_after
     pace = "never" if after < 0 else f"after {after} events"
     title = (
-        f"{os.path.basename(trace)}: peak live {_gib(live)} GiB, "
+        f"{os.path.basename(trace)}: peak live {size(live)}, "
         f"capacity {limit}, work completes {pace}"
     )
     table = Table(title=escape(title), title_justify="left")
     table.add_column("policy")
     table.add_column("fits")
     for heading in (
-        "physical\nGiB",
+        "physical\npeak",
         "utili-\nsation",
         "time\naverage",
-        "min capacity\nGiB (x live)",
+        "min capacity\n(x live)",
         "driver calls\n/ step",
         "driver us\n/ step",
         "waits\n/ step",
@@ -82,7 +82,7 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
         table.add_row(
             each.policy,
             "[green]yes[/]" if each.oom is None else "[red]no[/]",
-            _gib(each.peak_physical_bytes),
+            size(each.peak_physical_bytes),
             _percent(each.utilisation),
             _percent(each.time_avg_utilisation),
             _min_capacity(each),
@@ -103,19 +103,24 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
                 message = escape(each.oom.message)
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
                 for held in each.oom.holders[:_HOLDERS_NAMED]:
-                    size, name = _gib(held.bytes), escape(held.tag or "(untagged)")
-                    text = f"  held: {size} GiB in {held.blocks} blocks: {name}"
+                    name = escape(held.tag or "(untagged)")
+                    text = f"  held: {size(held.bytes)} in {held.blocks} blocks: {name}"
                     console.print(text, emoji=False)
 
 
 def plot(
-    results: Sequence[ReplayResult],
-    path: str | os.PathLike[str],
-    steps: Mapping[str, Sequence[tuple[str, int]]] | None = None,
+    results: Sequence[ReplayResult], path: str | os.PathLike[str], traces: Sequence[Any]
 ) -> None:
     """Draws live and physical bytes over events, and below them the modelled driver time of each
-    step, for each trace, as a PNG (or what the path's suffix says). A cross marks where a policy
-    ran out of memory; `steps` are names and first events of each trace's steps, to be marked.
+    step where any was completed, for each trace, as a PNG (or what the path's suffix says).
+
+    Args:
+        results: replays, those of one trace together.
+        path: the file, replaced if it is there.
+        traces: the traces (``load_trace``) of the results.
+
+    The live bytes are those of the whole trace, a policy's curve ends where it ran out of memory,
+    with a cross; steps are marked.
 
     Raises OSError if the file cannot be written, ValueError for a suffix matplotlib does not know.
     """
@@ -123,24 +128,32 @@ def plot(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    named = {each.name: each for each in traces}
     panels = [list(group) for _, group in groupby(results, key=lambda each: each.trace)]
-    figure = Figure(figsize=(11, 6 * len(panels)), layout="constrained")
+    costs = [any(each.steps for each in panel) for panel in panels]
+    heights = [height for cost in costs for height in ((_TALL, _LOW) if cost else (_TALL,))]
+    figure = Figure(figsize=(11, sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(2 * len(panels), 1, height_ratios=[2.6, 1] * len(panels))
-    for row, panel in enumerate(panels):
-        axes = figure.add_subplot(grid[2 * row])
-        _draw_panel(axes, panel)
-        _mark_steps(axes, (steps or {}).get(panel[0].trace, ()))
-        _draw_costs(figure.add_subplot(grid[2 * row + 1]), panel)
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    row = 0
+    for panel, cost in zip(panels, costs, strict=True):
+        trace = named[panel[0].trace]
+        axes = figure.add_subplot(grid[row])
+        _draw_panel(axes, panel, trace)
+        spans = [each for each in trace.step_spans() if each["step"] is not None]
+        _mark_steps(axes, [(f"step {each['step']}", each["first_event"]) for each in spans])
+        if cost:
+            _draw_costs(figure.add_subplot(grid[row + 1]), panel)
+        row += 1 + cost
     figure.savefig(path, dpi=120)
 
 
 def _mark_steps(axes: Any, steps: Sequence[tuple[str, int]]) -> None:
-    """A dotted line where each step begins, names where there is room for them."""
+    """A faint line where each step begins, names where there is room for them."""
     if not 0 < len(steps) <= _MOST_MARKS:
         return
     for _, event in steps:
-        axes.axvline(event, color="0.6", linestyle=":", linewidth=0.7, zorder=0)
+        axes.axvline(event, color="0.9", linewidth=0.6, zorder=0)
     named = steps[:: -(-len(steps) // _MOST_NAMES)]
     above = axes.secondary_xaxis("top")
     above.set_xticks([event for _, event in named], [name for name, _ in named], fontsize=8)
@@ -164,37 +177,68 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def _draw_panel(axes: Any, panel: Sequence[ReplayResult]) -> None:
-    longest = max(panel, key=lambda each: each.events).timeline
-    live = [size / _GIB for size in longest.live]
+def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
+    capacity = panel[0].capacity_bytes
+    highest = max(trace.peak_live_bytes, *(each.peak_physical_bytes for each in panel))
+    unit, bytes_of_unit = scale(max(highest, capacity or 0))
+    live = trace.live_timeline(LIVE_POINTS)
     axes.fill_between(
-        longest.event, live, facecolor="0.85", edgecolor="0.65", linewidth=0.7, label="live"
+        [event for event, _ in live],
+        [held / bytes_of_unit for _, held in live],
+        facecolor="0.85",
+        edgecolor="0.65",
+        linewidth=0.7,
+        label="live",
     )
     for number, each in enumerate(panel):
-        color = f"C{number}"
-        physical = [size / _GIB for size in each.timeline.physical]
+        physical = [held / bytes_of_unit for held in each.timeline.physical]
         # Thinner and thinner, so that curves on top of one another all show.
         width = max(2.8 - 0.6 * number, 0.8)
-        axes.plot(each.timeline.event, physical, color=color, linewidth=width, label=each.policy)
-        if each.oom is not None:
-            at = physical[-1] if physical else 0.0
-            axes.plot(
-                [each.oom.event],
-                [at],
-                marker="X",
-                markersize=11,
-                color=color,
-                markeredgecolor="black",
-                linestyle="none",
-                label=f"{each.policy}: out of memory",
-                zorder=5,
-            )
-    capacity = panel[0].capacity_bytes
+        axes.plot(
+            each.timeline.event, physical, color=f"C{number}", linewidth=width, label=each.policy
+        )
     if capacity is not None:
-        axes.axhline(capacity / _GIB, color="black", linestyle="--", linewidth=1, label="capacity")
+        at = capacity / bytes_of_unit
+        axes.axhline(at, color="black", linestyle="--", linewidth=1, label="capacity")
+    _draw_crosses(axes, panel, trace.events, bytes_of_unit)
     axes.set_title(os.path.basename(panel[0].trace), loc="left", fontsize=10, pad=18)
     axes.set_xlabel("event")
-    axes.set_ylabel("GiB")
+    axes.set_ylabel(unit)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+
+
+def _draw_crosses(
+    axes: Any, panel: Sequence[ReplayResult], events: int, bytes_of_unit: int
+) -> None:
+    """A cross where each policy ran out of memory. Those that would hide one another stand in a
+    row, to the right, where their curves have ended, if there is room."""
+    from matplotlib.transforms import offset_copy
+
+    ends = sorted(
+        (each.oom.event, each.timeline.physical[-1] if each.timeline.physical else 0, number)
+        for number, each in enumerate(panel)
+        if each.oom is not None
+    )
+    row: list[int] = []
+    for event, held, number in ends:
+        if row and event - row[-1] > _NEAR * events:
+            row.clear()
+        row.append(event)
+        apart = _APART if row[0] < 0.9 * events else -_APART
+        axes.plot(
+            [row[0]],
+            [held / bytes_of_unit],
+            marker="X",
+            markersize=11,
+            color=f"C{number}",
+            markeredgecolor="black",
+            linestyle="none",
+            label="out of memory" if (event, held, number) == ends[-1] else None,
+            zorder=5,
+            clip_on=False,
+            transform=offset_copy(
+                axes.transData, axes.figure, x=apart * (len(row) - 1), units="points"
+            ),
+        )

@@ -18,6 +18,25 @@ def size(count: float) -> str:
     return f"{sign}{value:.{digits}f} {unit}"
 
 
+def size_range(low: int, high: int) -> str:
+    """Two sizes as a span, round ones without decimals: 512 B to 1 KiB."""
+    return f"{_plain(low)} to {_plain(high)}"
+
+
+def _plain(count: int) -> str:
+    return size(count).replace(".00 ", " ").replace(".0 ", " ")
+
+
+def scale(most: float) -> tuple[str, int]:
+    """The unit for an axis that ends at `most` bytes, and the unit's bytes."""
+    factor = 1
+    for unit in _UNITS:
+        if most < 1023.5 * factor or unit == _UNITS[-1]:
+            break
+        factor *= 1024
+    return unit, factor
+
+
 def micros(value: float) -> str:
     """A time given in microseconds."""
     if value >= 1e6:

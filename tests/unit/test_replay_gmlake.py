@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_traces import events, lines_of
 
 from glake import _C
 from glake.trace.replay import NEVER, replay
@@ -225,30 +226,14 @@ def test_a_limit_has_a_unit_or_is_bytes(name):
     assert physical(*idle(32, 32), alloc(9, 62), policy=name) == 126
 
 
-EVENT = st.tuples(
-    st.sampled_from("aaafffrs"), st.integers(1, 48 * MIB), st.integers(0, 1), st.integers(0, 999)
-)
-
-
 @given(
-    plan=st.lists(EVENT, min_size=1, max_size=150),
+    plan=st.lists(events(streams=2), min_size=1, max_size=150),
     complete_after=st.sampled_from([0, 3, NEVER]),
     capacity=st.sampled_from([None, 64 * MIB, 200 * MIB]),
 )
 @settings(max_examples=150, deadline=None)
 def test_books_add_up_on_any_trace(plan, complete_after, capacity):
-    lines: list[str] = ["s 0"]
-    live: list[int] = []
-    for number, (op, size, stream, pick) in enumerate(plan):
-        if op == "a":
-            lines.append(f"a {number} {max(size >> (pick % 3 * 6), 1)} {stream}")
-            live.append(number)
-        elif op == "f" and live:
-            lines.append(f"f {live.pop(pick % len(live))}")
-        elif op == "r" and live:
-            lines.append(f"r {live[pick % len(live)]} {stream}")
-        elif op == "s":
-            lines.append(f"s {number + 1}")
+    lines = lines_of(plan, scales=3)
     # The policy checks its own books at the end and raises ReplayError if they do not add up.
     result = run(
         *lines, policy="gmlake:4MiB", complete_after=complete_after, capacity=capacity, layout_at=0

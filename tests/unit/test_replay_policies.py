@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_traces import events, lines_of
 
 from glake import _C
 from glake.trace.replay import NEVER, load_trace, replay
@@ -264,33 +265,15 @@ def test_control_c_ends_a_bisection_at_once(policy):
     assert replay(trace, policy).peak_physical_bytes == whole.peak_physical_bytes
 
 
-EVENT = st.tuples(
-    st.sampled_from("aaafffrs"), st.integers(1, 48 * MIB), st.integers(0, 2), st.integers(0, 999)
-)
-
-
 @given(
-    plan=st.lists(EVENT, min_size=1, max_size=120),
+    plan=st.lists(events(streams=3), min_size=1, max_size=120),
     policy=st.sampled_from(MODELS),
     complete_after=st.sampled_from([0, 3, NEVER]),
     capacity=st.sampled_from([None, 64 * MIB, 200 * MIB]),
 )
 @settings(max_examples=200, deadline=None)
 def test_books_add_up_on_any_trace(plan, policy, complete_after, capacity):
-    lines: list[str] = ["s 0"]
-    live: list[int] = []
-    for number, (op, size, stream, pick) in enumerate(plan):
-        if op == "a":
-            # Mostly small sizes, some huge: the lower bits of `pick` choose the scale.
-            lines.append(f"a {number} {max(size >> (pick % 4 * 6), 1)} {stream}")
-            live.append(number)
-        elif op == "f" and live:
-            lines.append(f"f {live.pop(pick % len(live))}")
-        elif op == "r" and live:
-            lines.append(f"r {live[pick % len(live)]} {stream}")
-        elif op == "s":
-            lines.append(f"s {number + 1}")
-    trace = trace_of(*lines)
+    trace = trace_of(*lines_of(plan))
     # The policy checks its own books at the end and raises ReplayError if they do not add up.
     result = replay(trace, policy, complete_after=complete_after, capacity=capacity)
     for held, taken in zip(result.timeline.live, result.timeline.physical, strict=True):

@@ -79,7 +79,7 @@ def test_info_agrees_with_the_loaded_trace():
 def test_info_is_a_table_for_people(job):
     ran = run("info", job, "--holders", 1)
     assert ran.exit_code == 0
-    for text in ("6 MiB in 3 blocks", "event 4, step 0", "init;weights", "(1 further tags)"):
+    for text in ("6.00 MiB in 3 blocks", "event 4, step 0", "init;weights", "(1 further tags)"):
         assert text in ran.stdout, ran.stdout
     assert "train.py:100:step" in run("info", job).stdout
 
@@ -241,8 +241,22 @@ def test_bad_input_exits_with_two_and_one_reason(
     assert not Path("out").exists()
 
 
-def test_a_broken_archive_exits_with_two(tmp_path):
+def _cut(archive: bytes) -> bytes:
+    return archive[:20000]
+
+
+def _flipped(archive: bytes) -> bytes:
+    """What unpacks to garbage, and is caught by the checksum only at the end."""
+    return archive[:20000] + bytes([archive[20000] ^ 0x55]) + archive[20001:]
+
+
+@pytest.mark.parametrize("broken_by", [_cut, _flipped])
+def test_a_broken_archive_is_named_as_such(tmp_path, broken_by):
     broken = tmp_path / "broken.trace.gz"
-    broken.write_bytes(Path(STREAMS).read_bytes()[:20000])
-    ran = run("info", broken)
-    assert ran.exit_code == 2 and ": gzip: the stream is broken here" in ran.stderr
+    broken.write_bytes(broken_by(Path(STREAMS).read_bytes()))
+    for command in (["info"], ["export", "--to", "memory_viz", "-o", tmp_path / "out"]):
+        ran = run(command[0], broken, *command[1:])
+        assert ran.exit_code == 2 and ran.stdout == ""
+        assert f"{broken}:" in ran.stderr and ": gzip: the archive is truncated" in ran.stderr
+    with pytest.raises(ValueError, match="gzip: the archive is truncated or damaged"):
+        load_trace(broken)

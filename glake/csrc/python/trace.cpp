@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "../replay/facts.h"
 #include "../replay/steps.h"
 
 namespace py = pybind11;
@@ -21,11 +22,13 @@ py::object text(std::string_view utf8) {
   return py::reinterpret_steal<py::object>(decoded);
 }
 
-std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& chunks) {
-  TraceBuilder builder(name);
-  TraceParser parser(name, builder);
+template <typename Enough>
+void feed_until(TraceParser& parser, const py::iterable& chunks, const Enough& enough) {
   try {
-    for (const py::handle chunk : chunks) parser.feed(py::cast<py::bytes>(chunk));
+    for (const py::handle chunk : chunks) {
+      parser.feed(py::cast<py::bytes>(chunk));
+      if (enough()) return;
+    }
   } catch (py::error_already_set& error) {
     // The line tells the caller how far a source that broke off (a truncated gzip) had got.
     error.restore();
@@ -37,6 +40,12 @@ std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& 
     throw py::error_already_set();
   }
   parser.finish();
+}
+
+std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& chunks) {
+  TraceBuilder builder(name);
+  TraceParser parser(name, builder);
+  feed_until(parser, chunks, [] { return false; });
   return std::make_shared<Trace>(builder.take());
 }
 
@@ -114,9 +123,9 @@ void bind_error(py::module_& module) {
   });
 }
 
-py::dict header_of(const Trace& trace) {
+py::dict header_of(const std::vector<std::pair<std::string, std::string>>& facts) {
   py::dict header;
-  for (const auto& [key, value] : trace.header) header[text(key)] = text(value);
+  for (const auto& [key, value] : facts) header[text(key)] = text(value);
   return header;
 }
 
@@ -141,22 +150,84 @@ py::list step_spans_of(const Trace& trace) {
   return spans;
 }
 
-py::list holders_at(const Trace& trace, int64_t event) {
+uint64_t events_until(const Trace& trace, int64_t event) {
   if (event < 0 || static_cast<uint64_t>(event) >= trace.events.size()) {
     throw py::index_error("event " + std::to_string(event) + ": the trace has events 0 to " +
                           std::to_string(trace.events.size() - 1));
   }
-  return holders_of(trace, static_cast<uint64_t>(event) + 1);
+  return static_cast<uint64_t>(event) + 1;
+}
+
+py::list named(const Trace& trace, const std::vector<Holder>& holders) {
+  py::list out;
+  for (const Holder& holder : holders) {
+    out.append(py::make_tuple(text(trace.tags[holder.tag]), holder.bytes, holder.blocks));
+  }
+  return out;
+}
+
+py::list holders_at(const Trace& trace, int64_t event) {
+  return named(trace, trace.holders_after(events_until(trace, event)));
+}
+
+py::list lasting_at(const Trace& trace, int64_t event) {
+  return named(trace, trace.lasting_after(events_until(trace, event)));
+}
+
+py::dict scan_trace(const std::string& name, const py::iterable& chunks) {
+  FigureCounter counter;
+  TraceParser parser(name, counter);
+  feed_until(parser, chunks, [] { return false; });
+  const TraceFigures& found = counter.figures();
+  py::list classes, streams;
+  for (const auto& [exponent, tally] : found.size_classes) {
+    classes.append(py::make_tuple(uint64_t{1} << exponent, tally.count, tally.bytes));
+  }
+  for (const auto& [stream, use] : found.streams) {
+    streams.append(py::make_tuple(stream, use.allocated.count, use.allocated.bytes, use.recorded));
+  }
+  py::dict out;
+  out["header"] = header_of(counter.header());
+  out["allocations"] = found.allocations;
+  out["frees"] = found.frees;
+  out["record_streams"] = found.record_streams;
+  out["steps"] = found.steps;
+  out["first_step"] = found.first_step;
+  out["last_step"] = found.last_step;
+  out["peak_live_bytes"] = found.peak_live_bytes;
+  out["peak_event"] = found.peak_event;
+  out["peak_step"] = found.peak_step;
+  out["peak_live_blocks"] = found.peak_live_blocks;
+  out["end_live_bytes"] = found.end_live_bytes;
+  out["end_live_blocks"] = found.end_live_blocks;
+  out["tagged_allocations"] = found.tagged_allocations;
+  out["size_classes"] = classes;
+  out["streams"] = streams;
+  return out;
+}
+
+py::list scan_holders(const std::string& name, const py::iterable& chunks, uint64_t event) {
+  HolderCounter counter(event);
+  TraceParser parser(name, counter);
+  feed_until(parser, chunks, [&] { return counter.done(); });
+  py::list holders;
+  for (const auto& [tag, held] : counter.by_tag()) {
+    holders.append(py::make_tuple(text(tag), held.bytes, held.count));
+  }
+  return holders;
+}
+
+void bind_scans(py::module_& module) {
+  module.def("scan_trace", &scan_trace, py::arg("name"), py::arg("chunks"),
+             "A trace's figures, in memory for its live blocks only; errors as of parse_trace.");
+  module.def("scan_holders", &scan_holders, py::arg("name"), py::arg("chunks"), py::arg("event"),
+             "[(tag, bytes, blocks), ...] of what is live after an event, in no order.");
 }
 
 }  // namespace
 
 py::list holders_of(const Trace& trace, uint64_t events) {
-  py::list holders;
-  for (const Holder& holder : trace.holders_after(events)) {
-    holders.append(py::make_tuple(text(trace.tags[holder.tag]), holder.bytes, holder.blocks));
-  }
-  return holders;
+  return named(trace, trace.holders_after(events));
 }
 
 void bind_trace(py::module_& module) {
@@ -164,7 +235,7 @@ void bind_trace(py::module_& module) {
   py::class_<Trace, std::shared_ptr<Trace>>(module, "Trace",
                                             "An allocation trace, parsed (docs/trace-format.md).")
       .def_readonly("name", &Trace::name)
-      .def_property_readonly("header", &header_of)
+      .def_property_readonly("header", [](const Trace& trace) { return header_of(trace.header); })
       .def_property_readonly("tags", &tags_of, "Distinct tags; the first is \"\", untagged.")
       .def_property_readonly("events", [](const Trace& trace) { return trace.events.size(); })
       .def_readonly("allocations", &Trace::allocations)
@@ -175,12 +246,15 @@ void bind_trace(py::module_& module) {
       .def_readonly("end_live_bytes", &Trace::end_live_bytes)
       .def("holders", &holders_at, py::arg("event"),
            "[(tag, bytes, blocks), ...] of what is live after an event (from 0), largest first.")
+      .def("lasting", &lasting_at, py::arg("event"),
+           "The part of holders(event) in blocks that outlive their step.")
       .def("live_timeline", &Trace::live_timeline, py::arg("points"),
            "[(event, live bytes), ...]: most live bytes of at most `points` runs of events.")
       .def("step_spans", &step_spans_of, "Live bytes of set-up and of each step (replay/steps.h).")
       .def("sizes", &Trace::sizes, "[(bytes, allocations), ...], smallest size first.");
   module.def("parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
              "Parses the bytes objects of `chunks` as one trace; TraceError (file, line, field).");
+  bind_scans(module);
   py::class_<TraceStream>(module, "TraceStream", "A trace's events as its text comes in.")
       .def(py::init<const std::string&>(), py::arg("name"))
       .def("feed", &TraceStream::feed, py::arg("chunk"),

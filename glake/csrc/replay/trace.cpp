@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace glake::replay {
 
@@ -47,6 +48,22 @@ void TraceBuilder::event(const ParsedEvent& event) {
   trace_.events.push_back(kept);
 }
 
+namespace {
+
+// Those that hold a block, the largest first. `by_tag` has an entry for each tag, in their order.
+std::vector<Holder> largest_first(std::vector<Holder> by_tag) {
+  std::vector<Holder> holding;
+  for (uint32_t tag = 0; tag < by_tag.size(); ++tag) {
+    by_tag[tag].tag = tag;
+    if (by_tag[tag].blocks > 0) holding.push_back(by_tag[tag]);
+  }
+  std::stable_sort(holding.begin(), holding.end(),
+                   [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
+  return holding;
+}
+
+}  // namespace
+
 std::vector<Holder> Trace::holders_after(uint64_t count) const {
   std::vector<Holder> by_tag(tags.size());
   for (uint64_t i = 0; i < std::min<uint64_t>(count, events.size()); ++i) {
@@ -60,14 +77,32 @@ std::vector<Holder> Trace::holders_after(uint64_t count) const {
       --holder.blocks;
     }
   }
-  std::vector<Holder> holding;
-  for (uint32_t tag = 0; tag < by_tag.size(); ++tag) {
-    by_tag[tag].tag = tag;
-    if (by_tag[tag].blocks > 0) holding.push_back(by_tag[tag]);
+  return largest_first(std::move(by_tag));
+}
+
+std::vector<Holder> Trace::lasting_after(uint64_t count) const {
+  const uint64_t end = std::min<uint64_t>(count, events.size());
+  // Places in the trace count from 1; of a slot without such a block it is 0.
+  std::vector<uint64_t> allocated_at(slots, 0);
+  uint64_t step_began_at = 0;
+  for (uint64_t i = 0; i < end; ++i) {
+    if (events[i].op == Op::kAlloc) allocated_at[events[i].slot] = i + 1;
+    if (events[i].op == Op::kFree) allocated_at[events[i].slot] = 0;
+    if (events[i].op == Op::kStep) step_began_at = i + 1;
   }
-  std::stable_sort(holding.begin(), holding.end(),
-                   [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
-  return holding;
+  for (uint64_t i = end; i < events.size() && events[i].op != Op::kStep; ++i) {
+    if (events[i].op != Op::kFree) continue;
+    uint64_t& at = allocated_at[events[i].slot];
+    if (at > step_began_at) at = 0;
+  }
+  std::vector<Holder> by_tag(tags.size());
+  for (const uint64_t at : allocated_at) {
+    if (at == 0) continue;
+    Holder& holder = by_tag[events[at - 1].tag];
+    holder.bytes += events[at - 1].value;
+    ++holder.blocks;
+  }
+  return largest_first(std::move(by_tag));
 }
 
 std::vector<std::pair<uint64_t, uint64_t>> Trace::live_timeline(size_t points) const {

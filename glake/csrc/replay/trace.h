@@ -44,6 +44,9 @@ struct Trace {
 
   // Who holds what after the first `events` events, the largest first.
   std::vector<Holder> holders_after(uint64_t events) const;
+  // The part of it in blocks that outlive their step: allocated before the present one began, or
+  // not freed before the next one begins (or the trace ends).
+  std::vector<Holder> lasting_after(uint64_t events) const;
   // Most live bytes of each of at most `points` equal runs of events, with the run's first event.
   std::vector<std::pair<uint64_t, uint64_t>> live_timeline(size_t points) const;
   // How many allocations asked for each size, the smallest size first.

@@ -1,0 +1,79 @@
+// What a trace says without being kept: its figures, and who held what at a moment, in memory for
+// its live blocks only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "trace_parser.h"
+
+namespace glake::replay {
+
+struct Tally {
+  uint64_t count = 0;
+  uint64_t bytes = 0;
+};
+
+struct StreamTally {
+  Tally allocated;
+  uint64_t recorded = 0;  // record_stream lines that name it
+};
+
+// Sizes are bytes; events count from 0.
+struct TraceFigures {
+  uint64_t allocations = 0;
+  uint64_t frees = 0;
+  uint64_t record_streams = 0;
+  uint64_t steps = 0;
+  std::optional<uint64_t> first_step;
+  std::optional<uint64_t> last_step;
+  uint64_t peak_live_bytes = 0;
+  uint64_t peak_event = 0;            // the first after which so much is live
+  std::optional<uint64_t> peak_step;  // null: in set-up
+  uint64_t peak_live_blocks = 0;
+  uint64_t end_live_bytes = 0;
+  uint64_t end_live_blocks = 0;
+  uint64_t tagged_allocations = 0;
+  std::map<uint32_t, Tally> size_classes;  // by exponent: from 2^k up to below twice that
+  std::map<uint32_t, StreamTally> streams;
+};
+
+// Counts what a TraceParser reads.
+class FigureCounter : public TraceSink {
+ public:
+  void event(const ParsedEvent& event) override;
+  void fact(std::string_view key, std::string_view value) override;
+  const TraceFigures& figures() const { return figures_; }
+  const std::vector<std::pair<std::string, std::string>>& header() const { return header_; }
+
+ private:
+  void on_alloc(const ParsedEvent& event);
+
+  TraceFigures figures_;
+  std::vector<std::pair<std::string, std::string>> header_;
+  uint64_t events_ = 0;
+};
+
+// Adds up by tag what is live after one event.
+class HolderCounter : public TraceSink {
+ public:
+  explicit HolderCounter(uint64_t last_event) : last_(last_event) {}
+  void event(const ParsedEvent& event) override;
+  void fact(std::string_view, std::string_view) override {}
+  bool done() const { return events_ > last_; }
+  const std::unordered_map<std::string, Tally>& by_tag() const { return by_tag_; }
+
+ private:
+  using Held = std::unordered_map<std::string, Tally>::value_type;
+
+  const uint64_t last_;
+  uint64_t events_ = 0;
+  std::unordered_map<std::string, Tally> by_tag_;
+  std::vector<Held*> of_slot_;
+};
+
+}  // namespace glake::replay

@@ -1,0 +1,45 @@
+"""What set-up's tensors are for: the last frame of their tags, from which reports tell roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from glake.trace.job import PlanError
+from glake.trace.roles import KINDS
+
+
+def kind(tensor: Any, what: str) -> Any:
+    """Tells `glake plan` what a tensor made in set-up is for, where no module owns it; returns it.
+
+    ``what`` is "parameter" (a flat buffer or partition of weights), "buffer", "master" (weights
+    that only the optimizer has), "gradient", or "communication". Outside a plan nothing happens.
+    Raises PlanError for any other word.
+    """
+    if what not in KINDS:
+        raise PlanError(f"kind {what!r}: must be one of {', '.join(KINDS)}")
+    tensor._glake_kind = what
+    return tensor
+
+
+def named(modules: list[Any]) -> Iterator[tuple[str, Any, str]]:
+    """(name, tensor, kind) of what is alive, the surest last: weights that an optimizer updates and
+    no module of ``modules`` (roots) owns; parameters and buffers; what :func:`kind` was told."""
+    import gc
+
+    import torch
+
+    alive = gc.get_objects()
+    for optimizer in (each for each in alive if issubclass(type(each), torch.optim.Optimizer)):
+        for number, group in enumerate(optimizer.param_groups):
+            for tensor in group["params"]:
+                yield f"{type(optimizer).__name__}.param_groups.{number}", tensor, "master"
+    for module in modules:
+        for name, tensor in module.named_parameters():
+            yield name, tensor, "parameter"
+        for name, tensor in module.named_buffers():
+            yield name, tensor, "buffer"
+    for tensor in (each for each in alive if issubclass(type(each), torch.Tensor)):
+        told = getattr(tensor, "_glake_kind", None)
+        if told is not None:
+            yield "", tensor, told

@@ -1,0 +1,94 @@
+"""What the memory live at a moment is: the role of each block, by its tag and by how long it lives.
+
+The first frame of a tag is the phase in which the block was allocated, the last one in set-up its
+kind, where the recorder knew it (docs/trace-format.md). What an optimizer allocates is its state if
+it outlives the step, and a temporary of the update if not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from glake.trace.holders import Holder
+
+PARAMETERS = "parameters and buffers"
+MASTERS = "master weights"
+BUCKETS = "gradient buckets and communication buffers"
+OPTIMIZER_STATE = "optimizer state"
+OPTIMIZER_TEMPORARIES = "optimizer temporaries"
+GRADIENTS = "gradients and backward's own"
+GATHERED = "gathered weights"
+ACTIVATIONS = "activations"
+WORKSPACES = "kernel workspaces"
+SETUP_TEMPORARIES = "temporaries of set-up"
+OTHER = "other"
+
+KINDS = {
+    "parameter": PARAMETERS,
+    "buffer": PARAMETERS,
+    "master": MASTERS,
+    "gradient": GRADIENTS,
+    "communication": BUCKETS,
+}
+"""Last frames of set-up's tags, after a name, and what they say."""
+
+# What FSDP gathers it writes into storages that it resizes in place.
+_RESIZED = "storage.resize_"
+
+_SETUP = re.compile(r"set-?up|init|build|model|weights?|param", re.I)
+_OPTIMIZER = re.compile(r"optim", re.I)
+_BACKWARD = re.compile(r"backward|grad", re.I)
+_WORKSPACE = re.compile(r"workspace|scratch", re.I)
+_FORWARD = re.compile(r"forward|recompute", re.I)
+
+
+def role_of(tag: str, lasting: bool, kinds: bool = False) -> str:
+    """The role of a block. ``lasting``: it outlives its step. ``kinds``: the trace's recorder gave
+    set-up's tags their kinds, so that what has none is no parameter: it is a bucket or buffer of
+    whoever spreads the job, or a temporary."""
+    frames = tag.split(";")
+    phase, last = frames[0], frames[-1]
+    if _SETUP.match(phase):
+        if len(frames) > 1 and last in KINDS:
+            return KINDS[last]
+        if not kinds:
+            return PARAMETERS
+        return BUCKETS if lasting else SETUP_TEMPORARIES
+    if _OPTIMIZER.match(phase):
+        return OPTIMIZER_STATE if lasting else OPTIMIZER_TEMPORARIES
+    if last == _RESIZED:
+        return GATHERED
+    for role, pattern in (
+        (GRADIENTS, _BACKWARD),
+        (WORKSPACES, _WORKSPACE),
+        (ACTIVATIONS, _FORWARD),
+    ):
+        if pattern.match(phase):
+            return role
+    return OTHER
+
+
+def by_role(held: Sequence[Holder], lasting: Sequence[Holder]) -> list[tuple[str, int]]:
+    """Bytes by role, largest first; nothing for a trace without tags.
+
+    ``held`` is ``Trace.holders(event)`` and ``lasting`` ``Trace.lasting(event)``, the part of it in
+    blocks that outlive their step.
+    """
+    if not any(tag for tag, _, _ in held):
+        return []
+    kinds = any(_has_kind(tag) for tag, _, _ in held)
+    stays = {tag: size for tag, size, _ in lasting}
+    sums: dict[str, int] = {}
+    for tag, size, _ in held:
+        kept = stays.get(tag, 0)
+        for part, outlives in ((kept, True), (size - kept, False)):
+            if part:
+                role = role_of(tag, outlives, kinds)
+                sums[role] = sums.get(role, 0) + part
+    return sorted(sums.items(), key=lambda each: -each[1])
+
+
+def _has_kind(tag: str) -> bool:
+    frames = tag.split(";")
+    return len(frames) > 1 and frames[-1] in KINDS and _SETUP.match(frames[0]) is not None
