@@ -20,8 +20,11 @@ _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250
 _MOST_NAMES = 12
 _TALL, _LOW = 4.4, 1.6  # inches: memory over events, cost of each step
-_NEAR = 0.02  # of a trace's events: closer crosses would hide one another
-_APART = 13  # points from one cross to the next
+# Of a panel's width and height: closer crosses would hide one another.
+_NEAR, _APART = 0.02, 0.055
+_CROSS: Any = {
+    "marker": "X", "markersize": 11, "markeredgecolor": "black", "linestyle": "none", "zorder": 5,
+}  # fmt: skip
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
@@ -64,9 +67,9 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
         "utili-\nsation",
         "time\naverage",
         "min capacity\n(x live)",
-        "driver calls\n/ step",
-        "driver us\n/ step",
-        "waits\n/ step",
+        "driver\ncalls/step",
+        "driver\nus/step",
+        "waits\n/step",
         "alloc\nns",
         "free\nns",
     ):
@@ -124,6 +127,10 @@ def plot(
 
     Raises OSError if the file cannot be written, ValueError for a suffix matplotlib does not know.
     """
+    _figure(results, traces).savefig(path, dpi=120)
+
+
+def _figure(results: Sequence[ReplayResult], traces: Sequence[Any]) -> Any:
     # Imported here: it costs most of a second, and only a plot needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -145,7 +152,7 @@ def plot(
         if cost:
             _draw_costs(figure.add_subplot(grid[row + 1]), panel)
         row += 1 + cost
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _mark_steps(axes: Any, steps: Sequence[tuple[str, int]]) -> None:
@@ -174,7 +181,9 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
     axes.set_ylabel("driver ms, modelled", fontsize=9)
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=0)
-    axes.locator_params(axis="x", integer=True)
+    numbers = [step.step for each in panel for step in each.steps]
+    axes.set_xlim(min(numbers) - 0.5, max(numbers) + 0.5)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
 def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
@@ -200,45 +209,32 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
     if capacity is not None:
         at = capacity / bytes_of_unit
         axes.axhline(at, color="black", linestyle="--", linewidth=1, label="capacity")
-    _draw_crosses(axes, panel, trace.events, bytes_of_unit)
+    crosses = _crosses(panel, trace.events, _APART * max(highest, capacity or 0))
+    for event, held, number in crosses:
+        axes.plot([event], [held / bytes_of_unit], color=f"C{number}", **_CROSS)
+    if crosses:
+        axes.plot([], [], color="white", label="out of memory", **_CROSS)
+    top = max([highest, capacity or 0, *(held for _, held, _ in crosses)])
     axes.set_title(os.path.basename(panel[0].trace), loc="left", fontsize=10, pad=18)
     axes.set_xlabel("event")
     axes.set_ylabel(unit)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * top / bytes_of_unit or 1)
     axes.margins(x=0.01)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
 
 
-def _draw_crosses(
-    axes: Any, panel: Sequence[ReplayResult], events: int, bytes_of_unit: int
-) -> None:
-    """A cross where each policy ran out of memory. Those that would hide one another stand in a
-    row, to the right, where their curves have ended, if there is room."""
-    from matplotlib.transforms import offset_copy
-
-    ends = sorted(
-        (each.oom.event, each.timeline.physical[-1] if each.timeline.physical else 0, number)
+def _crosses(
+    panel: Sequence[ReplayResult], events: int, apart: float
+) -> list[tuple[int, float, int]]:
+    """(event, bytes, number) of each policy that ran out of memory: where its curve ends, or above
+    another's cross that it would hide, `apart` bytes from it."""
+    placed: list[tuple[int, float, int]] = []
+    ends = [
+        (each.timeline.physical[-1] if each.timeline.physical else 0, each.oom.event, number)
         for number, each in enumerate(panel)
         if each.oom is not None
-    )
-    row: list[int] = []
-    for event, held, number in ends:
-        if row and event - row[-1] > _NEAR * events:
-            row.clear()
-        row.append(event)
-        apart = _APART if row[0] < 0.9 * events else -_APART
-        axes.plot(
-            [row[0]],
-            [held / bytes_of_unit],
-            marker="X",
-            markersize=11,
-            color=f"C{number}",
-            markeredgecolor="black",
-            linestyle="none",
-            label="out of memory" if (event, held, number) == ends[-1] else None,
-            zorder=5,
-            clip_on=False,
-            transform=offset_copy(
-                axes.transData, axes.figure, x=apart * (len(row) - 1), units="points"
-            ),
-        )
+    ]
+    for held, event, number in sorted(ends):
+        near = [at for other, at, _ in placed if abs(other - event) < _NEAR * events]
+        placed.append((event, max([held, *(at + apart for at in near)]), number))
+    return placed

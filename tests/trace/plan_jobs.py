@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import glake.trace
+
 
 class Block(nn.Module):
     def __init__(self, width):
@@ -44,6 +46,41 @@ def training(job):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
+
+    return step
+
+
+def replicated(job):
+    model = nn.parallel.DistributedDataParallel(Tiny().to(job.device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+
+    def step(i):
+        model(torch.randint(0, 100, (4, 32), device=job.device)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def flat(job):
+    """A flat buffer of each kind, as ZeRO has them, and one that nobody told of."""
+    weights = torch.empty(1000, dtype=torch.bfloat16, device=job.device)
+    gradient = torch.empty(1000, dtype=torch.bfloat16, device=job.device)
+    bucket = torch.empty(3500, dtype=torch.bfloat16, device=job.device)
+    other = torch.empty(512, dtype=torch.int8, device=job.device)
+    glake.trace.kind(weights, "parameter")
+    glake.trace.kind(gradient, "gradient")
+    glake.trace.kind(bucket, "communication")
+    master = torch.empty(1000, device=job.device, requires_grad=True)
+    optimizer = torch.optim.AdamW([master], foreach=True)
+
+    def step(i):
+        bucket.zero_()
+        other.zero_()
+        master.grad = gradient.float()
+        optimizer.step()
+        master.grad = None
+        weights.copy_(master.detach())
 
     return step
 

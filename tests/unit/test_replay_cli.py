@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from glake.trace import report
 from glake.trace.cli import replay
+from glake.trace.replay import load_trace
+from glake.trace.replay import replay as run_replay
 
 MIB = 1 << 20
 TRACES = Path(__file__).resolve().parents[1] / "traces"
@@ -150,6 +153,46 @@ def test_plot_is_a_picture(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     refused = run(FIXED, "--policy", "native", "--plot", str(tmp_path / "out.nonsense"))
     assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.01, False), (0.5, True), (2.0, True)])
+def test_a_plot_shows_the_whole_job_and_no_empty_panel(share, steps):
+    pytest.importorskip("matplotlib")
+    trace = load_trace(VARYING)
+    capacity = int(trace.peak_live_bytes * share)
+    names = ("glake", "native", "expandable")
+    results = [run_replay(trace, name, capacity=capacity) for name in names]
+    panels = report._figure(results, [trace]).axes
+    assert len(panels) == (2 if steps else 1)  # those that ran out in set-up have no step to show
+    live = panels[0].collections[0].get_paths()[0].get_extents()
+    assert live.x0 == 0 and live.x1 > 0.99 * trace.events
+    unit = 1 << 30
+    assert live.y1 == pytest.approx(trace.peak_live_bytes / unit)
+    assert panels[0].get_ylabel() == "GiB" and panels[0].get_ylim()[1] > live.y1
+    crosses = [each for each in panels[0].get_lines() if each.get_marker() == "X"][:-1]
+    assert len(crosses) == (0 if share > 1 else 3)
+    for each, result in zip(results, crosses, strict=False):
+        assert result.get_xdata()[0] == each.oom.event
+
+
+def test_crosses_at_one_place_stand_apart():
+    trace = load_trace(VARYING)
+    names = ("glake", "compact", "native", "expandable")
+    results = [run_replay(trace, name, capacity=1 << 30) for name in names]
+    placed = report._crosses(results, trace.events, apart=100 << 20)
+    assert sorted(number for _, _, number in placed) == [0, 1, 2, 3]
+    heights = sorted(held for _, held, _ in placed)
+    assert all(b - a >= 100 << 20 for a, b in zip(heights, heights[1:], strict=False))
+    for event, held, number in placed:
+        assert results[number].oom.event == event
+        assert held >= results[number].timeline.physical[-1]
+
+
+def test_small_jobs_have_small_units(tiny):
+    ran = run(tiny, "--policy", "native", "--find-min-capacity")
+    words = " ".join(ran.stdout.split())
+    assert "peak live 20.00 MiB, capacity unlimited" in words
+    assert "30.00 MiB" in words and "GiB" not in words and "20.02 MiB (1.001x)" in words
 
 
 def test_outputs_never_replace_an_input(tmp_path):

@@ -261,4 +261,4 @@ def test_the_bound_fits_from_itself_on_and_makes_no_call():
     assert run(*lines, policy="bound", capacity=12 * MIB).oom is None
     short = run(*lines, policy="bound", capacity=12 * MIB - 1)
     assert short.oom is not None and short.oom.event == 1
-    assert "at least 12582912 bytes" in short.oom.message
+    assert "at least 12.00 MiB" in short.oom.message

@@ -12,8 +12,8 @@ uint64_t BoundPolicy::allocate(uint64_t bytes, uint32_t) {
   const uint64_t least = round_up(live_ + size, kGranule);
   if (least > capacity_) {
     oom_message_ = "out of memory for any allocator: live blocks need at least " +
-                   std::to_string(least) + " bytes in granules of 2 MiB, the capacity is " +
-                   std::to_string(capacity_);
+                   size_text(least) + " in granules of 2 MiB, " + size_text(least - capacity_) +
+                   " more than the capacity of " + size_text(capacity_);
     return 0;
   }
   live_ += size;

@@ -3,17 +3,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 namespace glake::replay {
-namespace {
-
-std::string gib(uint64_t bytes) {
+std::string size_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
   char text[32];
-  std::snprintf(text, sizeof text, "%.3f GiB", static_cast<double>(bytes) / (1024.0 * kMiB));
+  std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
   return text;
 }
-
-}  // namespace
 
 CachingPolicy::CachingPolicy(const PolicyConfig& config)
     : capacity_(config.capacity),
@@ -202,11 +204,11 @@ std::string CachingPolicy::describe_oom(uint64_t bytes, uint32_t stream) const {
       if (block->stream == stream) largest = std::max(largest, block->bytes);
     }
   }
-  return "out of memory: " + std::to_string(bytes) + " bytes asked for on stream " +
-         std::to_string(stream) + "; of a capacity of " + gib(capacity_) + ", " + gib(physical_) +
-         " are taken: " + gib(held_bytes_) + " held by the job, " + gib(idle) + " idle (" +
-         gib(other_streams) + " of it on other streams), the largest idle block of this stream " +
-         gib(largest);
+  return "out of memory: " + size_text(bytes) + " asked for on stream " + std::to_string(stream) +
+         "; of a capacity of " + size_text(capacity_) + ", " + size_text(physical_) +
+         " are taken: " + size_text(held_bytes_) + " held by the job, " + size_text(idle) +
+         " idle (" + size_text(other_streams) +
+         " of it on other streams), the largest idle block of this stream " + size_text(largest);
 }
 
 // A region per stretch of mapped memory.
