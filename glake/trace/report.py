@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
-from glake.trace.units import scale, size
+from glake.trace.units import micros, nanos, scale, size
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250
@@ -34,8 +34,12 @@ def to_json(result: ReplayResult) -> dict[str, Any]:
     return fields
 
 
-def _number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _time(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
 
 
 def _percent(value: float | None) -> str:
@@ -59,7 +63,7 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
         f"{os.path.basename(trace)}: peak live {size(live)}, "
         f"capacity {limit}, work completes {pace}"
     )
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=escape(title), title_justify="left", pad_edge=False)
     table.add_column("policy")
     table.add_column("fits")
     for heading in (
@@ -67,20 +71,20 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
         "utili-\nsation",
         "time\naverage",
         "min capacity\n(x live)",
-        "driver\ncalls/step",
-        "driver\nus/step",
-        "waits\n/step",
-        "alloc\nns",
-        "free\nns",
+        "calls\n/ step",
+        "driver\n/ step",
+        "waits\n/ step",
+        "alloc\n",
+        "free\n",
     ):
         table.add_column(heading, justify="right")
     for each in results:
         costs = (
-            _number(each.driver_calls_per_step, 1),
-            _number(each.driver_us_per_step),
-            _number(each.stream_waits_per_step, 1),
-            _number(each.host_ns_alloc),
-            _number(each.host_ns_free),
+            _number(each.driver_calls_per_step),
+            _time(each.driver_us_per_step, micros),
+            _number(each.stream_waits_per_step),
+            _time(each.host_ns_alloc, nanos),
+            _time(each.host_ns_free, nanos),
         )
         table.add_row(
             each.policy,

@@ -46,6 +46,13 @@ def micros(value: float) -> str:
     return f"{value:.0f} us"
 
 
+def nanos(value: float) -> str:
+    """A time given in nanoseconds."""
+    if value < 999.5:
+        return f"{value:.0f} ns"
+    return f"{value / 1000:.1f} us" if value < 99_950 else micros(value / 1000)
+
+
 def share(part: float, whole: float) -> str:
     """A part of a whole in percent."""
     return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -19,7 +19,7 @@ from glake.trace.replay import (
     Timeline,
     load_trace,
 )
-from glake.trace.units import micros, scale, size, size_range
+from glake.trace.units import micros, nanos, scale, size, size_range
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -143,6 +143,7 @@ def test_units():
     assert [scale(each) for each in (0, 1536, 80 * GIB)] == [
         ("B", 1), ("KiB", 1 << 10), ("GiB", GIB),
     ]  # fmt: skip
+    assert [nanos(each) for each in (40, 9999, 80e6)] == ["40 ns", "10.0 us", "80.0 ms"]
     assert [micros(each) for each in (0, 999, 1500, 2e6)] == ["0 us", "999 us", "1.5 ms", "2.00 s"]
 
 
