@@ -184,16 +184,27 @@ def _native() -> Any:
 def read_chunks(path: str | os.PathLike[str], size: int = _READ) -> Iterator[bytes]:
     """The bytes of a file, unpacked if it is gzip. Raises what `broken_archive` catches."""
     with open(path, "rb") as raw:
-        compressed = raw.read(2) == _GZIP_MAGIC
-        raw.seek(0)
-        if not compressed:
-            while chunk := raw.read(size):
+        magic = raw.read(len(_GZIP_MAGIC))
+        whole: Any = _Prefixed(magic, raw)
+        if magic != _GZIP_MAGIC:
+            while chunk := whole.read(size):
                 yield chunk
             return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
+        with gzip.GzipFile(fileobj=whole, mode="rb") as unpacked:
             # What stands before a break is handed out, so that an error can name the line.
             while chunk := unpacked.read1(size):
                 yield chunk
+
+
+class _Prefixed:
+    """A file whose first bytes have been read already: a pipe cannot be wound back."""
+
+    def __init__(self, first: bytes, rest: IO[bytes]) -> None:
+        self._first, self._rest = first, rest
+
+    def read(self, size: int) -> bytes:
+        first, self._first = self._first[:size], self._first[size:]
+        return first or self._rest.read(size)
 
 
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, zlib.error)
