@@ -151,7 +151,10 @@ def _run_all(
 ) -> list[ReplayResult]:
     results = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    shown = Console(stderr=True)
+    with Progress(
+        *columns, console=shown, transient=True, disable=not shown.is_terminal
+    ) as progress:
         for trace, size in zip(traces, sizes, strict=True):
             for policy in policy_names:
                 task = progress.add_task(policy, total=1.0)

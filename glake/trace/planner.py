@@ -31,6 +31,7 @@ CONTEXT_BYTES = 512 << 20
 NCCL_BYTES = 1 << 30
 
 _LEAST = 2 << 20
+_MOST = 1 << 46  # as of a replay
 _NAMES = {
     "native": "PyTorch's default allocator",
     "expandable": "PyTorch's expandable segments",
@@ -154,37 +155,43 @@ def plan(
         _require(name)
     tell = progress or (lambda share, doing: None)
     path = os.fspath(out) if out is not None else _temporary(target)
-    facts = record(
-        target,
-        path,
-        python=python,
-        progress=lambda done, of, doing: tell(0.7 * done / of, doing),
-        world=world,
-        rank=rank,
-        steps=steps,
-        seed=seed,
-        options=options or {},
-        attention=attention,
-        scratch=scratch,
-        total_bytes=capacity,
-    )
-    trace = load_trace(path)
-    results = []
-    for number, name in enumerate(policies):
-        tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
-        done = replay(
-            trace,
-            name,
-            capacity=capacity,
-            complete_after=complete_after,
-            find_min_capacity=find_min_capacity,
+    try:
+        facts = record(
+            target,
+            path,
+            python=python,
+            progress=lambda done, of, doing: tell(0.7 * done / of, doing),
+            world=world,
+            rank=rank,
+            steps=steps,
+            seed=seed,
+            options=options or {},
+            attention=attention,
+            scratch=scratch,
+            total_bytes=capacity,
         )
-        results.append(done)
-    if html is not None:
-        from glake.trace import html as report
+        trace = load_trace(path)
+        results = []
+        for number, name in enumerate(policies):
+            tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
+            done = replay(
+                trace,
+                name,
+                capacity=capacity,
+                complete_after=complete_after,
+                find_min_capacity=find_min_capacity,
+            )
+            results.append(done)
+        if html is not None:
+            from glake.trace import html as report
 
-        tell(0.99, "report")
-        report.write(html, trace, results)
+            tell(0.99, "report")
+            report.write(html, trace, results)
+        advice = _advice(trace, results)
+    except BaseException:
+        if out is None:
+            Path(path).unlink(missing_ok=True)
+        raise
     return Plan(
         target=target,
         trace=path,
@@ -195,7 +202,7 @@ def plan(
         capacity_bytes=capacity,
         results=results,
         holders=list(trace.holders(trace.peak_live_event)),
-        advice=_advice(trace, results),
+        advice=advice,
     )
 
 
@@ -207,8 +214,8 @@ def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
         found = 0 if re.fullmatch(r"0+(\.0+)?([KMGT]iB)?", text) else config.parse_bytes(text)
     except ValueError as bad:
         raise PlanError(f'{name} {value!r}: {bad}; give bytes or a size such as "80GiB"') from bad
-    if found < least:
-        raise PlanError(f"{name} {value!r}: less than {size(least)}")
+    if not least <= found <= _MOST:
+        raise PlanError(f"{name} {value!r}: give from {size(least)} to {size(_MOST)}")
     return found
 
 
