@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -127,7 +128,8 @@ def plan(target: str, **given: Any) -> None:
         try:
             made = _plan(target, given)
         except (GlakeError, OSError) as error:
-            raise Refused(_as_typed(str(error), given)) from error
+            text = str(error) if ":" in target else _as_typed(str(error), given)
+            raise Refused(text) from error
         try:
             if given["as_json"]:
                 document = made.to_json() | {"trace": made.trace if kept else None}
@@ -164,7 +166,9 @@ def _as_typed(text: str, given: dict[str, Any]) -> str:
     for option in OPTIONS:
         value = given.get(_parameter(option.name))
         if value is not None:
-            text = text.replace(f"{option.name}={value}", f"--{option.name} {value}")
+            assigned = rf"(?<![\w-]){re.escape(f'{option.name}={value}')}(?!\w)"
+            typed = f"--{option.name} {value}".replace("\\", r"\\")
+            text = re.sub(assigned, typed, text)
     return text
 
 
