@@ -260,15 +260,21 @@ TRACES = click.Argument(
 
 def given_traces(traces: Sequence[Path]) -> list[tuple[Path, Any]]:
     """The traces given, or else the project's own, each with itself parsed. BadTrace for one that
-    breaks the format's rules (docs/trace-format.md)."""
+    breaks the format's rules (docs/trace-format.md), or whose live bytes suit no device."""
     from glake.trace.replay import load_trace
 
     found = []
     for path in traces or sorted((ROOT / "tests" / "traces").glob("*.trace.gz")):
         try:
-            found.append((path, load_trace(path)))
+            trace = load_trace(path)
         except (ValueError, OSError) as error:
             raise BadTrace(str(error)) from None
+        live: int = trace.peak_live_bytes
+        if not 2 << 20 <= live <= 1 << 45:
+            raise BadTrace(
+                f"{path}: {live:,} bytes live at the peak: give a trace with 2 MiB to 32 TiB"
+            )
+        found.append((path, trace))
     return found
 
 

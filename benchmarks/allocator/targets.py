@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from common import TRACES, BadTrace, command, given_traces
+from common import TRACES, command, given_traces
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -25,7 +25,6 @@ from glake.trace.replay import NEVER, ReplayResult, replay
 DELAYS = {"0": 0, "512": 512, "never": NEVER}
 TIGHT, ROOMY = 1.01, 1.05
 FIRST_STEADY_STEP = 3  # the 4th
-GRANULE = 2 << 20
 
 
 def _fits(result: ReplayResult) -> str:
@@ -46,13 +45,8 @@ def _ratio(over: float | None, under: float | None) -> str:
 
 
 def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str, object]]:
-    """Replays one trace every way the targets ask for; the table and the same as plain data.
-
-    BadTrace for one whose live bytes no granule is small enough for.
-    """
+    """Replays one trace every way the targets ask for; the table and the same as plain data."""
     live: int = trace.peak_live_bytes
-    if live < GRANULE:
-        raise BadTrace(f"{path}: {live:,} bytes live at the peak, less than a granule (2 MiB)")
     task = progress.add_task(path.name, total=len(DELAYS) * 3 + 4)
 
     def run(policy: str, times: float | None, delay: int) -> ReplayResult:
@@ -94,8 +88,9 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
 
 
 def work(traces: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
+    given = given_traces(traces)
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        measured = [measure(path, trace, progress) for path, trace in given_traces(traces)]
+        measured = [measure(path, trace, progress) for path, trace in given]
     text = json.dumps([data for _, data in measured], indent=1)
     if out is not None:
         (out / "targets.json").write_text(text + "\n")
