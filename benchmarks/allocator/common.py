@@ -1,9 +1,10 @@
 """What the allocator benchmarks share: building and running their programs, tables, pictures.
 
 A script names its program and its figures (a `Pattern`) and calls `front()`, which gives it the
-options --seconds, --rounds, --json and --out. The programs measure all subjects in turn, several
-rounds over, in one process (measure.h): every figure is the median over the rounds, and a ratio is
-the median of the rounds' own ratios, so that what slows the whole machine meets all alike.
+options --rounds, --json and --out, and --seconds where it runs against the clock. The programs
+measure all subjects in turn, several rounds over, in one process (measure.h): every figure is the
+median over the rounds, and a ratio is the median of the rounds' own ratios, so that what slows the
+whole machine meets all alike.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ class BenchmarkError(RuntimeError):
     """A program failed or printed what no benchmark prints; the text says which."""
 
 
+class BadTrace(click.ClickException):
+    """A trace that cannot be measured: the text names the file, and the line where it is one's."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True)
 class Metric:
     """A figure of the programs' rows. `better`: "less" or "more" gives a column of ratios."""
@@ -74,6 +81,8 @@ Row = dict[str, Any]
 
 def run_program(name: str, arguments: Sequence[str]) -> list[Row]:
     """Builds and runs a program; its rows. BenchmarkError if either fails."""
+    if not (ROOT / "build" / "benchmarks" / "lib" / name).exists():
+        click.echo(f"compiling {name} (a minute or two, the first time)", err=True)
     command = [sys.executable, str(ROOT / "tools" / "native.py"), "--group", "benchmarks"]
     command += ["--program", name, "--run", "--", *arguments]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -180,8 +189,7 @@ def machine() -> dict[str, Any]:
 
 
 def save(pattern: Pattern, data: dict[str, Any], out: Path) -> None:
-    """Writes <program>.json and <program>.png into `out`. OSError if it cannot."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Writes <program>.json and <program>.png into the directory `out`. OSError if it cannot."""
     (out / f"{pattern.program}.json").write_text(json.dumps(data, indent=1) + "\n")
     draw(pattern, data["summary"], out / f"{pattern.program}.png")
 
@@ -245,15 +253,71 @@ def present(pattern: Pattern, rows: Sequence[Row], as_json: bool, out: Path | No
         console.print(f"[dim]{text}[/dim]", highlight=False)
 
 
+TRACES = click.Argument(
+    ["traces"], nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+
+
+def given_traces(traces: Sequence[Path]) -> list[tuple[Path, Any]]:
+    """The traces given, or else the project's own, each with itself parsed. BadTrace for one that
+    breaks the format's rules (docs/trace-format.md), or whose live bytes suit no device."""
+    from glake.trace.replay import load_trace
+
+    found = []
+    for path in traces or sorted((ROOT / "tests" / "traces").glob("*.trace.gz")):
+        try:
+            trace = load_trace(path)
+        except (ValueError, OSError) as error:
+            raise BadTrace(str(error)) from None
+        live: int = trace.peak_live_bytes
+        if not 2 << 20 <= live <= 1 << 45:
+            raise BadTrace(
+                f"{path}: {live:,} bytes live at the peak: give a trace with 2 MiB to 32 TiB"
+            )
+        found.append((path, trace))
+    return found
+
+
+def output_options(files: str) -> list[click.Parameter]:
+    """--json and --out, for the directory of `files`."""
+    return [
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of a table."),
+        click.Option(["--out"], type=click.Path(file_okay=False, path_type=Path),
+                     help=f"Directory for {files}."),
+    ]  # fmt: skip
+
+
+def command(
+    work: Callable[..., None], title: str, *params: click.Parameter, files: str
+) -> click.Command:
+    """The command of a benchmark: `params`, --json and --out, which `work` is given by name.
+
+    The directory of --out is made before the work; what fails (BenchmarkError, OSError) ends it
+    with one line.
+    """
+
+    def main(**given: Any) -> None:
+        try:
+            if given["out"] is not None:
+                given["out"].mkdir(parents=True, exist_ok=True)
+            work(**given)
+        except (BenchmarkError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+
+    names = {"help_option_names": ["-h", "--help"]}
+    return click.Command("main", context_settings=names, callback=main,
+                         params=[*params, *output_options(files)], help=title)  # fmt: skip
+
+
 def front(
     pattern: Pattern,
-    *options: click.Option,
+    *options: click.Parameter,
     prepare: Callable[..., list[Row]] | None = None,
 ) -> click.Command:
     """The command of a script. `options` are its own, handed to the program by name, or to
     `prepare(run, **options)`, which calls run(arguments) for the rows."""
 
-    def main(rounds: int, as_json: bool, out: Path | None, **own: Any) -> None:
+    def work(rounds: int, as_json: bool, out: Path | None, **own: Any) -> None:
         shared = ["--rounds", str(rounds)]
 
         def run(arguments: Sequence[str]) -> list[Row]:
@@ -263,24 +327,15 @@ def front(
             given = [(name, value) for name, value in own.items() if value is not None]
             return run([word for name, value in given for word in (f"--{name}", str(value))])
 
-        try:
-            rows = (prepare or plain)(run, **own)
-        except BenchmarkError as error:
-            raise click.ClickException(str(error)) from None
-        present(pattern, rows, as_json, out)
+        present(pattern, (prepare or plain)(run, **own), as_json, out)
 
     params: list[click.Parameter] = [
         click.Option(["--rounds"], type=click.IntRange(1), default=5, show_default=True,
                      help="Times that every subject is measured, in turn."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of a table."),
-        click.Option(["--out"], type=click.Path(file_okay=False, path_type=Path),
-                     help="Directory for a JSON file and a PNG."),
     ]  # fmt: skip
     if pattern.seconds is not None:
         seconds = click.FloatRange(0, min_open=True)
         params.append(click.Option(["--seconds"], type=seconds, default=pattern.seconds,
                                    show_default=True,
                                    help="For each subject and case, all rounds."))  # fmt: skip
-    names = {"help_option_names": ["-h", "--help"]}
-    return click.Command("main", context_settings=names, callback=main,
-                         params=[*params, *options], help=pattern.title)  # fmt: skip
+    return command(work, pattern.title, *params, *options, files="a JSON file and a PNG")

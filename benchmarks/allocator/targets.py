@@ -1,25 +1,27 @@
 """What glake promises on a trace, beside PyTorch's policies, in one run and as one table a trace.
 
-    python benchmarks/allocator/targets.py [TRACE ...]
+    python benchmarks/allocator/targets.py [TRACE ...] [--json] [--out DIR]
 
 Without traces: the project's own in tests/traces. Every figure comes from `glake replay`'s engine:
 the real core on the simulated driver in phantom mode, PyTorch's policies as our models of them
 (docs/trace-format.md), driver time by the simulator's cost table, which no hardware has confirmed.
+None of them is a time taken here: two runs give the same, and there are no rounds.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
+from common import TRACES, command, given_traces
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from glake.trace.replay import NEVER, ReplayResult, load_trace, replay
+from glake.trace.replay import NEVER, ReplayResult, replay
 
-OWN_TRACES = Path(__file__).resolve().parents[2] / "tests" / "traces"
 DELAYS = {"0": 0, "512": 512, "never": NEVER}
 TIGHT, ROOMY = 1.01, 1.05
 FIRST_STEADY_STEP = 3  # the 4th
@@ -42,9 +44,9 @@ def _ratio(over: float | None, under: float | None) -> str:
     return f"1/{under / over:.1f}"
 
 
-def measure(path: Path, progress: Progress) -> tuple[Table, dict[str, object]]:
+def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str, object]]:
     """Replays one trace every way the targets ask for; the table and the same as plain data."""
-    trace = load_trace(path)
+    live: int = trace.peak_live_bytes
     task = progress.add_task(path.name, total=len(DELAYS) * 3 + 4)
 
     def run(policy: str, times: float | None, delay: int) -> ReplayResult:
@@ -53,7 +55,6 @@ def measure(path: Path, progress: Progress) -> tuple[Table, dict[str, object]]:
         progress.advance(task)
         return result
 
-    live = replay(trace, "native").trace_peak_live_bytes
     table = Table(title=f"{path.name}: peak live {live / 2**30:.2f} GiB", title_justify="left")
     for heading in ("what", "policy", "work completes", "figure"):
         table.add_column(heading)
@@ -86,20 +87,22 @@ def measure(path: Path, progress: Progress) -> tuple[Table, dict[str, object]]:
     return table, data
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("traces", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def main(traces: tuple[Path, ...], as_json: bool) -> None:
-    """Replays TRACES as the promises in the README ask and prints what came out."""
-    paths = traces or tuple(sorted(OWN_TRACES.glob("*.trace.gz")))
+def work(traces: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
+    given = given_traces(traces)
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        measured = [measure(path, progress) for path in paths]
+        measured = [measure(path, trace, progress) for path, trace in given]
+    text = json.dumps([data for _, data in measured], indent=1)
+    if out is not None:
+        (out / "targets.json").write_text(text + "\n")
     if as_json:
-        click.echo(json.dumps([data for _, data in measured], indent=1))
+        click.echo(text)
         return
     for table, _ in measured:
         Console(width=110).print(table)
 
+
+TITLE = "Replay TRACES as the promises in the README ask and print what came out."
+main = command(work, TITLE, TRACES, files="targets.json")
 
 if __name__ == "__main__":
     main()

@@ -10,13 +10,14 @@ How to read it: docs/benchmarks.md; targets.py has what glake promises on a trac
 
 from __future__ import annotations
 
-import gzip
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from common import ROOT, BenchmarkError, Metric, Pattern, Row, front
+from common import TRACES, Metric, Pattern, Row, front, given_traces
+
+from glake.trace.format import read_chunks
 
 PATTERN = Pattern(
     program="trace_replay",
@@ -39,26 +40,18 @@ PATTERN = Pattern(
 def measure(
     run: Callable[[Sequence[str]], list[Row]], traces: tuple[Path, ...], capacity: float
 ) -> list[Row]:
-    """The program takes plain text; BenchmarkError for a file that is none."""
-    paths = traces or tuple(sorted((ROOT / "tests" / "traces").glob("*.trace.gz")))
+    """The program takes plain text, whose file's name is the row's. BadTrace: see given_traces."""
     with tempfile.TemporaryDirectory() as scratch:
-        plain = []
-        for path in paths:
-            try:
-                data = path.read_bytes()
-                if data[:2] == b"\x1f\x8b":
-                    data = gzip.decompress(data)
-            except (OSError, EOFError) as error:
-                raise BenchmarkError(f"{path}: {error}") from None
+        plain: list[Path] = []
+        for path, _ in given_traces(traces):
             name = path.name.removesuffix(".gz").removesuffix(".trace").replace(",", "_")
-            plain.append(Path(scratch, name))
-            plain[-1].write_bytes(data)
+            same = sum(each.name.partition(" (")[0] == name for each in plain)
+            plain.append(Path(scratch, f"{name} ({same + 1})" if same else name))
+            with plain[-1].open("wb") as file:
+                file.writelines(read_chunks(path))
         return run(["--trace", ",".join(map(str, plain)), "--capacity", str(capacity)])
 
 
-TRACES = click.Argument(
-    ["traces"], nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
 CAPACITY = click.Option(["--capacity"], type=click.FloatRange(1), default=1.05, show_default=True,
                         help="The smaller device, in peak live bytes.")  # fmt: skip
 main = front(PATTERN, TRACES, CAPACITY, prepare=measure)

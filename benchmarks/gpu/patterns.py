@@ -23,7 +23,7 @@ from side_by_side import GIB, REAL, SIM, Process, WorkerError
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "benchmarks" / "allocator"), str(ROOT / "tools")]
 
-from common import Metric, Pattern, Row, present  # noqa: E402
+from common import Metric, Pattern, Row, command, present  # noqa: E402
 from gpulane.preflight import no_gpu  # noqa: E402
 from pattern_jobs import PATTERNS  # noqa: E402
 
@@ -133,19 +133,9 @@ class Run:
         return list(self.rows.values())
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--driver", type=click.Choice(["cuda", "sim"]), default="cuda", show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(2, 64), default=2, show_default=True)
-@click.option("--memory", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
-              help="GiB that a pattern has live at most.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path),
-              help="Directory for a JSON file and a PNG.")  # fmt: skip
-def main(
+def work(
     driver: str, rounds: int, threads: int, memory: float, as_json: bool, out: Path | None
 ) -> None:
-    """Plays allocation patterns under every allocator there is."""
     if lack := missing(driver):
         raise click.ClickException(lack)
     console = Console(stderr=True)
@@ -159,6 +149,21 @@ def main(
     shown = replace(PATTERN, subjects=SIMULATED) if driver == "sim" else PATTERN
     present(shown, rows, as_json, out)
 
+
+def option(name: str, kind: click.ParamType, default: Any, text: str = "") -> click.Option:
+    return click.Option([name], type=kind, default=default, show_default=True, help=text)
+
+
+main = command(
+    work,
+    "Plays allocation patterns under every allocator there is.",
+    option("--driver", click.Choice(["cuda", "sim"]), "cuda"),
+    option("--rounds", click.IntRange(1), 5),
+    option("--threads", click.IntRange(2, 64), 2),
+    option("--memory", click.FloatRange(0, min_open=True), 4.0,
+           "GiB that a pattern has live at most."),
+    files="a JSON file and a PNG",
+)  # fmt: skip
 
 if __name__ == "__main__":
     main()

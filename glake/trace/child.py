@@ -7,37 +7,67 @@ the fake device must be loaded before torch, and since it stubs torch.cuda for g
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import inspect
 import json
 import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 from glake.errors import GlakeError
 from glake.trace.job import BadTarget, Job, Step
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _FRAMES = 4  # of the user's own code, shown with an error
 
 
+class Ended(BaseException):
+    """The one who started this process, or its end, ends it."""
+
+
 def main(argument: str) -> int:
-    """Records; 0, or 2 for an error, which has been reported."""
+    """Records; 0, or 2 for an error, which has been reported; 143 if told to end."""
     request = json.loads(argument)
+    ready = ":" not in request["target"]
+    del sys.argv[1:]  # a job's own argument parser finds none
     with os.fdopen(request.pop("report"), "w") as report:
         try:
+            _end_with(request.pop("parent"))
             _tell(report, facts=_record(request, report))
-        except GlakeError as error:
-            _tell(report, error=type(error).__name__, text=_described(error))
+        except Ended:
+            Path(request["out"]).unlink(missing_ok=True)
+            return 143
+        except SystemExit as left:
+            _tell(report, error="PlanError", text=_left(left), said=True)
         except MemoryError:
             _tell(report, error="PlanError", text="the host ran out of memory while recording")
+        except GlakeError as error:
+            _tell(report, error=type(error).__name__, text=_described(error, ready))
         except Exception as error:
-            _tell(report, error="PlanError", text=_described(error))
+            _tell(report, error="PlanError", text=_described(error, ready))
         else:
             return 0
     return 2
+
+
+def _end_with(parent: int) -> None:
+    """SIGTERM ends this process tidily, and it comes when the parent dies, however that does."""
+
+    def end(*_: Any) -> None:
+        raise Ended
+
+    signal.signal(signal.SIGTERM, end)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:  # it died before that
+        raise Ended
 
 
 def _tell(report: IO[str], **message: Any) -> None:
@@ -113,8 +143,22 @@ def _with_job(make_step: Callable[..., Any]) -> Callable[[Job], Step]:
     return make_step if takes else lambda job: make_step()
 
 
-def _described(error: BaseException) -> str:
-    """The error, after the last frames that are the user's own, innermost last."""
+def _left(left: SystemExit) -> str:
+    """What to say of a job that called sys.exit()."""
+    lines = [_frame(each) for each in traceback.extract_tb(left.__traceback__) if _own(each)]
+    code = "" if left.code is None else repr(left.code)
+    text = (
+        f"the job called sys.exit({code}) here; to be planned it must go on: make_step returns the "
+        "step function, and that returns once the step is done"
+    )
+    return "\n".join([*lines[-_FRAMES:], text])
+
+
+def _described(error: BaseException, ready: bool = False) -> str:
+    """The error, after the last frames that are the user's own, innermost last. Of a ready plan the
+    user has no frames: the error is enough, or else it comes first."""
+    if ready and isinstance(error, GlakeError):
+        return str(error)
     lines: list[str] = []
     shown: BaseException | None = error
     while shown is not None and not lines:
@@ -130,6 +174,8 @@ def _described(error: BaseException) -> str:
             "\n(an operator without a fake kernel: a compiled extension must register one with "
             "torch.library.register_fake)"
         )
+    if ready:
+        return "\n".join([text, "(in a ready plan, at:", *lines[-_FRAMES:]]) + ")"
     return "\n".join([*lines[-_FRAMES:], text])
 
 

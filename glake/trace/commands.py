@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
 
 import click
 from rich.console import Console
 
 from glake.trace import convert as conversion
 from glake.trace import facts, memory_viz, perfetto
-from glake.trace.cli import BadInput, _load, _parse_capacity, _parse_complete_after, _parse_policies
+from glake.trace.inputs import InputFile, refuse_same, rereadable
+from glake.trace.replay import load_trace
 from glake.trace.replay import replay as run_replay
+from glake.trace.replay_options import Capacity, device_options, parse_policies
 from glake.trace.units import size as size_text
 
 _TABLE_WIDTH = 118
-_FILE = click.Path(exists=True, dir_okay=False)
+_FILE = InputFile()
 _OUT = click.Path(dir_okay=False)
-
-
-@contextlib.contextmanager
-def _bad_input() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, OSError) as bad:
-        raise BadInput(str(bad)) from bad
-
-
-def _refuse_same(source: str, out: str) -> None:
-    if os.path.exists(out) and os.path.samefile(source, out):
-        raise click.BadParameter(f"{out} is the input", param_hint="-o")
 
 
 @click.group()
@@ -46,8 +33,8 @@ def trace() -> None:
 @click.option("--holders", default=15, show_default=True, help="Most tags to list.")
 def info(file: str, as_json: bool, holders: int) -> None:
     """Count what is in the trace FILE, and say who held what at its peak."""
-    with _bad_input():
-        found = facts.scan(file)
+    with rereadable(file) as path:
+        found = dataclasses.replace(facts.scan(path), trace=file)
     if as_json:
         click.echo(json.dumps(facts.to_json(found), indent=1))
         return
@@ -67,9 +54,9 @@ def convert(file: str, output: str, device: int | None) -> None:
     A snapshot is the pickle that torch.cuda.memory._dump_snapshot() or glake.dump_snapshot()
     writes. Nothing in the pickle is run.
     """
-    _refuse_same(file, output)
-    with _bad_input():
-        result = conversion.convert(file, output, device)
+    refuse_same(file, output)
+    with rereadable(file) as path:
+        result = conversion.convert(path, output, device)
     click.echo(
         f"{output}: {result.events:,} events, peak live "
         f"{size_text(result.peak_live_bytes)}, {size_text(result.end_live_bytes)} live at the end"
@@ -87,31 +74,16 @@ def convert(file: str, output: str, device: int | None) -> None:
 @click.option(
     "--policy",
     "policy_names",
-    callback=lambda ctx, param, value: _parse_policies(ctx, param, value) if value else [],
+    callback=parse_policies,
     help="perfetto: also the physical bytes of these policies, separated by commas.",
 )
-@click.option(
-    "--capacity",
-    default="unlimited",
-    show_default=True,
-    callback=_parse_capacity,
-    metavar="BYTES",
-    help="Memory of the policies' device, as for glake replay.",
-)
-@click.option(
-    "--complete-after",
-    default="512",
-    show_default=True,
-    callback=_parse_complete_after,
-    metavar="EVENTS",
-    help="As for glake replay.",
-)
+@device_options
 def export(
     file: str,
     form: str,
     output: str,
     policy_names: list[str],
-    capacity: Callable[[int], int | None],
+    capacity: Capacity,
     complete_after: int,
 ) -> None:
     """Make a picture of the trace FILE for another program.
@@ -120,18 +92,21 @@ def export(
     as a microsecond. memory_viz: a snapshot for pytorch.org/memory_viz; the trace has no addresses,
     so its blocks are laid out best fit, and nothing in it is about fragmentation.
     """
-    _refuse_same(file, output)
-    if form == "memory_viz":
+    refuse_same(file, output)
+    if form == "memory_viz" and policy_names:
+        raise click.UsageError("--policy is for --to perfetto")
+    with rereadable(file) as path:
+        if form == "memory_viz":
+            memory_viz.export(path, output)
+            return
+        results = []
         if policy_names:
-            raise click.UsageError("--policy is for --to perfetto")
-        with _bad_input():
-            memory_viz.export(file, output)
-        return
-    results = []
-    if policy_names:
-        loaded = _load(file)
-        size = capacity(loaded.peak_live_bytes)
-        for policy in policy_names:
-            results.append(run_replay(loaded, policy, capacity=size, complete_after=complete_after))
-    with _bad_input():
-        perfetto.export(file, output, results)
+            loaded = load_trace(path)
+            size = capacity(loaded.peak_live_bytes)
+            for policy in policy_names:
+                try:
+                    done = run_replay(loaded, policy, capacity=size, complete_after=complete_after)
+                except RuntimeError as broken:
+                    raise click.ClickException(f"{file} under {policy}: {broken}") from broken
+                results.append(done)
+        perfetto.export(path, output, results)

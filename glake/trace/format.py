@@ -28,6 +28,7 @@ MAX_LINE = 64 << 10
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ = 1 << 18
+_MOST_CHECKED = 1 << 30
 
 _Parsed = TypeVar("_Parsed")
 
@@ -183,23 +184,52 @@ def _native() -> Any:
     return importlib.import_module("glake._C")
 
 
-def read_chunks(path: str | os.PathLike[str], size: int = _READ) -> Iterator[bytes]:
-    """The bytes of a file, unpacked if it is gzip. Raises what `broken_archive` catches."""
-    with open(path, "rb") as raw:
-        compressed = raw.read(2) == _GZIP_MAGIC
-        raw.seek(0)
-        if not compressed:
-            while chunk := raw.read(size):
-                yield chunk
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            # What stands before a break is handed out, so that an error can name the line.
-            while chunk := unpacked.read1(size):
-                yield chunk
+class Chunks(Iterator[bytes]):
+    """The bytes of a file in pieces, unpacked if it is gzip (``packed``, once the first is read).
+
+    Raises BROKEN_ARCHIVE for a gzip that is truncated or damaged, OSError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], size: int = _READ) -> None:
+        self.packed = False
+        self._chunks = self._read(path, size)
+
+    def __next__(self) -> bytes:
+        return next(self._chunks)
+
+    def _read(self, path: str | os.PathLike[str], size: int) -> Iterator[bytes]:
+        with open(path, "rb") as raw:
+            magic = raw.read(len(_GZIP_MAGIC))
+            whole: Any = _Prefixed(magic, raw)
+            self.packed = magic == _GZIP_MAGIC
+            if not self.packed:
+                while chunk := whole.read(size):
+                    yield chunk
+                return
+            with gzip.GzipFile(fileobj=whole, mode="rb") as unpacked:
+                # What stands before a break is handed out, so that an error can name the line.
+                while chunk := unpacked.read1(size):
+                    yield chunk
+
+
+def read_chunks(path: str | os.PathLike[str]) -> Chunks:
+    """The bytes of a file, unpacked if it is gzip."""
+    return Chunks(path)
+
+
+class _Prefixed:
+    """A file whose first bytes have been read already: a pipe cannot be wound back."""
+
+    def __init__(self, first: bytes, rest: IO[bytes]) -> None:
+        self._first, self._rest = first, rest
+
+    def read(self, size: int) -> bytes:
+        first, self._first = self._first[:size], self._first[size:]
+        return first or self._rest.read(size)
 
 
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, zlib.error)
-"""What `read_chunks` raises for a truncated or corrupt gzip."""
+"""What `Chunks` raises for a truncated or corrupt gzip."""
 
 
 def archive_error(name: str, line: int, broken: BaseException) -> Exception:
@@ -212,16 +242,20 @@ def archive_error(name: str, line: int, broken: BaseException) -> Exception:
     return error  # type: ignore[no-any-return]
 
 
-def _checked(chunks: Iterator[bytes], error: Any) -> Any:
+def _checked(chunks: Chunks, error: Any) -> Any:
     """The error to tell of a line no trace may hold: damage that made it so comes first.
 
-    A gzip's checksum stands at its end, long after the garbage that a flipped bit unpacks to.
+    A gzip's checksum stands at its end, long after the garbage that a flipped bit unpacks to; it is
+    looked for in as much as unpacks in seconds.
     """
+    seen = 0
     try:
-        for _ in chunks:
-            pass
+        while chunks.packed and seen < _MOST_CHECKED:
+            seen += len(next(chunks))
     except BROKEN_ARCHIVE as broken:
         return archive_error(error.file, error.line, broken)
+    except StopIteration:
+        pass
     return error
 
 

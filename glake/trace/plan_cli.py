@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +42,17 @@ class Refused(click.ClickException):
 def _ready_plan_options(command: click.Command) -> click.Command:
     """--seq 8192 and the like: each option of the ready plans as a flag of its own."""
     for option in OPTIONS:
+        # Only with a flag_value may the value be left out, and then none may begin with "-".
+        bare: dict[str, Any] = {}
+        if option.bare is not None:
+            bare = {"is_flag": False, "flag_value": option.bare}
         command.params.append(
             click.Option(
-                [f"--{option.name}", f"plan_{option.name.replace('-', '_')}"],
+                [f"--{option.name}", _parameter(option.name)],
                 metavar=option.name.upper(),
-                is_flag=False,
-                flag_value=option.bare,
                 help=f"Ready plan: {option.help}.",
                 hidden=True,
+                **bare,
             )
         )
     return command
@@ -114,20 +122,57 @@ def plan(target: str, **given: Any) -> None:
     policies. A job that does not fit is a result: the exit code stays 0.
     """
     started = time.monotonic()
+    kept = given["out"] is not None
+    with _ended_tidily():
+        try:
+            made = _plan(target, given)
+        except (GlakeError, OSError) as error:
+            text = str(error) if ":" in target else _as_typed(str(error), given)
+            raise Refused(text) from error
+        try:
+            if given["as_json"]:
+                document = made.to_json() | {"trace": made.trace if kept else None}
+                click.echo(json.dumps(document, indent=1))
+            else:
+                _print(made, time.monotonic() - started, given)
+        finally:
+            if not kept:
+                Path(made.trace).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _ended_tidily() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: the recording process and the temporary
+    trace go first. The exit status is 128 and the signal's number."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) is signal.SIG_DFL:
+                before[each] = signal.signal(each, end)
     try:
-        made = _plan(target, given)
-    except GlakeError as error:
-        raise Refused(str(error)) from error
-    except OSError as error:
-        raise Refused(str(error)) from error
-    finally_kept = given["out"] is not None
-    if given["as_json"]:
-        document = made.to_json() | {"trace": made.trace if finally_kept else None}
-        click.echo(json.dumps(document, indent=1))
-    else:
-        _print(made, time.monotonic() - started, given)
-    if not finally_kept:
-        Path(made.trace).unlink(missing_ok=True)
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _as_typed(text: str, given: dict[str, Any]) -> str:
+    """An error with seq=4096 as --seq 4096, where that is how it was given."""
+    for option in OPTIONS:
+        value = given.get(_parameter(option.name))
+        if value is not None:
+            assigned = rf"(?<![\w-]){re.escape(f'{option.name}={value}')}(?!\w)"
+            typed = f"--{option.name} {value}".replace("\\", r"\\")
+            text = re.sub(assigned, typed, text)
+    return text
+
+
+def _parameter(option: str) -> str:
+    return f"plan_{option.replace('-', '_')}"
 
 
 def _list(ctx: click.Context, asked: bool) -> None:
@@ -176,7 +221,10 @@ def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
     if not names:
         raise PlanError(f"--policy: name at least one of {', '.join(policies())}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    shown = Console(stderr=True)
+    with Progress(
+        *columns, console=shown, transient=True, disable=not shown.is_terminal
+    ) as progress:
         task = progress.add_task("starting torch", total=1.0)
         return planner.plan(
             target,
@@ -208,7 +256,7 @@ def _options(target: str, given: dict[str, Any]) -> dict[str, str]:
             raise PlanError(f"-o {pair}: give KEY=VALUE")
         options[key] = value
     for option in OPTIONS:
-        value = given.get(f"plan_{option.name.replace('-', '_')}")
+        value = given.get(_parameter(option.name))
         if value is not None:
             options[option.name] = value
             if ":" in target:

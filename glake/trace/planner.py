@@ -157,37 +157,43 @@ def plan(
         _require(name)
     tell = progress or (lambda share, doing: None)
     path = os.fspath(out) if out is not None else _temporary(target)
-    facts = record(
-        target,
-        path,
-        python=python,
-        progress=lambda done, of, doing: tell(0.7 * done / of, doing),
-        world=world,
-        rank=rank,
-        steps=steps,
-        seed=seed,
-        options=options or {},
-        attention=attention,
-        scratch=scratch,
-        total_bytes=capacity,
-    )
-    trace = load_trace(path)
-    results = []
-    for number, name in enumerate(policies):
-        tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
-        done = replay(
-            trace,
-            name,
-            capacity=capacity,
-            complete_after=complete_after,
-            find_min_capacity=find_min_capacity,
+    try:
+        facts = record(
+            target,
+            path,
+            python=python,
+            progress=lambda done, of, doing: tell(0.7 * done / of, doing),
+            world=world,
+            rank=rank,
+            steps=steps,
+            seed=seed,
+            options=options or {},
+            attention=attention,
+            scratch=scratch,
+            total_bytes=capacity,
         )
-        results.append(done)
-    if html is not None:
-        from glake.trace import html as report
+        trace = load_trace(path)
+        results = []
+        for number, name in enumerate(policies):
+            tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
+            done = replay(
+                trace,
+                name,
+                capacity=capacity,
+                complete_after=complete_after,
+                find_min_capacity=find_min_capacity,
+            )
+            results.append(done)
+        if html is not None:
+            from glake.trace import html as report
 
-        tell(0.99, "report")
-        report.write(html, trace, results)
+            tell(0.99, "report")
+            report.write(html, trace, results)
+        advice = _advice(trace, results)
+    except BaseException:
+        if out is None:
+            Path(path).unlink(missing_ok=True)
+        raise
     return Plan(
         target=target,
         trace=path,
@@ -199,7 +205,7 @@ def plan(
         results=results,
         holders=trace.holders(trace.peak_live_event),
         roles=by_role(trace.holders(trace.peak_live_event), trace.lasting(trace.peak_live_event)),
-        advice=_advice(trace, results),
+        advice=advice,
     )
 
 

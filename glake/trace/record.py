@@ -25,6 +25,7 @@ from glake.trace.job import ATTENTION, SCRATCH, BadTarget, PlanError
 MOST_STEPS = 10_000
 MOST_RANKS = 1 << 20
 _LAST_WORDS = 2000  # bytes of the child's output, shown if it dies
+_GRACE = 5.0  # seconds the child has to end by itself
 
 Progress = Callable[[int, int, str], None]
 
@@ -113,20 +114,32 @@ def _listen(asked: Request, python: str, progress: Progress | None) -> dict[str,
                 last = _follow(report, progress)
             status = child.wait()
         finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+            _end(child)
         if "facts" in last:
             facts: dict[str, Any] = last["facts"]
             return facts
-        if "error" in last:
-            raise _kind(last["error"])(last["text"])
         words.seek(0)
-        raise PlanError(_died(status, words.read()))
+        if "error" in last:
+            said = _last_words(words.read()) if last.get("said") else ""
+            raise _kind(last["error"])(last["text"] + said)
+        raise PlanError(_died(status) + _last_words(words.read()))
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        return
+    child.terminate()
+    try:
+        child.wait(_GRACE)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
 
 
 def _command(asked: Request, python: str, report: int) -> list[str]:
-    request = {**asdict(asked), "options": dict(asked.options), "report": report}
+    request = {**asdict(asked), "options": dict(asked.options)}
+    request |= {"report": report, "parent": os.getpid()}
     return [python, "-m", "glake.trace.child", json.dumps(request)]
 
 
@@ -141,6 +154,8 @@ def _environment() -> dict[str, str]:
 def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:
     last: dict[str, Any] = {}
     for line in report:
+        if not line.endswith("\n"):
+            break  # it died while it spoke
         last = json.loads(line)
         if "doing" in last and progress is not None:
             progress(last["done"], last["of"], last["doing"])
@@ -155,12 +170,13 @@ def _kind(name: str) -> type[Exception]:
     return found if isinstance(found, type) and issubclass(found, Exception) else PlanError
 
 
-def _died(status: int, words: bytes) -> str:
-    if status < 0:
-        how = f"was ended by {signal.Signals(-status).name}"
-        if -status == signal.SIGKILL:
-            how += " (out of host memory?)"
-    else:
-        how = f"ended with exit status {status}"
-    tail = words[-_LAST_WORDS:].decode("utf-8", "replace").strip()
-    return f"the recording process {how}" + (f"; its last words:\n{tail}" if tail else "")
+def _died(status: int) -> str:
+    if status >= 0:
+        return f"the recording process ended with exit status {status}"
+    how = f"the recording process was ended by {signal.Signals(-status).name}"
+    return how + (" (out of host memory?)" if -status == signal.SIGKILL else "")
+
+
+def _last_words(output: bytes) -> str:
+    tail = output[-_LAST_WORDS:].decode("utf-8", "replace").strip()
+    return f"; its last words:\n{tail}" if tail else ""

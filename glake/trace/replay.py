@@ -196,7 +196,7 @@ def replay(
         policy: one of :func:`policies`, or ``gmlake:64MiB``, GMLake stitching from that size on.
             ``glake`` and ``compact`` run the real allocator core on the simulated driver; the
             process must hold no glake memory meanwhile.
-        capacity: bytes of the device; None is without limit.
+        capacity: bytes of the device, up to 2^46; None is without limit, which is 1 TiB here.
         complete_after: events until work enqueued on a stream completes; :data:`NEVER`.
         find_min_capacity: also bisect the smallest capacity that fits, to 0.1 % (10 to 20 replays).
         timeline_points: most points the timeline may have.
@@ -206,7 +206,8 @@ def replay(
             none. The layout is None if memory ran out before.
 
     Raises:
-        glake._C.ReplayError: unknown policy, no simulator, or a policy whose books are broken.
+        glake._C.ReplayError: unknown policy, a capacity above 2^46 bytes (for ``glake`` and
+            ``compact`` also below 2 MiB), no simulator, or a policy whose books are broken.
             Running out of memory is a result, not an error.
         ValueError: a negative ``complete_after`` other than :data:`NEVER`, or a ``layout_at`` that
             is no event of the trace.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from glake.trace import fake_cuda
+from glake.trace import fake_cuda, no_values
 from glake.trace.format import TraceWriter
 from glake.trace.job import BadTarget, Job, PlanError, Step
 from glake.trace.recorder import Recorder
@@ -106,6 +106,7 @@ def _recording(recorder: Recorder) -> Iterator[None]:
     modes.avoid_device_init = property(lambda self: True)
     with ExitStack() as stack:
         stack.enter_context(_muted_sharding(recorder))
+        stack.enter_context(no_values.refused())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(recorder.watching())
         stack.enter_context(recorder)

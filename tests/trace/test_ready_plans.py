@@ -144,8 +144,37 @@ def test_one_rank_of_zero3_has_the_gradients_of_the_plain_model(monkeypatch):
 
 
 def test_sequences_beyond_learned_positions_are_refused():
-    with pytest.raises(InvalidOption, match=r"4,096 tokens, and opt-1\.3b has 2,048"):
+    with pytest.raises(InvalidOption, match=r"seq=4096: 4,096 tokens, and opt-1\.3b has 2,048"):
         plans.find("opt-1.3b")(Job(device="cpu", options={"seq": "4096"}))
+    with pytest.raises(InvalidOption, match=r"seq=2048 \(the default\).*give at most 1,024"):
+        plans.find("gpt2")(Job(device="cpu"))
+
+
+TINY = {"layers": "1", "hidden": "64", "heads": "4", "ffn": "128", "vocab": "100"}
+
+
+@pytest.mark.parametrize("targets", ["nothing", "q_proj,nothing", "proj"])
+def test_lora_targets_the_model_does_not_have_are_named(targets):
+    given = options.parse({**TINY, "lora": "4", "lora-targets": targets})
+    with pytest.raises(InvalidOption) as refused:
+        models.build(configs.load("custom", given), given, "cpu")
+    text = str(refused.value)
+    assert text.startswith(f"lora-targets={targets}: this model has no '") and "\n" not in text
+    assert "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj" in text
+
+
+def test_lora_targets_by_name_or_by_path():
+    for targets in ("q_proj,up_proj", "self_attn.q_proj"):
+        given = options.parse({**TINY, "lora": "4", "lora-targets": targets})
+        made = models.build(configs.load("custom", given), given, "cpu")
+        adapted = [name for name, _ in made.named_parameters() if "lora_A" in name]
+        assert len(adapted) == targets.count(",") + 1
+
+
+def test_an_unknown_architecture_is_named_in_one_line():
+    with pytest.raises(InvalidOption, match=r"'lama': .* \(did you mean 'llama'\?\)") as refused:
+        configs.Model("mine", "lama", {}).build()
+    assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch):

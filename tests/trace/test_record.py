@@ -133,6 +133,24 @@ def test_what_the_job_raises_comes_with_its_own_line(recorded, tmp_path):
     assert list(tmp_path.iterdir()) == []  # no half-written trace
 
 
+def test_reading_values_is_told_with_the_line_and_what_to_do(recorded):
+    with pytest.raises(PlanError) as seen:
+        recorded("reads_values", steps=1)
+    lines = str(seen.value).splitlines()
+    assert [line.partition(":")[0] for line in lines[:2]] == ["plan_jobs.py"] * 2
+    assert "in log: return numpy.asarray(" in lines[1]
+    assert lines[2].startswith(".numpy() asks for the values") and "docs/plan.md" in lines[2]
+    assert len(lines) == 3
+
+
+def test_a_job_that_exits_is_told_with_the_line_and_its_last_words(recorded):
+    with pytest.raises(
+        PlanError, match=r"(?s)plan_jobs\.py:\d+ in exits: .*sys\.exit\(3\)"
+    ) as seen:
+        recorded("exits", steps=1)
+    assert str(seen.value).endswith("its last words:\nno data was found")
+
+
 def test_jobs_that_make_no_sense(recorded):
     with pytest.raises(PlanError, match="allocated nothing on the device"):
         recorded("empty", steps=1)

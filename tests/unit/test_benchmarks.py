@@ -1,5 +1,6 @@
 """The allocator benchmarks: every program and script runs, shortly, and says what it should."""
 
+import gzip
 import importlib
 import json
 import math
@@ -168,11 +169,68 @@ def test_bad_input_is_named(name: str, arguments: tuple[str, ...], told: str) ->
     assert done.exit_code == 2 and told in done.output
 
 
-def test_a_broken_trace_is_named_by_its_line(built: Path, tmp_path: Path) -> None:
-    path = tmp_path / "bad.trace"
-    path.write_text("a 1 512 0\nf 2\n")
-    done = invoke("trace_replay", str(path))
-    assert done.exit_code == 1 and "bad:2" in done.output
+@pytest.mark.parametrize("name", ["trace_replay", "targets"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"a 1 512 0\nf 2\n", ":2: id: 2 is not a live block\n"),
+        (b"a 1 -5 0\n", ":1: bytes: '-5' is negative\n"),
+        (gzip.compress(b"a 1 512 0\n" * 50)[:30], "gzip"),
+        (b"a 1 512 0\n", ": 512 bytes live at the peak: give a trace with 2 MiB to 32 TiB"),
+    ],
+)
+def test_a_broken_trace_is_named_by_its_line(
+    built: Path, tmp_path: Path, name: str, text: bytes, told: str
+) -> None:
+    path = tmp_path / "bad,er.trace.gz"
+    path.write_bytes(text)
+    done = invoke(name, TRACE, str(path))
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"Error: {path}:") and told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_traces_of_one_name_are_told_apart(built: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "job.trace" for folder in "ab"]
+    for size, path in enumerate(paths, start=2):
+        path.parent.mkdir()
+        path.write_text("".join(f"a {i} {size << 20} 0\n" for i in range(8)) + "s 0\n")
+    lines = summary("trace_replay", "--rounds", "1", *map(str, paths))
+    assert {"job", "job (2)"} <= {case for case, _ in lines}
+
+
+def test_targets_of_a_small_trace(tmp_path: Path) -> None:
+    path = tmp_path / "job.trace"
+    steps = [f"s {i}\na {i} {8 << 20} 0\nf {i}\n" for i in range(6)]
+    path.write_text(f"a 99 {64 << 20} 0\n" + "".join(steps))
+    done = invoke("targets", str(path), "--json", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    (data,) = json.loads(done.stdout)
+    assert data["trace"] == "job.trace" and data["peak_live_bytes"] == 72 << 20
+    assert data["calls/glake/0"] == 0  # from the 4th step on, no driver call
+    assert json.loads((tmp_path / "out" / "targets.json").read_text()) == [data]
+
+
+def test_the_first_run_says_that_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = '{"pattern": "growth", "case": "c", "subject": "s", "rounds": {}}\n'
+    ran = subprocess.CompletedProcess([], 0, stdout=row)
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.setattr(common.subprocess, "run", lambda *_, **__: ran)
+    assert len(common.run_program("growth", [])) == 1
+    assert capsys.readouterr().err.startswith("compiling growth")
+    binary = tmp_path / "build" / "benchmarks" / "lib" / "growth"
+    binary.parent.mkdir(parents=True)
+    binary.touch()
+    common.run_program("growth", [])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = invoke("growth", "--out", str(tmp_path / "file" / "out"))
+    assert done.exit_code in (1, 2) and "file" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_program_that_says_nothing_is_an_error() -> None:

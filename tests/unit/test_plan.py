@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -157,7 +162,12 @@ def test_command_prints_json(replayed, tmp_path):
         (["a:b", "--out", "/nonexistent/t.trace"], "no such folder"),
         (["a:b", "--out", "same.x", "--html", "./same.x"], "same file"),
         (["no-such-model"], "no-such-model"),
-        (["gpt2", "--seq", "many"], "seq=many"),
+        (["gpt2", "--seq", "many"], "Error: --seq many: 'many' is not a length"),
+        (["gpt2", "-o", "seq=many"], "Error: seq=many: "),
+        (["gpt2", "--seq", "-4"], "Error: --seq -4: '-4' is not a length"),
+        (["gpt2", "--seq"], "'--seq' requires an argument"),
+        (["gpt2", "--strategy", "single", "--world", "2"], "Error: --strategy single uses one GPU"),
+        (["a:b", "--gpu", "65TiB"], "more than 2^46 bytes (64 TiB)"),
     ],
 )
 def test_wrong_arguments_exit_with_two_and_one_clear_line(arguments, words):
@@ -165,3 +175,79 @@ def test_wrong_arguments_exit_with_two_and_one_clear_line(arguments, words):
     assert ran.exit_code == 2
     assert ran.stdout == ""
     assert words in ran.stderr
+
+
+def test_a_job_that_leaves_is_told_with_its_line():
+    def make_step(job):
+        sys.exit("no data")
+
+    with pytest.raises(SystemExit) as left:
+        make_step(None)
+    text = child._left(left.value)
+    assert "test_plan.py" in text and 'in make_step: sys.exit("no data")' in text
+    assert "the job called sys.exit('no data')" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_plan_that_is_ended_leaves_neither_trace_nor_process(tmp_path, number):
+    stuck, told = tmp_path / "python", tmp_path / "pid"
+    stuck.write_text(f"#!/bin/sh\necho $$ > {told}.new; mv {told}.new {told}\nexec sleep 100\n")
+    stuck.chmod(0o755)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "glake", "plan", "a:b", "--python", str(stuck)]
+    plan = subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(temporary)}, preexec_fn=_default_signals
+    )
+    _await(told.exists)
+    assert len(list(temporary.iterdir())) == 1
+    plan.send_signal(number)
+    status = plan.wait(30)
+    assert status == (1 if number == signal.SIGINT else 128 + number)
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
+def _default_signals():
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+
+
+def _await(done):
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_the_recording_process_ends_with_the_one_that_started_it(tmp_path):
+    """However that one ends: it is killed here."""
+    recording = (
+        "import sys, time; from glake.trace import child\n"
+        "child._end_with(int(sys.argv[1]))\n"
+        "open(sys.argv[2] + '/started', 'w')\n"
+        "try: time.sleep(100)\n"
+        "except child.Ended: open(sys.argv[2] + '/ended', 'w')\n"
+    )
+    starting = (
+        "import os, subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {recording!r}, str(os.getpid()), sys.argv[1]])\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", starting, str(tmp_path)])
+    _await((tmp_path / "started").exists)
+    parent.kill()
+    parent.wait()
+    _await((tmp_path / "ended").exists)
+
+
+def test_a_replay_that_fails_leaves_no_temporary_trace(replayed, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def broken(*_, **__):
+        raise RuntimeError("books do not add up")
+
+    monkeypatch.setattr(planner, "replay", broken)
+    with pytest.raises(RuntimeError):
+        planner.plan("job:make_step", gpu="8GiB")
+    assert list(tmp_path.iterdir()) == []

@@ -47,8 +47,10 @@ def test_a_wrong_value_is_named_with_what_would_do(given, world, words):
 
 
 def test_an_unknown_option_names_the_nearest():
-    with pytest.raises(UnknownOption, match="did you mean 'batch'"):
+    with pytest.raises(UnknownOption, match=r"'batches' \(did you mean 'batch'\?\); it has work"):
         options.parse({"batches": "1"})
+    with pytest.raises(UnknownOption, match="no option 'foo'; it has workload, seq"):
+        options.parse({"foo": "1"})
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,12 @@ def test_a_model_that_cannot_be_is_refused(name, given, words):
         ("[]", "'model_type'"),
         ('{"hidden_size": 8}', "'model_type'"),
         ('{"model_type": "llama", "quantization_config": {}}', "'quantization_config'"),
+        ('{"model_type": "llama", "hidden_size": -64}', "'hidden_size': -64 is not a whole number"),
+        ('{"model_type": "llama", "hidden_size": "4096"}', "'hidden_size': '4096' is not .*hidden"),
+        ('{"model_type": "llama", "num_hidden_layers": 2.5}', "'num_hidden_layers': 2.5"),
+        ('{"model_type": "llama", "vocab_size": true}', "'vocab_size': True"),
+        ('{"model_type": "gpt2", "n_head": null}', "'n_head': None"),
+        ('{"model_type": "llama", "intermediate_size": 9e99}', "from 1 to 1,048,576"),
     ],
 )
 def test_a_file_that_is_no_config_names_the_field(tmp_path, text, words):
@@ -95,6 +103,18 @@ def test_a_config_is_found_by_file_or_directory_and_resized(tmp_path):
         assert (model.name, model.model_type) == ("my-model", "llama")
         assert model.config["num_hidden_layers"] == 3
         assert model.config["intermediate_size"] == 14336
+
+
+def test_a_size_given_takes_the_place_of_a_wrong_one(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "gpt2", "n_embd": "wide", "n_head": 4, "n_inner": null}')
+    model = configs.load(str(path), options.parse({"hidden": "64"}))
+    assert model.config["n_embd"] == 64 and model.config["n_inner"] is None
+
+
+def test_lengths_keep_the_text_they_were_given():
+    for text in ("4096", "fixed:4096", "uniform:1-9"):
+        assert lengths.parse(text).text == text
 
 
 def test_lengths_are_the_same_for_a_seed_and_in_any_order():

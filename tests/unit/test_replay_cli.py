@@ -208,3 +208,51 @@ def test_outputs_never_replace_an_input(tmp_path):
     result = run(str(trace), "--plot", str(tmp_path / "none" / "x.png"))
     assert result.exit_code == 2 and "no such folder" in result.output
     assert trace.read_text() == "a 1 512 0\n"
+
+
+POLICIES = "glake,compact,native,expandable,gmlake,bound"
+
+
+@pytest.mark.parametrize("size", [(1 << 46) + 1, 1 << 47, (1 << 63) - 1])
+def test_a_block_no_device_holds_is_out_of_memory_under_every_policy(tmp_path, tiny, size):
+    absurd = tmp_path / "absurd.trace"
+    absurd.write_text(f"a 1 512 0\ns 0\na 2 {size - 512} 0\n")
+    for capacity in ("unlimited", "80GiB", "64TiB", "1.05x"):
+        names = POLICIES if capacity == "unlimited" else "glake,native,bound"
+        ran = run(tiny, str(absurd), "--policy", names, "--capacity", capacity, "--json")
+        assert ran.exit_code == 0, ran.output
+        results = json.loads(ran.stdout)
+        for each in results[: len(results) // 2]:
+            assert each["oom"] is None
+        for each in results[len(results) // 2 :]:
+            assert (each["oom"]["event"], each["oom"]["step"]) == (2, 0), each["policy"]
+            assert each["oom"]["message"].startswith("out of memory")
+            assert each["peak_physical_bytes"] <= 20 * MIB
+
+
+def test_without_limit_no_policy_holds_more_than_another(tmp_path):
+    """1 TiB is what every policy has; a larger device must be named."""
+    path = tmp_path / "large.trace"
+    path.write_text(f"a 1 {1 << 40} 0\na 2 {4 * MIB} 0\n")
+    ran = run(str(path), "--policy", POLICIES, "--json")
+    assert [each["oom"]["event"] for each in json.loads(ran.stdout)] == [1] * 6
+    ran = run(str(path), "--policy", "native,bound", "--capacity", "2TiB", "--json")
+    assert [each["oom"] for each in json.loads(ran.stdout)] == [None] * 2
+
+
+def test_the_smallest_capacity_of_little_and_of_absurdly_much(tmp_path):
+    path = tmp_path / "job.trace"
+    for size, smallest in ((512, 2 * MIB), (1 << 62, None)):
+        path.write_text(f"a 1 {size} 0\n")
+        ran = run(str(path), "--policy", "glake,native,bound", "--find-min-capacity", "--json")
+        assert ran.exit_code == 0, ran.output
+        found = [each["min_capacity_bytes"] for each in json.loads(ran.stdout)]
+        assert found == [smallest] * 3
+
+
+def test_a_capacity_no_device_has_is_refused_by_the_library_too(tiny):
+    trace = load_trace(tiny)
+    with pytest.raises(RuntimeError, match=r"70368744177665 bytes.*64 TiB"):
+        run_replay(trace, "native", capacity=(1 << 46) + 1)
+    with pytest.raises(RuntimeError, match="one granule of 2 MiB"):
+        run_replay(trace, "glake", capacity=MIB)

@@ -190,13 +190,15 @@ std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string&
   };
   const uint64_t live = trace.peak_live_bytes;
   if (live == 0) return 0;
-  uint64_t fails = live - 1;  // fewer bytes than are live can hold no policy
+  if (live > kMostBytes) return std::nullopt;
+  // Fewer bytes than are live can hold no policy, and none takes less than a granule.
+  uint64_t fails = std::max(live, kGranuleBytes) - 1;
   // What the policy takes when nothing holds it back is enough, unless a limit changes its ways.
-  uint64_t fits = run_at(kUnlimited).peak_physical_bytes;
+  uint64_t fits = std::max(run_at(kUnlimited).peak_physical_bytes, fails + 1);
   while (run_at(fits).oom) {
-    if (fits > 8 * live && fits > 64 * kGranuleBytes) return std::nullopt;
+    if ((fits > 8 * live && fits > 64 * kGranuleBytes) || fits == kMostBytes) return std::nullopt;
     fails = fits;
-    fits += std::max(fits / 8, kGranuleBytes);
+    fits = std::min(fits + std::max(fits / 8, kGranuleBytes), kMostBytes);
   }
   while (fits - fails > std::max<uint64_t>(fits / 1000, 1)) {
     const uint64_t middle = fails + (fits - fails) / 2;

@@ -6,8 +6,6 @@
 namespace glake::replay {
 namespace {
 
-constexpr uint64_t kUnlimitedSpan = uint64_t{1} << 46;
-
 // What the block could become if the unmapped stretch after it were mapped.
 uint64_t expandable_bytes(const Block* block) {
   const Block* next = block->next;
@@ -67,8 +65,7 @@ Block* ExpandablePolicy::find_space(Pool& pool, uint32_t stream, uint64_t bytes)
 Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t bytes) {
   const uint64_t handle = pool.small ? kSmallSegment : kLargeSegment;
   // On a device smaller than the request the span must still let the mapping be tried and fail.
-  const uint64_t device = std::min(capacity_, kUnlimitedSpan);
-  const uint64_t span = round_up(std::max(device + device / 8, bytes), handle);
+  const uint64_t span = round_up(std::max(capacity_ + capacity_ / 8, bytes), handle);
   segments_.push_back({next_base_, handle, span});
   next_base_ += round_up(span, kLargeSegment);
   book_.charge(&Prices::reserve, span);

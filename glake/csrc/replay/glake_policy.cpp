@@ -13,8 +13,6 @@ namespace {
 
 constexpr int kDevice = 0;
 constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
-// What "unlimited" means to a simulated device: far above any trace, small enough for its tables.
-constexpr uint64_t kUnlimitedMemory = uint64_t{1} << 40;
 
 constexpr std::array<const char*, 6> kMemoryCalls = {
     "cuMemAddressReserve", "cuMemCreate", "cuMemMap",
@@ -46,7 +44,7 @@ std::string option_value(const std::string& key) {
 }
 
 void require_core(int status, const std::string& what) {
-  if (status != GLAKE_OK) throw ReplayError("glake: " + what + ": " + last_error());
+  if (status != GLAKE_OK) throw ReplayError("the allocator core: " + what + ": " + last_error());
 }
 
 void require_driver(int result, const std::string& what) {
@@ -69,7 +67,10 @@ GlakePolicy::GlakePolicy(const char* mode, const PolicyConfig& config) {
 GlakePolicy::~GlakePolicy() { stop(); }
 
 void GlakePolicy::start(const char* mode, const PolicyConfig& config) {
-  const uint64_t memory = config.capacity == kUnlimited ? kUnlimitedMemory : config.capacity;
+  if (config.capacity < kGranule) {
+    throw ReplayError("a device of " + std::to_string(config.capacity) +
+                      " bytes: the allocator core needs at least one granule of 2 MiB");
+  }
   const auto set = [this](const char* key, const std::string& value) {
     require_driver(driver_->configure(key, value.c_str()), std::string(key) + "=" + value);
   };
@@ -77,13 +78,14 @@ void GlakePolicy::start(const char* mode, const PolicyConfig& config) {
   set("phantom", "1");
   set("devices", "1");
   // Physical memory comes in granules; a part of one holds nothing.
-  set("memory", std::to_string(memory / kGranule * kGranule));
+  set("memory", std::to_string(config.capacity / kGranule * kGranule));
   set("complete_after", std::to_string(config.complete_after));
   set_option("driver", driver_->path);
   set_option("policy", mode);
   set_option("limit", "none");
   set_option("trace", "");
-  if (glake_device_count() <= kDevice) throw ReplayError("glake: no device: " + last_error());
+  if (glake_device_count() <= kDevice)
+    throw ReplayError("the allocator core: no device: " + last_error());
   require_driver(driver_->init(0), "cuInit");
   require_driver(driver_->retain_context(&context_, kDevice), "cuDevicePrimaryCtxRetain");
   require_driver(driver_->set_context(context_), "cuCtxSetCurrent");
@@ -122,11 +124,18 @@ void* GlakePolicy::stream_of(uint32_t stream) {
 }
 
 uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
+  if (bytes > kMostBytes) {  // bad input to the core, and no more than out of memory in a trace
+    oom_message_ = "out of memory: " + std::to_string(bytes) + " bytes asked for on stream " +
+                   std::to_string(stream) + ", where the largest block has " +
+                   std::to_string(kMostBytes) + " (64 TiB)";
+    return 0;
+  }
   void* block = glake_malloc(bytes, kDevice, stream_of(stream));
   if (block != nullptr) return reinterpret_cast<uintptr_t>(block);
   oom_message_ = last_error();
   if (glake_last_error(nullptr, 0) != GLAKE_OUT_OF_MEMORY) {
-    throw ReplayError("glake: allocation of " + std::to_string(bytes) + " bytes: " + oom_message_);
+    throw ReplayError("the allocator core: allocation of " + std::to_string(bytes) +
+                      " bytes: " + oom_message_);
   }
   return 0;
 }

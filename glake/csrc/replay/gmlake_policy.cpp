@@ -4,18 +4,9 @@
 #include <algorithm>
 
 namespace glake::replay {
-namespace {
-
-// Each granule has a place in a table, so that a device without limit ends somewhere.
-PolicyConfig bounded(PolicyConfig config) {
-  config.capacity = std::min(config.capacity, uint64_t{1} << 46);
-  return config;
-}
-
-}  // namespace
 
 GmlakePolicy::GmlakePolicy(const PolicyConfig& config, const GmlakeKnobs& knobs)
-    : NativePolicy(bounded(config)), knobs_(knobs) {
+    : NativePolicy(config), knobs_(knobs) {
   large_.by_address = true;
 }
 

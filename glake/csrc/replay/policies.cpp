@@ -69,8 +69,14 @@ void require_policy(const std::string& name) {
   throw ReplayError("unknown policy '" + name + "'; known: " + known + " (also gmlake:SIZE)");
 }
 
-std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& config) {
+std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& wanted) {
   require_policy(name);
+  PolicyConfig config = wanted;
+  if (config.capacity == kUnlimited) config.capacity = kUnlimitedBytes;
+  if (config.capacity > kMostBytes) {
+    throw ReplayError("a device of " + std::to_string(config.capacity) +
+                      " bytes: the largest has " + std::to_string(kMostBytes) + " (64 TiB)");
+  }
   if (name == "glake") return std::make_unique<GlakePolicy>("balanced", config);
   if (name == "compact") return std::make_unique<GlakePolicy>("compact", config);
   if (name == "native") return std::make_unique<NativePolicy>(config);

@@ -15,6 +15,11 @@
 namespace glake::replay {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
+// What a device without limit has, under every policy: more than any GPU, and little enough for the
+// simulator's and the models' tables.
+constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;
+// The most a device can be given, and the largest block the core serves.
+constexpr uint64_t kMostBytes = uint64_t{1} << 46;
 constexpr int64_t kNever = -1;
 
 class ReplayError : public std::runtime_error {
@@ -71,7 +76,7 @@ class Policy {
 };
 
 struct PolicyConfig {
-  uint64_t capacity = kUnlimited;  // bytes of physical memory the device has
+  uint64_t capacity = kUnlimited;  // bytes of physical memory the device has, up to kMostBytes
   int64_t complete_after = 0;      // events until enqueued work completes; kNever
   std::string driver_path;         // simcuda, for glake's own policies; "" = beside libglake
 };
@@ -82,7 +87,8 @@ const std::vector<std::string>& policy_names();
 // Throws ReplayError, with what is known, if make_policy() would not know the name.
 void require_policy(const std::string& name);
 
-// A fresh device under the named policy. Throws ReplayError naming an unknown policy.
+// A fresh device under the named policy. Throws ReplayError naming an unknown policy, or a capacity
+// above kMostBytes.
 std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& config);
 
 }  // namespace glake::replay

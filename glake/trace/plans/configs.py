@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from glake.errors import GlakeError, InvalidOption, UnknownOption
-from glake.trace.plans.options import PlanOptions
+from glake.trace.plans.options import MOST_SIZE, MOST_WORDS, PlanOptions
 
 CUSTOM = "custom"
 _TABLE = Path(__file__).with_name("configs.json")
+_LONGEST = 300  # characters of another package's error
 
 
 class PackageMissing(GlakeError, ImportError):
@@ -38,11 +39,28 @@ class Model:
         that transformers does not take.
         """
         transformers = require("transformers")
+        known = transformers.CONFIG_MAPPING
+        if self.model_type not in known:
+            near = difflib.get_close_matches(self.model_type, list(known), 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InvalidOption(
+                f"{self.name}: model_type {self.model_type!r}: transformers "
+                f"{transformers.__version__} has no such architecture{hint}; write the job as a "
+                "make_step of your own (docs/plan.md), or take a newer transformers"
+            )
         try:
             with quiet():
                 return transformers.AutoConfig.for_model(self.model_type, **self.config)
         except Exception as bad:  # transformers' own validation errors share no class
-            raise InvalidOption(f"{self.name}: transformers refuses this config: {bad}") from bad
+            raise InvalidOption(
+                f"{self.name}: transformers refuses this config: {one_line(bad)}"
+            ) from bad
+
+
+def one_line(error: BaseException) -> str:
+    """Another package's error as a part of one line of ours."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
 
 def require(package: str) -> Any:
@@ -96,6 +114,24 @@ def _field(name: str, model_type: str) -> str | None:
     if name == "kv-heads" and model_type in ("opt", "gpt2", "gpt_neox"):
         return None
     return _FIELDS[name][model_type == "gpt2"]
+
+
+# Fields that may be null: transformers then works them out from the others.
+_DERIVED = ("kv-heads", "ffn")
+
+
+def _check_fields(path: Path, model_type: str, config: dict[str, Any]) -> None:
+    """Refuses a size in a config file that no model has."""
+    for name in _FIELDS:
+        key = _field(name, model_type)
+        if key is None or key not in config or (config[key] is None and name in _DERIVED):
+            continue
+        value, most = config[key], MOST_WORDS if name == "vocab" else MOST_SIZE
+        if type(value) is not int or not 1 <= value <= most:
+            raise InvalidOption(
+                f"{path}: field {key!r}: {value!r:.60} is not a whole number from 1 to {most:,}; "
+                f"correct it, or give --{name}"
+            )
 
 
 def _resized(name: str, model_type: str, config: dict[str, Any], sizes: dict[str, int]) -> Model:
@@ -165,6 +201,8 @@ def _from_file(name: str, sizes: dict[str, int]) -> Model:
     model_type = config.pop("model_type")
     for key in ("architectures", "transformers_version", "auto_map", "torch_dtype", "dtype"):
         config.pop(key, None)
+    given = {_field(name, model_type) for name in sizes}
+    _check_fields(path, model_type, {k: v for k, v in config.items() if k not in given})
     label = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
     return _resized(label, model_type, config, sizes)
 

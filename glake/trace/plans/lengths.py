@@ -15,7 +15,8 @@ _SIGMA_MOST = 10.0
 
 @dataclass(frozen=True)
 class Lengths:
-    """A distribution of sequence lengths, in tokens; ``most`` bounds every length drawn."""
+    """A distribution of sequence lengths, in tokens, as it was given; ``most`` bounds every length
+    drawn."""
 
     text: str
     most: int
@@ -94,7 +95,7 @@ def parse(text: str) -> Lengths:
     if not colon:
         kind, rest = "fixed", text.strip()
     if kind == "fixed":
-        return Lengths(f"fixed:{rest}", _whole(rest), (_whole(rest),))
+        return Lengths(text.strip(), _whole(rest), (_whole(rest),))
     if kind == "uniform":
         low, dash, high = rest.partition("-")
         if not dash:

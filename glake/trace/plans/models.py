@@ -6,7 +6,7 @@ from typing import Any
 
 from glake.errors import InvalidOption
 from glake.trace.plans import moe
-from glake.trace.plans.configs import Model, quiet, require
+from glake.trace.plans.configs import Model, one_line, quiet, require
 from glake.trace.plans.options import PlanOptions
 
 _LORA_ALPHA = 2  # times the rank: changes no allocation, as the scale is a number
@@ -32,7 +32,7 @@ def check_length(config: Any, name: str, tokens: int, option: str) -> None:
     if tokens > most:
         raise InvalidOption(
             f"{option}: {tokens:,} tokens, and {name} has {most:,} learned positions: "
-            "give shorter sequences or another model"
+            f"give at most {most:,}, or another model"
         )
 
 
@@ -62,7 +62,9 @@ def build(
                 **experts,
             )
         except (ValueError, KeyError) as bad:
-            raise InvalidOption(f"{model.name}: transformers does not build it: {bad}") from bad
+            raise InvalidOption(
+                f"{model.name}: transformers does not build it: {one_line(bad)}"
+            ) from bad
     if head == "value":
         _score_tokens(made)
     if not trainable:
@@ -94,6 +96,7 @@ def _targets(model: Any, options: PlanOptions) -> Any:
     if options.lora_targets == ("all-linear",):
         return "all-linear"
     if options.lora_targets != ("attention",):
+        _check_targets(model, options.lora_targets)
         return list(options.lora_targets)
     leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     found = [name for name in _ATTENTION if name in leaves]
@@ -103,6 +106,23 @@ def _targets(model: Any, options: PlanOptions) -> Any:
             f"{', '.join(_ATTENTION)}; name its linear layers, or all-linear"
         )
     return found
+
+
+def _check_targets(model: Any, targets: tuple[str, ...]) -> None:
+    """peft takes a list of which one is found; a mistyped one would go unseen."""
+    linear = set()
+    missing = dict.fromkeys(targets)
+    for name, module in model.named_modules():
+        for target in targets:
+            if name == target or name.endswith(f".{target}"):
+                missing.pop(target, None)
+        if type(module).__name__ in ("Linear", "Conv1D"):  # gpt2's is transformers' Conv1D
+            linear.add(name.rpartition(".")[2])
+    if missing:
+        raise InvalidOption(
+            f"lora-targets={','.join(targets)}: this model has no {next(iter(missing))!r}; its "
+            f"linear layers are {', '.join(sorted(linear))} (or give attention, all-linear)"
+        )
 
 
 def _with_adapters(model: Any, options: PlanOptions) -> Any:
@@ -120,7 +140,7 @@ def _with_adapters(model: Any, options: PlanOptions) -> Any:
         return peft.get_peft_model(model, settings, autocast_adapter_dtype=widen)
     except ValueError as bad:
         names = ",".join(options.lora_targets)
-        raise InvalidOption(f"lora-targets={names}: peft refuses it: {bad}") from bad
+        raise InvalidOption(f"lora-targets={names}: peft refuses it: {one_line(bad)}") from bad
 
 
 def blocks(model: Any) -> list[Any]:

@@ -91,7 +91,9 @@ def _option(name: str, default: str, how: tuple[Callable[[str], Any], str], text
 
 
 _LENGTHS = (lengths.parse, lengths.TAKES)
-_SIZE = _optional(_count(1, 1 << 20))
+MOST_SIZE, MOST_WORDS = 1 << 20, 1 << 24
+"""Limits of a model's sizes, and of its vocabulary."""
+_SIZE = _optional(_count(1, MOST_SIZE))
 
 OPTIONS: tuple[Option, ...] = (
     _option("workload", "train", _choice("train", "serving", "rlhf"), "what a step does"),
@@ -155,7 +157,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("heads", "", _SIZE, "attention heads"),
     _option("kv-heads", "", _SIZE, "key and value heads (grouped-query attention)"),
     _option("ffn", "", _SIZE, "width of the feed-forward layer"),
-    _option("vocab", "", _optional(_count(1, 1 << 24)), "size of the vocabulary"),
+    _option("vocab", "", _optional(_count(1, MOST_WORDS)), "size of the vocabulary"),
     _option(
         "arch",
         "",
@@ -229,9 +231,9 @@ def parse(given: Mapping[str, str], world: int = 1) -> PlanOptions:
         name = key.replace("_", "-")
         if name not in _BY_NAME:
             near = difflib.get_close_matches(name, _BY_NAME, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise UnknownOption(
-                f"a ready plan has no option {key!r}{hint} It has: {', '.join(_BY_NAME)}"
+                f"a ready plan has no option {key!r}{hint}; it has {', '.join(_BY_NAME)}"
             )
         texts[name] = text
     values = {name: _value(_BY_NAME[name], text) for name, text in texts.items()}

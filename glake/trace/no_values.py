@@ -1,0 +1,48 @@
+"""Asking a planned job's tensors for their values is an error that says why, at the job's line.
+
+`item()` and what is built on it (`tolist()`, `if tensor:`) is answered by glake.trace.expected;
+what copies data out of torch cannot be.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from glake.trace.job import PlanError
+
+# numpy.asarray(tensor) comes to numpy() through __array__.
+_READERS = {"numpy": ".numpy()", "__dlpack__": "DLPack"}
+_REAL = (torch.Tensor, torch.nn.Parameter)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Inside, tensors without memory raise PlanError where torch would name its own internals."""
+    owner: Any = torch.Tensor
+    originals = {name: getattr(owner, name) for name in _READERS}
+    for name, original in originals.items():
+        setattr(owner, name, _refusing(original, _READERS[name]))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(owner, name, original)
+
+
+def _refusing(original: Callable[..., Any], called: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) in _REAL:
+            return original(self, *args, **kwargs)
+        raise PlanError(
+            f"{called} asks for the values of a tensor of shape {tuple(self.shape)}, and a plan "
+            "has none: its tensors have shapes, no memory. Do it with torch's operators, or leave "
+            "it out where the job is planned (docs/plan.md, Values)"
+        )
+
+    return wrapped

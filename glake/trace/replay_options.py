@@ -1,0 +1,105 @@
+"""The command-line options of a replay that `glake replay` and `glake trace export` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import click
+
+from glake.trace.replay import NEVER, policies, require_policy
+
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_MAX_BYTES = 1 << 46
+_GRANULE = 2 << 20
+
+Capacity = Callable[[int], "int | None"]
+"""From a trace's peak live bytes to the device's bytes, None being unlimited."""
+
+
+def parse_capacity(ctx: click.Context, param: click.Parameter, value: str) -> Capacity:
+    """The callback of --capacity."""
+    text = value.strip().lower()
+    if text == "unlimited":
+        return lambda live: None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
+    unit = match.group(2) if match else ""
+    if match is None or (unit != "x" and unit not in _UNITS):
+        raise click.BadParameter(
+            f"{value!r}: give bytes (85899345920), a size (80GiB), "
+            "a multiple of the peak live bytes (1.05x), or unlimited"
+        )
+    number = Fraction(match.group(1))
+    if unit == "x":
+        if not 0 < number <= 1000:
+            raise click.BadParameter(f"{value!r} is not above 0x and at most 1000x")
+        return _times_live(value, number)
+    size = int(number * _UNITS[unit])
+    if not _GRANULE <= size <= _MAX_BYTES:
+        raise click.BadParameter(
+            f"{value!r} is not between 2 MiB (one granule) and 2^46 bytes (64 TiB)"
+        )
+    return lambda live: size
+
+
+def _times_live(value: str, number: Fraction) -> Capacity:
+    def capacity(live: int) -> int:
+        size = int(live * number)
+        if live > _MAX_BYTES:  # no device holds it: each policy says so
+            return _MAX_BYTES
+        if live and not _GRANULE <= size <= _MAX_BYTES:
+            raise click.UsageError(
+                f"--capacity {value} of {live:,} live bytes is {size:,} bytes: "
+                "a device has between 2 MiB (one granule) and 2^46 bytes"
+            )
+        return max(size, _GRANULE)
+
+    return capacity
+
+
+def parse_complete_after(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """The callback of --complete-after."""
+    text = value.strip().lower()
+    if text == "never":
+        return NEVER
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise click.BadParameter(f"{value!r}: give a count of events, 0 or above, or never")
+    return int(text)
+
+
+def parse_policies(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
+    """The callback of --policy: names separated by commas; none at all where it has no default."""
+    if value is None:
+        return []
+    names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    try:
+        for name in names:
+            require_policy(name)
+    except RuntimeError as unknown:
+        raise click.BadParameter(str(unknown)) from unknown
+    if not names:
+        raise click.BadParameter(f"name at least one of {', '.join(policies())}")
+    return names
+
+
+def device_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a command with --capacity and --complete-after: the device replayed on."""
+    command = click.option(
+        "--complete-after",
+        default="512",
+        show_default=True,
+        callback=parse_complete_after,
+        metavar="EVENTS",
+        help="Events until work enqueued on a stream completes, or never.",
+    )(command)
+    return click.option(
+        "--capacity",
+        default="unlimited",
+        show_default=True,
+        callback=parse_capacity,
+        metavar="BYTES",
+        help="Memory of the device: bytes, 80GiB, 1.05x (times the peak live bytes), or "
+        "unlimited (1 TiB, more than any has).",
+    )(command)
