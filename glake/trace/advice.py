@@ -106,7 +106,7 @@ def _too_small(job: Digest) -> Iterator[Advice]:
         "More is live at once than the device has: no allocator can fit this",
         f"{size(peak)} are live at the peak ({where}, event {job.peak.event:,}){kept}; the "
         f"capacity is {size(capacity)}. At least {size(peak - capacity)} "
-        f"({share(peak - capacity, peak)}) must go: see who holds it, below.",
+        f"({share(peak - capacity, peak)}) must go: see who holds it.",
     )
 
 

@@ -114,7 +114,7 @@ def test_native_runs_out_where_holes_are_split_and_expandable_does_not():
     native = replay(trace_of(*lines), "native", capacity=80 * MIB)
     assert native.oom is not None
     assert (native.oom.event, native.oom.step) == (9, 5)
-    assert "largest idle block of this stream 0.020 GiB" in native.oom.message
+    assert "largest idle block of this stream 20.00 MiB" in native.oom.message
     assert native.peak_live_bytes == 80 * MIB
     assert replay(trace_of(*lines), "expandable", capacity=80 * MIB).oom is None
 
