@@ -19,7 +19,7 @@ from glake import config
 from glake.trace.holders import Holder, by_role, fold
 from glake.trace.job import PlanError
 from glake.trace.record import record
-from glake.trace.replay import ReplayResult, load_trace, replay, require_policy
+from glake.trace.replay import MAX_CAPACITY, ReplayResult, load_trace, replay, require_policy
 from glake.trace.units import size
 
 DEFAULT_POLICIES = ("glake", "native", "expandable")
@@ -215,6 +215,8 @@ def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
         raise PlanError(f'{name} {value!r}: {bad}; give bytes or a size such as "80GiB"') from bad
     if found < least:
         raise PlanError(f"{name} {value!r}: less than {size(least)}")
+    if found > MAX_CAPACITY:
+        raise PlanError(f"{name} {value!r}: more than {size(MAX_CAPACITY)}, the largest there is")
     return found
 
 

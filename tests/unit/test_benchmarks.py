@@ -176,7 +176,7 @@ def test_bad_input_is_named(name: str, arguments: tuple[str, ...], told: str) ->
         (b"a 1 512 0\nf 2\n", ":2: id: 2 is not a live block\n"),
         (b"a 1 -5 0\n", ":1: bytes: '-5' is negative\n"),
         (gzip.compress(b"a 1 512 0\n" * 50)[:30], "gzip"),
-        (b"a 1 512 0\n", ": 512 bytes live at the peak: give a trace with 2 MiB to 32 TiB"),
+        (b"a 1 512 0\n", ": 512 bytes live at the peak: give a trace with 2 MiB to 4 TiB"),
     ],
 )
 def test_a_broken_trace_is_named_by_its_line(
