@@ -170,17 +170,8 @@ def plan(
             total_bytes=capacity,
         )
         trace = load_trace(path)
-        results = []
-        for number, name in enumerate(policies):
-            tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
-            done = replay(
-                trace,
-                name,
-                capacity=capacity,
-                complete_after=complete_after,
-                find_min_capacity=find_min_capacity,
-            )
-            results.append(done)
+        device = {"capacity": capacity, "complete_after": complete_after}
+        results = _replays(trace, policies, tell, find_min_capacity=find_min_capacity, **device)
         if html is not None:
             from glake.trace import html as report
 
@@ -203,6 +194,14 @@ def plan(
         holders=list(trace.holders(trace.peak_live_event)),
         advice=advice,
     )
+
+
+def _replays(trace: Any, policies: Sequence[str], tell: Progress, **how: Any) -> list[ReplayResult]:
+    results = []
+    for number, name in enumerate(policies):
+        tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
+        results.append(replay(trace, name, **how))
+    return results
 
 
 def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
