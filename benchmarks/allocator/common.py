@@ -270,9 +270,9 @@ def given_traces(traces: Sequence[Path]) -> list[tuple[Path, Any]]:
         except (ValueError, OSError) as error:
             raise BadTrace(str(error)) from None
         live: int = trace.peak_live_bytes
-        if not 2 << 20 <= live <= 1 << 45:
+        if not 2 << 20 <= live <= 1 << 42:
             raise BadTrace(
-                f"{path}: {live:,} bytes live at the peak: give a trace with 2 MiB to 32 TiB"
+                f"{path}: {live:,} bytes live at the peak: give a trace with 2 MiB to 4 TiB"
             )
         found.append((path, trace))
     return found

@@ -129,6 +129,8 @@ def plan(target: str, **given: Any) -> None:
         except (GlakeError, OSError) as error:
             text = str(error) if ":" in target else _as_typed(str(error), given)
             raise Refused(text) from error
+        except RuntimeError as broken:  # a policy whose books do not add up
+            raise click.ClickException(str(broken)) from broken
         try:
             if given["as_json"]:
                 document = made.to_json() | {"trace": made.trace if kept else None}

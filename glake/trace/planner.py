@@ -19,7 +19,7 @@ from glake import config
 from glake.trace.holders import Holder, fold
 from glake.trace.job import PlanError
 from glake.trace.record import record
-from glake.trace.replay import ReplayResult, load_trace, replay, require_policy
+from glake.trace.replay import MAX_CAPACITY, ReplayResult, load_trace, replay, require_policy
 from glake.trace.roles import by_role
 from glake.trace.units import size
 
@@ -173,17 +173,8 @@ def plan(
             total_bytes=capacity,
         )
         trace = load_trace(path)
-        results = []
-        for number, name in enumerate(policies):
-            tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
-            done = replay(
-                trace,
-                name,
-                capacity=capacity,
-                complete_after=complete_after,
-                find_min_capacity=find_min_capacity,
-            )
-            results.append(done)
+        device = {"capacity": capacity, "complete_after": complete_after}
+        results = _replays(trace, policies, tell, find_min_capacity=find_min_capacity, **device)
         if html is not None:
             from glake.trace import html as report
 
@@ -209,6 +200,14 @@ def plan(
     )
 
 
+def _replays(trace: Any, policies: Sequence[str], tell: Progress, **how: Any) -> list[ReplayResult]:
+    results = []
+    for number, name in enumerate(policies):
+        tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
+        results.append(replay(trace, name, **how))
+    return results
+
+
 def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
     """Bytes of 85899345920, "80GiB" or "80 GiB". Raises PlanError, naming the limit."""
     text = str(value).replace(" ", "")
@@ -219,6 +218,8 @@ def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
         raise PlanError(f'{name} {value!r}: {bad}; give bytes or a size such as "80GiB"') from bad
     if found < least:
         raise PlanError(f"{name} {value!r}: less than {size(least)}")
+    if found > MAX_CAPACITY:
+        raise PlanError(f"{name} {value!r}: more than {size(MAX_CAPACITY)}, the largest there is")
     return found
 
 

@@ -19,6 +19,10 @@ NEVER = -1
 """``complete_after`` for work that never completes until something waits for it."""
 
 
+MAX_CAPACITY = 1 << 43
+"""The largest device there is here, 8 TiB: as much as the simulator has granules for."""
+
+
 def _native() -> Any:
     return importlib.import_module("glake._C")
 
@@ -196,7 +200,7 @@ def replay(
         policy: one of :func:`policies`, or ``gmlake:64MiB``, GMLake stitching from that size on.
             ``glake`` and ``compact`` run the real allocator core on the simulated driver; the
             process must hold no glake memory meanwhile.
-        capacity: bytes of the device, up to 2^46; None is without limit, which is 1 TiB here.
+        capacity: bytes of the device, up to MAX_CAPACITY; None is without limit, which is 1 TiB.
         complete_after: events until work enqueued on a stream completes; :data:`NEVER`.
         find_min_capacity: also bisect the smallest capacity that fits, to 0.1 % (10 to 20 replays).
         timeline_points: most points the timeline may have.
@@ -206,7 +210,7 @@ def replay(
             none. The layout is None if memory ran out before.
 
     Raises:
-        glake._C.ReplayError: unknown policy, a capacity above 2^46 bytes (for ``glake`` and
+        glake._C.ReplayError: unknown policy, a capacity above MAX_CAPACITY (for ``glake`` and
             ``compact`` also below 2 MiB), no simulator, or a policy whose books are broken.
             Running out of memory is a result, not an error.
         ValueError: a negative ``complete_after`` other than :data:`NEVER`, or a ``layout_at`` that

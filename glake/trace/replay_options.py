@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from glake.trace.replay import NEVER, policies, require_policy
+from glake.trace.replay import MAX_CAPACITY, NEVER, policies, require_policy
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_MAX_BYTES = 1 << 46
 _GRANULE = 2 << 20
 
 Capacity = Callable[[int], "int | None"]
@@ -37,9 +36,9 @@ def parse_capacity(ctx: click.Context, param: click.Parameter, value: str) -> Ca
             raise click.BadParameter(f"{value!r} is not above 0x and at most 1000x")
         return _times_live(value, number)
     size = int(number * _UNITS[unit])
-    if not _GRANULE <= size <= _MAX_BYTES:
+    if not _GRANULE <= size <= MAX_CAPACITY:
         raise click.BadParameter(
-            f"{value!r} is not between 2 MiB (one granule) and 2^46 bytes (64 TiB)"
+            f"{value!r} is not between 2 MiB (one granule) and 2^43 bytes (8 TiB)"
         )
     return lambda live: size
 
@@ -47,12 +46,12 @@ def parse_capacity(ctx: click.Context, param: click.Parameter, value: str) -> Ca
 def _times_live(value: str, number: Fraction) -> Capacity:
     def capacity(live: int) -> int:
         size = int(live * number)
-        if live > _MAX_BYTES:  # no device holds it: each policy says so
-            return _MAX_BYTES
-        if live and not _GRANULE <= size <= _MAX_BYTES:
+        if live > MAX_CAPACITY:  # no device holds it: each policy says so
+            return MAX_CAPACITY
+        if live and not _GRANULE <= size <= MAX_CAPACITY:
             raise click.UsageError(
                 f"--capacity {value} of {live:,} live bytes is {size:,} bytes: "
-                "a device has between 2 MiB (one granule) and 2^46 bytes"
+                "a device has between 2 MiB (one granule) and 2^43 bytes (8 TiB)"
             )
         return max(size, _GRANULE)
 

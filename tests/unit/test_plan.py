@@ -167,6 +167,7 @@ def test_command_prints_json(replayed, tmp_path):
         (["gpt2", "--seq", "-4"], "Error: --seq -4: '-4' is not a length"),
         (["gpt2", "--seq"], "'--seq' requires an argument"),
         (["gpt2", "--strategy", "single", "--world", "2"], "Error: --strategy single uses one GPU"),
+        (["a:b", "--gpu", "9TiB"], "more than 8.00 TiB"),
         (["a:b", "--gpu", "65TiB"], "more than 2^46 bytes (64 TiB)"),
     ],
 )

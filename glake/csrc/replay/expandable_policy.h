@@ -7,7 +7,7 @@
 // device, a further segment when it is used up, blocks that can expand being preferred last, a
 // failed growth that leaves what it had mapped. Prices: one create, map, unmap and release per
 // handle, one set-access per contiguous mapping. The host wait before each unmapped run is counted
-// as a wait unless work completes at once. On a device without limit a segment spans 64 TiB.
+// as a wait unless work completes at once.
 #pragma once
 
 #include <list>

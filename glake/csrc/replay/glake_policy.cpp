@@ -124,10 +124,10 @@ void* GlakePolicy::stream_of(uint32_t stream) {
 }
 
 uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
-  if (bytes > kMostBytes) {  // bad input to the core, and no more than out of memory in a trace
+  if (bytes > kMostBytes) {  // may be bad input to the core; in a trace it is out of memory
     oom_message_ = "out of memory: " + std::to_string(bytes) + " bytes asked for on stream " +
-                   std::to_string(stream) + ", where the largest block has " +
-                   std::to_string(kMostBytes) + " (64 TiB)";
+                   std::to_string(stream) + ", more than the " + std::to_string(kMostBytes) +
+                   " (8 TiB) of the largest device";
     return 0;
   }
   void* block = glake_malloc(bytes, kDevice, stream_of(stream));

@@ -21,7 +21,7 @@
 // reaches over it beyond the bytes in use is released at once; the published code keeps all but one
 // until the range is freed. Prices: create, map and set access for each granule, one reserve and
 // one unmap for each range, one release for each granule; small segments as in `native`. The event
-// recorded at each free and its queries are free of cost here. A device without limit has 64 TiB.
+// recorded at each free and its queries are free of cost here.
 // Near its smallest capacity it may fit, fail and fit again several times over.
 #pragma once
 

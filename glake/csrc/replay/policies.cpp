@@ -75,7 +75,7 @@ std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig&
   if (config.capacity == kUnlimited) config.capacity = kUnlimitedBytes;
   if (config.capacity > kMostBytes) {
     throw ReplayError("a device of " + std::to_string(config.capacity) +
-                      " bytes: the largest has " + std::to_string(kMostBytes) + " (64 TiB)");
+                      " bytes: the largest has " + std::to_string(kMostBytes) + " (8 TiB)");
   }
   if (name == "glake") return std::make_unique<GlakePolicy>("balanced", config);
   if (name == "compact") return std::make_unique<GlakePolicy>("compact", config);

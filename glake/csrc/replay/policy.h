@@ -18,8 +18,8 @@ constexpr uint64_t kUnlimited = UINT64_MAX;
 // What a device without limit has, under every policy: more than any GPU, and little enough for the
 // simulator's and the models' tables.
 constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;
-// The most a device can be given, and the largest block the core serves.
-constexpr uint64_t kMostBytes = uint64_t{1} << 46;
+// The most a device can be given: as many granules as the simulator has handles.
+constexpr uint64_t kMostBytes = uint64_t{1} << 43;
 constexpr int64_t kNever = -1;
 
 class ReplayError : public std::runtime_error {
