@@ -17,6 +17,7 @@ from glake.trace.format import TraceWriter
 from glake.trace.job import BadTarget, Job, PlanError, Step
 from glake.trace.recorder import Recorder
 from glake.trace.scratch import Scratch
+from glake.trace.units import size
 
 
 def record(
@@ -78,9 +79,10 @@ def _run(
         recorder.setup_bytes = recorder.live_bytes
         if recorder.setup_bytes > total_bytes:
             raise PlanError(
-                f"set-up alone leaves {recorder.setup_bytes:,} bytes on the device, which has "
-                f"{total_bytes:,} for the job: no step can run. Shard the model over more ranks, "
-                "load it in fewer bytes, or give a larger --gpu"
+                f"set-up alone leaves {size(recorder.setup_bytes)} on the device, which has "
+                f"{size(total_bytes)} for the job, {size(recorder.setup_bytes - total_bytes)} too "
+                "few: no step can run. Shard the model over more ranks, load it in fewer bytes, or "
+                "give a larger --gpu"
             )
         for number in range(job.steps):
             progress(number + 1, f"step {number}")

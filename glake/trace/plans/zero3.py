@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake.errors import InvalidOption
+from glake.trace import kinds
 from glake.trace.plans import engines, models, moe
 from glake.trace.plans.configs import Model
 
@@ -111,6 +112,8 @@ class Zero3(engines.Engine):
             kind = group[0].parameter.dtype
             flat = torch.empty(size, dtype=kind, device=home)
             gradient = torch.empty(size, dtype=kind, device=states)
+            kinds.kind(flat, "parameter")
+            kinds.kind(gradient, "gradient")
             master = torch.empty(size, dtype=torch.float32, device=states, requires_grad=True)
             self._groups.append((flat, gradient, master))
             start = 0
@@ -121,8 +124,10 @@ class Zero3(engines.Engine):
         for each in every:
             if each.shard is None:
                 each.shard = torch.empty(each.part, dtype=each.parameter.dtype, device=home)
+                kinds.kind(each.shard, "parameter")
         kind = trained[0].parameter.dtype if trained else torch.bfloat16
         self._bucket = torch.empty(REDUCE_BUCKET, dtype=kind, device=self.device)
+        kinds.kind(self._bucket, "communication")
         self._in_bucket: list[Sharded] = []
         self._filled = 0
 
