@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -115,8 +114,10 @@ def _is_integer(value: Any) -> bool:
 def _number(value: Any, where: str, field: str, unit: str, most: float = MOST_RATE) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         _refuse(where, field, f"{_shown(value)} is no number", f"give {unit}")
-    if not (math.isfinite(value) and 0 < value <= most):
-        _refuse(where, field, f"{value!r} is not above 0 and at most {most:g}", f"give {unit}")
+    if not 0 < value <= most:
+        _refuse(
+            where, field, f"{_shown(value)} is not above 0 and at most {most:g}", f"give {unit}"
+        )
     return float(value)
 
 

@@ -90,12 +90,11 @@ def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool)
         return topologies.from_preset(preset)
     if path is not None:
         return topologies.from_file(path, name)
-    found = topologies.current()
     if probe:
         from glake.transfer import probe as probing
 
-        return probing.measure(found, probing.driver_copier())
-    return found
+        return probing.measure(topologies.current(calibrated=False), probing.driver_copier())
+    return topologies.current()
 
 
 def _list(path: str | None, as_json: bool) -> None:

@@ -45,8 +45,10 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
     return Topology(name, _chosen(platforms, name, str(path)), f"file {path}")
 
 
-def current(environ: Mapping[str, str] | None = None) -> Topology:
+def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -> Topology:
     """The topology of what GLAKE_DRIVER names: the simulator's platform, or the real machine.
+
+    The machine's rates are those an earlier probe of it found, if `calibrated`; else estimates.
 
     InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
     """
@@ -61,7 +63,14 @@ def current(environ: Mapping[str, str] | None = None) -> Topology:
     found = discover(environ)
     described = zip(found.names, found.addresses, strict=True)
     devices = tuple(f"{name} {address}" for name, address in described)
-    return Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
+    topology = Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
+    if calibrated:
+        from glake.transfer import calibration_cache
+
+        measured = calibration_cache.load(topology)
+        if measured is not None:
+            return measured.applied(topology)
+    return topology
 
 
 def _simulated(options: config.Config) -> Topology:
