@@ -88,8 +88,10 @@ def test_slow_port_above_the_gpu_counts(tmp_path: Path) -> None:
     root = machines.hgx_h100().sysfs(tmp_path)
     port = root / "sys/bus/pci/devices/0000:15:01.0"
     (port / "max_link_speed").write_text("8.0 GT/s PCIe\n")
+    (root / "sys/bus/pci/devices/0000:28:00.0/current_link_width").write_text("4\n")
     platform = discover({}, Nvml(machines.hgx_h100().nvml()), Sysfs(root)).platform
-    assert platform.rate("s0", "g0") == 12.3 and platform.rate("s0", "g1") == 55.4
+    assert platform.rate("s0", "g0") == 12.3 and platform.rate("s0", "g1") == 55.4 / 4
+    assert platform.rate("s0", "g2") == 55.4
 
 
 def test_virtual_machine_ports_are_not_believed(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_numa_node_unknown(tmp_path: Path) -> None:
     assert found.platform.sockets == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert "names no NUMA node" in notes(found) and "g7 to 1" in notes(found)
     # A GPU under a root bus whose other GPU is placed goes there, whatever its number.
-    cards = [Card("pci0000:80 80:01.0 81:00.0", 1), Card("pci0000:80 80:02.0 82:00.0", -1)]
+    cards = [Card("pci0000:80 80:01.0 81:00.0", -1), Card("pci0000:80 80:02.0 82:00.0", 1)]
     found = found_on(Box(cards, machines.TWO), tmp_path / "bus")
     assert found.platform.sockets == ((), (0, 1))
     assert "socket 0 has memory and no GPU" in notes(found)
