@@ -289,6 +289,18 @@ def test_nvml_is_shut_down_and_used_by_its_names(tmp_path: Path) -> None:
     assert [name for name in names if not hasattr(real, name)] == []
 
 
+def test_a_gpu_that_fell_off_the_bus(tmp_path: Path) -> None:
+    class Lost(FakeNvml):
+        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+            if index == 7:
+                raise self.NVMLError("GPU is lost")
+            return index
+
+    box = machines.dgx1v()
+    found = discover({}, Nvml(Lost(box)), Sysfs(box.sysfs(tmp_path)))
+    assert found.platform.gpus == 7 and "1 GPU(s) do not answer NVML" in notes(found)
+
+
 def test_too_many_gpus(tmp_path: Path) -> None:
     cards = [
         Card(f"pci0000:00 00:{g:02x}.0 {g + 1:02x}:00.0", 0, [SWITCH], version=4) for g in range(17)
