@@ -11,6 +11,7 @@ from machines import SWITCH, Box, Card, FakeNvml
 from glake.errors import DriverAbsent, InvalidDevice
 from glake.platform_file import parse
 from glake.platforms import Platform, load_platforms
+from glake.transfer import rates
 from glake.transfer.discovery import Found, discover
 from glake.transfer.nvml import Nvml
 from glake.transfer.sysfs import Sysfs
@@ -227,6 +228,8 @@ def test_visible_devices(tmp_path: Path) -> None:
     assert "NVLinks to 0000:07:00.0, no GPU of this process" in notes(found)
     found = found_on(box, tmp_path / "b", CUDA_VISIBLE_DEVICES="0,9,1")
     assert found.platform.gpus == 1 and "ends at '9'" in notes(found)
+    found = found_on(box, tmp_path / "twice", CUDA_VISIBLE_DEVICES="1,1,0")
+    assert found.addresses == ("0000:07:00.0",) and "ends at '1'" in notes(found)
     with pytest.raises(InvalidDevice, match="CUDA_VISIBLE_DEVICES='' shows none of the 8"):
         found_on(box, tmp_path / "c", CUDA_VISIBLE_DEVICES="")
     box.cards[0].name = "T4"
@@ -275,6 +278,14 @@ def test_odd_speed_and_power9(tmp_path: Path) -> None:
     cards = [Card("pci0004:00 0004:00:00.0 0004:01:00.0", 0, ["npu"] * 3, "V100", version=2)]
     found = found_on(Box(cards, machines.ONE), tmp_path / "b")
     assert found.platform.rate("s0", "g0") == 72
+
+
+def test_rates_by_what_a_link_reports() -> None:
+    assert rates.nvlink(5, None) == rates.nvlink(5, 50.0) == rates.nvlink(5, 53.125) == 43.0
+    assert rates.nvlink(3, 14.062) == pytest.approx(23.0 * 14.062 / 25)
+    assert rates.nvlink(9, None) == rates.NVLINK[6].reached
+    assert rates.pcie(9, 16) == rates.PCIE[6] and rates.pcie(4, 8).up == 12.5
+    assert rates.pcie(4, 16, shared=True).down == 23.75 and rates.dram(1) == rates.DRAM[3]
 
 
 def test_nvml_is_shut_down_and_used_by_its_names(tmp_path: Path) -> None:
