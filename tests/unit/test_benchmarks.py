@@ -95,7 +95,7 @@ def test_hits_make_next_to_no_driver_call(built: Path) -> None:
     assert len({case for case, _ in lines}) == 3
     for (_, subject), line in lines.items():
         assert line["figures"]["driver_calls"] < 50  # the working set may still drift
-        assert 0 < line["figures"]["pair_mean_ns"] < 1e5
+        assert 0 < line["figures"]["alloc_p50_ns"] < 1e5  # a mean counts other programs' time
         if subject != "glake":
             assert line["glake_is_better_by"]["pair_mean_ns"]["median"] > 0
 
