@@ -106,4 +106,5 @@ def replay(
     driver_path: str = "",
     progress: Callable[..., object] | None = None,
     layout_at: int | None = None,
+    growth: bool = False,
 ) -> dict[str, Any]: ...

@@ -168,6 +168,7 @@ def result(policy, **changes):
         events=1000,
         trace_peak_live_bytes=60 * GIB,
         driver_us=10.0,
+        growth_us=10.0,
         stream_waits=10,
         steps=[StepCost(0, 0, 0.0, 0)],
         peak_event=900,

@@ -16,6 +16,8 @@ struct StepCost {
   uint64_t step = 0;  // as the trace numbers it
   uint64_t driver_calls = 0;
   double driver_us = 0;
+  double growth_us = 0;  // of it in allocations that brought physical memory to a new height, if
+                         // asked for
   uint64_t stream_waits = 0;
 };
 
@@ -42,6 +44,7 @@ struct ReplayResult {
   uint64_t peak_physical_bytes = 0;
   double time_avg_utilisation = 0;  // mean of live / physical over events with physical memory
   DriverCost cost;
+  double growth_us = 0;  // see StepCost
   std::vector<StepCost> steps;
   std::optional<double> host_ns_alloc;  // median of one call, less the clock's own cost
   std::optional<double> host_ns_free;
@@ -52,6 +55,7 @@ struct ReplayResult {
 
 struct ReplayOptions {
   PolicyConfig device;
+  bool growth = false;                // keep growth_us; host times are then a little longer
   std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
   size_t timeline_points = 2000;
   // Called now and then with the share of events done (0..1); may throw to stop the replay.
