@@ -62,6 +62,22 @@ inline std::string hex(Address a) {
 }
 inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
 
+// A number of things, and a size, as texts name them. `one` is the thing's singular.
+inline std::string counted(uint64_t n, const char* one) {
+  return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
+}
+inline std::string size_text(Bytes b) {
+  if (b < kKiB) return counted(b, "byte");
+  bool gib = b >= kGiB, mib = b >= kMiB;
+  auto unit = static_cast<double>(gib ? kGiB : mib ? kMiB : kKiB);
+  char text[48];
+  std::snprintf(text, sizeof text, "%.2f %s", static_cast<double>(b) / unit,
+                gib   ? "GiB"
+                : mib ? "MiB"
+                      : "KiB");
+  return text;
+}
+
 // What crosses the C interface as a glake_status and a sentence.
 class Error : public std::exception {
  public:

@@ -12,7 +12,7 @@ from statistics import median
 
 from glake.trace import holders, roles
 from glake.trace.digest import Digest, PolicyDigest
-from glake.trace.units import micros, share, size, times
+from glake.trace.units import counted, micros, share, size, times
 
 _WASTE_SHARE = 0.02
 _ROLE_SHARE = 0.25
@@ -256,7 +256,7 @@ def _loss(job: Digest) -> Iterator[Advice]:
         "saving",
         size(total),
         "Chunk the loss",
-        f"Logits and the loss hold {size(total)} in {blocks:,} blocks at the peak "
+        f"Logits and the loss hold {size(total)} in {counted(blocks, 'block')} at the peak "
         f"({share(total, job.peak.live)}; most of it from {name}). Compute projection and loss in "
         "chunks of the sequence, or with a fused kernel that never holds all logits.",
     )

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from glake.trace.format import parsed
 from glake.trace.replay import Holder
-from glake.trace.units import size, size_range
+from glake.trace.units import counted, size, size_range
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,8 @@ def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
 def _rows(facts: TraceFacts) -> list[tuple[str, str]]:
     step = "set-up" if facts.peak_step is None else f"step {facts.peak_step}"
     steps = f", numbered {facts.first_step} to {facts.last_step}" if facts.steps else ""
+    at_peak = f"{size(facts.peak_live_bytes)} in {counted(facts.peak_live_blocks, 'block')}"
+    at_end = f"{size(facts.end_live_bytes)} in {counted(facts.end_live_blocks, 'block')}"
     return [
         ("events", f"{facts.events:,}"),
         ("allocations", f"{facts.allocations:,}, {size(facts.allocated_bytes)} in all"),
@@ -130,12 +132,9 @@ def _rows(facts: TraceFacts) -> list[tuple[str, str]]:
         ("frees", f"{facts.frees:,}"),
         ("record_stream", f"{facts.record_streams:,}"),
         ("steps", f"{facts.steps:,}{steps}"),
-        ("peak live", f"{size(facts.peak_live_bytes)} in {facts.peak_live_blocks:,} blocks"),
+        ("peak live", at_peak),
         ("at", f"event {facts.peak_event:,}, {step}"),
-        (
-            "live at the end",
-            f"{size(facts.end_live_bytes)} in {facts.end_live_blocks:,} blocks",
-        ),
+        ("live at the end", at_end),
     ]
 
 

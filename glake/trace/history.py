@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from glake.errors import GlakeError
 from glake.trace.format import TraceWriter
+from glake.trace.units import counted
 
 BEFORE_HISTORY = "before_history"
 """Tag of blocks allocated before the history began, where nothing better is known."""
@@ -98,8 +99,8 @@ def _live_before(
     odd += sum(address not in held for address in live)
     if odd and held:
         result.notes.append(
-            f"{odd} blocks are live by the history and not by the segments, or the other way "
-            "round: part of the history was not recorded"
+            f"{counted(odd, 'block is', 'blocks are')} live by the history and not by the "
+            "segments, or the other way round: part of the history was not recorded"
         )
     return sorted(before.values(), key=lambda each: each.address)
 
@@ -168,8 +169,9 @@ class _History:
         result, notes = self._result, self._result.notes
         if result.before_history:
             notes.append(
-                f"{result.before_history} blocks were live before the history began, or their "
-                "allocations had left its ring buffer; they stand at the trace's start"
+                f"{counted(result.before_history, 'block was', 'blocks were')} live before the "
+                "history began, or allocated before what its ring buffer still held; what was live "
+                "then stands at the trace's start"
             )
         if self._held_back and completes:
             notes.append(

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
-from glake.trace.units import micros, nanos, scale, size
+from glake.trace.units import counted, micros, nanos, scale, size
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250
@@ -111,7 +111,7 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
                 for held in each.oom.holders[:_HOLDERS_NAMED]:
                     name = escape(held.tag or "(untagged)")
-                    text = f"  held: {size(held.bytes)} in {held.blocks} blocks: {name}"
+                    text = f"  held: {size(held.bytes)} in {counted(held.blocks, 'block')}: {name}"
                     console.print(text, emoji=False)
 
 

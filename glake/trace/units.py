@@ -18,6 +18,11 @@ def size(count: float) -> str:
     return f"{sign}{value:.{digits}f} {unit}"
 
 
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """A number of things, ``one`` their singular and ``more`` their plural (else with an s)."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def size_range(low: int, high: int) -> str:
     """Two sizes as a span, round ones without decimals: 512 B to 1 KiB."""
     return f"{_plain(low)} to {_plain(high)}"

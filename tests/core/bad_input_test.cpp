@@ -46,6 +46,8 @@ void sizes_and_devices() {
   refuse_malloc(GLAKE_INVALID_ARGUMENT, (size_t{1} << 46) + 1, 0);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, size_t{1} << 46, 0);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, size_t{1} << 40, 0);
+  SAYS("asked for 1024.00 GiB", "live 0 bytes in 0 blocks", "can never fit");
+  CHECK(!says(test::last_error(), {"ree about"}));
   for (int device : {-1, 2, 63, 64, 1 << 20, INT32_MIN}) {
     refuse_malloc(GLAKE_INVALID_DEVICE, 100, device);
     SAYS(std::to_string(device).c_str());
@@ -158,6 +160,37 @@ void largest_fit_is_true() {
   finish();
 }
 
+// It names what helps: a higher limit, memory freed, or both.
+void advice_is_true() {
+  test::running() = "advice";
+  start("200MiB");
+  void* held = glake_malloc(100 * kMiB, 0, nullptr);
+  refuse_malloc(GLAKE_OUT_OF_MEMORY, 150 * kMiB, 0);
+  SAYS("live 100.00 MiB in 1 block;", "Raising GLAKE_LIMIT by 50.00 MiB would let");
+  refuse_malloc(GLAKE_OUT_OF_MEMORY, 190 * kMiB, 0);
+  SAYS("Free about 90.00 MiB, or");
+  refuse_malloc(GLAKE_OUT_OF_MEMORY, 220 * kMiB, 0);
+  SAYS("Raise GLAKE_LIMIT by 56.00 MiB and free about 64.00 MiB, or");
+  OK(glake_free(held));
+  OK(glake_shutdown());
+  test::configure({{"driver", "sim"}, {"limit", "256MiB"}});
+  held = glake_malloc(220 * kMiB, 0, nullptr);
+  CHECK(held != nullptr);
+  OK(glake_free(held));
+  void* parts[2];
+  for (void*& p : parts) p = glake_malloc(128 * kMiB, 0, nullptr);
+  CHECK(glake_malloc_contiguous(3 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM) == nullptr);
+  SAYS("contiguous block", "asked for 3.00 MiB, which is 4.00 MiB in whole granules",
+       "largest fit now 0 bytes", "Free about 4.00 MiB");
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
+  SAYS("2 live blocks;");
+  OK(glake_free(parts[0]));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
+  SAYS("1 live block;");
+  OK(glake_free(parts[1]));
+  finish();
+}
+
 void options() {
   test::running() = "options";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "256MiB"}});
@@ -243,6 +276,7 @@ int main() {
   pointers_into_views();
   capacity();
   largest_fit_is_true();
+  advice_is_true();
   options();
   drivers();
   text_buffers();

@@ -207,7 +207,7 @@ def test_convert_tells_what_it_did(tmp_path):
     ran = run("convert", source, "-o", out)
     assert ran.exit_code == 0, ran.output
     assert f"{out}: 2 events, peak live 9 B" in ran.stdout
-    assert "note: 1 blocks were live before the history began" in ran.stderr
+    assert "note: 1 block was live before the history began" in ran.stderr
     assert load_trace(out).events == 2
 
 

@@ -136,7 +136,7 @@ def test_what_a_history_leaves_out_is_said(tmp_path):
     assert "1 frees completed late" in notes
     assert "1 addresses were allocated again" in notes
     assert "1 frees of blocks already freed" in notes
-    assert "1 blocks are live by the history and not by the segments" in notes
+    assert "1 block is live by the history and not by the segments" in notes
     assert "no step marks" in notes
     assert "memory went back to the driver 1 times" in notes
 

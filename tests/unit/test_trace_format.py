@@ -149,7 +149,7 @@ def test_out_of_memory_says_who_held_what():
     ]
     console = Console(file=io.StringIO(), width=200)
     report.print_table([result], console)
-    assert "held: 4.00 MiB in 1 blocks: weights" in console.file.getvalue()
+    assert "held: 4.00 MiB in 1 block: weights" in console.file.getvalue()
     assert report.to_json(result)["oom"]["holders"][0]["tag"] == "weights"
     untagged = replay(parse(f"a 3 {90 * MIB} 0\n"), "native", capacity=64 * MIB)
     assert untagged.oom is not None and untagged.oom.holders == []

@@ -87,7 +87,7 @@ Address ViewSpace::take(Granules n) {
 void ViewSpace::give(Address base, Granules n) {
   auto next = free_.lower_bound(base);
   // Never merge across reservations: the pointer map's region differs.
-  auto same = [this](Address a, Address b) { return PointerMap::find(a) == PointerMap::find(b); };
+  auto same = [](Address a, Address b) { return PointerMap::find(a) == PointerMap::find(b); };
   if (next != free_.end() && base + n.bytes() == next->first && same(base, next->first)) {
     n = n + next->second;
     next = free_.erase(next);

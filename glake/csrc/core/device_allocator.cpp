@@ -310,7 +310,7 @@ void DeviceAllocator::close() {
     uint64_t live = live_blocks();
     if (live != 0) {
       throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device_) + " still has " +
-                                              std::to_string(live) + " live blocks; free them");
+                                              counted(live, "live block") + "; free them");
     }
     abandon_pools();
     empty_cache();

@@ -95,7 +95,7 @@ Error DeviceAllocator::no_contiguous(const Request& r, Status refused) {
                                          driver_.describe(refused));
   }
   ++stats_.ooms;
-  Error plain = out_of_memory(r);
+  Error plain = out_of_memory(r, true);
   return Error(GLAKE_OUT_OF_MEMORY, "no room for a contiguous block: " + std::string(plain.what()));
 }
 

@@ -36,21 +36,17 @@ const char* words(Damage kind) {
   return "";
 }
 
-std::string counted(uint64_t bytes) {
-  return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
-}
-
 }  // namespace
 
 std::string Finding::text() const {
   const Holding& b = *block;
   std::string text = std::string("glake debug: ") + words(kind);
-  text += format(": block 0x%" PRIx64 " of %s", b.ptr, counted(b.requested).c_str());
+  text += format(": block 0x%" PRIx64 " of %s", b.ptr, counted(b.requested, "byte").c_str());
   if (b.tag != nullptr) text += std::string(", tag \"") + b.tag + "\"";
   text += format(", stream 0x%" PRIx64 ", device %d", static_cast<uint64_t>(b.stream), b.device);
   text += format(": %s changed, the first at offset %" PRId64 ", the last at offset %" PRId64
                  " from its start;",
-                 counted(count).c_str(), first, last);
+                 counted(count, "byte").c_str(), first, last);
   for (const Byte& byte : bytes) {
     text += format("%s [%" PRId64 "] should be 0x%02x, is 0x%02x", &byte == &bytes[0] ? "" : ",",
                    byte.offset, byte.expected, byte.found);

@@ -239,15 +239,15 @@ void Process::shutdown() {
     uint64_t live = device != nullptr ? device->live_blocks() : 0;
     if (live == 0) continue;
     throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device->device()) +
-                                            " still has " + std::to_string(live) +
-                                            " live blocks; free them before glake_shutdown()");
+                                            " still has " + counted(live, "live block") +
+                                            "; free them before glake_shutdown()");
   }
   for (auto& device : devices_) {
     uint64_t pins = device != nullptr ? device->pins(PinOwner::kCaller) : 0;
     if (pins == 0) continue;
     throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device->device()) +
-                                            " still has " + std::to_string(pins) +
-                                            " pins; glake_unpin() them before glake_shutdown()");
+                                            " still has " + counted(pins, "pin") +
+                                            "; glake_unpin() them before glake_shutdown()");
   }
   if (ipc_ != nullptr) ipc_->close();
   if (host_ != nullptr) host_->close();

@@ -1,25 +1,10 @@
 // What the allocator says of itself: statistics, out-of-memory messages, broken invariants.
-#include <cstdio>
 #include <set>
 
 #include "core/debug.h"
 #include "core/device_allocator.h"
 
 namespace glake {
-namespace {
-
-std::string mib(Bytes b) {
-  char text[48];
-  if (b >= kGiB) {
-    std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(b) / kGiB);
-  } else {
-    std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(b) / kMiB);
-  }
-  return text;
-}
-
-}  // namespace
-
 // What r's stream may have of the idle memory: whole granules and, in r's own arena, the longest
 // stretch. A captured pool keeps what other streams freed; pinned granules are out of stitching.
 DeviceAllocator::Usable DeviceAllocator::usable(const Request& r) {
@@ -42,11 +27,13 @@ DeviceAllocator::Usable DeviceAllocator::usable(const Request& r) {
   return found;
 }
 
-Error DeviceAllocator::out_of_memory(const Request& r) {
+// A contiguous block takes whole granules, and room for new ones: none that is held can be its
+// part.
+Error DeviceAllocator::out_of_memory(const Request& r, bool contiguous) {
   Bytes held = physical().bytes();
-  Bytes contiguous = contiguous_.physical().bytes();
+  Bytes chunks = contiguous_.physical().bytes();
   Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
-  auto blocks = stats_.allocation.all.current;
+  auto blocks = static_cast<uint64_t>(stats_.allocation.all.current);
   Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
   Bytes cached = 0;
@@ -56,33 +43,51 @@ Error DeviceAllocator::out_of_memory(const Request& r) {
   Usable mine = usable(r);
   Bytes growth = driver_full_ ? 0 : room().bytes();
   Bytes fits = std::max(mine.stretch, (r.small() ? 0 : mine.whole.bytes()) + growth);
+  if (contiguous) fits = growth;
+  Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
   std::string text =
-      "out of memory on device " + std::to_string(device_) + ": asked for " + mib(r.requested) +
-      "; limit " + mib(limit_.bytes()) + " of " + mib(total_memory_) + ", held from the driver " +
-      mib(held) +
+      "out of memory on device " + std::to_string(device_) + ": asked for " +
+      size_text(r.requested) +
+      (contiguous ? ", which is " + size_text(needed) + " in whole granules" : "") + "; limit " +
+      size_text(limit_.bytes()) + " of " + size_text(total_memory_) + ", held from the driver " +
+      size_text(held) +
       (driver_full_ ? " (the driver has no more: other processes use the device)" : "") +
-      "; live " + mib(live) + " in " + std::to_string(blocks) + " blocks; idle " + mib(free) +
-      ": " + mib(whole) + " in whole granules, " + mib(free - whole) +
+      "; live " + size_text(live) + " in " + counted(blocks, "block") + "; idle " +
+      size_text(free) + ": " + size_text(whole) + " in whole granules, " + size_text(free - whole) +
       " in parts of granules held by live blocks";
   if (captured_ && mine.whole.bytes() < whole) {
-    text += "; " + mib(whole - mine.whole.bytes()) +
+    text += "; " + size_text(whole - mine.whole.bytes()) +
             " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
   }
-  if (contiguous != 0) text += ", " + mib(contiguous) + " in contiguous blocks";
+  if (chunks != 0) text += ", " + size_text(chunks) + " in contiguous blocks";
   if (uint64_t pinned = pinned_granules(); pinned != 0) {
-    text += ", " + mib(pinned * kGranule) + " pinned for others, out of stitching";
+    text += ", " + size_text(pinned * kGranule) + " pinned for others, out of stitching";
   }
-  if (cached != 0) text += ", " + mib(cached) + " in thread caches";
-  if (limbo != 0) text += ", " + mib(limbo) + " waiting for recorded streams";
-  text += "; largest fit now " + mib(fits) + ". " + pools_text();
-  Bytes short_by = r.size > fits ? round_up(r.size - fits, kGranule) : kGranule;
-  if (!driver_full_ && limit_.bytes() + short_by <= total_memory_) {
-    text += "Raising GLAKE_LIMIT by " + mib(short_by) + " would let this request through";
-  } else {
-    text += "Free about " + mib(short_by) + (captured_ ? " on its stream" : "") +
-            ", or use a smaller batch";
+  if (cached != 0) text += ", " + size_text(cached) + " in thread caches";
+  if (limbo != 0) text += ", " + size_text(limbo) + " waiting for recorded streams";
+  text += "; largest fit now " + size_text(fits) + ". " + pools_text();
+  return Error(GLAKE_OUT_OF_MEMORY, text + advice(needed, fits));
+}
+
+// What would let a request of so many bytes through, of which now `fits` would.
+std::string DeviceAllocator::advice(Bytes needed, Bytes fits) const {
+  if (Granules::floor(total_memory_) < Granules::ceil(needed)) {
+    return "This request is larger than the device and can never fit: use a smaller batch, or "
+           "more devices.";
   }
-  return Error(GLAKE_OUT_OF_MEMORY, text + ".");
+  Bytes short_by = needed > fits ? round_up(needed - fits, kGranule) : kGranule;
+  Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
+  Bytes raise = driver_full_ ? 0 : above;  // of use now
+  if (short_by <= raise) {
+    return "Raising GLAKE_LIMIT by " + size_text(short_by) + " would let this request through.";
+  }
+  const char* where = captured_ ? " on its stream" : "";
+  if (limit_ < Granules::ceil(needed)) {
+    // Whatever is freed under this limit, it is too low.
+    return "Raise GLAKE_LIMIT by " + size_text(above) + " and free about " +
+           size_text(short_by - raise) + where + ", or use a smaller batch.";
+  }
+  return "Free about " + size_text(short_by) + where + ", or use a smaller batch.";
 }
 
 // Who else on the device holds memory, and how to get at it.
@@ -101,7 +106,7 @@ std::string DeviceAllocator::pools_text() {
       text += "private pool {" + std::to_string(pool->id.first) + ", " +
               std::to_string(pool->id.second) + "} holds ";
     }
-    text += mib(bytes) + " (" + mib(idle) + " idle";
+    text += size_text(bytes) + " (" + size_text(idle) + " idle";
     if (pool != nullptr && heap->captured_) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
     text += ")";

@@ -1,7 +1,6 @@
 #include "core/watch.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <map>
 
@@ -186,11 +185,8 @@ std::string Watch::top_holders(int device) {
             [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   std::string text;
   for (size_t i = 0; i < order.size() && i < kHoldersNamed; ++i) {
-    char amount[96];
-    std::snprintf(amount, sizeof amount, "\n  %.2f MiB in %llu blocks: ",
-                  static_cast<double>(order[i].second.bytes) / kMiB,
-                  static_cast<unsigned long long>(order[i].second.blocks));
-    text += amount + order[i].first;
+    const auto& [who, held] = order[i];
+    text += "\n  " + size_text(held.bytes) + " in " + counted(held.blocks, "block") + ": " + who;
   }
   return text.empty() ? "" : " Largest holders:" + text;
 }
