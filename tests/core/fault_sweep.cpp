@@ -155,6 +155,28 @@ std::vector<Scenario> stitching() {
   };
 }
 
+std::vector<Scenario> cutting() {
+  return {
+      {"a view is cut",
+       {{"complete_after", "0"}},
+       {{"limit", "144MiB"}},
+       1,
+       2,
+       [](Play& p) {
+         std::vector<void*> blocks = checkered(p, 8, 16 * kMiB, 1);
+         p.drop(p.get(64 * kMiB, 1));
+         p.drop(p.get(512, 2));
+         p.get(16 * kMiB, 1);
+         p.drop(blocks[1]);
+       },
+       [](Play& p) {
+         p.drop(p.get(80 * kMiB, 1));
+         p.drop(p.get(56 * kMiB, 1));
+         p.get(80 * kMiB, 1);
+       }},
+  };
+}
+
 std::vector<Scenario> crossing() {
   const Options never{{"complete_after", "-1"}}, later{};
   auto cross = [](Play& p) {
@@ -318,8 +340,8 @@ void survey(const Scenario& s) {
 // Every scenario there is. To add some: a function that returns them, in a header of its own.
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (const auto& group :
-       {growing(), stitching(), crossing(), pooling(), ending(), lifecycle(), threads()}) {
+  for (const auto& group : {growing(), stitching(), cutting(), crossing(), pooling(), ending(),
+                            lifecycle(), threads()}) {
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;

@@ -40,6 +40,29 @@ void index_finds_views() {
   CHECK(index.find(a->base) == a && index.recent_first().front() == a);
 }
 
+// A view loses its end, in the middle of a run too, and gets it back.
+void an_end_is_taken_off() {
+  SegmentPool pool;
+  Arena arena(0, kGiB, 64 * kGranule, pool);
+  ViewIndex index;
+  View* view =
+      index.add(make(100 * kGiB, {{&arena, 3, 4, 0}, {&arena, 9, 2, 0}, {&arena, 20, 1, 0}}));
+  std::vector<Run> off = index.truncate(view, {3});
+  CHECK(off.size() == 3 && off[0].granule == 6 && off[0].count == 1 && off[0].at == 3);
+  CHECK(off[1].at == 4 && off[2].at == 6);
+  CHECK(view->runs.size() == 1 && view->runs[0].count == 3 && view->length == Granules{3});
+  CHECK(index.of_length({3}).size() == 1 && index.of_length({7}).empty());
+  CHECK(index.mapped() == Granules{3} && index.find(view->base + 3 * kGranule) == nullptr);
+  index.extend(view, off);
+  CHECK(view->length == Granules{7} && index.mapped() == Granules{7});
+  std::vector<Address> homes;
+  for_each_run(*view, 0, 7 * kGranule, [&](Arena& a, Address at, Bytes bytes) {
+    for (Bytes i = 0; i < bytes; i += kGranule) homes.push_back(a.granule_of(at + i));
+    return true;
+  });
+  CHECK((homes == std::vector<Address>{3, 4, 5, 6, 9, 10, 20}));
+}
+
 // for_each_run against a table of every byte-unit's home address.
 void runs_under_a_stretch() {
   SegmentPool pool;
@@ -80,6 +103,7 @@ void runs_under_a_stretch() {
 
 int main() {
   index_finds_views();
+  an_end_is_taken_off();
   runs_under_a_stretch();
   return 0;
 }

@@ -22,7 +22,7 @@ bool DeviceAllocator::free_at(Address ptr, Bytes size) {
     return extent_around(arena_of(ptr), ptr, size) != nullptr;
   }
   View* view = views_.find(ptr);
-  return view != nullptr && !view->owed && ptr + size <= view->base + view->length.bytes() &&
+  return view != nullptr && ptr + size <= view->base + view->length.bytes() &&
          stretch_free(*view, ptr - view->base, size);
 }
 

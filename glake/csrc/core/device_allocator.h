@@ -240,21 +240,29 @@ class DeviceAllocator {
   Granules room() const;
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
-  // stitch.cpp: building and extending views. Under slow_.
+  // stitch.cpp: building views. Under slow_.
   class Hold;
   Found stitch(const Request& r, HotGuard& hot);
   Found stitch_edges(const Request& r, HotGuard& hot);
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
   bool add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot);
-  View* longest_free_end(const Request& r, Granules need, std::vector<Run>& runs);
   Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
-  Found extend_view(const Request& r, HotGuard& hot);
   Found map_behind(View* view, Bytes offset, std::vector<Run> runs, const Request& r,
                    HotGuard& hot);
   void abandon(View* view, Granules before, const Found& found, const Request& r, uint64_t mapped,
                HotGuard& hot);
-  void add_aliases(const View& view, Granules from, int step);
+  void add_aliases(const std::vector<Run>& runs, int step);
+
+  // extend.cpp: mapping behind what a view has. Under slow_.
+  struct Reuse {
+    View* view = nullptr;
+    Granules at, length;  // of the free stretch behind which the rest is mapped
+  };
+  Found extend_view(const Request& r, HotGuard& hot);
+  Reuse most_reuse(const Request& r, Granules need);
+  bool idle(const View& view) const;
+  bool unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot);
 
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
@@ -323,7 +331,8 @@ class DeviceAllocator {
     Bytes stretch = 0;  // the longest at home
   };
   Usable usable(const Request& r);
-  Error out_of_memory(const Request& r);
+  Error out_of_memory(const Request& r, bool contiguous = false);
+  std::string advice(Bytes needed, Bytes fits) const;
   std::string broken_invariant(Bytes* busy_bytes);
   void inactive(const Arena& arena, int64_t* count, int64_t* bytes) const;
   void note_inactive();

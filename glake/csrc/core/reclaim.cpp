@@ -94,10 +94,9 @@ void DeviceAllocator::drain_limbo(Wait wait) {
   limbo_.resize(kept);
 }
 
-// Counts (step = 1) or discounts (-1) the aliases of a view's granules from its granule `from` on.
-void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
-  for (const Run& run : view.runs) {
-    if (run.at < from.count) continue;  // views grow by whole runs
+// Counts (step = 1) or discounts (-1) one alias of each granule.
+void DeviceAllocator::add_aliases(const std::vector<Run>& runs, int step) {
+  for (const Run& run : runs) {
     for (uint64_t i = 0; i < run.count; ++i) {
       uint32_t& aliases = granules_.aliases(*run.arena, run.granule + i);
       aliases = static_cast<uint32_t>(static_cast<int>(aliases) + step);
@@ -107,8 +106,7 @@ void DeviceAllocator::add_aliases(const View& view, Granules from, int step) {
 
 // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
 bool DeviceAllocator::evict(View* view, HotGuard& hot) {
-  bool held = view->live != 0 || view->pins != 0 || view->owed || captured_;
-  if (held || view->tickets_full || !clock_.complete(view->tickets)) return false;
+  if (!idle(*view)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
   Status s = driver_.unmap(view->base, view->length.bytes());
@@ -117,7 +115,7 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
     views_.add(std::move(owner));
     return false;
   }
-  add_aliases(*view, Granules{0}, -1);
+  add_aliases(view->runs, -1);
   view_space_->give(view->base, view->capacity);
   ++stats_.evictions;
   return true;

@@ -31,7 +31,7 @@ Block* DeviceAllocator::allocate_slowly(Request r, StreamHandle stream, HotGuard
 DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot);
   drain_caches(false);
-  if (clock_.count() > 1) clock_.poll();
+  clock_.poll();
   if (!limbo_.empty()) {
     drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
   }
@@ -134,8 +134,8 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
     driver_full_ = true;
     return false;
   }
-  throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + std::to_string(n.count) +
-                                      " granules on device " + std::to_string(device_) + ": " +
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + counted(n.count, "granule") +
+                                      " on device " + std::to_string(device_) + ": " +
                                       driver_.describe(s));
 }
 

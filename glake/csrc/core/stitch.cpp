@@ -1,23 +1,11 @@
-// Stitching: idle granules from anywhere, mapped side by side into a view, or behind an idle one.
-// Nothing is unmapped and nothing is synchronised. Runs under slow_.
+// Stitching: idle granules from anywhere, mapped side by side into a view, or behind what a view
+// has (extend.cpp). Nothing is unmapped here and nothing is synchronised. Runs under slow_.
 #include <algorithm>
 
 #include "core/device_allocator.h"
+#include "core/hold.h"
 
 namespace glake {
-namespace {
-
-// An idle view is extended when at least one in so many of the granules needed is there already.
-constexpr uint64_t kLeastReuse = 8;
-
-Granules total(const std::vector<Run>& runs) {
-  Granules sum{0};
-  for (const Run& run : runs) sum = sum + Granules{run.count};
-  return sum;
-}
-
-}  // namespace
-
 // Whole free granules for r but the marked ones, from the largest extents first: best fit leaves
 // those alone longest, so the view is the likelier to be idle when the step comes round again.
 Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
@@ -66,41 +54,6 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
   return have;
 }
 
-// Granules taken out of their arenas while hot_ is let go, and given back at the scope's end.
-class DeviceAllocator::Hold {
- public:
-  Hold(DeviceAllocator& device, StreamId stream) : device_(device), stream_(stream) {}
-  ~Hold() { release(); }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-
-  // The runs' past work must be ordered before the stream's next.
-  void take(const std::vector<Run>& runs) {
-    for (const Run& run : runs) {
-      Segment* head = run.arena->extent_at_prefix(run.granule);
-      Segment* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
-      s->stream = stream_;
-      used_.emplace_back(run.arena, s);
-    }
-  }
-  // A segment just backed: no work has used it.
-  void adopt(Arena& arena, Segment* s) { fresh_.emplace_back(&arena, s); }
-  void release() {
-    const Completion* completion = device_.completion();
-    for (auto& [arena, s] : used_) {
-      arena->give(s, Tickets(device_.clock_.stamp(stream_)), completion);
-    }
-    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, completion);
-    used_.clear();
-    fresh_.clear();
-  }
-
- private:
-  DeviceAllocator& device_;
-  StreamId stream_;
-  std::vector<std::pair<Arena*, Segment*>> used_, fresh_;
-};
-
 // New granules at the first absent places, as runs that `hold` keeps: hot_ is let go for each
 // place.
 bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot) {
@@ -119,65 +72,6 @@ bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, 
     n = n - here;
   }
   return true;
-}
-
-// The view whose free end is longest, and that end's runs: mapping the rest of r behind it saves
-// mapping what is there already. Only ends that may be used at once.
-View* DeviceAllocator::longest_free_end(const Request& r, Granules need, std::vector<Run>& runs) {
-  View* best = nullptr;
-  for (View* view : views_.recent_first()) {
-    std::vector<Run> end;
-    Granules length{0};
-    for (auto run = view->runs.rbegin(); run != view->runs.rend() && length < need; ++run) {
-      uint64_t free = 0;
-      while (free < run->count && run->arena->whole_free(run->granule + run->count - 1 - free)) {
-        ++free;
-      }
-      free = std::min(free, need.count - length.count);
-      if (free == 0) break;
-      end.insert(end.begin(), {run->arena, run->granule + run->count - free, free, 0});
-      length = length + Granules{free};
-      if (free < run->count) break;
-    }
-    bool room = view->length + need - length <= view->capacity;
-    if (!room || length.count * kLeastReuse < need.count || length <= total(runs)) continue;
-    bool ordered = true;
-    for (const Run& run : end) {
-      Address a = run.arena->granule_at(run.granule);
-      ordered = ordered && range_ordered(run.arena->free_segment_at(a), a, run.count * kGranule,
-                                         r.stream, nullptr);
-    }
-    if (!ordered) continue;
-    best = view;
-    runs = std::move(end);
-  }
-  return best;
-}
-
-// r in the free end of a view and in more granules mapped behind it, when that needs no wait.
-DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& hot) {
-  Granules need = Granules::ceil(r.size);
-  std::vector<Run> end, runs;
-  View* view = longest_free_end(r, need, end);
-  if (view == nullptr) return {};
-  Granules reused = total(end);
-  Granules rest = need - reused;
-  if (rest.count == 0) return on_view(view, (view->length - reused).bytes(), r);
-  // A view holds each granule once.
-  granules_.new_mark();
-  for (const Run& run : view->runs) granules_.mark(*run.arena, run.granule, run.count);
-  Granules have = collect(r, rest, Wait::kNo, runs, nullptr);
-  granules_.new_mark();
-  if (have < rest) {
-    // `compact` grows only when no free granule is left, this view's own included.
-    if (options_.policy == PolicyKind::kCompact || driver_full_ || room() < rest - have) return {};
-    Hold hold(*this, r.stream);
-    hold.take(end);
-    hold.take(runs);
-    if (!add_fresh(rest - have, runs, hold, hot)) return {};
-  }
-  ++stats_.extensions;
-  return map_behind(view, (view->length - reused).bytes(), std::move(runs), r, hot);
 }
 
 DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) {
@@ -292,7 +186,7 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
     }
   }
   views_.extend(view, runs);
-  add_aliases(*view, before, 1);
+  add_aliases(runs, 1);
   Found found = on_view(view, offset, r);
   Address at = view->base + before.bytes();
   hot.unlock();
@@ -311,9 +205,9 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
     return found;
   }
   abandon(view, before, found, r, mapped, hot);
-  throw Error(GLAKE_DRIVER_ERROR, "the driver refused to map " + std::to_string(handles.size()) +
-                                      " granules into a view on device " + std::to_string(device_) +
-                                      ": " + driver_.describe(s));
+  throw Error(GLAKE_DRIVER_ERROR,
+              "the driver refused to map " + counted(handles.size(), "granule") +
+                  " into a view on device " + std::to_string(device_) + ": " + driver_.describe(s));
 }
 
 // Undoes map_behind() after `mapped` granules: at once, or when the driver lets us.
@@ -329,13 +223,13 @@ void DeviceAllocator::abandon(View* view, Granules before, const Found& found, c
   --view->live;
   // Until the debt is paid nothing may be mapped there, and the view may not be evicted.
   view->owed = true;
+  std::vector<Run> added = views_.truncate(view, before);
   hot.unlock();
-  debts_.owe({view->base + before.bytes(), mapped * kGranule, {}, [this, view, before] {
+  debts_.owe({view->base + before.bytes(), mapped * kGranule, {}, [this, view, added] {
                 HotGuard guard(hot_);
                 view->owed = false;
-                add_aliases(*view, before, -1);
-                views_.truncate(view, before);
-                if (before.count == 0) {
+                add_aliases(added, -1);
+                if (view->length.count == 0) {
                   view_space_->give(view->base, view->capacity);
                   views_.remove(view);
                 }

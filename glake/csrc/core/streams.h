@@ -1,6 +1,6 @@
 // Which work is known to be complete, and which is ordered before which stream: one clock per
 // device. Frees on a stream fall into epochs; an epoch is closed by recording one event (a mark),
-// never one event per free. No call is made while only one stream is in use.
+// never one event per free. No call is made while only one stream is in use, unless mark_all() is.
 #pragma once
 
 #include <deque>

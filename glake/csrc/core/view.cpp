@@ -25,17 +25,35 @@ std::unique_ptr<View> ViewIndex::remove(View* view) {
 void ViewIndex::extend(View* view, const std::vector<Run>& runs) {
   leave_length(view);
   for (const Run& run : runs) {
-    view->runs.push_back(run);
+    Run* last = view->runs.empty() ? nullptr : &view->runs.back();
+    if (last != nullptr && last->arena == run.arena && last->granule + last->count == run.granule) {
+      last->count += run.count;
+    } else {
+      view->runs.push_back(run);
+    }
     view->length = view->length + Granules{run.count};
   }
   enter_length(view);
 }
 
-void ViewIndex::truncate(View* view, Granules length) {
+std::vector<Run> ViewIndex::truncate(View* view, Granules length) {
   leave_length(view);
-  while (!view->runs.empty() && view->runs.back().at >= length.count) view->runs.pop_back();
-  view->length = length;
+  // The first run of which something goes.
+  auto from = std::partition_point(view->runs.begin(), view->runs.end(), [length](const Run& run) {
+    return run.at + run.count <= length.count;
+  });
+  std::vector<Run> off(from, view->runs.end());
+  if (!off.empty() && off.front().at < length.count) {
+    Run& first = off.front();
+    uint64_t kept = length.count - first.at;
+    first = {first.arena, first.granule + kept, first.count - kept, length.count};
+    from->count = kept;
+    ++from;
+  }
+  view->runs.erase(from, view->runs.end());
+  view->length = std::min(view->length, length);
   enter_length(view);
+  return off;
 }
 
 void ViewIndex::enter_length(View* view) {

@@ -21,6 +21,12 @@ struct Run {
   uint64_t at = 0;  // index in the view
 };
 
+inline Granules total(const std::vector<Run>& runs) {
+  Granules sum{0};
+  for (const Run& run : runs) sum = sum + Granules{run.count};
+  return sum;
+}
+
 struct View {
   Address base = 0;
   Granules length;    // mapped
@@ -31,7 +37,7 @@ struct View {
   Tickets tickets;         // work that used its addresses
   bool tickets_full = false;
   uint32_t pins = 0;                 // blocks reached through it that must stay mapped
-  bool owed = false;                 // a refused extension is still partly mapped behind it
+  bool owed = false;                 // part of a refused extension is mapped behind it still
   std::list<View*>::iterator place;  // in the index, most recently used first
 };
 
@@ -45,9 +51,10 @@ class ViewIndex {
  public:
   View* add(std::unique_ptr<View> view);
   std::unique_ptr<View> remove(View* view);
-  // Appends runs, which must carry their places; and undoes that.
+  // Appends runs, which must carry their places; and takes off, and returns, what lies from
+  // `length` on.
   void extend(View* view, const std::vector<Run>& runs);
-  void truncate(View* view, Granules length);
+  std::vector<Run> truncate(View* view, Granules length);
   void touch(View* view, uint64_t tick);
 
   // The view that covers an address, or null.

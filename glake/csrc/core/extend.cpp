@@ -1,0 +1,133 @@
+// Stitching behind what a view has already, so that only what a request lacks is mapped. A view
+// that neither blocks nor work use is cut first where that saves more than it costs. Runs under
+// slow_.
+#include <algorithm>
+
+#include "core/device_allocator.h"
+#include "core/hold.h"
+
+namespace glake {
+namespace {
+
+// A view is extended when at least one in so many of the granules needed is there already.
+constexpr uint64_t kLeastReuse = 8;
+// So many granules are unmapped in the time that one takes to be mapped, and in an unmapping call
+// so many are mapped (by the published prices; see simcuda/symbols.h).
+constexpr uint64_t kUnmapped = 4;
+constexpr uint64_t kUnmapCall = 8;
+
+// Calls visit(first granule, how many) for each stretch of wholly free granules in the view.
+template <typename Visit>
+void each_free_stretch(const View& view, Visit&& visit) {
+  uint64_t start = 0, length = 0;
+  for (const Run& run : view.runs) {
+    for (uint64_t i = 0; i < run.count;) {
+      uint64_t free = run.arena->free_run(run.granule + i, run.count - i);
+      if (length == 0) start = run.at + i;
+      length += free;
+      i += free;
+      if (i == run.count) break;
+      if (length != 0) visit(start, length);
+      length = 0;
+      i += run.arena->busy_run(run.granule + i, run.count - i);
+    }
+  }
+  if (length != 0) visit(start, length);
+}
+
+// The view's granules [at, at + length).
+std::vector<Run> part_of(const View& view, Granules at, Granules length) {
+  std::vector<Run> part;
+  for_each_run(view, at.bytes(), length.bytes(), [&](Arena& arena, Address a, Bytes bytes) {
+    part.push_back({&arena, arena.granule_of(a), bytes / kGranule, 0});
+    return true;
+  });
+  return part;
+}
+
+}  // namespace
+
+// Where mapping the fewest granules makes room for r in a view: behind one of its free stretches.
+// What lies behind that stretch must be unmapped first, which a view nobody uses allows, and which
+// what it saves must be worth.
+DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules need) {
+  Reuse best;
+  uint64_t most = 0;
+  bool pending = false;
+  for (View* view : views_.recent_first()) {
+    if (view->owed) continue;
+    each_free_stretch(*view, [&](uint64_t at, uint64_t free) {
+      uint64_t length = std::min(free, need.count);
+      at += free - length;  // of a longer one the end will do
+      uint64_t behind = length == need.count ? 0 : view->length.count - (at + length);
+      uint64_t price = behind == 0 ? 0 : kUnmapCall + behind / kUnmapped;
+      bool fits = length * kLeastReuse >= need.count && at + need.count <= view->capacity.count;
+      if (!fits || length <= most + price) return;
+      if (behind != 0 && !idle(*view)) {
+        pending = pending || (view->live == 0 && !captured_);
+        return;
+      }
+      Request part{length * kGranule, 0, r.stream};
+      if (!stretch_ordered(*view, at * kGranule, part, nullptr)) return;
+      best = {view, {at}, {length}};
+      most = length - price;
+    });
+  }
+  // By the next time it will be known whether that work is done.
+  if (pending) clock_.mark_all();
+  return best;
+}
+
+// Nobody uses the view, and no work does.
+bool DeviceAllocator::idle(const View& view) const {
+  bool held = view.live != 0 || view.pins != 0 || view.owed || captured_;
+  return !held && !view.tickets_full && clock_.complete(view.tickets);
+}
+
+// Unmaps the runs that have just been taken off the view's end. A refusal puts them back.
+bool DeviceAllocator::unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot) {
+  if (runs.empty()) return true;
+  Address at = view->base + view->length.bytes();
+  hot.unlock();
+  Status s = driver_.unmap(at, total(runs).bytes());
+  hot.lock();
+  if (!s.ok()) {
+    views_.extend(view, runs);
+    return false;
+  }
+  add_aliases(runs, -1);
+  return true;
+}
+
+// r in a free stretch of a view and in more granules mapped behind it, when that needs no wait.
+DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& hot) {
+  Granules need = Granules::ceil(r.size);
+  auto [view, at, reused] = most_reuse(r, need);
+  if (view == nullptr) return {};
+  Granules rest = need - reused;
+  if (rest.count == 0) return on_view(view, at.bytes(), r);
+  std::vector<Run> behind = views_.truncate(view, at + reused);
+  // A view holds each granule once.
+  granules_.new_mark();
+  for (const Run& run : view->runs) granules_.mark(*run.arena, run.granule, run.count);
+  std::vector<Run> runs;
+  Granules have = collect(r, rest, Wait::kNo, runs, nullptr);
+  granules_.new_mark();
+  // `compact` grows only when no free granule is left, this view's own included.
+  bool grows = options_.policy != PolicyKind::kCompact && !driver_full_;
+  if (have < rest && (!grows || room() < rest - have)) {
+    views_.extend(view, behind);
+    return {};
+  }
+  if (have < rest || !behind.empty()) {
+    Hold hold(*this, r.stream);
+    hold.take(part_of(*view, at, reused));
+    hold.take(runs);
+    if (!unmap_behind(view, behind, hot)) return {};
+    if (!add_fresh(rest - have, runs, hold, hot)) return {};
+  }
+  ++stats_.extensions;
+  return map_behind(view, at.bytes(), std::move(runs), r, hot);
+}
+
+}  // namespace glake

@@ -1,0 +1,244 @@
+// A view that nobody uses is cut and mapped on: only what a request lacks is mapped, under no
+// pending work, and whatever the driver refuses on the way, every block keeps its bytes and the
+// books are those of the blocks.
+#include <memory>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kMiB;
+
+constexpr size_t kPart = 16 * kMiB;
+
+// Blocks with known bytes on real memory, filling the limit; holes between them, and a view over
+// all holes, the last of which has just been taken.
+class Job {
+ public:
+  explicit Job(const char* what, bool crossing = true) {
+    test::running() = what;
+    test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});
+    test::configure({{"driver", "sim"}, {"limit", crossing ? "132MiB" : "128MiB"}});
+    context_ = std::make_unique<test::CurrentContext>();
+    for (CUstream& stream : s) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (crossing) other_ = get(4 * kMiB, s[1]);
+    for (void*& part : parts_) part = get(kPart);
+    for (size_t i = 0; i < 8; i += 2) drop(parts_[i]);
+    view = get(4 * kPart);
+    CHECK(test::stat("glake.views") == 1);
+    drop(view);
+    if (crossing) turn();
+    get(kPart);
+  }
+  ~Job() {
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    check();
+    for (const auto& [ptr, block] : blocks_) OK(glake_free(ptr));
+    OK(glake_shutdown());
+    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    context_.reset();
+    test::check_nothing_left();
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // One hole more, which is not the view's.
+  void free_part() { drop(parts_[1]); }
+  void raise_limit() { OK(glake_set_limit_fraction(0, 148. / 256)); }
+  // Another stream's turn: what was freed on the first is marked.
+  void turn() {
+    drop(other_);
+    other_ = get(4 * kMiB, s[1]);
+  }
+
+  void* get(size_t bytes, CUstream on) {
+    void* ptr = glake_malloc(bytes, 0, on);
+    if (ptr == nullptr) return nullptr;
+    blocks_[ptr] = {bytes, ++stamps_};
+    for (size_t at = 0; at < bytes; at += kGranule) {
+      CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr) + at, stamps_, 512, on));
+    }
+    return ptr;
+  }
+  void* get(size_t bytes) { return get(bytes, s[0]); }
+  void drop(void* ptr) {
+    OK(glake_free(ptr));
+    CHECK(blocks_.erase(ptr) == 1);
+  }
+  // Every block has its own bytes, and the books agree.
+  void check() {
+    CU(cuCtxSynchronize());
+    CHECK_TEXT(test::violations() == "[]", test::violations());
+    OK(glake_check(0));
+    std::vector<test::Held> held;
+    for (const auto& [ptr, block] : blocks_) {
+      held.push_back({ptr, block.bytes, 0});
+      for (size_t at = 0; at < block.bytes; at += kGranule) {
+        uint8_t bytes[512];
+        CU(cuMemcpyDtoH(bytes, reinterpret_cast<CUdeviceptr>(ptr) + at, sizeof bytes));
+        for (uint8_t byte : bytes) CHECK(byte == block.stamp);
+      }
+    }
+    test::check_books(held);
+  }
+
+  CUstream s[2] = {};
+  void* view = nullptr;  // where it begins
+
+ private:
+  struct Block {
+    size_t bytes;
+    uint8_t stamp;
+  };
+  std::unique_ptr<test::CurrentContext> context_;
+  void* parts_[8] = {};
+  void* other_ = nullptr;
+  std::map<void*, Block> blocks_;
+  uint8_t stamps_ = 0;
+};
+
+struct Case {
+  bool grows;  // the last hole's worth is new
+  size_t bytes;
+  int64_t maps;  // into the view, whose first three quarters are free
+};
+constexpr Case kCases[] = {{false, 4 * kPart, 8}, {true, 5 * kPart, 16}};
+
+void only_what_lacks_is_mapped() {
+  for (const Case& c : kCases) {
+    Job job("only what lacks is mapped");
+    job.free_part();
+    if (c.grows) job.raise_limit();
+    CU(cuCtxSynchronize());
+    auto maps = [] { return simcuda_calls("cuMemMap") - simcuda_calls("cuMemCreate"); };
+    const int64_t maps_before = maps(), unmaps = simcuda_calls("cuMemUnmap");
+    void* ptr = job.get(c.bytes);
+    CHECK(ptr == job.view);
+    CHECK(maps() == maps_before + c.maps && simcuda_calls("cuMemUnmap") == unmaps + 1);
+    CHECK(test::stat("glake.views") == 1 && test::stat("glake.view_extensions") == 1);
+    job.check();
+    job.drop(ptr);
+    CHECK(job.get(c.bytes) == ptr);  // as long as it is now
+    CHECK(maps() == maps_before + c.maps && simcuda_calls("cuMemUnmap") == unmaps + 1);
+  }
+}
+
+// Work on the view that has not run, a block in it, or a pin: it stays as it is.
+void views_in_use_are_not_cut() {
+  {
+    Job job("work under way");
+    job.free_part();
+    const int64_t unmaps = simcuda_calls("cuMemUnmap");
+    CHECK(job.get(4 * kPart) != job.view);
+    CHECK(simcuda_calls("cuMemUnmap") == unmaps);
+    job.check();
+  }
+  for (bool pinned : {false, true}) {
+    Job job(pinned ? "a pin" : "a block");
+    void* front = job.get(20 * kMiB);
+    CHECK(front == job.view);
+    if (pinned) {
+      OK(glake_pin(front));
+      job.drop(front);
+      job.turn();
+    }
+    job.free_part();
+    CU(cuCtxSynchronize());
+    const int64_t unmaps = simcuda_calls("cuMemUnmap");
+    // 22 granules are nobody's and not pinned, 14 of them in the view.
+    void* ptr = job.get(pinned ? 4 * kPart : 40 * kMiB);
+    CHECK((ptr == nullptr) == pinned);
+    CHECK(simcuda_calls("cuMemUnmap") == unmaps && test::stat("glake.view_extensions") == 0);
+    job.check();
+    if (pinned) {
+      OK(glake_unpin(front));
+      CHECK(job.get(4 * kPart) == job.view);
+      job.check();
+    }
+  }
+}
+
+// With one stream nothing is marked until it would help; then the next request profits.
+void one_stream_marks_when_it_helps() {
+  Job job("one stream marks when it helps", false);
+  job.free_part();
+  CHECK(test::stat("glake.stream_marks") == 0);
+  CHECK(simcuda_fail("cuMemMap", 1, CUDA_ERROR_UNKNOWN, 1) == 0);  // let it change nothing else
+  CHECK(job.get(4 * kPart) == nullptr);
+  CHECK(test::stat("glake.stream_marks") == 1 && test::stat("glake.view_extensions") == 0);
+  job.check();
+  CHECK(job.get(4 * kPart) == job.view);
+  CHECK(test::stat("glake.view_extensions") == 1);
+}
+
+// One request with a fault; true if it was reached.
+bool refused(const Case& c, int64_t k, int64_t times) {
+  Job job("refused");
+  job.free_part();
+  if (c.grows) job.raise_limit();
+  test::running() += ": call " + std::to_string(k) + ", times " + std::to_string(times) +
+                     (c.grows ? ", growing" : "");
+  CU(cuCtxSynchronize());
+  const int64_t before = simcuda_calls("*");
+  CHECK(simcuda_fail("*", k, CUDA_ERROR_UNKNOWN, times) == 0);
+  void* ptr = glake_malloc(c.bytes, 0, job.s[0]);
+  const bool hit = simcuda_calls("*") - before >= k;
+  if (ptr == nullptr) {
+    int code = glake_last_error(nullptr, 0);
+    CHECK(code == GLAKE_DRIVER_ERROR || code == GLAKE_OUT_OF_MEMORY);
+  }
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  CHECK(hit || ptr != nullptr);
+  if (ptr != nullptr) OK(glake_free(ptr));
+  job.check();
+  // Whatever is owed is paid now, and all is there again.
+  for (size_t bytes : {3 * kPart, c.bytes, kPart}) {
+    void* again = job.get(bytes);
+    CHECK(again != nullptr);
+    job.check();
+    job.drop(again);
+  }
+  return hit;
+}
+
+void refusals_lose_nothing() {
+  int64_t hits = 0;
+  for (const Case& c : kCases) {
+    for (int64_t times : {1, 2, -1}) {
+      for (int64_t k = 1; refused(c, k, times); k += test::kSlowdown) ++hits;
+    }
+  }
+  CHECK(hits > 90 / test::kSlowdown);
+}
+
+// The driver takes back nothing of a refused extension: what was mapped before it still serves, and
+// what was not is given to nobody.
+void owed_views_serve_what_they_have() {
+  Job job("owed views serve what they have");
+  job.free_part();
+  CU(cuCtxSynchronize());
+  CHECK(simcuda_fail("cuMemMap", 2, CUDA_ERROR_UNKNOWN, 1) == 0);
+  CHECK(simcuda_fail("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN, -1) == 0);  // the first is the cut
+  CHECK(job.get(4 * kPart) == nullptr);
+  job.check();
+  void* front = job.get(3 * kPart);
+  CHECK(front == job.view);
+  job.check();
+  job.drop(front);
+  const int64_t maps = simcuda_calls("cuMemMap");
+  void* whole = job.get(4 * kPart);
+  CHECK(whole != nullptr && whole != job.view && simcuda_calls("cuMemMap") == maps + 32);
+  job.check();
+}
+
+}  // namespace
+
+int main() {
+  only_what_lacks_is_mapped();
+  views_in_use_are_not_cut();
+  one_stream_marks_when_it_helps();
+  refusals_lose_nothing();
+  owed_views_serve_what_they_have();
+  return 0;
+}
