@@ -15,7 +15,7 @@
 #include "options.h"
 #include "scheduler.h"
 #include "stream.h"
-#include "topology.h"
+#include "topology/topology.h"
 #include "types.h"
 
 namespace simcuda {

@@ -5,10 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "topology.h"
+#include "topology/topology.h"
 #include "types.h"
 
 namespace simcuda {
+
+using glake::topology::Route;
+using glake::topology::Topology;
 
 struct Op;
 using OpPtr = std::shared_ptr<Op>;
