@@ -158,12 +158,14 @@ CUresult Scheduler::apply(Lock* lock, const std::vector<OpPtr>& targets) {
       error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
     } else if (op->kind == Op::Kind::kHostFunction) {
       ++functions_;  // the clock stands still meanwhile
+      busy(true);
       lock->unlock();
       in_host_function = true;
       op->function(op->data);
       in_host_function = false;
       lock->lock();
       --functions_;
+      busy(false);
     } else {
       perform(*op);
       op->landed = op->kind == Op::Kind::kCopy;

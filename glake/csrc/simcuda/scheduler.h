@@ -80,6 +80,7 @@ class Scheduler {
   bool may_advance() const;
   bool may_leave(const Waiter& waiter);
   bool stalled();
+  void busy(bool more);  // the calling thread is at work, or no more
   void stay(Lock* lock, Waiter* waiter);
   void make_progress(Lock* lock, Waiter* waiter);
   void release(Waiter* waiter, int64_t rank);
@@ -131,6 +132,7 @@ class Scheduler {
   std::vector<Waiter*> waiters_;
   std::map<Turn, Waiter*> turns_;  // released, not gone on yet
   uint64_t turn_count_ = 0;
+  std::vector<int> busy_;  // system's numbers of the threads at work
   uint64_t stall_sequence_ = 0, stall_ns_ = 0, stall_turns_ = 0;
   std::chrono::steady_clock::time_point stall_since_;
 };

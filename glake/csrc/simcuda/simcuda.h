@@ -68,8 +68,9 @@ SIMCUDA_API uint64_t simcuda_now_ns(void);
 SIMCUDA_API void simcuda_tick(uint64_t ticks);
 
 /* join != 0: virtual time stands still unless this thread, too, waits or asks in the driver. Undo
- * with 0 before the thread ends. Without any such thread, time moves whenever one waits. A joined
- * thread that is blocked elsewhere while nothing happens for 200 ms of real time is not waited for.
+ * with 0 before the thread ends. Without any such thread, time moves whenever one waits. Joined
+ * threads that all sleep elsewhere while nothing happens for 200 ms of real time are not waited
+ * for; nor, after 10 s, are those that run, and those expected (below).
  */
 SIMCUDA_API int simcuda_thread(int join);
 

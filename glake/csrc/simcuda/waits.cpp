@@ -1,20 +1,39 @@
 // Who waits for what: threads inside blocking calls, threads at work for whom time stands still,
 // and the order in which they go on.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <fstream>
+#include <string>
 
 #include "scheduler.h"
 
 namespace simcuda {
 namespace {
 
-constexpr std::chrono::milliseconds kStall{200};
+// Without anything happening: until threads at work that sleep count as blocked, and until any do.
+constexpr std::chrono::milliseconds kStall{200}, kGiveUp{10000};
 // Between two looks at words that the host writes.
 constexpr std::chrono::milliseconds kLook{1};
 
 // The life of the scheduler this thread is registered with; 0: none.
 thread_local uint64_t registered_with = 0;
+
+int this_thread() {
+  static thread_local const auto id = static_cast<int>(syscall(SYS_gettid));
+  return id;
+}
+
+// On a busy machine a thread may be ready to run and not run for long: that is no stall.
+bool asleep(int thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(") ");
+  return name_end == std::string::npos || text[name_end + 2] == 'S';
+}
 
 }  // namespace
 
@@ -25,6 +44,7 @@ void Scheduler::register_thread(bool join) {
   if (join && expected_ > 0) --expected_;
   registered_with = join ? life_ : 0;
   registered_ += join ? 1 : -1;
+  busy(join);
   if (nobody_at_work()) hand_over();
 }
 
@@ -50,8 +70,17 @@ bool Scheduler::nobody_at_work() const {
 
 bool Scheduler::may_advance() const { return nobody_at_work() && turns_.empty(); }
 
-// A registered thread may be blocked outside the driver by one that waits in it (on a lock, say).
-// When nothing has come in for a while of real time, time moves on without it.
+void Scheduler::busy(bool more) {
+  if (more) {
+    busy_.push_back(this_thread());
+    return;
+  }
+  const auto found = std::find(busy_.begin(), busy_.end(), this_thread());
+  if (found != busy_.end()) busy_.erase(found);
+}
+
+// A thread at work may be blocked outside the driver by one that waits in it (on a lock, say). When
+// all of them have slept for a while of real time, time moves on without them.
 bool Scheduler::stalled() {
   const auto now = std::chrono::steady_clock::now();
   if (sequence_ != stall_sequence_ || now_ns_ != stall_ns_ || turn_count_ != stall_turns_) {
@@ -60,7 +89,9 @@ bool Scheduler::stalled() {
     stall_turns_ = turn_count_;
     stall_since_ = now;
   }
-  return now - stall_since_ > kStall;
+  if (now - stall_since_ <= kStall) return false;
+  return now - stall_since_ > kGiveUp ||
+         (expected_ == 0 && std::all_of(busy_.begin(), busy_.end(), asleep));
 }
 
 void Scheduler::release(Waiter* waiter, int64_t rank) {
@@ -125,11 +156,15 @@ void Scheduler::make_progress(Lock* lock, Waiter* waiter) {
 // Until what the waiter waits for has happened and it is its turn.
 void Scheduler::stay(Lock* lock, Waiter* waiter) {
   waiters_.push_back(waiter);
-  if (waiter->registered) ++inside_;
+  if (waiter->registered) {
+    ++inside_;
+    busy(false);
+  }
   while (!stopping_ && !may_leave(*waiter)) make_progress(lock, waiter);
   waiters_.erase(std::find(waiters_.begin(), waiters_.end(), waiter));
   if (!waiter->registered) return;
   --inside_;
+  busy(true);
   const auto mine = std::find_if(turns_.begin(), turns_.end(),
                                  [&](const auto& turn) { return turn.second == waiter; });
   if (mine != turns_.end()) turns_.erase(mine);
