@@ -1,6 +1,7 @@
 #include "transfer/paths.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace glake::transfer {
@@ -9,13 +10,6 @@ namespace {
 using topology::Load;
 using topology::Route;
 using topology::Topology;
-
-Route route(const Topology& topology, const Place& from, const Place& to) {
-  if (from.host() && to.host()) return topology.host_to_host(from.node);
-  if (from.host()) return topology.host_to_device(from.node, to.gpu);
-  if (to.host()) return topology.device_to_host(from.gpu, to.node);
-  return topology.device_to_device(from.gpu, to.gpu);
-}
 
 // Places where a path may change: GPUs between its ends, and host memory between two GPUs.
 class Finder {
@@ -75,18 +69,32 @@ class Finder {
     return end || topology_.sockets() == 1 ? "host" : "host" + std::to_string(place.node);
   }
 
+  // The load of one hop on limits, kept: a few hops make up hundreds of ways.
+  struct Step {
+    Route route, loads;
+  };
+  const Step& step(const Place& from, const Place& to) {
+    const std::array<int, 4> key{from.gpu, from.host() ? from.node : 0, to.gpu,
+                                 to.host() ? to.node : 0};
+    const auto found = steps_.find(key);
+    if (found != steps_.end()) return found->second;
+    Step made{plain_route(topology_, from, to), {}};
+    for (const Load& load : made.route) {
+      for (const Load& limit : topology_.limits_of(load.edge)) {
+        made.loads.push_back({limit.edge, load.share * limit.share});
+      }
+    }
+    return steps_.emplace(key, std::move(made)).first->second;
+  }
+
   void add(const std::vector<Place>& way) {
     Candidate made;
     std::map<int, double> loads;
     for (size_t i = 1; i < way.size(); ++i) {
-      Hop hop{way[i - 1], way[i], route(topology_, way[i - 1], way[i])};
-      if (hop.route.empty()) return;
-      for (const Load& load : hop.route) {
-        for (const Load& limit : topology_.limits_of(load.edge)) {
-          loads[limit.edge] += load.share * limit.share;
-        }
-      }
-      made.path.hops.push_back(std::move(hop));
+      const Step& taken = step(way[i - 1], way[i]);
+      if (taken.route.empty()) return;
+      for (const Load& load : taken.loads) loads[load.edge] += load.share;
+      made.path.hops.push_back({way[i - 1], way[i], taken.route});
     }
     for (const auto& [limit, load] : loads) made.loads.push_back({limit, load});
     bool staged = false;
@@ -150,10 +158,20 @@ class Finder {
   const Topology& topology_;
   const Place src_, dst_;
   const int most_;
+  std::map<std::array<int, 4>, Step> steps_;
   Candidates found_;
 };
 
 }  // namespace
+
+Route plain_route(const Topology& topology, Place src, Place dst) {
+  if (src.host() && src.node == kStriped) src.node = kSpread;
+  if (dst.host() && dst.node == kStriped) dst.node = kSpread;
+  if (src.host() && dst.host()) return topology.host_to_host(src.node);
+  if (src.host()) return topology.host_to_device(src.node, dst.gpu);
+  if (dst.host()) return topology.device_to_host(src.gpu, dst.node);
+  return topology.device_to_device(src.gpu, dst.gpu);
+}
 
 Candidates find_candidates(const Topology& topology, const Place& src, const Place& dst,
                            int relays) {

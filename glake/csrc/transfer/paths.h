@@ -28,4 +28,7 @@ struct Candidates {
 Candidates find_candidates(const topology::Topology& topology, const Place& src, const Place& dst,
                            int relays);
 
+// The route of the one copy without glake; empty: there is none. Striped memory counts as spread.
+topology::Route plain_route(const topology::Topology& topology, Place src, Place dst);
+
 }  // namespace glake::transfer

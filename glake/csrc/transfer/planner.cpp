@@ -94,10 +94,14 @@ void Planner::check(const Place& place) const {
   }
 }
 
-const Candidates& Planner::candidates(const Demand& demand) const {
+Planner::Ends Planner::ends_of(const Demand& demand) {
   const auto node = [](const Place& place) { return place.host() ? place.node : 0; };
-  const Ends ends{std::max(demand.src.gpu, -1), node(demand.src), std::max(demand.dst.gpu, -1),
-                  node(demand.dst)};
+  return {std::max(demand.src.gpu, -1), node(demand.src), std::max(demand.dst.gpu, -1),
+          node(demand.dst)};
+}
+
+const Candidates& Planner::candidates(const Demand& demand) const {
+  const Ends ends = ends_of(demand);
   const auto found = candidates_.find(ends);
   if (found != candidates_.end()) return found->second;
   Candidates made = find_candidates(nominal_, demand.src, demand.dst, options_.relays);
@@ -105,27 +109,18 @@ const Candidates& Planner::candidates(const Demand& demand) const {
 }
 
 std::vector<Rate> Planner::plain_rates(const std::vector<Demand>& demands) const {
-  std::vector<Candidates> direct;
-  for (const Demand& demand : demands) {
-    const auto plain = [](Place place) {
-      if (place.host() && place.node == kStriped) place.node = kSpread;
-      return place;
-    };
-    direct.push_back(find_candidates(nominal_, plain(demand.src), plain(demand.dst), 0));
-  }
-  std::vector<const Route*> routes;
-  std::vector<Rate> rates(demands.size(), 0);
-  for (const Candidates& each : direct) {
-    const bool there = !each.paths.empty() && each.paths.front().direct;
-    routes.push_back(there ? &each.paths.front().path.hops.front().route : nullptr);
-  }
   std::vector<const Route*> flows;
-  for (const Route* route : routes) {
-    if (route != nullptr) flows.push_back(route);
+  for (const Demand& demand : demands) {
+    const Ends ends = ends_of(demand);
+    auto found = plain_.find(ends);
+    if (found == plain_.end()) {
+      found = plain_.emplace(ends, plain_route(nominal_, demand.src, demand.dst)).first;
+    }
+    flows.push_back(&found->second);
   }
-  const std::vector<double> shared = topology_.rates(flows);
-  for (size_t d = 0, at = 0; d < demands.size(); ++d) {
-    if (routes[d] != nullptr) rates[d] = shared[at++];
+  std::vector<Rate> rates = topology_.rates(flows);
+  for (size_t d = 0; d < flows.size(); ++d) {
+    if (flows[d]->empty()) rates[d] = 0;
   }
   return rates;
 }

@@ -48,6 +48,7 @@ class Planner {
  private:
   using Ends = std::tuple<int, int, int, int>;
 
+  static Ends ends_of(const Demand& demand);
   const Candidates& candidates(const Demand& demand) const;
   void check(const Place& place) const;
   Plans make(const std::vector<Demand>& demands) const;
@@ -66,6 +67,7 @@ class Planner {
   topology::Topology topology_;  // as learnt
   std::vector<bool> may_relay_;
   mutable std::map<Ends, Candidates> candidates_;
+  mutable std::map<Ends, topology::Route> plain_;
   mutable std::unordered_map<std::string, std::shared_ptr<const Plans>> known_;
 };
 
