@@ -1,5 +1,6 @@
 """How one transfer would go over a machine, and why: `plan("cpu", "cuda:0", 1 << 30)`."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -12,9 +13,10 @@ from glake.transfer.place import Place, PlatformLike, ends, graph_of, topology_o
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
 _HOST_TEXT = {
-    "local": "on the GPU's socket",
-    "interleaved": "interleaved over the sockets by chunks",
-    "pages": "interleaved over the sockets by pages",
+    "": "",
+    "local": ", host memory on the GPU's socket",
+    "interleaved": ", host memory interleaved over the sockets by chunks",
+    "pages": ", host memory interleaved over the sockets by pages",
 }
 
 
@@ -41,7 +43,8 @@ class Plan:
     """The paths of one transfer. Rates are GB/s (1e9 bytes per second); times are estimates.
 
     `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
-    shares; `relays_from` is the size in bytes from which several paths should pay (None: never).
+    shares; `host` is "local", "interleaved", "pages", "socket N" or (no host) ""; a time is None
+    where there is no way; `relays_from` is the size in bytes from which several paths should pay (None: never).
     """
 
     src: str
@@ -52,8 +55,8 @@ class Plan:
     rate: float
     plain: float
     equal_split: float
-    expected_us: float
-    plain_us: float
+    expected_us: float | None
+    plain_us: float | None
     relays_from: int | None
     paths: tuple[PlannedPath, ...]
     refusals: tuple[Refusal, ...]
@@ -85,12 +88,12 @@ class Plan:
     def explain(self) -> str:
         """The plan in words: a few lines."""
         bound, absent = self._bound.or_why()
-        memory = "" if self.host == "" else f", host memory {self.host}"
+        memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
         lines = [
             f"{self.src} to {self.dst}, {_size(self.bytes)} on {self.platform}{memory}",
-            f"  planned      {self.rate:7.1f} GB/s, {self.expected_us:.0f} us (estimate)",
+            f"  planned      {self.rate:7.1f} GB/s{_estimate(self.expected_us)}",
             f"  bound        {absent}" if bound is None else f"  bound        {bound:7.1f} GB/s",
-            f"  plain copy   {self.plain:7.1f} GB/s, {self.plain_us:.0f} us (estimate)",
+            f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
             f"  equal shares {self.equal_split:7.1f} GB/s",
         ]
         width = max((len(path.name) for path in self.paths), default=0)
@@ -99,8 +102,21 @@ class Plan:
             lines.append("  no path: every way is dead")
         if len(self.paths) > 1 and self.relays_from is not None:
             lines.append(f"  several paths pay from {_size(self.relays_from)} (estimate)")
-        lines += [f"  not {refusal.path}: {refusal.reason}" for refusal in self.refusals]
+        for reason, paths in _by_reason(self.refusals):
+            more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+            lines.append(f"  not {', '.join(paths[:3])}{more}: {reason}")
         return "\n".join(lines)
+
+
+def _by_reason(refusals: Iterable[Refusal]) -> Iterable[tuple[str, list[str]]]:
+    grouped: dict[str, list[str]] = {}
+    for refusal in refusals:
+        grouped.setdefault(refusal.reason, []).append(refusal.path)
+    return grouped.items()
+
+
+def _estimate(us: float | None) -> str:
+    return "" if us is None else f", {us:.0f} us (estimate)"
 
 
 class _Bound:
@@ -182,7 +198,7 @@ def planner_of(
 
 def _host_text(both: tuple[Place, Place], host: str) -> str:
     place = next(place for place in both if place.gpu is None)
-    return _HOST_TEXT[host] if place.node is None else f"of socket {place.node}"
+    return host if place.node is None or host == "local" else f"socket {place.node}"
 
 
 def _answer(
@@ -228,8 +244,8 @@ def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
     return {
         "rate": rate,
         "plain": answer["plain"],
-        "expected_us": expected_us,
-        "plain_us": answer["plain_us"],
+        "expected_us": expected_us if math.isfinite(expected_us) else None,
+        "plain_us": answer["plain_us"] if math.isfinite(answer["plain_us"]) else None,
         "paths": paths,
         "refusals": tuple(refusals),
     }

@@ -21,6 +21,7 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   }
   std::sort(starts.begin(), starts.end(),
             [](const Start& a, const Start& b) { return a.ns < b.ns; });
+  starts.resize(std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / kSmallestChunk, 1)));
   // The time at which the paths that have started by then have carried all bytes.
   double rate = 0, owed = size;
   for (size_t i = 0; i < starts.size(); ++i) {
