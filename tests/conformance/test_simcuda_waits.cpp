@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -97,6 +98,42 @@ void check_words_are_written_in_time() {
   OK(cuEventRecord(event, reader));
   OK(simcuda_wait_event(event, 500000));
   TRUE(simcuda_now_ns() < 10000);
+}
+
+// A thread at work stores the word: the stream goes on at that time, not when the clock comes by.
+void check_stores_of_threads_at_work() {
+  const Sim sim({{"preset", "dgx1v"}, {"phantom", "1"}});
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  Mapped memory(kGranule);
+  const Host host(kGranule);
+  *host.word() = 0;
+  CUstream held = new_stream(), busy = new_stream();
+  CUevent start = new_event(CU_EVENT_DEFAULT), end = new_event(CU_EVENT_DEFAULT);
+  OK(simcuda_stall_copy("*", "*", 1, 1000000));
+  OK(cuEventRecord(start, held));
+  OK(cuMemcpyHtoDAsync(memory.at, host.at, 4096, busy));
+  OK(cuStreamWaitValue32(held, host.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(cuEventRecord(end, held));
+  std::atomic<uint64_t> stored{0};
+  simcuda_expect(1);
+  std::thread worker([&] {
+    cuCtxSetCurrent(context);
+    simcuda_work(1, 0);
+    CUstream mine = nullptr;
+    cuStreamCreate(&mine, CU_STREAM_NON_BLOCKING);
+    cuMemcpyHtoDAsync(memory.at + 4096, host.at, 123000, mine);
+    cuStreamSynchronize(mine);
+    *host.word() = 1;
+    stored = simcuda_now_ns();
+    simcuda_work(0, 0);
+  });
+  const int waited = cuStreamSynchronize(held);
+  worker.join();
+  OK(waited);
+  float milliseconds = 0;
+  OK(cuEventElapsedTime(&milliseconds, start, end));
+  TRUE(stored == 18000 && std::abs(milliseconds - 0.018f) < 1e-5f);
 }
 
 // Host functions run before the clock moves on, and may announce threads.
@@ -372,6 +409,10 @@ void check_driver_facts() {
   GOOD(driver->host_node(page, 100, &node));
   TRUE(node == 1);
   GOOD(driver->unregister_host(page));
+  OK(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_READ_ONLY));
+  GOOD(driver->pointer_facts(address + 100, &facts));
+  TRUE(facts.kind == Kind::kHost && facts.read_only);
+  GOOD(driver->unregister_host(page));
   TRUE(!driver->unregister_host(page).ok());
   TRUE(driver->now_ns() == simcuda_now_ns());
   driver->expect_threads(1);
@@ -389,6 +430,7 @@ int main() {
       {"deadlines", check_deadlines},
       {"host stores release streams", check_host_stores_everywhere},
       {"awaited words are written in time", check_words_are_written_in_time},
+      {"threads at work store words", check_stores_of_threads_at_work},
       {"host functions hold time", check_host_functions_hold_time},
       {"threads take turns", check_turns},
       {"expectations are taken back", check_expectations_taken_back},

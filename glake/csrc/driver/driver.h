@@ -173,7 +173,8 @@ class Driver {
   Status copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream);
 
   // Streams and events, in `device`'s primary context.
-  Status create_event(int device, EventId* event);
+  // `sleeping`: who waits for it without a deadline sleeps instead of spinning.
+  Status create_event(int device, EventId* event, bool sleeping = false);
   Status destroy_event(EventId event);
   Status record(int device, EventId event, StreamHandle stream);
   Status query(EventId event);
@@ -199,6 +200,8 @@ class Driver {
   // In no order among themselves; not on the legacy stream.
   Status copy_batch(const Address* dsts, const Address* srcs, const Bytes* sizes, size_t count,
                     StreamHandle stream);
+  // `function` makes no driver call and takes no lock that a thread in the driver may hold: under
+  // virtual time it runs on any thread that waits or asks there.
   Status host_function(int device, StreamHandle stream, void (*function)(void*), void* data);
   Status write_value(int device, StreamHandle stream, Address at, uint32_t value);
   // Holds the stream until the word at `at` is `value` or beyond (as a signed difference).

@@ -1,6 +1,7 @@
 // Turns copy, memset and value calls into stream work.
 #include "work.h"
 
+#include <array>
 #include <cstring>
 #include <map>
 
@@ -127,7 +128,8 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kCopy;
   op->latency_ns = driver->topology.copy_ns();
-  std::map<int, double> loads;
+  // Bytes by route: a batch has few of them.
+  std::map<std::array<int, 4>, double> bytes_between;
   for (const BatchCopy& each : copies) {
     CopyEnd dst{each.dst, 0, false, true}, src{each.src, 0, false, true};
     CUresult result = resolve(driver, &dst, each.bytes, 1);
@@ -139,9 +141,8 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
       op->from = place.from;
       op->to = place.to;
     }
-    for (const auto& [edge, share] : route(driver->topology, place.from, place.to)) {
-      loads[edge] += share * static_cast<double>(each.bytes);
-    }
+    bytes_between[{place.from.gpu, place.from.node, place.to.gpu, place.to.node}] +=
+        static_cast<double>(each.bytes);
     Op::Part part;
     part.bytes = each.bytes;
     part.dst = {each.dst, 0, dst.host, stream->device};
@@ -154,6 +155,11 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
     op->bytes += each.bytes;
     op->latency_ns +=
         each.bytes < kSmallPart ? driver->options.batch_small_ns : driver->options.batch_large_ns;
+  }
+  std::map<int, double> loads;
+  for (const auto& [ends, bytes] : bytes_between) {
+    const Route way = route(driver->topology, {ends[0], ends[1]}, {ends[2], ends[3]});
+    for (const auto& [edge, share] : way) loads[edge] += share * bytes;
   }
   for (const auto& [edge, load] : loads) {
     op->route.push_back({edge, load / static_cast<double>(op->bytes)});
