@@ -189,6 +189,7 @@ void check_landings() {
   copy(0, 1000);
   copy(500, 1000);
   copy(kBytes - 300, 300);
+  OK(cuMemsetD8Async(memory.at + 700, 1, 100, stream));  // no copy
   OK(cuStreamSynchronize(stream));
   uint8_t counts[1500];
   OK(simcuda_landings(memory.at + 100, sizeof counts, counts));

@@ -238,11 +238,11 @@ void check_expectations_taken_back() {
   OK(simcuda_expect(2));
   OK(simcuda_expect(-1));
   OK(cuMemcpyHtoDAsync(memory.at, host.at, 4096, stream));
+  const auto start = std::chrono::steady_clock::now();
   std::thread other([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     simcuda_expect(-1);
   });
-  const auto start = std::chrono::steady_clock::now();
   const int result = cuStreamSynchronize(stream);
   const auto took = std::chrono::steady_clock::now() - start;
   other.join();
