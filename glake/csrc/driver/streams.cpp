@@ -7,7 +7,8 @@ Status Driver::create_event(int device, EventId* event, bool sleeping) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();
   CUevent e = nullptr;
-  unsigned flags = CU_EVENT_DISABLE_TIMING | (sleeping ? CU_EVENT_BLOCKING_SYNC : 0u);
+  unsigned flags = CU_EVENT_DISABLE_TIMING;
+  if (sleeping) flags |= CU_EVENT_BLOCKING_SYNC;
   CUresult r = table_->cuEventCreate(&e, flags);
   *event = reinterpret_cast<EventId>(e);
   return status(r);
