@@ -20,7 +20,7 @@ struct Host {
   explicit Host(size_t bytes) { OK(cuMemHostAlloc(&at, bytes, 0)); }
   unsigned char* bytes() const { return static_cast<unsigned char*>(at); }
   CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(at); }
-  volatile unsigned* word() const { return static_cast<volatile unsigned*>(at); }
+  std::atomic<unsigned>* word() const { return static_cast<std::atomic<unsigned>*>(at); }
   void* at = nullptr;
 };
 

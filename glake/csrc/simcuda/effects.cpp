@@ -51,8 +51,11 @@ bool Scheduler::satisfied(const Op& op) {
   if (!op.dst.host && !memory_->accessible(op.dst.address, op.width, op.dst.device, false)) {
     return false;
   }
-  uint64_t now = 0;
-  std::memcpy(&now, reinterpret_cast<const void*>(op.dst.address), op.width);
+  // A host thread may be storing it: what it wrote before is seen by work after the wait.
+  const uint64_t now =
+      op.width == 8
+          ? __atomic_load_n(reinterpret_cast<const uint64_t*>(op.dst.address), __ATOMIC_ACQUIRE)
+          : __atomic_load_n(reinterpret_cast<const uint32_t*>(op.dst.address), __ATOMIC_ACQUIRE);
   const uint64_t mask = op.width == 8 ? UINT64_MAX : 0xffffffffu;
   switch (op.flags & 3) {
     case CU_STREAM_WAIT_VALUE_GEQ:
@@ -104,7 +107,12 @@ void Scheduler::perform(const Op& op) {
       for (size_t i = 0; i < op.bytes; i += op.width) std::memcpy(to + i, &op.value, op.width);
       break;
     case Op::Kind::kWriteValue:
-      std::memcpy(to, &op.value, op.width);
+      if (op.width == 8) {
+        __atomic_store_n(reinterpret_cast<uint64_t*>(to), op.value, __ATOMIC_RELEASE);
+      } else {
+        __atomic_store_n(reinterpret_cast<uint32_t*>(to), static_cast<uint32_t>(op.value),
+                         __ATOMIC_RELEASE);
+      }
       break;
     default:
       break;
