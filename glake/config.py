@@ -137,6 +137,12 @@ def _driver(text: str) -> str:
     return text
 
 
+def _host_node(text: str) -> str:
+    if text not in ("local", "interleave") and not (text.isdecimal() and int(text) < 64):
+        raise ValueError("no socket")
+    return text
+
+
 def _complete_after(text: str) -> int | None:
     """Ticks, -1 for never, None for "auto"."""
     if text == "auto":
@@ -227,6 +233,10 @@ class Config:
     sim_phantom: bool = _option(
         "0", _flag, "0 or 1", "1: keep the books only, no memory behind the mappings", _SIM
     )
+    sim_host_node: str = _option(
+        "0", _host_node, "a socket's number, local or interleave",
+        "socket whose memory host buffers are in", _SIM,
+    )  # fmt: skip
     sim_seed: int = _option("0", _integer, "a whole number", "seed of the scheduler", _SIM)
     sim_schedule: str = _option(
         "lazy", _choice("lazy", "threaded"), "lazy or threaded",

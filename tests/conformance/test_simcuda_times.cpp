@@ -8,21 +8,21 @@
 #include <sstream>
 
 #include "sim_harness.h"
-#include "simcuda/json.cpp"
+#include "topology/json.h"
 
 namespace {
 
 constexpr size_t kBytes = size_t{1} << 30;
 constexpr double kTolerance = 0.005;  // the file rounds to two decimals
 
-simcuda::Json platforms() {
+glake::topology::Json platforms() {
   Dl_info info{};
   dladdr(reinterpret_cast<void*>(&simcuda_configure), &info);
   const std::string library = info.dli_fname;
   std::ifstream file(library.substr(0, library.rfind('/') + 1) + "platforms.json");
   std::stringstream text;
   text << file.rdbuf();
-  return simcuda::Json::parse(text.str());
+  return glake::topology::Json::parse(text.str());
 }
 
 struct Copy {
@@ -77,7 +77,7 @@ std::vector<Copy> copies_of(const std::string& name, int gpus) {
 }
 
 void check_plain_figures() {
-  const simcuda::Json all = platforms();
+  const glake::topology::Json all = platforms();
   const double per_copy_us = all.at("per_copy_us").number();
   int compared = 0;
   std::string wrong;

@@ -3,11 +3,13 @@
 
 namespace glake {
 
-Status Driver::create_event(int device, EventId* event) {
+Status Driver::create_event(int device, EventId* event, bool sleeping) {
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();
   CUevent e = nullptr;
-  CUresult r = table_->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
+  unsigned flags = CU_EVENT_DISABLE_TIMING;
+  if (sleeping) flags |= CU_EVENT_BLOCKING_SYNC;
+  CUresult r = table_->cuEventCreate(&e, flags);
   *event = reinterpret_cast<EventId>(e);
   return status(r);
 }

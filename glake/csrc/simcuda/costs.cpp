@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "books.h"
-#include "json.h"
+#include "topology/json.h"
 
 namespace simcuda {
 namespace {
+
+using glake::topology::Json;
+using glake::topology::JsonError;
 
 constexpr const char kPublished[] = "published";
 

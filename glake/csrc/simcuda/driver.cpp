@@ -103,7 +103,20 @@ void reset() {
   delete running.exchange(nullptr);
   given_options().clear();
   complete_after() = kAuto;
+  dead_link() = 0;
   books().reset();
+}
+
+static CUresult load_topology(const std::string& path, const std::string& preset, Topology* made) {
+  try {
+    *made = Topology::load(path, preset);
+  } catch (const glake::topology::NoSuchFile& error) {
+    return fail(CUDA_ERROR_FILE_NOT_FOUND,
+                std::string(error.what()) + " (option platforms, GLAKE_SIM_PLATFORMS)");
+  } catch (const glake::topology::TopologyError& error) {
+    return fail(CUDA_ERROR_INVALID_VALUE, error.what());
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
@@ -114,7 +127,7 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   if (options.memory == 0) options.memory = uint64_t{options.phantom ? 80u : 1u} << 30;
   std::string platforms = options.platforms;
   if (platforms.empty()) platforms = beside_library("platforms.json");
-  CUresult result = made->topology.load(platforms, options.preset);
+  CUresult result = load_topology(platforms, options.preset, &made->topology);
   if (result == CUDA_SUCCESS) result = apply_costs(options, beside_library("costs.json"));
   if (result != CUDA_SUCCESS) return result;
   made->devices = options.devices != 0 ? options.devices : made->topology.gpus();

@@ -29,7 +29,8 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
   range->base = base;
   range->bytes = block->bytes;
   range->host = true;
-  range->access = ~0u;
+  const bool read_only = block->registered && (block->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
+  range->access = read_only ? 0x55555555u : ~0u;  // of each device: 1 read, 3 both
   return CUDA_SUCCESS;
 }
 

@@ -1,12 +1,12 @@
 // A strict reader of JSON text.
-#include "json.h"
+#include "topology/json.h"
 
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 
-namespace simcuda {
+namespace glake::topology {
 
 class JsonParser {
  public:
@@ -157,4 +157,4 @@ const Json& Json::at(const std::string& name) const {
   return *found;
 }
 
-}  // namespace simcuda
+}  // namespace glake::topology

@@ -1,5 +1,5 @@
 // Reads a platform, finds plain routes, shares links max-min fairly.
-#include "topology.h"
+#include "topology/topology.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,77 +8,96 @@
 #include <limits>
 #include <sstream>
 
-#include "json.h"
+#include "topology/json.h"
 
-namespace simcuda {
+namespace glake::topology {
 namespace {
 
 // Copies within one device and memsets, bytes per ns. Assumed: no preset gives it.
 constexpr double kLocalRate = 1000;
+constexpr double kCopyUs = 8;  // of one copy with its events, where the file says nothing
+constexpr const char kPerCopy[] = "per_copy_us";
 
 std::string gpu(int device) { return "g" + std::to_string(device); }
 std::string memory(int socket) { return "m" + std::to_string(socket); }
 
 }  // namespace
 
-CUresult Topology::load(const std::string& path, const std::string& preset) {
+Topology Topology::load(const std::string& path, const std::string& name) {
   std::ifstream file(path);
-  if (!file) {
-    return fail(CUDA_ERROR_FILE_NOT_FOUND,
-                "no platforms file at " + path + " (option platforms, GLAKE_SIM_PLATFORMS)");
-  }
+  if (!file) throw NoSuchFile("no platforms file at " + path);
   std::stringstream text;
   text << file.rdbuf();
   try {
-    const Json all = Json::parse(text.str());
-    const Json* platform = all.find(preset);
-    if (platform == nullptr) {
-      std::string names;
-      for (const auto& [name, value] : all.members()) {
-        if (name[0] != '_' && name != "per_copy_us") names += " " + name;
-      }
-      return fail(CUDA_ERROR_INVALID_VALUE,
-                  "no preset " + preset + " in " + path + "; it has" + names);
-    }
-    copy_ns_ = static_cast<uint64_t>(all.at("per_copy_us").number() * 1000);
-    read(*platform);
-  } catch (const JsonError& error) {
-    return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + preset + ": " + error.what());
+    return parse(text.str(), name);
+  } catch (const TopologyError& error) {
+    throw TopologyError(path + ": " + error.what());
   }
-  return CUDA_SUCCESS;
 }
 
-void Topology::read(const Json& platform) {
-  gpus_ = static_cast<int>(platform.at("gpus").number());
-  if (gpus_ < 1 || gpus_ > kMaxDevices) throw JsonError("gpus: out of range");
+Topology Topology::parse(const std::string& text, const std::string& name) {
+  const std::string where = name.empty() ? "" : name + ": ";
+  try {
+    const Json all = Json::parse(text);
+    const Json* platform = name.empty() ? &all : all.find(name);
+    if (platform == nullptr) {
+      std::string names;
+      for (const auto& [known, value] : all.members()) {
+        if (known[0] != '_' && known != kPerCopy) names += " " + known;
+      }
+      throw TopologyError("no platform " + name + "; it has" + names);
+    }
+    Topology made;
+    const Json* price = platform->find(kPerCopy);
+    if (price == nullptr) price = all.find(kPerCopy);
+    const double us = price == nullptr ? kCopyUs : price->number();
+    if (!(us >= 0) || us > 1e6) throw JsonError("per_copy_us: out of range");
+    made.copy_ns_ = static_cast<uint64_t>(us * 1000);
+    made.read(*platform);
+    return made;
+  } catch (const JsonError& error) {
+    throw TopologyError(where + error.what());
+  }
+}
+
+void Topology::read_sockets(const Json& sockets) {
   socket_.assign(static_cast<size_t>(gpus_), -1);
-  for (const Json& socket : platform.at("sockets").items()) {
+  for (const Json& socket : sockets.items()) {
     for (const Json& device : socket.items()) {
-      const auto index = static_cast<size_t>(device.number());
-      if (index >= socket_.size()) throw JsonError("sockets: no such gpu");
-      socket_[index] = sockets_;
+      const double number = device.number();
+      if (!(number >= 0 && number < gpus_)) throw JsonError("sockets: no such gpu");
+      socket_[static_cast<size_t>(number)] = sockets_;
     }
     ++sockets_;
   }
   if (std::count(socket_.begin(), socket_.end(), -1) != 0) {
     throw JsonError("sockets: a gpu is on none");
   }
+}
+
+void Topology::read_joint(const Json& row) {
+  if (row.items().size() != 2) throw JsonError("joint: expected [{edge: weight}, GB/s]");
+  Limit limit{{}, row.items()[1].number()};
+  if (!(limit.limit > 0)) throw JsonError("joint: needs a positive rate");
+  for (const auto& [name, weight] : row.items()[0].members()) {
+    const size_t arrow = name.find('>');
+    const int found =
+        arrow == std::string::npos ? -1 : edge(name.substr(0, arrow), name.substr(arrow + 1));
+    if (found < 0) throw JsonError("joint: no edge " + name);
+    if (!(weight.number() > 0)) throw JsonError("joint: " + name + " needs a positive weight");
+    limit.terms.push_back({found, weight.number()});
+  }
+  limits_.push_back(limit);
+}
+
+void Topology::read(const Json& platform) {
+  const double gpus = platform.at("gpus").number();
+  if (!(gpus >= 1 && gpus <= kMaxGpus)) throw JsonError("gpus: out of range");
+  gpus_ = static_cast<int>(gpus);
+  read_sockets(platform.at("sockets"));
   for (const Json& row : platform.at("edges").items()) {
     if (row.items().size() != 3) throw JsonError("edges: expected [from, to, GB/s]");
     add_edge(row.items()[0].text(), row.items()[1].text(), row.items()[2].number());
-  }
-  for (const Json& row : platform.at("joint").items()) {
-    if (row.items().size() != 2) throw JsonError("joint: expected [{edge: weight}, GB/s]");
-    Constraint constraint;
-    constraint.limit = row.items()[1].number();
-    for (const auto& [name, weight] : row.items()[0].members()) {
-      const size_t arrow = name.find('>');
-      const int found =
-          arrow == std::string::npos ? -1 : edge(name.substr(0, arrow), name.substr(arrow + 1));
-      if (found < 0) throw JsonError("joint: no edge " + name);
-      constraint.terms.push_back({found, weight.number()});
-    }
-    constraints_.push_back(constraint);
   }
   for (int device = 0; device < gpus_; ++device) {
     add_edge(gpu(device), gpu(device), kLocalRate);
@@ -86,12 +105,20 @@ void Topology::read(const Json& platform) {
       throw JsonError("edges: " + gpu(device) + " does not reach host memory");
     }
   }
-  holds_.assign(edges_.size(), {});
-  for (size_t c = 0; c < constraints_.size(); ++c) {
-    for (const Hop& term : constraints_[c].terms) {
+  const Json* joint = platform.find("joint");
+  if (joint != nullptr) {
+    for (const Json& row : joint->items()) read_joint(row);
+  }
+  holds_.assign(names_.size(), {});
+  for (size_t c = 0; c < limits_.size(); ++c) {
+    for (const Load& term : limits_[c].terms) {
       holds_[static_cast<size_t>(term.edge)].push_back({static_cast<int>(c), term.share});
     }
   }
+}
+
+void Topology::set_rate(int edge, double rate) {
+  limits_[static_cast<size_t>(edge)].limit = std::max(rate, 0.0);
 }
 
 int Topology::add_edge(const std::string& from, const std::string& to, double limit) {
@@ -101,7 +128,8 @@ int Topology::add_edge(const std::string& from, const std::string& to, double li
     throw JsonError("edges: " + from + ">" + to + " given twice");
   }
   next_[from].push_back(to);
-  constraints_.push_back({{{index, 1.0}}, limit});
+  names_.push_back(from + ">" + to);
+  limits_.push_back({{{index, 1.0}}, limit});
   return index;
 }
 
@@ -148,7 +176,7 @@ Route Topology::spread(int node, bool from_host, int device) const {
   }
   std::map<int, double> load;
   for (int socket = 0; socket < sockets_; ++socket) {
-    for (const Hop& hop : spread(socket, from_host, device)) {
+    for (const Load& hop : spread(socket, from_host, device)) {
       load[hop.edge] += hop.share / sockets_;
     }
   }
@@ -189,10 +217,10 @@ std::vector<double> Topology::rates(const std::vector<const Route*>& flows) cons
   };
   std::map<int, Active> loaded;  // constraints somebody's route touches, in a fixed order
   for (size_t f = 0; f < flows.size(); ++f) {
-    for (const Hop& hop : *flows[f]) {
-      for (const Hop& held : holds_[static_cast<size_t>(hop.edge)]) {  // edge: the constraint
+    for (const Load& hop : *flows[f]) {
+      for (const Load& held : holds_[static_cast<size_t>(hop.edge)]) {  // edge: the limit
         Active& active = loaded[held.edge];
-        active.limit = constraints_[static_cast<size_t>(held.edge)].limit;
+        active.limit = limits_[static_cast<size_t>(held.edge)].limit;
         const double weight = hop.share * held.share;
         if (!active.loads.empty() && active.loads.back().first == f) {
           active.loads.back().second += weight;
@@ -217,7 +245,7 @@ std::vector<double> Topology::rates(const std::vector<const Route*>& flows) cons
       full.emplace_back(&active, std::max(room, 0.0) / slope);
       grow = std::min(grow, full.back().second);
     }
-    if (!std::isfinite(grow)) break;  // cannot be: every route has an edge
+    if (!std::isfinite(grow)) break;  // what is left has no route
     for (size_t f = 0; f < flows.size(); ++f) rate[f] += frozen[f] ? 0.0 : grow;
     for (const auto& [active, most] : full) {
       if (most > grow * (1 + 1e-12) + 1e-12) continue;
@@ -230,4 +258,4 @@ std::vector<double> Topology::rates(const std::vector<const Route*>& flows) cons
   return rate;
 }
 
-}  // namespace simcuda
+}  // namespace glake::topology

@@ -1,4 +1,4 @@
-// A strict reader of JSON text, as much as a platforms file needs.
+// A strict reader of JSON text, as much as platform and cost files need.
 #pragma once
 
 #include <stdexcept>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace simcuda {
+namespace glake::topology {
 
 // Says what is wrong and where (line:column, or the member's name).
 struct JsonError : std::runtime_error {
@@ -37,4 +37,4 @@ class Json {
   std::vector<std::pair<std::string, Json>> members_;
 };
 
-}  // namespace simcuda
+}  // namespace glake::topology

@@ -1,0 +1,94 @@
+// A platform as a directed capacity graph: the plain route of a copy, and how copies in flight
+// share the links. simcuda times copies by it, glake::transfer plans them with it. Nodes are named
+// as in a platforms file: mS host memory of socket S, sS its root complex, uK a PCIe switch, gI a
+// GPU, N the NVSwitch. Rates are GB/s (1e9), which is bytes per nanosecond.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace glake::topology {
+
+constexpr int kMaxGpus = 16;
+constexpr int kSpread = -1;  // host memory spread evenly over all sockets
+
+// A copy's load on the graph: the share of its rate that each edge carries.
+struct Load {
+  int edge;
+  double share;
+};
+using Route = std::vector<Load>;
+
+// A platform that cannot be read: what is wrong and where.
+struct TopologyError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct NoSuchFile : TopologyError {
+  using TopologyError::TopologyError;
+};
+
+class Topology {
+ public:
+  // Reads platform `name` of a platforms file, or of its text. Without a name the text is one
+  // platform alone. Throws TopologyError (and NoSuchFile).
+  static Topology load(const std::string& path, const std::string& name);
+  static Topology parse(const std::string& text, const std::string& name);
+
+  int gpus() const { return gpus_; }
+  uint64_t copy_ns() const { return copy_ns_; }
+  int socket_of(int gpu) const { return socket_[static_cast<size_t>(gpu)]; }
+  int sockets() const { return sockets_; }
+
+  // Edges are numbered from 0, in the order of the file; after them, one of each GPU's own memory.
+  int edges() const { return static_cast<int>(names_.size()); }
+  int edge(const std::string& from, const std::string& to) const;                        // -1: none
+  const std::string& name(int edge) const { return names_[static_cast<size_t>(edge)]; }  // "g0>N"
+  double rate(int edge) const { return limits_[static_cast<size_t>(edge)].limit; }
+  // A link whose speed changes; 0: what it carries stands still. Joint limits stay as they are.
+  void set_rate(int edge, double rate);
+
+  // What no set of copies may exceed: sum of weight x rate over `terms`. Limit i < edges() is that
+  // of edge i alone; after them, those over several edges (both directions of a link at once).
+  struct Limit {
+    std::vector<Load> terms;  // edge, weight
+    double limit;
+  };
+  const std::vector<Limit>& limits() const { return limits_; }
+  // The limits an edge counts in: number of the limit (as `edge`) and the edge's weight in it.
+  const std::vector<Load>& limits_of(int edge) const { return holds_[static_cast<size_t>(edge)]; }
+
+  // The route of one plain copy. `node`: the host memory's socket, or kSpread. Empty: there is
+  // none.
+  Route host_to_device(int node, int gpu) const;
+  Route device_to_host(int gpu, int node) const;
+  Route device_to_device(int from, int to) const;
+  Route host_to_host(int node) const;
+  bool linked(int a, int b) const;  // by NVLink, directly or through the switch
+  bool peers(int a, int b) const;   // peer access is possible
+
+  // Max-min fair rates in bytes per nanosecond, one per flow.
+  std::vector<double> rates(const std::vector<const Route*>& flows) const;
+
+ private:
+  void read(const class Json& platform);
+  void read_joint(const Json& row);
+  void read_sockets(const Json& sockets);
+  int add_edge(const std::string& from, const std::string& to, double limit);
+  Route along(const std::vector<std::string>& nodes) const;
+  Route over_pcie(const std::string& from, const std::string& to) const;
+  Route spread(int node, bool from_host, int gpu) const;
+
+  int gpus_ = 0, sockets_ = 0;
+  uint64_t copy_ns_ = 0;
+  std::vector<int> socket_;
+  std::map<std::pair<std::string, std::string>, int> edges_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::vector<std::string>> next_;
+  std::vector<Limit> limits_;
+  std::vector<std::vector<Load>> holds_;
+};
+
+}  // namespace glake::topology
