@@ -1,0 +1,65 @@
+// A path of one transfer: what it has carried, how fast its hops go, and how much it may take next.
+// Every method runs under the engine's lock.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transfer/health.h"
+#include "transfer/plan.h"
+#include "types.h"
+
+namespace glake::transfer {
+
+constexpr Bytes kLeastChunk = 512 * kKiB;
+constexpr Bytes kSlotBytes = 8 * kMiB;  // the most a chunk has
+
+// How fast one hop of a lane goes: bytes completed while at least one copy was under way.
+class HopMeter {
+ public:
+  explicit HopMeter(Rate planned) : rate_(planned) {}
+
+  Rate rate() const { return rate_; }
+  unsigned completed() const { return completed_; }  // since the plan
+  void replan(Rate planned);
+
+  // When a copy submitted now would be done; submit() also counts it as under way.
+  uint64_t finish(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
+  uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
+  void complete(uint64_t now, Bytes bytes);
+  void withdraw() { --under_way_; }  // it failed, or nobody waits for it any more
+
+ private:
+  Rate rate_;
+  uint64_t free_at_ = 0, mark_ = 0;
+  unsigned under_way_ = 0, completed_ = 0;
+  double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less
+};
+
+struct Lane {
+  Lane(const PlannedPath& path, PathHealth* path_health)
+      : planned(path), health(path_health), hops(path.path.hops.size(), HopMeter(path.rate)) {}
+
+  const std::string& name() const { return planned.path.name; }
+  bool relayed() const { return planned.path.hops.size() > 1; }
+  // Chunks are not shorter: each copy costs `copy_ns`, during which another must fill the link.
+  Bytes least(uint64_t copy_ns) const;
+  // When a chunk taken now would have arrived.
+  uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
+  void replan(const PlannedPath& path);
+
+  PlannedPath planned;
+  PathHealth* health;
+  std::vector<HopMeter> hops;
+  bool closed = false;     // no more chunks: `why`
+  bool withdrawn = false;  // closed by a new plan, which may open it again
+  std::string why;
+  Bytes claimed = 0, landed = 0;
+  Bytes ramp = 0;  // of the next chunk
+  uint64_t chunks = 0, resent = 0;
+  unsigned in_flight = 0, in_first_hop = 0, failures = 0;
+  unsigned slow = 0;  // chunks in a row that fell behind the plan
+};
+
+}  // namespace glake::transfer
