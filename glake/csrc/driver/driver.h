@@ -50,6 +50,22 @@ struct MemoryTraits {
 using DeviceUuid = std::array<uint8_t, 16>;
 using LegacyHandle = std::array<uint8_t, 64>;  // CUipcMemHandle
 
+// What the driver knows of an address.
+struct PointerFacts {
+  enum class Kind { kUnregistered, kHost, kDevice, kManaged };
+  Kind kind = Kind::kUnregistered;  // kHost: pinned; kUnregistered: pageable, or not ours
+  int device = -1;                  // kDevice, kManaged: whose memory it is
+  Address base = 0;                 // of the driver's own range around it; 0: not told
+  Bytes size = 0;
+  bool read_only = false;  // to the device of the DeviceScope it was asked in
+};
+
+// Nodes of host memory, where it is no single one.
+constexpr int kSpreadNode = -1;   // over several
+constexpr int kUnknownNode = -2;  // nothing resident yet, or the system does not tell
+
+constexpr uint64_t kNoTimeout = UINT64_MAX;
+
 // The calls whose number and cost decide what stitching costs.
 enum class Call {
   kReserve,
@@ -166,6 +182,50 @@ class Driver {
   Status is_capturing(int device, StreamHandle stream, bool* yes);
   // A number no other stream of the process ever has; 0 where the driver does not tell.
   Status stream_number(int device, StreamHandle stream, uint64_t* number);
+
+  // Streams of one's own, and copies (copies.cpp). A DeviceScope must be open, except where a
+  // device is given. They are not_supported() where the driver lacks the call.
+  Status create_stream(StreamHandle* stream);  // waits for no other stream, nor others for it
+  Status destroy_stream(StreamHandle stream);
+  Status stream_idle(int device, StreamHandle stream, bool* idle);
+  Status synchronize_stream(int device, StreamHandle stream);
+  // Between any two of device memory and pinned host memory. Pageable memory is copied as well, but
+  // may make the call wait.
+  Status copy(Address dst, Address src, Bytes bytes, StreamHandle stream);
+  Status copy_peer(Address dst, int dst_device, Address src, int src_device, Bytes bytes,
+                   StreamHandle stream);
+  Status copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
+                 Bytes rows, StreamHandle stream);
+  // In no order among themselves; not on the legacy stream.
+  Status copy_batch(const Address* dsts, const Address* srcs, const Bytes* sizes, size_t count,
+                    StreamHandle stream);
+  Status host_function(int device, StreamHandle stream, void (*function)(void*), void* data);
+  Status write_value(int device, StreamHandle stream, Address at, uint32_t value);
+  // Holds the stream until the word at `at` is `value` or beyond (as a signed difference).
+  Status wait_value(int device, StreamHandle stream, Address at, uint32_t value);
+
+  // Host memory and addresses; a DeviceScope must be open, except for host_node() and
+  // enable_peer().
+  Status register_host(void* base, Bytes bytes);
+  Status unregister_host(void* base);
+  Status device_pointer(void* host, Address* address);
+  Status pointer_facts(Address address, PointerFacts* facts);
+  // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode.
+  Status host_node(const void* base, Bytes bytes, int* node) const;
+  Status enable_peer(int device, int peer);  // both attached; enabled already is fine
+
+  // Time (clock.cpp). A driver that keeps virtual time must know which threads are at work; with
+  // any other this is the steady clock, polling with short sleeps, and nothing.
+  uint64_t now_ns() const;
+  // not_ready() when `timeout_ns` have passed first.
+  Status wait_event(EventId event, uint64_t timeout_ns);
+  // `count` threads are about to call thread_at_work(true): virtual time stands still until they
+  // have. A negative count takes that back. May be called in a host function.
+  void expect_threads(int count);
+  // This thread submits work: virtual time moves only while every such thread waits in the driver.
+  // Threads that were expected and those whose waits end at the same time go on one after the
+  // other, the former by `rank`, so that a run can be repeated exactly.
+  void thread_at_work(bool at_work, int rank = 0);
 
   uint64_t calls(Call call) const { return calls_[static_cast<size_t>(call)].load(); }
   uint64_t memory_calls() const;  // the six memory-management calls together

@@ -66,6 +66,19 @@ void* resolve(void* library, GetProc get, const char* name, const char* symbol, 
   return dlsym(library, symbol);
 }
 
+template <class F>
+void find(void* library, const char* symbol, F* function) {
+  *function = reinterpret_cast<F>(dlsym(library, symbol));
+}
+
+void fill_extras(Extras* extras, void* library) {
+  find(library, "simcuda_now_ns", &extras->now_ns);
+  find(library, "simcuda_work", &extras->thread);
+  find(library, "simcuda_expect", &extras->expect);
+  find(library, "simcuda_wait_event", &extras->wait_event);
+  find(library, "simcuda_host_node", &extras->host_node);
+}
+
 }  // namespace
 
 std::string library_path(const std::string& choice) {
@@ -89,6 +102,9 @@ void fill(Table& table, const std::string& path, const std::string& choice) {
     missing += std::string(missing.empty() ? "" : ", ") + #name;
   GLAKE_DRIVER_FUNCTIONS(GLAKE_RESOLVE)
 #undef GLAKE_RESOLVE
+  table.copy_batch = reinterpret_cast<CopyBatch>(
+      resolve(library, get, "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", kCopyBatchVersion));
+  fill_extras(&table.extras, library);
   if (!missing.empty()) {
     throw Error(GLAKE_DRIVER_ABSENT, path + " lacks " + missing +
                                          "; glake needs a driver with virtual memory management "

@@ -4,62 +4,103 @@
 
 #include <cuda.h>
 
+#include <cstddef>
+#include <cstdint>
+
 // cuda.h renames some functions to their newest version by macro (cuMemFree -> cuMemFree_v2); the
 // pointers below take the type of what the header declares, the symbols are spelt out.
-#define GLAKE_DRIVER_FUNCTIONS(X)                                                   \
-  X(cuInit, "cuInit", 2000, true)                                                   \
-  X(cuDriverGetVersion, "cuDriverGetVersion", 2020, true)                           \
-  X(cuGetErrorName, "cuGetErrorName", 6000, true)                                   \
-  X(cuGetErrorString, "cuGetErrorString", 6000, true)                               \
-  X(cuDeviceGet, "cuDeviceGet", 2000, true)                                         \
-  X(cuDeviceGetCount, "cuDeviceGetCount", 2000, true)                               \
-  X(cuDeviceGetName, "cuDeviceGetName", 2000, true)                                 \
-  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000, true)                       \
-  X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", 3020, true)                            \
-  X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, true)                     \
-  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true)               \
-  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true)         \
-  X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, true)                                 \
-  X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true)                            \
-  X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true)                              \
-  X(cuCtxSynchronize, "cuCtxSynchronize", 2000, true)                               \
-  X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020, true)    \
-  X(cuMemAddressReserve, "cuMemAddressReserve", 10020, true)                        \
-  X(cuMemAddressFree, "cuMemAddressFree", 10020, true)                              \
-  X(cuMemCreate, "cuMemCreate", 10020, true)                                        \
-  X(cuMemRelease, "cuMemRelease", 10020, true)                                      \
-  X(cuMemMap, "cuMemMap", 10020, true)                                              \
-  X(cuMemUnmap, "cuMemUnmap", 10020, true)                                          \
-  X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, true)                                    \
-  X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                                  \
-  X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, false)     \
-  X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, false) \
-  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", 11040, false)                            \
-  X(cuMemAlloc, "cuMemAlloc_v2", 3020, false)                                       \
-  X(cuMemFree, "cuMemFree_v2", 3020, false)                                         \
-  X(cuMemHostAlloc, "cuMemHostAlloc", 2020, false)                                  \
-  X(cuMemFreeHost, "cuMemFreeHost", 2000, false)                                    \
-  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, false)                            \
-  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000, false)                      \
-  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, false)                        \
-  X(cuMemsetD8Async, "cuMemsetD8Async", 3020, true)                                 \
-  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020, true)                          \
-  X(cuEventCreate, "cuEventCreate", 2000, true)                                     \
-  X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                                \
-  X(cuEventRecord, "cuEventRecord", 2000, true)                                     \
-  X(cuEventQuery, "cuEventQuery", 2000, true)                                       \
-  X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                           \
-  X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                             \
-  X(cuStreamGetId, "cuStreamGetId", 12000, false)                                   \
-  X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                        \
-  X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true)
+#define GLAKE_DRIVER_FUNCTIONS(X)                                                        \
+  X(cuInit, "cuInit", 2000, true)                                                        \
+  X(cuDriverGetVersion, "cuDriverGetVersion", 2020, true)                                \
+  X(cuGetErrorName, "cuGetErrorName", 6000, true)                                        \
+  X(cuGetErrorString, "cuGetErrorString", 6000, true)                                    \
+  X(cuDeviceGet, "cuDeviceGet", 2000, true)                                              \
+  X(cuDeviceGetCount, "cuDeviceGetCount", 2000, true)                                    \
+  X(cuDeviceGetName, "cuDeviceGetName", 2000, true)                                      \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000, true)                            \
+  X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", 3020, true)                                 \
+  X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, true)                          \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true)                    \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true)              \
+  X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, true)                                      \
+  X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true)                                 \
+  X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true)                                   \
+  X(cuCtxSynchronize, "cuCtxSynchronize", 2000, true)                                    \
+  X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020, true)         \
+  X(cuMemAddressReserve, "cuMemAddressReserve", 10020, true)                             \
+  X(cuMemAddressFree, "cuMemAddressFree", 10020, true)                                   \
+  X(cuMemCreate, "cuMemCreate", 10020, true)                                             \
+  X(cuMemRelease, "cuMemRelease", 10020, true)                                           \
+  X(cuMemMap, "cuMemMap", 10020, true)                                                   \
+  X(cuMemUnmap, "cuMemUnmap", 10020, true)                                               \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, true)                                         \
+  X(cuMemSetAccess, "cuMemSetAccess", 10020, true)                                       \
+  X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, false)          \
+  X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, false)      \
+  X(cuDeviceGetUuid, "cuDeviceGetUuid_v2", 11040, false)                                 \
+  X(cuMemAlloc, "cuMemAlloc_v2", 3020, false)                                            \
+  X(cuMemFree, "cuMemFree_v2", 3020, false)                                              \
+  X(cuMemHostAlloc, "cuMemHostAlloc", 2020, false)                                       \
+  X(cuMemFreeHost, "cuMemFreeHost", 2000, false)                                         \
+  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, false)                                 \
+  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000, false)                           \
+  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, false)                             \
+  X(cuMemsetD8Async, "cuMemsetD8Async", 3020, true)                                      \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020, true)                               \
+  X(cuEventCreate, "cuEventCreate", 2000, true)                                          \
+  X(cuEventDestroy, "cuEventDestroy_v2", 4000, true)                                     \
+  X(cuEventRecord, "cuEventRecord", 2000, true)                                          \
+  X(cuEventQuery, "cuEventQuery", 2000, true)                                            \
+  X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                                \
+  X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                                  \
+  X(cuStreamGetId, "cuStreamGetId", 12000, false)                                        \
+  X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                             \
+  X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true) \
+  X(cuStreamCreate, "cuStreamCreate", 2000, false)                                       \
+  X(cuStreamDestroy, "cuStreamDestroy_v2", 4000, false)                                  \
+  X(cuStreamQuery, "cuStreamQuery", 2000, false)                                         \
+  X(cuStreamSynchronize, "cuStreamSynchronize", 2000, false)                             \
+  X(cuStreamWriteValue32, "cuStreamWriteValue32_v2", 11070, false)                       \
+  X(cuStreamWaitValue32, "cuStreamWaitValue32_v2", 11070, false)                         \
+  X(cuLaunchHostFunc, "cuLaunchHostFunc", 10000, false)                                  \
+  X(cuMemcpyAsync, "cuMemcpyAsync", 4000, false)                                         \
+  X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", 4000, false)                                 \
+  X(cuMemcpy2DAsync, "cuMemcpy2DAsync_v2", 3020, false)                                  \
+  X(cuMemHostRegister, "cuMemHostRegister_v2", 6050, false)                              \
+  X(cuMemHostUnregister, "cuMemHostUnregister", 4000, false)                             \
+  X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", 3020, false)              \
+  X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000, false)                       \
+  X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, false)
 
 namespace glake::driver {
+
+// CUmemcpyAttributes, which headers before CUDA 12.8 lack.
+struct BatchAttributes {
+  int source_order;
+  CUmemLocation source, destination;
+  unsigned flags;
+};
+// cuMemcpyBatchAsync as CUDA 12.8 has it, spelt out: 13.0 changed what the name means in the
+// header, and drivers from 13.0 on still give this one to whoever asks for 12.8's.
+using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, BatchAttributes*,
+                               size_t*, size_t, size_t*, CUstream);
+constexpr int kCopyBatchVersion = 12080;
+
+// What a driver that keeps virtual time exports beside CUDA's functions; nullptr with any other.
+struct Extras {
+  uint64_t (*now_ns)() = nullptr;
+  int (*thread)(int join, int rank) = nullptr;
+  int (*expect)(int threads) = nullptr;
+  int (*wait_event)(CUevent event, uint64_t timeout_ns) = nullptr;
+  int (*host_node)(const void* address, size_t bytes, int* node) = nullptr;
+};
 
 struct Table {
 #define GLAKE_FIELD(name, symbol, version, required) decltype(&::name) name = nullptr;
   GLAKE_DRIVER_FUNCTIONS(GLAKE_FIELD)
 #undef GLAKE_FIELD
+  CopyBatch copy_batch = nullptr;
+  Extras extras;
 };
 
 }  // namespace glake::driver

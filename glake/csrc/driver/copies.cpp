@@ -1,0 +1,217 @@
+// Streams of one's own, copies, what orders them with the host, and what is at an address.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "driver/calls.h"
+
+namespace glake {
+namespace {
+
+Status absent() { return glake::status(CUDA_ERROR_NOT_SUPPORTED); }
+
+constexpr size_t kSamples = 64;      // of a buffer's pages
+constexpr size_t kMostForeign = 10;  // per cent of the samples on other nodes than the one said
+
+}  // namespace
+
+Status Driver::create_stream(StreamHandle* stream) {
+  if (table_->cuStreamCreate == nullptr || table_->cuStreamDestroy == nullptr) return absent();
+  CUstream made = nullptr;
+  CUresult r = table_->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+  *stream = reinterpret_cast<StreamHandle>(made);
+  return status(r);
+}
+
+Status Driver::destroy_stream(StreamHandle stream) {
+  if (table_->cuStreamDestroy == nullptr) return absent();
+  return status(table_->cuStreamDestroy(stream_of(stream)));
+}
+
+Status Driver::stream_idle(int device, StreamHandle stream, bool* idle) {
+  *idle = false;
+  if (table_->cuStreamQuery == nullptr) return absent();
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  Status s = status(table_->cuStreamQuery(stream_of(stream)));
+  *idle = s.ok();
+  return s.not_ready() ? Status{} : s;
+}
+
+Status Driver::synchronize_stream(int device, StreamHandle stream) {
+  if (table_->cuStreamSynchronize == nullptr) return absent();
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  return status(table_->cuStreamSynchronize(stream_of(stream)));
+}
+
+Status Driver::copy(Address dst, Address src, Bytes bytes, StreamHandle stream) {
+  if (table_->cuMemcpyAsync == nullptr) return absent();
+  return status(table_->cuMemcpyAsync(dst, src, bytes, stream_of(stream)));
+}
+
+Status Driver::copy_peer(Address dst, int dst_device, Address src, int src_device, Bytes bytes,
+                         StreamHandle stream) {
+  if (table_->cuMemcpyPeerAsync == nullptr) return absent();
+  auto context = [&](int device) {
+    std::lock_guard<std::mutex> guard(attach_mutex_);
+    return static_cast<CUcontext>(contexts_[static_cast<size_t>(device)]);
+  };
+  return status(table_->cuMemcpyPeerAsync(dst, context(dst_device), src, context(src_device), bytes,
+                                          stream_of(stream)));
+}
+
+Status Driver::copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
+                       Bytes rows, StreamHandle stream) {
+  if (table_->cuMemcpy2DAsync == nullptr) return absent();
+  CUDA_MEMCPY2D shape{};
+  shape.dstMemoryType = shape.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+  shape.dstDevice = dst;
+  shape.dstPitch = dst_pitch;
+  shape.srcDevice = src;
+  shape.srcPitch = src_pitch;
+  shape.WidthInBytes = width;
+  shape.Height = rows;
+  return status(table_->cuMemcpy2DAsync(&shape, stream_of(stream)));
+}
+
+Status Driver::copy_batch(const Address* dsts, const Address* srcs, const Bytes* sizes,
+                          size_t count, StreamHandle stream) {
+  static_assert(sizeof(Address) == sizeof(CUdeviceptr) && sizeof(Bytes) == sizeof(size_t),
+                "the driver's arrays are ours");
+  if (table_->copy_batch == nullptr) return absent();
+  driver::BatchAttributes attributes{};
+  attributes.source_order = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+  size_t first = 0, failed = 0;
+  // The arrays are only read; the driver's signature predates const.
+  auto addresses = [](const Address* a) {
+    return reinterpret_cast<CUdeviceptr*>(const_cast<Address*>(a));
+  };
+  return status(table_->copy_batch(addresses(dsts), addresses(srcs),
+                                   reinterpret_cast<size_t*>(const_cast<Bytes*>(sizes)), count,
+                                   &attributes, &first, 1, &failed, stream_of(stream)));
+}
+
+Status Driver::host_function(int device, StreamHandle stream, void (*function)(void*), void* data) {
+  if (table_->cuLaunchHostFunc == nullptr) return absent();
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  return status(table_->cuLaunchHostFunc(stream_of(stream), function, data));
+}
+
+Status Driver::write_value(int device, StreamHandle stream, Address at, uint32_t value) {
+  if (table_->cuStreamWriteValue32 == nullptr) return absent();
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  return status(
+      table_->cuStreamWriteValue32(stream_of(stream), at, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+Status Driver::wait_value(int device, StreamHandle stream, Address at, uint32_t value) {
+  if (table_->cuStreamWaitValue32 == nullptr) return absent();
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  return status(
+      table_->cuStreamWaitValue32(stream_of(stream), at, value, CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+Status Driver::register_host(void* base, Bytes bytes) {
+  if (table_->cuMemHostRegister == nullptr) return absent();
+  return status(table_->cuMemHostRegister(base, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+}
+
+Status Driver::unregister_host(void* base) {
+  if (table_->cuMemHostUnregister == nullptr) return absent();
+  return status(table_->cuMemHostUnregister(base));
+}
+
+Status Driver::device_pointer(void* host, Address* address) {
+  *address = 0;
+  if (table_->cuMemHostGetDevicePointer == nullptr) return absent();
+  CUdeviceptr pointer = 0;
+  CUresult r = table_->cuMemHostGetDevicePointer(&pointer, host, 0);
+  *address = pointer;
+  return status(r);
+}
+
+Status Driver::pointer_facts(Address address, PointerFacts* facts) {
+  *facts = {};
+  if (table_->cuPointerGetAttributes == nullptr) return absent();
+  unsigned type = 0, managed = 0;
+  int device = -1;
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                 CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                 CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  void* into[] = {&type, &managed, &device, &base, &size};
+  Status s = status(table_->cuPointerGetAttributes(5, which, into, address));
+  // An address the driver has never seen is an error of some drivers, and zeros of others.
+  if (s.code == CUDA_ERROR_INVALID_VALUE) return {};
+  if (!s.ok() || type == 0) return s;
+  using Kind = PointerFacts::Kind;
+  facts->kind = managed != 0                   ? Kind::kManaged
+                : type == CU_MEMORYTYPE_DEVICE ? Kind::kDevice
+                                               : Kind::kHost;
+  if (facts->kind != Kind::kHost) facts->device = device;
+  facts->base = base;
+  facts->size = size;
+  // Asked apart: drivers before CUDA 11.1 do not know it.
+  unsigned long long access = 0;
+  CUpointer_attribute flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+  void* word = &access;
+  if (table_->cuPointerGetAttributes(1, &flags, &word, address) == CUDA_SUCCESS) {
+    facts->read_only = access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
+  }
+  return {};
+}
+
+Status Driver::host_node(const void* base, Bytes bytes, int* node) const {
+  *node = kUnknownNode;
+  if (table_->extras.host_node != nullptr) {
+    return {table_->extras.host_node(base, bytes, node)};
+  }
+  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
+  const Address first = round_down(reinterpret_cast<Address>(base), page);
+  const Bytes pages = (round_up(reinterpret_cast<Address>(base) + bytes, page) - first) / page;
+  if (bytes == 0) return {};
+  const auto samples = static_cast<size_t>(std::min<Bytes>(pages, kSamples));
+  void* addresses[kSamples];
+  int nodes[kSamples];
+  for (size_t i = 0; i < samples; ++i) {
+    addresses[i] = reinterpret_cast<void*>(first + pages * i / samples * page);
+    nodes[i] = -1;
+  }
+  // Moves nothing: without a list of nodes it tells where each page is.
+  if (syscall(SYS_move_pages, 0, samples, addresses, nullptr, nodes, 0) != 0) return {};
+  std::vector<size_t> found;
+  size_t resident = 0;
+  for (size_t i = 0; i < samples; ++i) {
+    if (nodes[i] < 0) continue;
+    found.resize(std::max(found.size(), static_cast<size_t>(nodes[i]) + 1));
+    ++found[static_cast<size_t>(nodes[i])];
+    ++resident;
+  }
+  if (resident == 0) return {};
+  const auto most = std::max_element(found.begin(), found.end());
+  const bool single = (resident - *most) * 100 <= resident * kMostForeign;
+  *node = single ? static_cast<int>(most - found.begin()) : kSpreadNode;
+  return {};
+}
+
+Status Driver::enable_peer(int device, int peer) {
+  if (table_->cuCtxEnablePeerAccess == nullptr) return absent();
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  CUcontext other = nullptr;
+  {
+    std::lock_guard<std::mutex> guard(attach_mutex_);
+    other = static_cast<CUcontext>(contexts_[static_cast<size_t>(peer)]);
+  }
+  CUresult r = table_->cuCtxEnablePeerAccess(other, 0);
+  return status(r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r);
+}
+
+}  // namespace glake
