@@ -24,8 +24,12 @@ double measure(const Row& row, size_t bytes, std::string* result) {
   const uint64_t begin = simcuda_now_ns();
   const uint64_t id = test::Call(dst, 0, src, 0, bytes).start();
   CHECK(id != 0);
+  const uint64_t middle = simcuda_now_ns();
   OK(glake_copy_wait(id, test::kForever));
   const uint64_t end = simcuda_now_ns();
+  if (getenv("SHOW") != nullptr) {
+    std::printf("\nbegin %lu started %lu end %lu\n", begin, middle, end);
+  }
   *result = test::result_of(id);
   OK(glake_copy_release(id));
   return static_cast<double>(bytes) / static_cast<double>(end - begin);
