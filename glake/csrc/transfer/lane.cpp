@@ -6,6 +6,8 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
+constexpr uint64_t kWatched = 6;     // chunks, before a lane is judged
+constexpr double kSlow = 0.7;        // of its plan
 constexpr double kMemory = 0.75;     // weight of what was measured before, per completion
 
 }  // namespace
@@ -27,8 +29,10 @@ uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   return free_at_;
 }
 
-void HopMeter::complete(uint64_t now, Bytes bytes) {
-  const double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
+void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
+  double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
+  // One after the other, each with its start, which is no fault of the link.
+  if (alone_ && completed_ != 0) elapsed = std::max(elapsed - static_cast<double>(copy_ns), 0.0);
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
@@ -64,9 +68,26 @@ void Lane::replan(const PlannedPath& path) {
   if (withdrawn) closed = withdrawn = false;
   const bool same = planned.rate > 0.95 * path.rate && planned.rate < 1.05 * path.rate;
   planned.rate = path.rate;
-  slow = 0;
   if (same) return;
+  since = 0;
   for (HopMeter& hop : hops) hop.replan(path.rate);
+}
+
+void Lane::start_watch(uint64_t now) {
+  since = now;
+  chunks_then = chunks;
+  landed_then = landed;
+}
+
+int Lane::slow_hop(uint64_t now) const {
+  if (chunks < chunks_then + kWatched || now <= since) return -1;
+  const Rate carried = static_cast<Rate>(landed - landed_then) / static_cast<Rate>(now - since);
+  if (carried > kSlow * planned.rate) return -1;
+  size_t least = 0;
+  for (size_t h = 1; h < hops.size(); ++h) {
+    if (hops[h].rate() < hops[least].rate()) least = h;
+  }
+  return hops[least].rate() < kSlow * planned.rate ? static_cast<int>(least) : -1;
 }
 
 }  // namespace glake::transfer

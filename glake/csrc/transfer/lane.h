@@ -30,7 +30,7 @@ class HopMeter {
   // When a copy submitted now would be done; submit() also counts it as under way.
   uint64_t finish(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
-  void complete(uint64_t now, Bytes bytes);
+  void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void withdraw() { --under_way_; }  // it failed, or nobody waits for it any more
 
  private:
@@ -56,6 +56,9 @@ struct Lane {
   // When a chunk taken now would have arrived.
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   void replan(const PlannedPath& path);
+  void start_watch(uint64_t now);
+  // The hop that keeps it well below its plan, after some chunks; -1: none does.
+  int slow_hop(uint64_t now) const;
 
   PlannedPath planned;
   PathHealth* health;
@@ -67,7 +70,9 @@ struct Lane {
   Bytes ramp = 0;  // of the next chunk
   uint64_t chunks = 0, resent = 0;
   unsigned in_flight = 0, in_first_hop = 0, failures = 0;
-  unsigned slow = 0;  // chunks in a row that fell behind the plan
+  // Since the plan: when it took its first chunk, and what it had carried by then.
+  uint64_t since = 0, chunks_then = 0;
+  Bytes landed_then = 0;
 };
 
 }  // namespace glake::transfer
