@@ -18,15 +18,23 @@ void HopMeter::replan(Rate planned) {
   completed_ = 0;
 }
 
-uint64_t HopMeter::finish(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
-  const uint64_t begin = under_way_ == 0 ? now + copy_ns : std::max(now, free_at_);
-  return begin + static_cast<uint64_t>(static_cast<double>(bytes) / std::max(rate_, 1e-3));
+uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const {
+  auto time = [&](Bytes b) {
+    return static_cast<uint64_t>(static_cast<double>(b) / std::max(rate_, 1e-3));
+  };
+  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead_)) + time(bytes);
 }
 
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
-  free_at_ = finish(now, bytes, copy_ns);
+  const uint64_t end = finish(now, now, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
-  return free_at_;
+  ahead_ += bytes;
+  return end;
+}
+
+void HopMeter::withdraw(Bytes bytes) {
+  --under_way_;
+  ahead_ -= bytes;
 }
 
 void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
@@ -38,7 +46,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   mark_ = std::max(mark_, now);
   ++completed_;
   if (ns_ > 0) rate_ = bytes_ / ns_;
-  if (--under_way_ == 0) free_at_ = now;
+  withdraw(bytes);
 }
 
 int Lane::node() const {
@@ -60,8 +68,14 @@ Bytes Lane::most() const {
 
 uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
   uint64_t at = now;
-  for (const HopMeter& hop : hops) at = hop.finish(at, bytes, copy_ns);
+  for (const HopMeter& hop : hops) at = hop.finish(now, at, bytes, copy_ns);
   return at;
+}
+
+Rate Lane::pace() const {
+  Rate least = hops.front().rate();
+  for (const HopMeter& hop : hops) least = std::min(least, hop.rate());
+  return least;
 }
 
 void Lane::replan(const PlannedPath& path) {

@@ -281,7 +281,7 @@ void Submitter::complete(Flight flight, Status status) {
   Lane& lane = *flight.lane;
   if (flight.hop == 0) --lane.in_first_hop;
   if (!status.ok()) {
-    lane.hops[flight.hop].withdraw();
+    lane.hops[flight.hop].withdraw(flight.range.bytes());
     return_chunk(&flight, why);
     engine_.conclude(&lock, flight.transfer);
     return;
@@ -328,7 +328,7 @@ void Submitter::overdue(size_t index, uint64_t now) {
     return;
   }
   Lane& lane = *flight.lane;
-  lane.hops[flight.hop].withdraw();
+  lane.hops[flight.hop].withdraw(flight.range.bytes());
   if (flight.hop == 0) --lane.in_first_hop;
   if (flight.last()) {
     drop_chunk(&flight, why);

@@ -119,7 +119,7 @@ bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t
       continue;
     }
     if (own_pool(*other) != own_pool(lane)) continue;
-    rate += other->hops.front().rate();
+    rate += other->pace();
     ahead += other->claimed - other->landed;
     first = std::min(first, other->arrival(now, bytes, copy_ns));
   }
