@@ -6,8 +6,8 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
-constexpr uint64_t kWatched = 3, kWatchNs = 150'000;  // chunks and time between looks at a lane
-constexpr unsigned kSlowLooks = 2;                    // that show it slow before it is believed
+constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
+constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
 constexpr double kSlow = 0.7;        // of its plan
 constexpr double kMemory = 0.75;     // weight of what was measured before, per completion
 
@@ -46,7 +46,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
   ++completed_;
-  if (ns_ > 0) rate_ = bytes_ / ns_;
+  if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
   withdraw(bytes);
 }
 

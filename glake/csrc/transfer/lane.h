@@ -25,7 +25,10 @@ class HopMeter {
   void replan(Rate planned);
   // The link is much faster than what is asked of it: then chunks go one after the other.
   bool alone() const { return alone_; }
-  void set_alone(bool yes) { alone_ = yes; }
+  void set_link(Rate link, bool alone) {
+    link_ = link;
+    alone_ = alone;
+  }
 
   // When a copy submitted now would be done; submit() also counts it as under way.
   // `at`: when its bytes are there.
@@ -35,7 +38,7 @@ class HopMeter {
   void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
 
  private:
-  Rate rate_;
+  Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
   Bytes ahead_ = 0;  // of the copies under way
   uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
