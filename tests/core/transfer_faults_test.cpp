@@ -72,9 +72,12 @@ void one_path() {
     if (writes) CHECK_TEXT(test::number_in(stats, "resent") == 0, stats);
     disarm();
     // The next copy is whole again, and a path that failed once is used again in time.
-    for (int i = 0; i < 4; ++i) test::finish(pair.start());
+    int more = 0;
+    do {
+      test::finish(pair.start());
+    } while (test::transfer_stats().find("quarantined") != std::string::npos && ++more < 100);
+    CHECK_TEXT(more < 100, test::transfer_stats());
     CHECK(pair.dst.holds(2, 0, kBytes, 0));
-    CHECK(test::transfer_stats().find("quarantined") == std::string::npos);
     CHECK(test::violations() == "[]");
   }
 }

@@ -80,6 +80,7 @@ class Engine {
   void learn(Lane* lane, size_t hop);
   Use use_of(int edge, const Lane& slow) const;
   void prepare(const Path& path);
+  void reach(int gpu, int from);
   Submitter& submitter(int gpu);
 
   std::shared_ptr<Transfer> find(uint64_t id);

@@ -51,7 +51,9 @@ uint64_t Engine::plain(const Request& request, bool captured) {
   open_device(device);
   const StreamHandle stream = request.ordered ? request.stream : plain_stream(device);
   for (int gpu : {request.src.gpu, request.dst.gpu}) {
-    if (gpu >= 0) open_device(gpu);
+    if (gpu < 0) continue;
+    open_device(gpu);
+    if (gpu != device) reach(gpu, device);
   }
   DeviceScope scope(driver_, device);
   Status s = scope.status();

@@ -151,13 +151,27 @@ void Engine::prepare(const Path& path) {
       if (gpu >= 0) open_device(gpu);
     }
     if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;
-    bool reaches = false;
-    if (!driver_.can_access_peer(hop.from.gpu, hop.to.gpu, &reaches).ok() || !reaches) continue;
-    process_.device(hop.to.gpu).enable_peer(hop.from.gpu);
-    driver_.enable_peer(hop.from.gpu, hop.to.gpu);  // for memory that is not glake's
+    reach(hop.to.gpu, hop.from.gpu);
   }
   std::lock_guard<std::mutex> guard(prepare_mutex_);
   prepared_.insert(path.name);
+}
+
+// Access of GPU `from` to the memory of `gpu`, glake's and others'; nothing where the machine has
+// none, and copies between the two go over the host.
+void Engine::reach(int gpu, int from) {
+  const std::string name = std::to_string(from) + " reaches " + std::to_string(gpu);
+  {
+    std::lock_guard<std::mutex> guard(prepare_mutex_);
+    if (prepared_.count(name) != 0) return;
+  }
+  bool reaches = false;
+  if (driver_.can_access_peer(from, gpu, &reaches).ok() && reaches) {
+    process_.device(gpu).enable_peer(from);
+    driver_.enable_peer(from, gpu);
+  }
+  std::lock_guard<std::mutex> guard(prepare_mutex_);
+  prepared_.insert(name);
 }
 
 // Under the lock.
