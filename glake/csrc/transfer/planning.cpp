@@ -157,21 +157,24 @@ void Engine::prepare(const Path& path) {
   prepared_.insert(path.name);
 }
 
-// Access of GPU `from` to the memory of `gpu`, glake's and others'; nothing where the machine has
-// none, and copies between the two go over the host.
-void Engine::reach(int gpu, int from) {
-  const std::string name = std::to_string(from) + " reaches " + std::to_string(gpu);
+// Gives GPU `from` access to the memory of `gpu`, glake's and others'. False where the machine has
+// none: then copies between the two go over the host.
+bool Engine::reach(int gpu, int from) {
+  if (gpu == from) return true;
   {
     std::lock_guard<std::mutex> guard(prepare_mutex_);
-    if (prepared_.count(name) != 0) return;
+    auto known = reached_.find({from, gpu});
+    if (known != reached_.end()) return known->second;
   }
   bool reaches = false;
-  if (driver_.can_access_peer(from, gpu, &reaches).ok() && reaches) {
+  if (!driver_.can_access_peer(from, gpu, &reaches).ok()) return false;
+  if (reaches) {
     process_.device(gpu).enable_peer(from);
     driver_.enable_peer(from, gpu);
   }
   std::lock_guard<std::mutex> guard(prepare_mutex_);
-  prepared_.insert(name);
+  reached_[{from, gpu}] = reaches;
+  return reaches;
 }
 
 // Under the lock.
