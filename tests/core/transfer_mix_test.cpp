@@ -94,8 +94,7 @@ void threads(const char* schedule) {
     Buffer dst(me, 12 * kMiB), src(kPinned, 12 * kMiB);
     src.fill(static_cast<uint64_t>(me));
     for (int i = 0; i < 4; ++i) {
-      const uint64_t id =
-          Call(dst, 0, src, 0, 12 * kMiB).flags(GLAKE_COPY_RELAYED).start();
+      const uint64_t id = Call(dst, 0, src, 0, 12 * kMiB).flags(GLAKE_COPY_RELAYED).start();
       if (i == 3) glake_copy_cancel(id);
       test::transfer_stats();
       test::result_of(id);

@@ -10,6 +10,7 @@ static int engine_of(const Hop& hop) { return hop.from.host() ? hop.to.gpu : hop
 
 Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   const int device = engine_of(flight->step());
+  flight->seen_done = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   // A short chunk's start would leave gaps.

@@ -129,7 +129,8 @@ Engine::Use Engine::use_of(int edge, const Lane& slow) const {
           const Rate rate = std::min(lane->hops[h].rate(), lane->planned.rate);
           use.measured += rate * load.share;
           const bool well = rate >= kRunsWell * lane->planned.rate;
-          use.cleared = use.cleared || (well && lane.get() != &slow && lane->hops[h].completed() > 2);
+          use.cleared =
+              use.cleared || (well && lane.get() != &slow && lane->hops[h].completed() > 2);
         }
       }
     }
