@@ -64,11 +64,6 @@ GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
 GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
                                      char* json, size_t capacity);
 
-/* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
- * not pinned yet go as copies of pageable memory do. */
-GLAKE_API int glake_register_host(void* base, size_t bytes, int background);
-GLAKE_API int glake_unregister_host(void* base);
-
 #ifdef __cplusplus
 }
 #endif

@@ -177,7 +177,10 @@ void each_call() {
                      std::to_string(end));
           cuStreamSynchronize(stream);
           if (end == GLAKE_OK) {
-            CHECK_TEXT(pair.dst.holds(2, 0, 8 * kMiB, 0), test::result_of(id) + std::to_string(simcuda_landed(pair.dst.at(), 8 * kMiB, 1)) + test::violations());
+            CHECK_TEXT(pair.dst.holds(2, 0, 8 * kMiB, 0),
+                       test::result_of(id) +
+                           std::to_string(simcuda_landed(pair.dst.at(), 8 * kMiB, 1)) +
+                           test::violations());
           }
           if (id != 0) OK(glake_copy_release(id));
           test::finish(Call(pair.dst, 0, pair.src, 0, 8 * kMiB).start());
