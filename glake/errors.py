@@ -77,6 +77,36 @@ class Corrupted(GlakeError, RuntimeError):
     status = 11
 
 
+class CopyFailed(GlakeError, RuntimeError):
+    """No path is left for a copy; the text says which bytes of the destination are written."""
+
+    status = 12
+
+
+class CopyCancelled(GlakeError, RuntimeError):
+    """A copy was cancelled; the text says which bytes of the destination are written."""
+
+    status = 13
+
+
+class CopyRefused(GlakeError, ValueError):
+    """The copy cannot be made in the way asked for."""
+
+    status = 14
+
+
+class BusyTimeout(GlakeError, TimeoutError):
+    """Not done in time; what was asked for goes on."""
+
+    status = 15
+
+
+class TransferClosed(GlakeError, RuntimeError):
+    """The transfer engine is not open."""
+
+    status = 16
+
+
 _BY_STATUS: dict[int, type[GlakeError]] = {
     kind.status: kind
     for kind in (
@@ -91,6 +121,11 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
         Forked,
         Internal,
         Corrupted,
+        CopyFailed,
+        CopyCancelled,
+        CopyRefused,
+        BusyTimeout,
+        TransferClosed,
     )
 }
 

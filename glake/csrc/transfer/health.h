@@ -1,0 +1,46 @@
+// What the engine remembers of a path between transfers: whether copies over it complete. Every
+// method runs under the engine's lock; times are the driver's nanoseconds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace glake::transfer {
+
+enum class PathState { kHealthy, kSuspect, kQuarantined };
+const char* path_state_name(PathState state);
+
+class PathHealth {
+ public:
+  PathState state() const { return state_; }
+  uint64_t failures() const { return failures_; }
+  const std::string& why() const { return why_; }
+  // Of a quarantined path: a small chunk may try it again.
+  bool may_probe(uint64_t now) const { return state_ == PathState::kQuarantined && now >= until_; }
+
+  // A copy is late that may still complete: no new chunks until it has.
+  void suspect(const std::string& why);
+  // A copy failed, or was given up. The path rests, twice as long each time.
+  void fail(uint64_t now, const std::string& why);
+  // A chunk arrived. Rests get shorter again, but a path that failed is not forgotten at once.
+  void succeed();
+
+ private:
+  PathState state_ = PathState::kHealthy;
+  uint64_t until_ = 0, rest_ = 0;
+  uint64_t failures_ = 0, good_ = 0;
+  std::string why_;
+};
+
+// By the path's name; what it gives lives as long as the book.
+class HealthBook {
+ public:
+  PathHealth& of(const std::string& path) { return book_[path]; }
+  const std::map<std::string, PathHealth>& all() const { return book_; }
+
+ private:
+  std::map<std::string, PathHealth> book_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,116 @@
+#include "transfer/lane.h"
+
+#include <algorithm>
+
+namespace glake::transfer {
+namespace {
+
+constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
+constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
+constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
+constexpr double kSlow = 0.7;                         // of its plan
+constexpr double kMemory = 0.75;  // weight of what was measured before, per completion
+
+}  // namespace
+
+void HopMeter::replan(Rate planned) {
+  rate_ = planned;
+  bytes_ = ns_ = 0;
+  completed_ = 0;
+}
+
+uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const {
+  auto time = [&](Bytes b) {
+    return static_cast<uint64_t>(static_cast<double>(b) / std::max(rate_, 1e-3));
+  };
+  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead_)) + time(bytes);
+}
+
+uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
+  const uint64_t end = finish(now, now, bytes, copy_ns);
+  if (under_way_++ == 0) mark_ = now + copy_ns;
+  ahead_ += bytes;
+  return end;
+}
+
+void HopMeter::withdraw(Bytes bytes) {
+  --under_way_;
+  ahead_ -= bytes;
+}
+
+void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
+  double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
+  // One after the other, each with its start, which is no fault of the link.
+  if (alone_ && completed_ != 0) elapsed = std::max(elapsed - static_cast<double>(copy_ns), 0.0);
+  bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
+  ns_ = kMemory * ns_ + elapsed;
+  mark_ = std::max(mark_, now);
+  ++completed_;
+  if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
+  withdraw(bytes);
+}
+
+int Lane::node() const {
+  const Place& from = planned.path.hops.front().from;
+  const Place& to = planned.path.hops.back().to;
+  return from.host() ? from.node : to.host() ? to.node : kSpread;
+}
+
+Bytes Lane::least(uint64_t copy_ns) const {
+  const double covering = planned.rate * static_cast<double>(copy_ns) * 1.25;
+  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, kMostChunk / 2);
+}
+
+Bytes Lane::most() const {
+  Bytes bytes = 2 * kLeastChunk;
+  while (bytes < kMostChunk && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
+  return bytes;
+}
+
+uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
+  uint64_t at = now;
+  for (const HopMeter& hop : hops) at = hop.finish(now, at, bytes, copy_ns);
+  return at;
+}
+
+bool Lane::alone(size_t hop, Bytes bytes, uint64_t copy_ns) const {
+  const double covered = 3 * static_cast<double>(copy_ns) * planned.rate;
+  return hops[hop].alone() && static_cast<double>(bytes) > covered;
+}
+
+Rate Lane::pace() const {
+  Rate least = hops.front().rate();
+  for (const HopMeter& hop : hops) least = std::min(least, hop.rate());
+  return least;
+}
+
+void Lane::replan(const PlannedPath& path) {
+  if (withdrawn) closed = withdrawn = false;
+  const bool same = planned.rate > 0.95 * path.rate && planned.rate < 1.05 * path.rate;
+  planned.rate = path.rate;
+  if (same) return;
+  since = 0;
+  slow = 0;
+  for (HopMeter& hop : hops) hop.replan(path.rate);
+}
+
+void Lane::start_watch(uint64_t now) {
+  since = now;
+  chunks_then = chunks;
+  landed_then = landed;
+}
+
+int Lane::slow_hop(uint64_t now) {
+  if (chunks < chunks_then + kWatched || now < since + kWatchNs) return -1;
+  const Rate carried = static_cast<Rate>(landed - landed_then) / static_cast<Rate>(now - since);
+  size_t least = 0;
+  for (size_t h = 1; h < hops.size(); ++h) {
+    if (hops[h].rate() < hops[least].rate()) least = h;
+  }
+  const bool behind = carried < kSlow * planned.rate && hops[least].rate() < kSlow * planned.rate;
+  slow = behind ? slow + 1 : 0;
+  start_watch(now);
+  return slow < kSlowLooks ? -1 : static_cast<int>(least);
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,87 @@
+// A path of one transfer: what it has carried, how fast its hops go, and how much it may take next.
+// Every method runs under the engine's lock.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transfer/health.h"
+#include "transfer/plan.h"
+#include "types.h"
+
+namespace glake::transfer {
+
+constexpr Bytes kLeastChunk = 512 * kKiB;
+constexpr Bytes kMostChunk = 8 * kMiB;
+
+// How fast one hop of a lane goes: bytes completed while at least one copy was under way.
+class HopMeter {
+ public:
+  explicit HopMeter(Rate planned) : rate_(planned) {}
+
+  Rate rate() const { return rate_; }
+  unsigned completed() const { return completed_; }  // since the plan
+  void replan(Rate planned);
+  // The link is much faster than what is asked of it: then chunks go one after the other.
+  bool alone() const { return alone_; }
+  void set_link(Rate link, bool alone) {
+    link_ = link;
+    alone_ = alone;
+  }
+
+  // When a copy submitted now would be done; submit() also counts it as under way.
+  // `at`: when its bytes are there.
+  uint64_t finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const;
+  uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
+  void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
+  void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
+
+ private:
+  Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
+  Bytes ahead_ = 0;         // of the copies under way
+  uint64_t mark_ = 0;
+  unsigned under_way_ = 0, completed_ = 0;
+  bool alone_ = false;
+  double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less
+};
+
+struct Lane {
+  Lane(const PlannedPath& path, PathHealth* path_health)
+      : planned(path), health(path_health), hops(path.path.hops.size(), HopMeter(path.rate)) {}
+
+  const std::string& name() const { return planned.path.name; }
+  bool relayed() const { return planned.path.hops.size() > 1; }
+  // The socket of the path's host end; kSpread where it has none.
+  int node() const;
+  // Chunks are not shorter: each copy costs `copy_ns`, during which another must fill the link.
+  Bytes least(uint64_t copy_ns) const;
+  // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.
+  Bytes most() const;
+  // Whether a chunk's copy goes behind the one before; a short one's start would leave gaps.
+  bool alone(size_t hop, Bytes bytes, uint64_t copy_ns) const;
+  Rate pace() const;  // of its slowest hop
+  // When a chunk taken now would have arrived.
+  uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
+  void replan(const PlannedPath& path);
+  void start_watch(uint64_t now);
+  // The hop that keeps it well below its plan for a while; -1: none does.
+  int slow_hop(uint64_t now);
+
+  PlannedPath planned;
+  PathHealth* health;
+  std::vector<HopMeter> hops;
+  bool closed = false;     // no more chunks: `why`
+  bool withdrawn = false;  // closed by a new plan, which may open it again
+  std::string why;
+  Bytes claimed = 0, landed = 0;
+  Bytes ramp = 0;  // of the next chunk
+  uint64_t chunks = 0, resent = 0;
+  unsigned in_flight = 0, in_first_hop = 0, failures = 0;
+  // Since it was last looked at: when that was, and what it had carried by then.
+  uint64_t since = 0, chunks_then = 0;
+  Bytes landed_then = 0;
+  unsigned slow = 0;  // looks in a row that found it so
+};
+
+}  // namespace glake::transfer

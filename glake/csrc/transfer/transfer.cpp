@@ -1,0 +1,296 @@
+#include "transfer/transfer.h"
+
+#include <algorithm>
+
+#include "transfer/text.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
+// Chunks of a lane under way: where the slow link should be first, one waits while two go.
+constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
+constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
+constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
+
+}  // namespace
+
+const char* state_name(State state) {
+  static const char* const names[] = {"waiting", "running", "done", "failed", "cancelled"};
+  return names[static_cast<size_t>(state)];
+}
+
+Transfer::Transfer(Request what) : request(std::move(what)), pools_(1) {
+  if (request.stripes.empty()) {
+    give_back({0, total()});
+    return;
+  }
+  for (const Stripe& stripe : request.stripes) {
+    pools_.resize(std::max(pools_.size(), static_cast<size_t>(stripe.node) + 1));
+  }
+  Bytes begin = 0;
+  for (const Stripe& stripe : request.stripes) {
+    Pool& pool = pools_[static_cast<size_t>(stripe.node)];
+    pool.ranges.push_back({begin, stripe.end});
+    pool.bytes += stripe.end - begin;
+    begin = stripe.end;
+  }
+}
+
+Bytes Transfer::left() const {
+  Bytes sum = 0;
+  for (const Pool& pool : pools_) sum += pool.bytes;
+  return sum;
+}
+
+size_t Transfer::pool_at(Bytes offset) const {
+  if (pools_.size() == 1) return 0;
+  auto stripe = std::upper_bound(request.stripes.begin(), request.stripes.end(), offset,
+                                 [](Bytes at, const Stripe& s) { return at < s.end; });
+  return static_cast<size_t>(stripe->node);
+}
+
+size_t Transfer::own_pool(const Lane& lane) const {
+  const auto node = static_cast<size_t>(std::max(lane.node(), 0));
+  return node < pools_.size() ? node : 0;
+}
+
+// A lane's own socket first; another's where no path serves it.
+const Transfer::Pool* Transfer::pool_for(const Lane& lane) const {
+  const Pool& own = pools_[own_pool(lane)];
+  if (own.bytes != 0) return &own;
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    if (pools_[i].bytes != 0 && planned_rate(i) <= 0) return &pools_[i];
+  }
+  return nullptr;
+}
+
+Rate Transfer::planned_rate(size_t pool) const {
+  Rate sum = 0;
+  for (const auto& lane : lanes) {
+    sum += live(*lane) && own_pool(*lane) == pool ? lane->planned.rate : 0;
+  }
+  return sum;
+}
+
+void Transfer::give_back(Range range) {
+  Pool& pool = pools_[pool_at(range.begin)];
+  pool.ranges.push_front(range);
+  pool.bytes += range.bytes();
+}
+
+bool Transfer::live(const Lane& lane) const {
+  return !lane.closed && lane.health->state() != PathState::kQuarantined;
+}
+
+Range Transfer::take(const Lane& lane, Bytes wanted) {
+  Pool& pool = const_cast<Pool&>(*pool_for(lane));
+  Range& front = pool.ranges.front();
+  const Range taken{front.begin, request.parts.chunk_end(front.begin, wanted, front.end)};
+  front.begin = taken.end;
+  if (front.begin == front.end) pool.ranges.pop_front();
+  pool.bytes -= taken.bytes();
+  return taken;
+}
+
+bool Transfer::may_take(const Lane& lane, uint64_t now) const {
+  if (lane.closed) return false;
+  if (lane.health->state() == PathState::kSuspect) return false;
+  if (lane.health->state() == PathState::kQuarantined) {
+    if (lane.in_flight != 0) return false;  // one small chunk at a time
+    // Without another path the rest is cut short.
+    const bool others = std::any_of(lanes.begin(), lanes.end(), [&](const auto& other) {
+      return live(*other) || (other->in_flight != 0 && !other->closed);
+    });
+    return lane.health->may_probe(now) || !others;
+  }
+  const unsigned first = lane.relayed() && !request.src.host() ? kFromGpu : kFromHost;
+  const auto later = kLaterHops * static_cast<unsigned>(lane.hops.size() - 1);
+  return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
+}
+
+// A path that would finish a chunk later than the others finish all that is left leaves it to them.
+bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
+  const uint64_t mine = lane.arrival(now, bytes, copy_ns);
+  double rate = 0;
+  Bytes ahead = pool_for(lane)->bytes;
+  uint64_t first = UINT64_MAX;
+  for (const auto& other : lanes) {
+    if (other.get() == &lane || !live(*other) || other->health->state() != PathState::kHealthy) {
+      continue;
+    }
+    if (own_pool(*other) != own_pool(lane)) continue;
+    rate += std::min(other->pace(), kOverPlan * other->planned.rate);
+    ahead += other->claimed - other->landed;
+    first = std::min(first, other->arrival(now, bytes, copy_ns));
+  }
+  if (first >= mine) return true;
+  const auto all = static_cast<uint64_t>(static_cast<double>(ahead) / rate);
+  return mine <= std::max(first, now + all + copy_ns);
+}
+
+// Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
+bool Transfer::ahead_of_share(const Lane& lane) const {
+  Bytes sum = 0;
+  size_t count = 0;
+  for (const auto& other : lanes) {
+    const bool counts = live(*other) && own_pool(*other) == own_pool(lane);
+    sum += counts ? other->claimed : 0;
+    count += counts;
+  }
+  const double share = lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9);
+  if (share * static_cast<double>(count) > 0.6) return false;
+  return static_cast<double>(lane.claimed) >
+         share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
+}
+
+Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
+  const Pool* pool = pool_for(lane);
+  if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
+  if (!may_take(lane, now)) return 0;
+  const Bytes rest = pool->bytes;
+  const Bytes least = lane.least(copy_ns);
+  if (lane.health->state() == PathState::kQuarantined) return std::min(rest, least);
+  const bool idle = std::none_of(lanes.begin(), lanes.end(), [&](const auto& other) {
+    return other->in_flight != 0 && own_pool(*other) == own_pool(lane);
+  });
+  if (lane.in_flight != 0 && ahead_of_share(lane)) return 0;
+  const double share =
+      std::min(1.0, lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9));
+  const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
+  const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
+                                        static_cast<double>(pools_.size()) * share / kShares);
+  const Bytes most = std::clamp(whole, least, std::max(lane.most(), least));
+  Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
+  if (bytes + least / 2 >= rest) bytes = std::min(rest, kMostChunk);
+  // Were each to leave it to another, nobody would ever take it.
+  return idle || best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
+}
+
+void Transfer::replan(const TransferPlan& next, HealthBook* book) {
+  for (const auto& lane : lanes) {
+    const bool kept = std::any_of(next.paths.begin(), next.paths.end(), [&](const PlannedPath& p) {
+      return p.path.name == lane->name();
+    });
+    if (kept || lane->closed) continue;
+    lane->closed = lane->withdrawn = true;
+    lane->why = "left to others by a new plan";
+  }
+  for (const PlannedPath& path : next.paths) {
+    auto known = std::find_if(lanes.begin(), lanes.end(),
+                              [&](const auto& lane) { return lane->name() == path.path.name; });
+    if (known != lanes.end()) {
+      (*known)->replan(path);
+    } else {
+      lanes.push_back(std::make_unique<Lane>(path, &book->of(path.path.name)));
+    }
+  }
+  plan.rate = next.rate;
+  plan.plain = next.plain;
+  refusals = next.refusals;
+}
+
+void Transfer::close_lane(Lane* lane, const std::string& reason) {
+  lane->closed = true;
+  lane->withdrawn = false;
+  lane->why = reason;
+}
+
+void Transfer::fail(int code, const std::string& text) {
+  if (error != 0) return;
+  error = code;
+  error_text = text;
+}
+
+std::string Transfer::destination_state() const {
+  const Bytes sure = landed.bytes();
+  if (sure == 0 && unknown.empty()) return "the destination is as it was";
+  std::string text = std::to_string(sure) + " of " + std::to_string(total()) +
+                     " bytes of the destination are written";
+  if (!unknown.empty()) {
+    text += ", and unknown are bytes";
+    for (const Range& r : unknown) {
+      text += " [" + std::to_string(r.begin) + ", " + std::to_string(r.end) + ")";
+    }
+    text += ", which a copy that was given up may still write";
+  }
+  return text + "; the others are as they were";
+}
+
+bool Transfer::ready() {
+  if (over()) return false;
+  if (!cancelled && error == 0 && left() != 0) {
+    for (const auto& lane : lanes) {
+      if (!lane->closed && lane->failures >= kMostFailures) {
+        close_lane(lane.get(), "failed " + std::to_string(lane->failures) + " times");
+      }
+    }
+    const bool open =
+        std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return !lane->closed; });
+    if (open || state == State::kWaiting) return false;
+    std::string text = "no path is left";
+    for (const auto& lane : lanes) {
+      text += "; " + lane->name() + ": " +
+              (lane->health->why().empty() ? lane->why : lane->health->why());
+    }
+    fail(GLAKE_COPY_FAILED, text);
+  }
+  return in_flight == 0;
+}
+
+void Transfer::end(uint64_t now) {
+  ended_ns = now;
+  if (error != 0) {
+    state = State::kFailed;
+    error_text += ": " + destination_state();
+  } else {
+    state = left() != 0 ? State::kCancelled : State::kDone;
+  }
+  hold.let_go();
+  waiters.clear();
+  changed.notify_all();
+}
+
+std::string Transfer::json(uint64_t now) const {
+  JsonText out;
+  out.text("state", state_name(state)).text("error", error_text);
+  out.number("bytes", static_cast<double>(total()))
+      .number("landed", static_cast<double>(landed.bytes()));
+  const uint64_t end = over() ? ended_ns : now;
+  const double ns = !begun ? 0 : static_cast<double>(end - std::min(end, started_ns));
+  out.number("time_ns", ns).number("rate", ns > 0 ? static_cast<double>(landed.bytes()) / ns : 0);
+  out.number("planned", plan.rate).number("plain", plan.plain);
+  out.flag("relayed", std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) {
+             return lane->relayed() && lane->landed != 0;
+           }));
+  uint64_t resent = 0;
+  std::string list;
+  for (const auto& lane : lanes) {
+    JsonText one;
+    one.text("path", lane->name()).number("bytes", static_cast<double>(lane->landed));
+    one.number("chunks", static_cast<double>(lane->chunks));
+    one.number("planned", lane->planned.rate);
+    one.number("rate", ns > 0 ? static_cast<double>(lane->landed) / ns : 0);
+    one.number("resent", static_cast<double>(lane->resent));
+    one.text("state", path_state_name(lane->health->state()));
+    one.text("why", lane->closed ? lane->why : lane->health->why());
+    list += (list.empty() ? "" : ", ") + one.done();
+    resent += lane->resent;
+  }
+  out.raw("paths", "[" + list + "]").number("resent", static_cast<double>(resent));
+  list.clear();
+  for (const Refusal& refusal : refusals) {
+    JsonText one;
+    one.text("path", refusal.path).text("reason", refusal.reason);
+    list += (list.empty() ? "" : ", ") + one.done();
+  }
+  out.raw("refusals", "[" + list + "]");
+  list.clear();
+  for (const Range& r : unknown) {
+    list +=
+        (list.empty() ? "[" : ", [") + std::to_string(r.begin) + ", " + std::to_string(r.end) + "]";
+  }
+  return out.raw("unknown", "[" + list + "]").done();
+}
+
+}  // namespace glake::transfer

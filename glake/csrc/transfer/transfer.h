@@ -1,0 +1,83 @@
+// One request under way: what is still to be taken, what has arrived, over which lanes. Every
+// method runs under the engine's lock, except where it says otherwise.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transfer/holds.h"
+#include "transfer/lane.h"
+#include "transfer/request.h"
+
+namespace glake::transfer {
+
+enum class State { kWaiting, kRunning, kDone, kFailed, kCancelled };
+const char* state_name(State state);
+
+class Transfer {
+ public:
+  explicit Transfer(Request what);
+
+  bool over() const { return state >= State::kDone; }
+  Bytes total() const { return request.parts.total(); }
+  Bytes left() const;  // neither taken nor arrived
+
+  // Takes the next chunk of about `wanted` bytes for a lane that allowance() gave them.
+  Range take(const Lane& lane, Bytes wanted);
+  void give_back(Range range);
+
+  // How much `lane` may take at `now`; 0: it is another's turn, or there is no more.
+  Bytes allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const;
+
+  // Takes a new plan's paths: lanes of before keep what they know.
+  void replan(const TransferPlan& next, HealthBook* book);
+  void close_lane(Lane* lane, const std::string& reason);
+  // Whether nothing more will happen; fails it first if no lane is left for what is.
+  bool ready();
+  void end(uint64_t now);  // of one that is ready
+  // No chunk is taken any more; it ends when those under way have.
+  void fail(int code, const std::string& text);
+  std::string destination_state() const;
+  std::string json(uint64_t now) const;
+
+  const Request request;
+  State state = State::kRunning;
+  bool listed = false;  // among those that run, or were
+  bool begun = false;   // a chunk has been taken
+  bool cancelled = false;
+  int error = 0;  // a glake_status
+  std::string error_text;
+  RangeSet landed;
+  std::vector<Range> unknown;  // of copies that were given up
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<Refusal> refusals;
+  TransferPlan plan;  // rates only are used after replan()
+  unsigned in_flight = 0;
+  uint64_t started_ns = 0, ended_ns = 0;
+  Hold hold;                  // of the caller's stream
+  std::vector<Hold> waiters;  // of other streams
+  EventId passed = 0;         // recorded behind the hold on the caller's stream
+  std::condition_variable changed;
+
+ private:
+  // What is still to be taken of one socket's memory; where that plays no part, of all.
+  struct Pool {
+    std::deque<Range> ranges;
+    Bytes bytes = 0;
+  };
+  size_t pool_at(Bytes offset) const;
+  size_t own_pool(const Lane& lane) const;
+  const Pool* pool_for(const Lane& lane) const;
+  Rate planned_rate(size_t pool) const;
+  bool live(const Lane& lane) const;
+  bool may_take(const Lane& lane, uint64_t now) const;
+  bool best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
+  bool ahead_of_share(const Lane& lane) const;
+
+  std::vector<Pool> pools_;
+};
+
+}  // namespace glake::transfer
