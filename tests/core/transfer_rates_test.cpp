@@ -31,15 +31,26 @@ double measure(const Row& row, size_t bytes, std::string* result) {
   const uint64_t begin = simcuda_now_ns();
   const uint64_t id = test::Call(dst, 0, src, 0, bytes).start();
   CHECK(id != 0);
-  const uint64_t middle = simcuda_now_ns();
   OK(glake_copy_wait(id, test::kForever));
   const uint64_t end = simcuda_now_ns();
-  if (getenv("SHOW") != nullptr) {
-    std::printf("\nbegin %lu started %lu end %lu\n", begin, middle, end);
-  }
   *result = test::result_of(id);
   OK(glake_copy_release(id));
   return static_cast<double>(bytes) / static_cast<double>(end - begin);
+}
+
+// The least share of the bound at 256 MiB and at 1 GiB. The goals are 0.88 and 0.95; where host
+// memory is spread over two sockets, the fastest machines are not there yet.
+struct Least {
+  double quarter, whole;
+};
+
+Least least(const Row& row) {
+  const bool spread = row.host == "spread", local = row.host == "local";
+  if (row.platform == "hgx_h100_h200" && !local) return {spread ? 0.74 : 0.80, 0.85};
+  // Pages of both sockets in every chunk: half of the bytes cross the link between them.
+  if (row.platform == "gb200_tray" && spread) return {0.49, 0.51};
+  if (row.platform == "gb200_tray" && !local) return {0.78, 0.90};
+  return {0.88, 0.94};
 }
 
 void try_one(const Row& row, bool verbose) {
@@ -51,7 +62,11 @@ void try_one(const Row& row, bool verbose) {
   for (size_t mib : {4, 16, 64, 256, 1024}) {
     std::string result;
     const double rate = measure(row, mib * kMiB, &result);
-    std::printf(" %4zu: %6.1f (%.3f)", mib, rate, rate / row.bound);
+    const double share = rate / row.bound;
+    std::printf(" %4zu: %6.1f (%.3f)", mib, rate, share);
+    CHECK(share < 1.001);
+    if (mib == 256) CHECK(share >= least(row).quarter);
+    if (mib == 1024) CHECK(share >= least(row).whole);
     if (verbose) std::printf("\n%s\n", result.c_str());
   }
   std::printf("\n");
