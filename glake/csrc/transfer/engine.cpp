@@ -151,7 +151,7 @@ int Engine::wait(uint64_t id, uint64_t timeout_ns, std::string* text) {
       return GLAKE_BUSY_TIMEOUT;
     }
     if (transfer->state == State::kWaiting) {
-      await_gate(&lock, *transfer);
+      await_gate(&lock, transfer);
     } else if (bounded) {
       transfer->changed.wait_until(lock, until);
     } else {

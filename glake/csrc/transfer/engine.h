@@ -66,7 +66,7 @@ class Engine {
   void open_gate(const std::shared_ptr<Transfer>& transfer);
   void shut_gates();
   bool reap_passed(uint64_t timeout_ns);
-  void await_gate(Lock* lock, const Transfer& transfer);
+  void await_gate(Lock* lock, const std::shared_ptr<Transfer>& transfer);
   // Waiting for plain copies.
   int wait_plain(uint64_t id, std::string* text);
   // planning.cpp

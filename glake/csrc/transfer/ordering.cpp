@@ -118,12 +118,16 @@ bool Engine::reap_passed(uint64_t timeout_ns) {
   return passed_.empty();
 }
 
-// Drives a simulated driver's time while nobody else does: a transfer that waits for a stream.
-void Engine::await_gate(Lock* lock, const Transfer& transfer) {
-  const EventId passed = transfer.passed;
+// Drives a simulated driver's time while nobody else does: a transfer that waits for a stream. A
+// stream that the driver says has failed never comes to it.
+void Engine::await_gate(Lock* lock, const std::shared_ptr<Transfer>& transfer) {
+  const EventId passed = transfer->passed;
   lock->unlock();
-  if (passed != 0) driver_.wait_event(passed, kLook);
+  const Status s = passed != 0 ? driver_.wait_event(passed, kLook) : Status{};
   lock->lock();
+  if (s.ok() || s.not_ready() || transfer->state != State::kWaiting) return;
+  transfer->fail(GLAKE_COPY_FAILED, "the stream before it failed: " + driver_.describe(s));
+  conclude(lock, transfer);
 }
 
 void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
