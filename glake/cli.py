@@ -15,14 +15,14 @@ from rich.table import Table
 from glake import config, library_path
 from glake.errors import GlakeError
 from glake.info import describe
-from glake.platforms import Platform, load_platforms
 
-# These bring the native module or torch, so they are fetched only when asked for.
+# These bring much that others do without, so they are fetched only when asked for.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
     "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
+    "topo": ("glake.transfer.cli", "Show how GPUs and host memory are joined."),
 }
 
 
@@ -131,37 +131,6 @@ def _options() -> Table:
     for option in config.OPTIONS.values():
         row = (config.PREFIX + option.name, option.default or "-", option.takes, option.meaning)
         table.add_row(*map(escape, row))
-    return table
-
-
-@main.command()
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def topo(name: str | None, as_json: bool) -> None:
-    """List the platforms the simulator knows, or the links of platform NAME."""
-    platforms = load_platforms(config.read().sim_platforms)
-    if name is not None and name not in platforms:
-        raise click.ClickException(f"no platform {name!r}: there are {', '.join(platforms)}")
-    if as_json:
-        chosen = platforms if name is None else {name: platforms[name]}
-        click.echo(json.dumps({key: each.as_dict() for key, each in chosen.items()}, indent=2))
-        return
-    Console().print(_presets(platforms) if name is None else _links(platforms[name]))
-
-
-def _presets(platforms: dict[str, Platform]) -> Table:
-    table = Table("platform", "GPUs", "sockets", "links", "fastest link GB/s")
-    for name, platform in platforms.items():
-        fastest = max((edge.gb_per_s for edge in platform.edges), default=0.0)
-        counts = (platform.gpus, platform.sockets, len(platform.edges))
-        table.add_row(name, *map(str, counts), f"{fastest:g}")
-    return table
-
-
-def _links(platform: Platform) -> Table:
-    table = Table("from", "to", "GB/s")
-    for edge in platform.edges:
-        table.add_row(edge.source, edge.target, f"{edge.gb_per_s:g}")
     return table
 
 

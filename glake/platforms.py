@@ -1,13 +1,17 @@
-"""The platforms file: capacity graphs of machines that the simulator can be."""
+"""A machine as a directed capacity graph: the nouns, and the platforms file that holds them.
 
-import dataclasses
+One format serves presets, a user's own file, what discovery finds (glake/transfer/topology.py) and
+the simulator; `docs/topology.md` describes it.
+"""
+
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glake import library_path
-from glake.errors import InvalidOption
+
+COPY_US = 8.0  # time of one chunk's copy besides its bytes, where a file gives none
 
 
 @dataclass(frozen=True)
@@ -18,35 +22,79 @@ class Edge:
     target: str
     gb_per_s: float
 
+    @property
+    def name(self) -> str:
+        return f"{self.source}>{self.target}"
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The sum of weight x load over edges (by name, "g0>N") stays within the limit, in GB/s."""
+
+    weights: tuple[tuple[str, float], ...]
+    gb_per_s: float
+
 
 @dataclass(frozen=True)
 class Platform:
     """A machine's directed capacity graph. Nodes: mS is socket S's memory, sS its root complex.
 
-    uK is a PCIe switch, gI a GPU, N the NVSwitch.
+    uK is a PCIe switch, gI a GPU, N the NVSwitch. `sockets` holds the GPUs of each socket,
+    `numa_nodes` the system's NUMA nodes of each (empty: socket S is node S). `assumed` says what
+    was estimated or taken for granted.
     """
 
     gpus: int
-    sockets: int
+    sockets: tuple[tuple[int, ...], ...]
     edges: tuple[Edge, ...]
+    joint: tuple[Joint, ...] = ()
+    assumed: tuple[str, ...] = ()
+    numa_nodes: tuple[tuple[int, ...], ...] = ()
+    copy_us: float = COPY_US
+
+    def rate(self, source: str, target: str) -> float | None:
+        """GB/s of the edge between two nodes; None if there is none."""
+        for edge in self.edges:
+            if (edge.source, edge.target) == (source, target):
+                return edge.gb_per_s
+        return None
+
+    def socket_of(self, gpu: int) -> int:
+        return next(index for index, gpus in enumerate(self.sockets) if gpu in gpus)
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """The platform's object in a platforms file."""
+        row: dict[str, Any] = {
+            "gpus": self.gpus,
+            "sockets": [list(gpus) for gpus in self.sockets],
+            "edges": [[edge.source, edge.target, edge.gb_per_s] for edge in self.edges],
+            "joint": [[dict(each.weights), each.gb_per_s] for each in self.joint],
+            "assumed": list(self.assumed),
+            "per_copy_us": self.copy_us,
+        }
+        if self.numa_nodes:
+            row["numa_nodes"] = [list(nodes) for nodes in self.numa_nodes]
+        return row
+
+
+def file_text(platforms: dict[str, Platform]) -> str:
+    """A platforms file with these platforms, for `glake topo --file` and GLAKE_SIM_PLATFORMS."""
+    content: dict[str, Any] = {"per_copy_us": COPY_US}
+    content |= {name: each.as_dict() for name, each in platforms.items()}
+    # Not ASCII only: the simulator's reader takes text as it is and refuses \u escapes.
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def preset_file() -> Path:
+    """The platforms file installed with glake."""
+    return library_path().with_name("platforms.json")
 
 
 def load_platforms(path: str | None = None) -> dict[str, Platform]:
     """The platforms of a file (default: the one installed with glake) by name.
 
-    InvalidOption if it cannot be read or is not a platforms file.
+    InvalidPlatform, an InvalidOption, says which field is wrong and what it takes.
     """
-    file = Path(path) if path else library_path().with_name("platforms.json")
-    try:
-        content = json.loads(file.read_text())
-        return {name: _platform(row) for name, row in content.items() if isinstance(row, dict)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidOption(f"GLAKE_SIM_PLATFORMS: {file} is no platforms file: {error}") from error
+    from glake.platform_file import read_file
 
-
-def _platform(row: dict[str, Any]) -> Platform:
-    edges = tuple(Edge(str(a), str(b), float(rate)) for a, b, rate in row["edges"])
-    return Platform(gpus=int(row["gpus"]), sockets=len(row["sockets"]), edges=edges)
+    return read_file(Path(path) if path else preset_file())

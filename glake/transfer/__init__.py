@@ -1,0 +1,1 @@
+"""One copy over every useful path of a node at once."""

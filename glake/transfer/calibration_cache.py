@@ -1,0 +1,105 @@
+"""Measured rates kept between processes, by a hash of the topology they belong to.
+
+One small file for each topology under the user's cache directory, readable by the user alone,
+written whole or not at all. One that cannot be understood is ignored with a warning.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from glake.platforms import Joint
+from glake.transfer.probe import Calibration
+from glake.transfer.topology import Topology
+
+_VERSION = 1  # of the file's content and of how the probe measures
+
+
+def directory(environ: Mapping[str, str] | None = None) -> Path:
+    environ = os.environ if environ is None else environ
+    base = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "glake" / "topology"
+
+
+def key(topology: Topology) -> str:
+    """A hash of the devices and the whole graph as discovered, estimates included."""
+    facts = [_VERSION, topology.devices, dataclasses.asdict(topology.platform)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def store(topology: Topology, found: Calibration, where: Path | None = None) -> Path | None:
+    """Writes what a probe found; the file's path, or None with a warning if it cannot be kept."""
+    where = where or directory()
+    content = {
+        "version": _VERSION,
+        "topology": key(topology),
+        "rates": dict(found.rates),
+        "joint": [[dict(joint.weights), joint.gb_per_s] for joint in found.joint],
+        "notes": list(found.notes),
+    }
+    file = where / f"{key(topology)}.json"
+    try:
+        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, made = tempfile.mkstemp(dir=where)  # 0600
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(content, stream)
+            os.replace(made, file)
+        except BaseException:
+            os.unlink(made)
+            raise
+    except OSError as error:
+        warnings.warn(f"glake: measured rates not kept in {where}: {error}", stacklevel=2)
+        return None
+    return file
+
+
+def load(topology: Topology, where: Path | None = None) -> Calibration | None:
+    """What an earlier probe of this very topology found; None if there is nothing usable."""
+    file = (where or directory()) / f"{key(topology)}.json"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        warnings.warn(f"glake: measured rates in {file} ignored: {error}", stacklevel=2)
+        return None
+    try:
+        return _understood(json.loads(text), topology)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"glake: measured rates in {file} ignored ({reason}); `glake topo --probe` replaces it",
+            stacklevel=2,
+        )
+        return None
+
+
+def _understood(content: Any, topology: Topology) -> Calibration:
+    if content["version"] != _VERSION or content["topology"] != key(topology):
+        raise ValueError("of another version or topology")
+    names = {edge.name for edge in topology.platform.edges}
+    rates = {name: _rate(rate) for name, rate in content["rates"].items()}
+    joint = tuple(
+        Joint(tuple((name, _rate(weight)) for name, weight in weights.items()), _rate(limit))
+        for weights, limit in content["joint"]
+    )
+    named = {*rates, *(name for each in joint for name, _ in each.weights)}
+    if not named <= names or not all(isinstance(note, str) for note in content["notes"]):
+        raise ValueError("an edge the topology does not have, or a note that is no text")
+    return Calibration(rates, joint, tuple(content["notes"]))
+
+
+def _rate(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{value!r} is not above 0")
+    return float(value)

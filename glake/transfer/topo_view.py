@@ -1,0 +1,127 @@
+"""A topology as text: matrix of GPUs and host memory, shared uplinks, limits, what was assumed."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from glake.platforms import Joint, Platform
+from glake.transfer.routes import Routes, parents
+from glake.transfer.topology import Topology
+
+_SHORT = {"same switch": "switch", "same socket": "socket", "across sockets": "across"}
+
+
+def show(topology: Topology, console: Console) -> None:
+    """Prints everything `glake topo` says of one topology."""
+    platform = topology.platform
+    count = f"{platform.gpus} GPU{'s' * (platform.gpus != 1)}"
+    sockets = f"{len(platform.sockets)} socket{'s' * (len(platform.sockets) != 1)}"
+    console.print(
+        f"[bold]{escape(topology.name)}[/bold]: {count}, {sockets}; {escape(topology.source)}"
+    )
+    for number, device in enumerate(topology.devices):
+        console.print(f"  g{number}  {escape(device)}", highlight=False)
+    console.print(matrix(platform))
+    console.print(
+        "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; m0 is the memory "
+        "of socket 0.\nNVLink, NVSwitch; over PCIe: under one switch, under one socket, across "
+        "sockets.",
+        style="dim",
+        highlight=False,
+    )
+    for title, lines in (
+        ("Shared uplinks", uplinks(platform)),
+        ("Limits over several links", limits(platform)),
+        ("Assumed", iter(platform.assumed)),
+    ):
+        rows = list(lines)
+        console.print(f"\n[bold]{title}[/bold]" + ("" if rows else ": none"))
+        for row in rows:
+            console.print(f"  {escape(row)}", highlight=False, soft_wrap=True)
+
+
+def width(platform: Platform) -> int:
+    """Columns the matrix needs."""
+    return 6 + 11 * (platform.gpus + len(platform.sockets))
+
+
+def matrix(platform: Platform) -> Table:
+    """A row for each GPU and socket's memory, a column for each; the diagonal is empty."""
+    routes = Routes(platform)
+    gpus = [f"g{index}" for index in range(platform.gpus)]
+    hosts = [f"m{index}" for index in range(len(platform.sockets))]
+    table = Table("", *gpus, *hosts)
+    for row in (*gpus, *hosts):
+        if row == hosts[0]:
+            table.add_section()
+        cells = [_cell(platform, routes, row, column) for column in (*gpus, *hosts)]
+        table.add_row(row, *cells)
+    return table
+
+
+def _cell(platform: Platform, routes: Routes, row: str, column: str) -> str:
+    if row == column or row[0] == column[0] == "m":
+        return ""
+    if row[0] == column[0]:
+        way = routes.way(int(row[1:]), int(column[1:])).value
+        kind = _SHORT.get(way, way)
+    else:
+        gpu, host = (row, column) if row[0] == "g" else (column, row)
+        kind = "local" if platform.socket_of(int(gpu[1:])) == int(host[1:]) else "remote"
+    return f"{kind}\n{routes.rate(row, column):g}"
+
+
+def uplinks(platform: Platform) -> Iterator[str]:
+    """A line for each PCIe switch: what its link to the host carries and who shares it."""
+    above = parents(platform)
+    for switch in sorted((n for n in above if n[0] == "u"), key=lambda node: int(node[1:])):
+        root = above[switch]
+        sharers = [n for n in above if n[0] == "g" and switch in _ancestors(n, above)]
+        down, up = platform.rate(root, switch) or 0, platform.rate(switch, root) or 0
+        yield (
+            f"{switch} under {root}: {down:g} towards {' '.join(sharers)}, {up:g} back; "
+            "together, not each"
+        )
+
+
+def _ancestors(node: str, above: Mapping[str, str]) -> set[str]:
+    found: set[str] = set()
+    while (node := above.get(node, "")) and node not in found:
+        found.add(node)
+    return found
+
+
+def limits(platform: Platform) -> Iterator[str]:
+    """The joint limits; those alike but for the numbers of their nodes are one line."""
+    alike: dict[str, list[Joint]] = {}
+    for joint in platform.joint:
+        alike.setdefault(re.sub(r"\d+(?=>|\Z|\s)|(?<=[msug])\d+", "#", _limit(joint)), []).append(
+            joint
+        )
+    for group in alike.values():
+        more = f"; {len(group) - 1} more of the kind" if len(group) > 1 else ""
+        yield f"{_limit(group[0])}{more}"
+
+
+def _limit(joint: Joint) -> str:
+    terms = [name if weight == 1 else f"{weight:g} x {name}" for name, weight in joint.weights]
+    return f"{' + '.join(terms)} <= {joint.gb_per_s:g}"
+
+
+def presets(platforms: Mapping[str, Platform]) -> Table:
+    """The table of `glake topo --list`."""
+    table = Table("platform", "GPUs", "sockets", "between GPUs", "host link GB/s", "shared uplinks")
+    for name, platform in platforms.items():
+        routes = Routes(platform)
+        pairs = [(a, b) for a in range(platform.gpus) for b in range(platform.gpus) if a != b]
+        ways = {routes.way(*pair) for pair in pairs}
+        best = min(ways, key=list(type(next(iter(ways)))).index).value if ways else "-"
+        own = routes.rate(f"m{platform.socket_of(0)}", "g0")
+        table.add_row(
+            name, str(platform.gpus), str(len(platform.sockets)), best, f"{own:g}",
+            str(sum(1 for _ in uplinks(platform))),
+        )  # fmt: skip
+    return table

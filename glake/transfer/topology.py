@@ -1,0 +1,118 @@
+"""The capacity graph to plan with: a preset's, a file's, the simulator's, or this machine's."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from glake import config
+from glake.errors import InvalidOption
+from glake.platform_file import InvalidPlatform, read_file
+from glake.platforms import Platform, file_text, load_platforms, preset_file
+
+DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A named platform and where it is from. `devices` describes each GPU, where that is known."""
+
+    name: str
+    platform: Platform
+    source: str
+    devices: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """A platforms file of this one platform: `from_file` and the C interface read it back."""
+        return file_text({self.name: self.platform})
+
+
+def from_preset(name: str) -> Topology:
+    """The platform `name` of those installed with glake. InvalidOption lists them for any other."""
+    return Topology(name, _chosen(load_platforms(), name, str(preset_file())), f"preset {name}")
+
+
+def from_file(path: str | Path, name: str | None = None) -> Topology:
+    """A platform of a file: the one called `name`, or the only one. InvalidPlatform."""
+    platforms = read_file(Path(path))
+    if name is None:
+        if len(platforms) > 1:
+            raise InvalidPlatform(
+                f"platforms file {path} has {len(platforms)} platforms: choose one with --name: "
+                f"{', '.join(platforms)}"
+            )
+        name = next(iter(platforms))
+    return Topology(name, _chosen(platforms, name, str(path)), f"file {path}")
+
+
+def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -> Topology:
+    """The topology of what GLAKE_DRIVER names: the simulator's platform, or the real machine.
+
+    The machine's rates are those an earlier probe of it found, if `calibrated`; else estimates.
+
+    InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
+    """
+    environ = os.environ if environ is None else environ
+    options = config.read(environ)
+    if options.driver == "sim" or options.driver.startswith("sim:"):
+        return _simulated(options)
+    if Path(options.driver).name.startswith("libsimcuda.so"):
+        return _simulated(options)
+    from glake.transfer.discovery import discover
+
+    found = discover(environ)
+    described = zip(found.names, found.addresses, strict=True)
+    devices = tuple(f"{name} {address}" for name, address in described)
+    topology = Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
+    if calibrated:
+        from glake.transfer import calibration_cache
+
+        measured = calibration_cache.load(topology)
+        if measured is not None:
+            return measured.applied(topology)
+    return topology
+
+
+def _simulated(options: config.Config) -> Topology:
+    preset = options.driver.partition(":")[2] or options.sim_preset or DEFAULT_PRESET
+    path = options.sim_platforms
+    platforms = load_platforms(path)
+    platform = _chosen(platforms, preset, path or str(preset_file()))
+    source = f"simulated driver, platform {preset}"
+    count = options.sim_devices
+    if count is not None and count != platform.gpus:
+        platform = first_gpus(platform, count, preset)
+        source += f", its first {count} GPUs"
+    return Topology(preset, platform, source)
+
+
+def _chosen(platforms: Mapping[str, Platform], name: str, where: str) -> Platform:
+    if name not in platforms:
+        raise InvalidOption(f"no platform {name!r} in {where}: there are {', '.join(platforms)}")
+    return platforms[name]
+
+
+def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Platform:
+    """The platform with its first `count` GPUs only; all of the host stays. InvalidOption."""
+    if not 1 <= count <= platform.gpus:
+        raise InvalidOption(
+            f"{name} has {platform.gpus} GPUs, {count} were asked for: take 1 to {platform.gpus}"
+        )
+
+    def kept(node: str) -> bool:
+        return node[0] != "g" or int(node[1:]) < count
+
+    edges = tuple(edge for edge in platform.edges if kept(edge.source) and kept(edge.target))
+    names = {edge.name for edge in edges}
+    # A joint limit loses the terms of edges that are gone: nothing flows there.
+    joint = tuple(
+        replace(each, weights=tuple(pair for pair in each.weights if pair[0] in names))
+        for each in platform.joint
+    )
+    return replace(
+        platform,
+        gpus=count,
+        sockets=tuple(tuple(gpu for gpu in gpus if gpu < count) for gpus in platform.sockets),
+        edges=edges,
+        joint=tuple(each for each in joint if each.weights),
+    )

@@ -1,0 +1,143 @@
+"""`glake topo`, run in this process; one run as its own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from glake.cli import main
+from glake.platforms import load_platforms
+from glake.transfer import topology
+
+PRESETS = list(load_platforms())
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("GLAKE_"):
+            monkeypatch.delenv(name)
+
+
+def run(*arguments: str, **variables: str) -> Result:
+    return CliRunner().invoke(main, ["topo", *arguments], env=variables)
+
+
+def refused(said: str, *arguments: str, **variables: str) -> None:
+    done = run(*arguments, **variables)
+    assert done.exit_code == 2, done.output
+    assert re.search(said, done.stderr), done.stderr
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_json_reads_back_as_the_same_graph(name: str, tmp_path: Path) -> None:
+    text = run("--preset", name, "--json").stdout
+    (tmp_path / "box.json").write_text(text)
+    assert topology.from_file(tmp_path / "box.json").platform == load_platforms()[name]
+    again = run("--file", str(tmp_path / "box.json"), "--name", name, "--json")
+    assert again.exit_code == 0 and again.stdout == text
+    # The simulator takes the same file.
+    sim = {"GLAKE_DRIVER": f"sim:{name}", "GLAKE_SIM_PLATFORMS": str(tmp_path / "box.json")}
+    assert run("--json", **sim).stdout == text
+
+
+def test_the_simulator_loads_what_json_prints(tmp_path: Path) -> None:
+    (tmp_path / "box.json").write_text(run("--preset", "gb200_tray", "--json").stdout)
+    variables = {
+        "GLAKE_DRIVER": "sim:gb200_tray",
+        "GLAKE_SIM_PLATFORMS": str(tmp_path / "box.json"),
+    }
+    code = "import glake._C as c; print(c.device_count())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True
+    )
+    assert done.stdout == "4\n", done.stderr
+
+
+def test_text() -> None:
+    shown = run("--preset", "dgx1v").stdout
+    assert "dgx1v: 8 GPUs, 2 sockets; preset dgx1v" in shown
+    assert re.search(r"│ g0 │ +│ NVLink │ NVLink │ NVLink │ NVLink │ across ", shown)
+    assert re.search(r"│ +│ +│ 24 +│ 24 +│ 48 +│ 48 +│ 12.3 ", shown)
+    assert "u3 under s1: 12.3 towards g6 g7, 13 back; together, not each" in shown
+    assert "uplink = one GPU's pcie" in shown and "Limits over several links: none" in shown
+    shown = run("--preset", "hgx_h100_h200").stdout
+    assert "g0>N + N>g0 <= 775; 7 more of the kind" in shown
+    assert "m0>s0 + 0.9667 x s0>m0 <= 221; 1 more of the kind" in shown
+    assert "Shared uplinks: none" in shown
+
+
+def test_list() -> None:
+    shown = run("--list").stdout
+    assert all(name in shown for name in PRESETS) and "NVSwitch" in shown
+    assert json.loads(run("--list", "--json").stdout) == PRESETS
+
+
+def test_the_driver_chooses() -> None:
+    assert "simulated driver, platform gb200_tray" in run(GLAKE_DRIVER="sim:gb200_tray").stdout
+    two = json.loads(run("--json", GLAKE_DRIVER="sim:dgx1v", GLAKE_SIM_DEVICES="2").stdout)
+    assert two["dgx1v"]["gpus"] == 2
+
+
+def test_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glake.transfer.sysfs.Sysfs.gpus", lambda self: [])
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    refused(r"no GPU here \(nvidia-ml-py is not installed.*--preset NAME")
+
+
+def test_refusals(tmp_path: Path) -> None:
+    refused("no platform 'dgx9' in .*: there are dgx1v", "--preset", "dgx9")
+    refused("cannot be read: No such file", "--file", str(tmp_path / "no.json"))
+    refused("give one of them", "--preset", "dgx1v", "--file", "x")
+    refused("--name chooses", "--preset", "dgx1v", "--name", "x")
+    refused("--list goes with", "--list", "--preset", "dgx1v")
+    refused("--probe measures", "--probe", "--preset", "dgx1v")
+    refused("without --probe the rates", "--probe", GLAKE_DRIVER="sim")
+    refused(r"ends in .png or .svg", "--preset", "dgx1v", "--picture", str(tmp_path / "a.gif"))
+    refused("GLAKE_SIM_DEVICES", GLAKE_DRIVER="sim", GLAKE_SIM_DEVICES="-1")
+    gone = str(tmp_path / "none" / "a.png")
+    refused("No such file or directory", "--preset", "dgx1v", "--picture", gone)
+    same = tmp_path / "box.svg"
+    same.write_text(run("--preset", "dgx1v", "--json").stdout)
+    refused("is the input", "--file", str(same), "--picture", str(same))
+    assert json.loads(same.read_text())
+
+
+def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
+    text = run("--preset", "gb200_tray", "--json").stdout.replace("gb200_tray", "[red]x[/blue]")
+    (tmp_path / "box.json").write_text(text)
+    shown = run("--file", str(tmp_path / "box.json"))
+    assert shown.exit_code == 0 and "[red]x[/blue]: 4 GPUs" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["dgx1v", "gb200_tray"])
+def test_picture(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = run("--preset", name, "--picture", str(tmp_path / "a.SVG"))
+    assert done.exit_code == 0, done.stderr
+    svg = (tmp_path / "a.SVG").read_text()
+    platform = load_platforms()[name]
+    for gpu in range(platform.gpus):
+        assert f">GPU {gpu}<" in svg
+    for rate in {edge.gb_per_s for edge in platform.edges if edge.target == "N"}:
+        assert re.search(rf">[^<]*\b{rate:g}\b[^<]*<", svg), rate
+    assert svg.count(">DRAM ") == 2 and (">NVSwitch<" in svg) == (name == "gb200_tray")
+    run("--preset", name, "--picture", str(tmp_path / "b.svg"))
+    assert (tmp_path / "b.svg").read_text() == svg  # the same each time
+    run("--preset", name, "--picture", str(tmp_path / "c.png"))
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.SVG", "b.svg", "c.png"]
+
+
+def test_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    refused("needs matplotlib", "--preset", "dgx1v", "--picture", str(tmp_path / "a.png"))
