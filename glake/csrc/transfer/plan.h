@@ -10,8 +10,11 @@ namespace glake::transfer {
 
 using Rate = double;
 using topology::kSpread;
+// Host memory that changes socket every few MiB, an equal part on each: a chunk lies on one of them
+// and goes over the paths of that socket. kSpread changes every page: all sockets serve each chunk.
+constexpr int kStriped = -2;
 
-// One end of a copy: a GPU's memory, or host memory of socket `node` (kSpread: of all, evenly).
+// One end of a copy: a GPU's memory, or host memory of socket `node`, kSpread or kStriped.
 struct Place {
   int gpu = -1;
   int node = kSpread;

@@ -1,0 +1,29 @@
+// Shares the links of a machine among demands, each of which may use many paths: max-min fair by
+// weight, then with as few paths as that takes.
+#pragma once
+
+#include <vector>
+
+#include "topology/topology.h"
+#include "transfer/paths.h"
+#include "transfer/plan.h"
+
+namespace glake::transfer {
+
+struct Party {
+  double weight = 1;
+  int parts = 1;  // of striped host memory, each of which must get the same
+  std::vector<const Candidate*> paths;
+  // The answer: rates of the paths, in order, and their sum.
+  std::vector<Rate> rates;
+  Rate total = 0;
+};
+
+// Fills in `rates` and `total`. No limit of the topology is exceeded.
+void fill(const topology::Topology& topology, std::vector<Party>* parties);
+
+// Keeps to the totals within a hundredth, but takes away the paths they hardly need: a thin path
+// costs its chunks' overhead, and in fair sharing takes more of an edge than it was meant to.
+void prune(const topology::Topology& topology, std::vector<Party>* parties);
+
+}  // namespace glake::transfer

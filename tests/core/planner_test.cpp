@@ -1,0 +1,372 @@
+// Plans against the bounds of every platform of the platforms file, and on machines made up at
+// random: no link over its capacity, fair shares, reasons for what is not used.
+#include "transfer/planner.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "harness.h"
+#include "topology/json.h"
+
+namespace {
+
+using namespace glake::transfer;
+using glake::topology::Json;
+using glake::topology::Load;
+using glake::topology::Topology;
+
+constexpr double kOfBound = 0.97, kOfJointBound = 0.95;
+constexpr double kGate = 1.15;
+
+std::string platforms_text() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&simcuda_configure), &info);
+  const std::string library = info.dli_fname;
+  std::ifstream file(library.substr(0, library.rfind('/') + 1) + "platforms.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> platform_names(const Json& all) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : all.members()) {
+    if (name[0] != '_' && name != "per_copy_us") names.push_back(name);
+  }
+  return names;
+}
+
+std::string text_of(const TransferPlan& plan) {
+  std::ostringstream text;
+  text << plan.rate << " GB/s, plain " << plan.plain;
+  for (const PlannedPath& path : plan.paths) text << "\n    " << path.path.name << " " << path.rate;
+  return text.str();
+}
+
+double jain(const Planner::Plans& plans) {
+  double sum = 0, squares = 0;
+  for (const TransferPlan& plan : plans) sum += plan.rate, squares += plan.rate * plan.rate;
+  return sum * sum / (static_cast<double>(plans.size()) * squares);
+}
+
+double total(const Planner::Plans& plans) {
+  double sum = 0;
+  for (const TransferPlan& plan : plans) sum += plan.rate;
+  return sum;
+}
+
+// Every hop starts where the one before it ended, and what all paths load is within every limit.
+void check_sound(const Topology& topology, const std::vector<Demand>& demands,
+                 const Planner::Plans& plans) {
+  std::vector<double> load(topology.limits().size(), 0.0);
+  CHECK(plans.size() == demands.size());
+  for (size_t d = 0; d < plans.size(); ++d) {
+    double sum = 0;
+    for (const PlannedPath& planned : plans[d].paths) {
+      const std::vector<Hop>& hops = planned.path.hops;
+      CHECK(planned.rate > 0 && !hops.empty());
+      CHECK(hops.front().from.gpu == demands[d].src.gpu &&
+            hops.back().to.gpu == demands[d].dst.gpu);
+      CHECK(planned.path.worker >= 0 || (demands[d].src.host() && demands[d].dst.host()));
+      for (size_t h = 0; h < hops.size(); ++h) {
+        CHECK(h == 0 || hops[h].from == hops[h - 1].to);
+        for (const Load& edge : hops[h].route) {
+          for (const Load& limit : topology.limits_of(edge.edge)) {
+            load[static_cast<size_t>(limit.edge)] += planned.rate * edge.share * limit.share;
+          }
+        }
+      }
+      sum += planned.rate;
+    }
+    CHECK(plans[d].paths.size() <= 16 && std::abs(sum - plans[d].rate) < 1e-6 * (1 + sum));
+  }
+  for (size_t limit = 0; limit < load.size(); ++limit) {
+    CHECK_TEXT(load[limit] <= topology.limits()[limit].limit * (1 + 1e-9) + 1e-9,
+               "limit " + std::to_string(limit) + " carries " + std::to_string(load[limit]));
+  }
+}
+
+// A row of the platforms file: its demands, and what its fault changes.
+struct Row {
+  std::vector<Demand> demands;
+  std::map<int, double> scales;
+  int excluded = -1;
+};
+
+// Both directions of a GPU's shared uplink, or, without one, of its own PCIe link.
+std::vector<int> uplink(const Topology& topology, int gpu) {
+  std::vector<int> found;
+  for (const bool in : {true, false}) {
+    const auto route = in ? topology.host_to_device(topology.socket_of(gpu), gpu)
+                          : topology.device_to_host(gpu, topology.socket_of(gpu));
+    for (const Load& load : route) {
+      const std::string& name = topology.name(load.edge);
+      const char first = name[0], second = name[name.find('>') + 1];
+      if ((in ? first : second) == 's' && (in ? second : first) != 'm') found.push_back(load.edge);
+    }
+  }
+  return found;
+}
+
+Row row_of(const Topology& topology, const std::string& name, const Json& bound, int host) {
+  Row row;
+  const auto local = [&](int gpu) {
+    const bool near = name.find("local") != std::string::npos;
+    return Place{-1, near ? topology.socket_of(gpu) : host};
+  };
+  const auto to = [&](int gpu) { row.demands.push_back({local(gpu), {gpu}}); };
+  const auto from = [&](int gpu) { row.demands.push_back({{gpu}, local(gpu)}); };
+  std::smatch found;
+  if (std::regex_search(name, found, std::regex("^p2p (\\d+)>(\\d+)"))) {
+    row.demands.push_back({{std::stoi(found[1])}, {std::stoi(found[2])}});
+  } else if (std::regex_search(name, found, std::regex("^two h2d .*\\((\\d+),(\\d+)\\)"))) {
+    to(std::stoi(found[1])), to(std::stoi(found[2]));
+  } else if (name.rfind("all ", 0) == 0) {
+    for (int gpu = 0; gpu < topology.gpus(); ++gpu) name[4] == 'h' ? to(gpu) : from(gpu);
+  } else if (name.rfind("bidir", 0) == 0) {
+    to(0), from(0);
+  } else {
+    name[0] == 'h' ? to(0) : from(0);
+  }
+  const Json* fault = bound.find("case");
+  if (fault == nullptr) return row;
+  const std::string text = fault->text();
+  if (name.find("uplink half") != std::string::npos) {
+    CHECK(std::regex_search(text, found, std::regex("g(\\d+)")));
+    for (const int edge : uplink(topology, std::stoi(found[1]))) row.scales[edge] = 0.5;
+  } else if (name.find("excluded") != std::string::npos) {
+    row.excluded = std::stoi(text.substr(1));
+  } else if (std::regex_search(text, found, std::regex("pair (\\d)(\\d)"))) {
+    const std::string a = "g" + found[1].str(), b = "g" + found[2].str();
+    row.scales[topology.edge(a, b)] = row.scales[topology.edge(b, a)] = 0;
+  } else {
+    CHECK(std::regex_search(text, found, std::regex("1 of (\\d+) links of g(\\d+)")));
+    const std::string gpu = "g" + found[2].str();
+    const double left = 1 - 1 / std::stod(found[1]);
+    row.scales[topology.edge(gpu, "N")] = row.scales[topology.edge("N", gpu)] = left;
+  }
+  return row;
+}
+
+// Where memory changes socket at every page, half of every chunk crosses the socket link: too much
+// for GB200's, and for most in both directions. No plan can bring these rows to the bound.
+bool excepted(const std::string& platform, const std::string& name, int host) {
+  const bool own_socket = name.find("local") != std::string::npos || name.rfind("p2p", 0) == 0;
+  return host == glake::topology::kSpread && !own_socket &&
+         (name.rfind("bidir", 0) == 0 || platform == "gb200_tray");
+}
+
+// What is wrong with the plans of a row; empty: nothing.
+std::string fault_of(const Planner::Plans& plans, const Json& bound) {
+  const double most = bound.at("bound").number(), plain = bound.at("plain").number();
+  const Json* fair = bound.find("fair_each");
+  const double wanted = most >= kGate * plain ? most : plain;
+  if (fair == nullptr) {
+    return total(plans) >= kOfBound * wanted ? "" : std::to_string(total(plans)) + " GB/s";
+  }
+  // The sum may be largest where one starves the other: fairness comes first.
+  for (const TransferPlan& plan : plans) {
+    if (plan.rate < kOfBound * fair->number())
+      return std::to_string(plan.rate) + " of a fair share";
+  }
+  if (jain(plans) < 0.95) return "unfair";
+  return total(plans) >= kOfJointBound * wanted ? ""
+                                                : std::to_string(total(plans)) + " GB/s together";
+}
+
+void check_rows(int host) {
+  const std::string text = platforms_text();
+  const Json all = Json::parse(text);
+  std::string wrong;
+  int rows = 0, relayed = 0;
+  for (const std::string& platform : platform_names(all)) {
+    const Topology topology = Topology::parse(text, platform);
+    for (const auto& [name, bound] : all.at(platform).at("bounds").members()) {
+      test::running() = platform + ": " + name;
+      const Row row = row_of(topology, name, bound, host);
+      Planner planner(topology);
+      Topology learnt = topology;
+      for (const auto& [edge, factor] : row.scales) {
+        planner.set_scale(edge, factor);
+        learnt.set_rate(edge, topology.rate(edge) * factor);
+      }
+      if (row.excluded >= 0) planner.set_relay(row.excluded, false);
+      const Planner::Plans plans = planner.plan(row.demands);
+      check_sound(learnt, row.demands, plans);
+      ++rows;
+      const double most = bound.at("bound").number();
+      for (const TransferPlan& plan : plans) relayed += plan.paths.size() > 1;
+      if (std::getenv("PLANNER_TEST_SHOW") != nullptr) {
+        std::printf("%s (bound %.2f)\n", test::running().c_str(), most);
+        for (const TransferPlan& plan : plans) std::printf("  %s\n", text_of(plan).c_str());
+      }
+      if (excepted(platform, name, host)) continue;
+      const std::string fault = fault_of(plans, bound);
+      if (!fault.empty()) {
+        wrong += "\n" + test::running() + ": " + fault + ", bound " + std::to_string(most);
+      }
+    }
+  }
+  CHECK_TEXT(wrong.empty(), wrong);
+  CHECK(rows >= 230 && relayed >= 120);
+}
+
+// A made-up machine: sockets, PCIe switches, NVLinks in pairs, a mesh or a switch, joint limits.
+std::string random_machine(test::Dice& dice, int gpus, int sockets) {
+  std::ostringstream edges, joint;
+  const auto rate = [&](uint64_t low, uint64_t high) {
+    return static_cast<double>(dice(low * 10, high * 10)) / 10;
+  };
+  const auto both = [&](const std::string& a, const std::string& b, uint64_t low, uint64_t high) {
+    edges << (edges.tellp() > 0 ? "," : "") << "[\"" << a << "\",\"" << b << "\","
+          << rate(low, high) << "],[\"" << b << "\",\"" << a << "\"," << rate(low, high) << "]";
+  };
+  const auto name = [](char kind, int number) { return kind + std::to_string(number); };
+  std::ostringstream members;
+  for (int s = 0; s < sockets; ++s) {
+    both(name('m', s), name('s', s), 40, 400);
+    for (int t = 0; t < s; ++t) both(name('s', t), name('s', s), 5, 150);
+    members << (s == 0 ? "[" : ",[");
+    for (int g = s, first = 1; g < gpus; g += sockets, first = 0)
+      members << (first ? "" : ",") << g;
+    members << "]";
+  }
+  const bool switches = dice.chance(50), nvswitch = dice.chance(50);
+  const int links = static_cast<int>(dice(0, 100));
+  for (int g = 0; g < gpus; ++g) {
+    const std::string own = name('g', g);
+    const int group = g / (2 * sockets) * sockets + g % sockets;
+    const std::string up = switches ? name('u', group) : name('s', g % sockets);
+    if (switches && g == group % sockets + group / sockets * 2 * sockets) {
+      both(name('s', g % sockets), up, 8, 60);
+    }
+    both(up, own, 8, 60);
+    if (dice.chance(30)) {
+      joint << (joint.tellp() > 0 ? "," : "") << "[{\"" << up << ">" << own << "\":1,\"" << own
+            << ">" << up << "\":0." << dice(1, 9) << "}," << rate(10, 60) << "]";
+    }
+    if (nvswitch) both(own, "N", 50, 500);
+    for (int h = 0; h < g && !nvswitch; ++h) {
+      if (dice.chance(links)) both(name('g', h), own, 10, 200);
+    }
+  }
+  return "{\"gpus\":" + std::to_string(gpus) + ",\"sockets\":[" + members.str() + "],\"edges\":[" +
+         edges.str() + "],\"joint\":[" + joint.str() + "]}";
+}
+
+Place random_place(test::Dice& dice, const Topology& topology, bool host) {
+  if (!host) return {static_cast<int>(dice(0, static_cast<uint64_t>(topology.gpus() - 1)))};
+  return {-1, static_cast<int>(dice(0, static_cast<uint64_t>(topology.sockets() + 1))) + kStriped};
+}
+
+void play_machine(uint64_t seed) {
+  test::Dice dice(seed);
+  const int sockets = static_cast<int>(dice(1, 3));
+  const std::string text = random_machine(dice, static_cast<int>(dice(1, 8)), sockets);
+  test::running() = "machine " + std::to_string(seed) + ": " + text;
+  const Topology topology = Topology::parse(text, "");
+  Topology learnt = topology;
+  Planner planner(topology);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Demand> demands;
+    for (uint64_t d = dice(1, 6); d > 0; --d) {
+      const uint64_t kind = dice(0, 2);
+      demands.push_back(
+          {random_place(dice, topology, kind == 0), random_place(dice, topology, kind == 1), 1});
+    }
+    const Planner::Plans plans = planner.plan(demands);
+    check_sound(learnt, demands, plans);
+    double least = 1e9, least_plain = 1e9;
+    for (const TransferPlan& plan : plans) {
+      least = std::min(least, plan.rate);
+      least_plain = std::min(least_plain, plan.plain);
+    }
+    // More paths never cost the worst off more than the hundredth that pruning may.
+    CHECK_TEXT(least >= 0.985 * least_plain,
+               std::to_string(least) + ", plain copies " + std::to_string(least_plain));
+    Planner fresh(learnt);
+    const Planner::Plans again = fresh.plan(demands);
+    for (size_t d = 0; d < plans.size(); ++d) CHECK(text_of(plans[d]) == text_of(again[d]));
+    for (int edge = 0; edge < topology.edges(); ++edge) {
+      if (!dice.chance(15)) continue;
+      const double factor = dice.chance(30) ? 0 : static_cast<double>(dice(1, 15)) / 10;
+      planner.set_scale(edge, factor);
+      learnt.set_rate(edge, topology.rate(edge) * factor);
+    }
+  }
+}
+
+bool mentions(const TransferPlan& plan, const std::string& path, const std::string& reason) {
+  return std::any_of(plan.refusals.begin(), plan.refusals.end(), [&](const Refusal& refusal) {
+    return refusal.path.find(path) != std::string::npos &&
+           refusal.reason.find(reason) != std::string::npos;
+  });
+}
+
+void check_reasons() {
+  test::running() = "reasons";
+  const std::string text = platforms_text();
+  const Place host{}, g0{0}, g1{1};
+  // NVSwitch: relays cannot help between GPUs, and host memory adds too little.
+  const Planner a100(Topology::parse(text, "dgx_a100"));
+  TransferPlan plan = a100.plan({{g0, g1}})[0];
+  CHECK(plan.paths.size() == 1 && plan.paths[0].path.name == "g0>g1" && plan.rate == 276);
+  CHECK(mentions(plan, "g0>host0>g1", "under 15 %") && mentions(plan, "g0>g2>g1", "and more"));
+  // One relay per shared uplink.
+  plan = a100.plan({{host, g0}})[0];
+  CHECK(plan.paths.size() == 4 && plan.paths[0].path.name == "host>g0");
+  CHECK(mentions(plan, "host>g3>g0", "s0>u1 is full (host>g2>g0)"));
+  // PCIe only.
+  plan = Planner(Topology::parse(text, "a10_l40s_x8")).plan({{host, g0}})[0];
+  CHECK(plan.paths.size() == 1 && mentions(plan, "over g1, g2", "no NVLink with g0"));
+  // What has been learnt.
+  const Topology mesh = Topology::parse(text, "dgx1v");
+  Planner planner(mesh);
+  const double whole = planner.plan({{g0, g1}})[0].rate;
+  planner.set_scale(mesh.edge("g0", "g1"), 0);
+  planner.set_relay(3, false);
+  plan = planner.plan({{g0, g1}})[0];
+  CHECK(plan.rate < whole - 24 && plan.plain == 0 && plan.paths[0].path.name != "g0>g1");
+  CHECK(mentions(plan, "g0>g1", "g0>g1 is dead") && mentions(plan, "g0>g3>g1", "may not relay"));
+  planner.set_scale(mesh.edge("g0", "g1"), 1);
+  planner.set_relay(3, true);
+  CHECK(planner.plan({{g0, g1}})[0].rate == whole);
+}
+
+void check_weights_and_ends() {
+  test::running() = "weights and ends";
+  const Topology pcie = Topology::parse(platforms_text(), "a10_l40s_x8");
+  const Planner planner(pcie);
+  const Place host{-1, 0}, g0{0};
+  auto plans = planner.plan({{host, g0, 1}, {host, g0, 3}});
+  CHECK(std::abs(plans[1].rate - 3 * plans[0].rate) < 0.01 && total(plans) > 25.19);
+  CHECK(planner.find({{host, g0}}) == planner.find({{host, g0}}));
+  CHECK(planner.plan({{host, host}})[0].paths.size() == 1);
+  CHECK(planner.plan({{g0, g0}})[0].rate == 1000);
+  for (const Place& bad : {Place{8}, Place{-1, 2}, Place{-1, -3}}) {
+    bool refused = false;
+    try {
+      planner.find({{bad, g0}});
+    } catch (const PlanError&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+}
+
+}  // namespace
+
+int main() {
+  check_rows(glake::topology::kSpread);
+  check_rows(kStriped);
+  check_reasons();
+  check_weights_and_ends();
+  for (uint64_t seed = 1; seed <= 300 / test::kSlowdown; ++seed) play_machine(seed);
+  std::puts("planner: ok");
+  return 0;
+}
