@@ -30,7 +30,12 @@ typedef enum glake_status {
   GLAKE_DRIVER_ERROR = 8,     /* the driver refused a call; the books are as before it */
   GLAKE_FORKED = 9,           /* called in a forked child: CUDA does not survive fork */
   GLAKE_INTERNAL = 10,        /* a broken invariant: please report it */
-  GLAKE_CORRUPTED = 11        /* a caller wrote outside its block, or into one it had freed */
+  GLAKE_CORRUPTED = 11,       /* a caller wrote outside its block, or into one it had freed */
+  GLAKE_COPY_FAILED = 12,     /* the text says which bytes of the destination are written */
+  GLAKE_COPY_CANCELLED = 13,  /* likewise */
+  GLAKE_COPY_REFUSED = 14,    /* it cannot be done in the way asked for */
+  GLAKE_BUSY_TIMEOUT = 15,    /* not done in time; what was asked for goes on */
+  GLAKE_TRANSFER_CLOSED = 16  /* glake_transfer_open() first */
 } glake_status;
 
 /* Device memory, at least `bytes` long, 512-byte aligned, usable at once by work on `stream` (a

@@ -234,6 +234,7 @@ const char* Process::driver_path() {
 
 void Process::shutdown() {
   check_usable();
+  close_transfer();
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto& device : devices_) {
     uint64_t live = device != nullptr ? device->live_blocks() : 0;

@@ -14,6 +14,10 @@
 
 namespace glake {
 
+namespace transfer {
+class Engine;
+}
+
 // What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
 // asks one question.
 enum Detour : uint32_t {
@@ -71,6 +75,9 @@ class Process {
   void unpin(void* ptr);
   HostPool& host();
   Ipc& ipc();
+  // The transfer engine (csrc/transfer/); see TransferUse. Throw Error.
+  void open_transfer(const std::string& topology, const std::string& name);
+  void close_transfer();
 
   // What an allocation of the calling thread is: its own kind if it has set one, else by the option
   // `contiguous`. set_kind() returns the kind before.
@@ -95,6 +102,7 @@ class Process {
   void stop_trace();
 
  private:
+  friend class TransferUse;
   // A thread's caches, one per device it has used.
   struct Thread {
     uint64_t generation = 0;
@@ -128,6 +136,10 @@ class Process {
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;
   std::unique_ptr<Ipc> ipc_;
+  std::mutex transfer_mutex_;  // of opening and closing it; taken before mutex_
+  std::unique_ptr<transfer::Engine> transfer_;
+  std::atomic<transfer::Engine*> transfer_in_use_{nullptr};
+  std::atomic<int> transfer_users_{0};
   int kinds_ = 0;  // threads with a kind of their own
   // Read on the way of every allocation, set under mutex_.
   std::atomic<Bytes> contiguous_from_{0};
@@ -135,6 +147,19 @@ class Process {
   std::atomic<uint32_t> detours_{kUnread};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
+};
+
+// Keeps the transfer engine open while a call uses it. Throws Error if it is not open.
+class TransferUse {
+ public:
+  TransferUse();
+  ~TransferUse() { Process::instance().transfer_users_.fetch_sub(1); }
+  TransferUse(const TransferUse&) = delete;
+  TransferUse& operator=(const TransferUse&) = delete;
+  transfer::Engine* operator->() const { return engine_; }
+
+ private:
+  transfer::Engine* engine_;
 };
 
 }  // namespace glake

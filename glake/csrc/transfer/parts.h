@@ -19,7 +19,8 @@ struct Range {
   Bytes bytes() const { return end - begin; }
 };
 
-// Part of a stretch that is contiguous at both ends; `offset` counts from the transfer's first byte.
+// Part of a stretch that is contiguous at both ends; `offset` counts from the transfer's first
+// byte.
 struct Piece {
   Address dst = 0, src = 0;
   Bytes bytes = 0, offset = 0;

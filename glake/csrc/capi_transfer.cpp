@@ -1,0 +1,100 @@
+// The C interface of transfers.
+#include "capi_transfer.h"
+
+#include "capi_guard.h"
+#include "core/process.h"
+#include "transfer/engine.h"
+
+using namespace glake::capi;
+using glake::Process;
+using glake::TransferUse;
+
+namespace {
+
+// Statuses of a copy are no exceptions: they are what was asked for.
+int told(int code, const std::string& text) {
+  return code == GLAKE_OK ? code : fail(code, text.c_str());
+}
+
+}  // namespace
+
+extern "C" {
+
+int glake_transfer_open(const char* topology, const char* name) {
+  return guarded([&] {
+    Process::instance().open_transfer(topology == nullptr ? "" : topology,
+                                      name == nullptr ? "" : name);
+  });
+}
+
+int glake_transfer_close(void) {
+  return guarded([] { Process::instance().close_transfer(); });
+}
+
+uint64_t glake_copy_start(const glake_copy_request* request) {
+  uint64_t id = 0;
+  guarded([&] {
+    require(request != nullptr, "glake_copy_start needs a request");
+    TransferUse use;
+    id = use->start(use->read(*request));
+  });
+  return id;
+}
+
+int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
+  int end = GLAKE_OK;
+  std::string text;
+  const int code = guarded([&] { end = TransferUse()->wait(id, timeout_ns, &text); });
+  return code != GLAKE_OK ? code : told(end, text);
+}
+
+int glake_copy_done(uint64_t id) {
+  bool done = false;
+  const int code = guarded([&] { done = TransferUse()->done(id); });
+  return code == GLAKE_OK ? (done ? 1 : 0) : -code;
+}
+
+int glake_copy_stream_wait(uint64_t id, int device, void* stream) {
+  return guarded([&] { TransferUse()->stream_wait(id, device, handle(stream)); });
+}
+
+int glake_copy_cancel(uint64_t id) {
+  return guarded([&] { TransferUse()->cancel(id); });
+}
+
+int glake_copy_release(uint64_t id) {
+  return guarded([&] { TransferUse()->release(id); });
+}
+
+int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total) {
+  return guarded([&] {
+    glake::Bytes arrived = 0, all = 0;
+    TransferUse()->progress(id, &arrived, &all);
+    if (done != nullptr) *done = arrived;
+    if (total != nullptr) *total = all;
+  });
+}
+
+size_t glake_copy_result(uint64_t id, char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->result(id), json, capacity); });
+  return length;
+}
+
+size_t glake_transfer_stats(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->stats(), json, capacity); });
+  return length;
+}
+
+size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes, char* json,
+                           size_t capacity) {
+  size_t length = 0;
+  guarded([&] {
+    length = copy_out(TransferUse()->explain({dst_device, node}, {src_device, node}, bytes), json,
+                      capacity);
+  });
+  return length;
+}
+
+}  // extern "C"

@@ -1,0 +1,75 @@
+/* glake's C interface of copies over every useful path of the node at once. As capi.h: any thread,
+ * nothing thrown or printed; a failed call leaves its code and a sentence for glake_last_error().
+ */
+#ifndef GLAKE_CAPI_TRANSFER_H
+#define GLAKE_CAPI_TRANSFER_H
+
+#include "capi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { GLAKE_HOST = -1, GLAKE_ASK = -2 }; /* in place of a device: ask the driver */
+
+enum {
+  GLAKE_COPY_DIRECT = 1,  /* one plain copy */
+  GLAKE_COPY_RELAYED = 2, /* never one plain copy: for tests, and refused where it must be */
+};
+
+typedef struct glake_copy_part {
+  uint64_t dst, src, bytes;
+} glake_copy_part;
+
+/* A batch is one transfer; its parts are all between the same two places. */
+typedef struct glake_copy_request {
+  size_t size; /* sizeof(glake_copy_request), as compiled */
+  const glake_copy_part* parts;
+  size_t count;
+  int dst_device, src_device; /* a GPU, GLAKE_HOST or GLAKE_ASK */
+  void* stream;
+  int stream_device, ordered; /* ordered = 0: of no stream, it begins at once */
+  unsigned flags;
+} glake_copy_request;
+
+/* Opens the process's transfer engine. `topology` is the text of one platform, or, with `name`, of
+ * a platforms file; NULL or "": nothing is known of the links, and copies are plain. */
+GLAKE_API int glake_transfer_open(const char* topology, const char* name);
+/* Cancels transfers, waits for their copies under way and ends the engine's threads. May be
+ * tried again after GLAKE_BUSY_TIMEOUT (a stream that never comes to its transfer). */
+GLAKE_API int glake_transfer_close(void);
+
+/* Starts a copy and returns its id at once; 0: failed. With a stream it begins after the work
+ * enqueued there, and later work there waits for it. Memory must stay valid until it is done. Small
+ * copies, and those that more paths would not speed up, are one plain copy on the stream. */
+GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
+/* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
+ * what state the destination is in. A plain copy is waited for with its stream. */
+GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
+GLAKE_API int glake_copy_done(uint64_t id); /* 1, 0, or a negative glake_status */
+/* Later work on `stream` waits for the copy, however it ends. */
+GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);
+/* Takes no more chunks; those under way arrive. A plain copy goes on. */
+GLAKE_API int glake_copy_cancel(uint64_t id);
+/* Forgets the id; the copy goes on. Every id but a plain copy's must be released. */
+GLAKE_API int glake_copy_release(uint64_t id);
+/* Bytes that have arrived, of all; 0 of 0 for a plain copy. */
+GLAKE_API int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total);
+/* Bytes, time, bytes and chunks by path, refusals, what was sent again: JSON, as glake_stats. */
+GLAKE_API size_t glake_copy_result(uint64_t id, char* json, size_t capacity);
+/* Of the engine: copies and bytes so far, paths and their states. */
+GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
+/* What a copy of `bytes` would be: its paths with their rates (GB/s), and those refused. `node`:
+ * the socket of the host end, or -1 for memory spread over all. */
+GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
+                                     char* json, size_t capacity);
+
+/* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
+ * not pinned yet go as copies of pageable memory do. */
+GLAKE_API int glake_register_host(void* base, size_t bytes, int background);
+GLAKE_API int glake_unregister_host(void* base);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GLAKE_CAPI_TRANSFER_H */

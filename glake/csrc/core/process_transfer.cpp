@@ -1,0 +1,49 @@
+// The process's transfer engine: opened and closed by its owner, used by any thread between.
+#include <chrono>
+#include <thread>
+
+#include "core/process.h"
+#include "transfer/engine.h"
+
+namespace glake {
+
+TransferUse::TransferUse() {
+  Process& process = Process::instance();
+  process.check_usable();
+  process.transfer_users_.fetch_add(1);
+  engine_ = process.transfer_in_use_.load();
+  if (engine_ != nullptr) return;
+  process.transfer_users_.fetch_sub(1);
+  throw Error(GLAKE_TRANSFER_CLOSED, "the transfer engine is not open; glake_transfer_open() it");
+}
+
+void Process::open_transfer(const std::string& topology, const std::string& name) {
+  check_usable();
+  std::lock_guard<std::mutex> opening(transfer_mutex_);
+  if (transfer_ != nullptr) {
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                "the transfer engine is open; glake_transfer_close() it first");
+  }
+  HostPool& pool = host();
+  transfer_ = std::make_unique<transfer::Engine>(*driver_, *this, pool, topology, name);
+  transfer_in_use_.store(transfer_.get());
+}
+
+// Not under mutex_: what the engine still does may allocate and free.
+void Process::close_transfer() {
+  check_usable();
+  std::lock_guard<std::mutex> closing(transfer_mutex_);
+  if (transfer_ == nullptr) return;
+  transfer_in_use_.store(nullptr);
+  try {
+    transfer_->end_all();  // calls that wait for a transfer return
+    while (transfer_users_.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    transfer_->close();
+  } catch (const Error&) {
+    transfer_in_use_.store(transfer_.get());
+    throw;
+  }
+  transfer_.reset();
+}
+
+}  // namespace glake

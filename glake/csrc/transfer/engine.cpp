@@ -1,0 +1,270 @@
+#include "transfer/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/process.h"
+#include "transfer/plain.h"
+#include "transfer/text.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Bytes kAlwaysPlain = kMiB;  // below it no plan is asked for
+
+}  // namespace
+
+Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::string& platform,
+               const std::string& name)
+    : driver_(driver),
+      process_(process),
+      slots_(driver, process),
+      holds_(host),
+      devices_(driver.device_count()) {
+  const auto count = static_cast<size_t>(devices_);
+  plain_streams_ = std::make_unique<std::atomic<StreamHandle>[]>(count);
+  opened_ = std::make_unique<std::atomic<bool>[]>(count);
+  for (size_t i = 0; i < count; ++i) {
+    plain_streams_[i] = 0;
+    opened_[i] = false;
+  }
+  if (platform.empty()) return;
+  try {
+    topology_ = std::make_unique<topology::Topology>(topology::Topology::parse(platform, name));
+  } catch (const topology::TopologyError& e) {
+    throw Error(GLAKE_INVALID_ARGUMENT, std::string("the topology: ") + e.what());
+  }
+  if (topology_->gpus() < devices_) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology_->gpus()) +
+                                            " GPUs, the driver " + std::to_string(devices_));
+  }
+  planner_ = std::make_unique<Planner>(*topology_);
+  for (int gpu = devices_; gpu < topology_->gpus(); ++gpu) planner_->set_relay(gpu, false);
+}
+
+Engine::~Engine() = default;
+
+uint64_t Engine::start(Request request) {
+  const Bytes total = request.parts.total();
+  const bool wanted = (request.flags & kRelayed) != 0;
+  const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
+  if ((total < kAlwaysPlain && !wanted) || (request.flags & kDirect) != 0 || local) {
+    return plain(request, false);
+  }
+  open_device(request.stream_device);
+  bool captured = false;
+  if (request.ordered) {
+    Status s = driver_.is_capturing(request.stream_device, request.stream, &captured);
+    if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
+  }
+  if (captured && wanted) {
+    throw Error(GLAKE_COPY_REFUSED,
+                "the stream is being captured: a graph can hold one plain copy, no relays");
+  }
+  if (captured) return plain(request, true);
+  const TransferPlan plan = plan_alone(request);
+  if (!request.pageable && !wanted && !worthwhile(request, plan)) return plain(request, false);
+  auto transfer = std::make_shared<Transfer>(std::move(request));
+  if (transfer->request.ordered) order(transfer);
+  Lock lock(mutex_);
+  const uint64_t id = next_id_++;
+  transfer->plan.plain = plan.plain;
+  transfers_[id] = transfer;
+  const bool runs = transfer->state == State::kRunning && !transfer->listed;
+  if (runs) {
+    transfer->listed = true;
+    running_.push_back(transfer);
+  }
+  lock.unlock();
+  if (runs) replan();
+  return id;
+}
+
+// Wakes the threads that have something to do, and has time wait for them.
+void Engine::rouse(uint64_t now) {
+  int woken = 0;
+  for (auto& [gpu, submitter] : submitters_) {
+    if (submitter->wanted(now) && submitter->wake()) ++woken;
+  }
+  if (woken != 0) driver_.expect_threads(woken);
+}
+
+// After anything happened to a transfer: ends it if nothing more will.
+void Engine::conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer) {
+  if (!transfer->over() && transfer->ready()) {
+    if (running_.size() == 1 && running_[0] == transfer) {
+      lock->unlock();
+      slots_.trim();  // before anybody is told that all is done
+      lock->lock();
+    }
+    if (!transfer->over()) finish(transfer.get());
+  }
+  const bool again = !lessons_.empty() || (transfer->over() && !running_.empty());
+  if (again) {
+    lock->unlock();
+    replan();
+    lock->lock();
+  }
+  rouse(driver_.now_ns());
+}
+
+void Engine::finish(Transfer* transfer) {
+  transfer->end(driver_.now_ns());
+  auto same = [&](const auto& other) { return other.get() == transfer; };
+  running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
+  for (auto& [gpu, submitter] : submitters_) submitter->remove(transfer);
+  ++finished_;
+  failed_ += transfer->state == State::kFailed;
+  for (const auto& lane : transfer->lanes) {
+    bytes_ += lane->landed;
+    resent_ += lane->resent;
+    auto& [chunks, bytes] = carried_[lane->name()];
+    chunks += lane->chunks;
+    bytes += lane->landed;
+  }
+}
+
+std::shared_ptr<Transfer> Engine::find(uint64_t id) {
+  Lock lock(mutex_);
+  auto found = transfers_.find(id);
+  if (found != transfers_.end()) return found->second;
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              "no transfer has the id " + std::to_string(id) + "; it may have been released");
+}
+
+int Engine::wait(uint64_t id, uint64_t timeout_ns, std::string* text) {
+  if (PlainId(id).valid()) return wait_plain(id, text);
+  using Clock = std::chrono::steady_clock;
+  const std::shared_ptr<Transfer> transfer = find(id);
+  const bool bounded = timeout_ns < UINT64_MAX / 4;
+  const auto until = Clock::now() + std::chrono::nanoseconds(bounded ? timeout_ns : 0);
+  Lock lock(mutex_);
+  while (!transfer->over()) {
+    if (bounded && Clock::now() >= until) {
+      *text = "transfer " + std::to_string(id) + " is not done after " +
+              std::to_string(timeout_ns) + " ns";
+      return GLAKE_BUSY_TIMEOUT;
+    }
+    if (transfer->state == State::kWaiting) {
+      await_gate(&lock, *transfer);
+    } else if (bounded) {
+      transfer->changed.wait_until(lock, until);
+    } else {
+      transfer->changed.wait(lock);
+    }
+  }
+  if (transfer->state == State::kDone) return GLAKE_OK;
+  *text = transfer->state == State::kFailed
+              ? transfer->error_text
+              : "the transfer was cancelled: " + transfer->destination_state();
+  return transfer->state == State::kFailed ? transfer->error : GLAKE_COPY_CANCELLED;
+}
+
+bool Engine::done(uint64_t id) {
+  if (PlainId(id).valid()) {
+    const PlainId plain(id);
+    bool idle = plain.captured();
+    if (!idle) driver_.stream_idle(plain.device(), plain.stream(), &idle);
+    return idle;
+  }
+  const std::shared_ptr<Transfer> transfer = find(id);
+  Lock lock(mutex_);
+  const EventId passed = transfer->state == State::kWaiting ? transfer->passed : 0;
+  const bool over = transfer->over();
+  lock.unlock();
+  if (passed != 0) driver_.query(passed);  // time moves where it is the driver's
+  return over;
+}
+
+void Engine::cancel(uint64_t id) {
+  if (PlainId(id).valid()) return;  // it is the driver's
+  const std::shared_ptr<Transfer> transfer = find(id);
+  Lock lock(mutex_);
+  if (transfer->over()) return;
+  transfer->cancelled = true;
+  conclude(&lock, transfer);
+}
+
+// Nobody asks for it any more; it goes on.
+void Engine::release(uint64_t id) {
+  if (PlainId(id).valid()) return;
+  const std::shared_ptr<Transfer> transfer = find(id);
+  Lock lock(mutex_);
+  transfers_.erase(id);
+  if (transfer->passed != 0) passed_.push_back(std::exchange(transfer->passed, 0));
+}
+
+void Engine::progress(uint64_t id, Bytes* done, Bytes* total) {
+  *done = *total = 0;
+  if (PlainId(id).valid()) return;
+  const std::shared_ptr<Transfer> transfer = find(id);
+  Lock lock(mutex_);
+  *done = transfer->landed.bytes();
+  *total = transfer->total();
+}
+
+std::string Engine::result(uint64_t id) {
+  if (PlainId(id).valid()) {
+    JsonText out;
+    out.text("state", done(id) ? "done" : "running").flag("relayed", false);
+    out.flag("captured", PlainId(id).captured());
+    return out.raw("paths", "[]").raw("refusals", "[]").done();
+  }
+  const std::shared_ptr<Transfer> transfer = find(id);
+  Lock lock(mutex_);
+  return transfer->json(driver_.now_ns());
+}
+
+std::string Engine::stats() {
+  Lock lock(mutex_);
+  JsonText out;
+  auto number = [&](const char* key, uint64_t value) {
+    out.number(key, static_cast<double>(value));
+  };
+  number("plain_copies", plain_copies_.load());
+  number("plain_bytes", plain_bytes_.load());
+  number("transfers", finished_);
+  number("failed", failed_);
+  number("bytes", bytes_);
+  number("resent", resent_);
+  number("running", running_.size());
+  number("waiting", gates_.size());
+  number("threads", submitters_.size());
+  number("slots", slots_.count());
+  std::string list;
+  for (const auto& [name, health] : health_.all()) {
+    JsonText one;
+    one.text("path", name).text("state", path_state_name(health.state()));
+    one.text("why", health.why()).number("failures", static_cast<double>(health.failures()));
+    const auto& [chunks, bytes] = carried_[name];
+    one.number("chunks", static_cast<double>(chunks)).number("bytes", static_cast<double>(bytes));
+    list += (list.empty() ? "" : ", ") + one.done();
+  }
+  return out.raw("paths", "[" + list + "]").done();
+}
+
+std::string Engine::explain(Place dst, Place src, Bytes bytes) {
+  Request request{Parts({{1, 1, bytes}}), dst, src};
+  const TransferPlan plan = plan_alone(request);
+  JsonText out;
+  out.number("bytes", static_cast<double>(bytes))
+      .number("rate", plan.rate)
+      .number("plain", plan.plain);
+  out.flag("worthwhile", worthwhile(request, plan));
+  std::string list;
+  for (const PlannedPath& path : plan.paths) {
+    JsonText one;
+    one.text("path", path.path.name).number("rate", path.rate);
+    list += (list.empty() ? "" : ", ") + one.done();
+  }
+  out.raw("paths", "[" + list + "]");
+  list.clear();
+  for (const Refusal& refusal : plan.refusals) {
+    JsonText one;
+    one.text("path", refusal.path).text("reason", refusal.reason);
+    list += (list.empty() ? "" : ", ") + one.done();
+  }
+  return out.raw("refusals", "[" + list + "]").done();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,115 @@
+// glake's second engine: one copy over every useful path of the node at once. Owned by Process.
+//
+//   request    what a caller wants copied, checked
+//   transfer   a request under way; a lane: one path of it, with its accounts
+//   submitter  a thread per worker GPU, which claims chunks of lanes and copies them
+//   slot       a relay buffer, from glake's own memory
+//   hold       what keeps a caller's stream waiting until the transfer is done
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "transfer/planner.h"
+#include "transfer/submitter.h"
+
+namespace glake::transfer {
+
+class Engine {
+ public:
+  // `platform` is a topology's text; empty: nothing is known of the links, and copies are plain.
+  Engine(Driver& driver, Process& process, HostPool& host, const std::string& platform,
+         const std::string& name);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine();
+
+  Request read(const glake_copy_request& given) {
+    return make_request(driver_, topology_.get(), given);
+  }
+  // Throw Error. Ids of plain copies: see plain.h.
+  uint64_t start(Request request);
+  // GLAKE_OK, GLAKE_BUSY_TIMEOUT, or what ended the transfer, with its text.
+  int wait(uint64_t id, uint64_t timeout_ns, std::string* text);
+  bool done(uint64_t id);
+  void stream_wait(uint64_t id, int device, StreamHandle stream);
+  void cancel(uint64_t id);
+  void release(uint64_t id);
+  void progress(uint64_t id, Bytes* done, Bytes* total);
+  std::string result(uint64_t id);
+  std::string stats();
+  std::string explain(Place dst, Place src, Bytes bytes);
+  // Cancels all transfers and waits for their copies under way: after it nobody waits for one.
+  void end_all();
+  // Ends the threads and gives all back; nobody uses the engine any more. Throws Error, and may be
+  // tried again, when a caller's stream or a stuck copy holds it up.
+  void close();
+
+ private:
+  friend class Submitter;
+  using Lock = std::unique_lock<std::mutex>;
+  struct Gate;  // tells the engine that a caller's stream has come to its transfer
+
+  // plain.cpp
+  uint64_t plain(const Request& request, bool captured);
+  void open_device(int device);
+  StreamHandle plain_stream(int device);
+  Status submit_plain(const Request& request, StreamHandle stream);
+  // ordering.cpp
+  void order(const std::shared_ptr<Transfer>& transfer);
+  void open_gate(const std::shared_ptr<Transfer>& transfer);
+  void shut_gates();
+  bool reap_passed(uint64_t timeout_ns);
+  void await_gate(Lock* lock, const Transfer& transfer);
+  // Waiting for plain copies.
+  int wait_plain(uint64_t id, std::string* text);
+  // planning.cpp
+  TransferPlan plan_alone(const Request& request);
+  bool worthwhile(const Request& request, const TransferPlan& plan) const;
+  void replan();
+  void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
+  void learn(Transfer* transfer, Lane* lane, size_t hop);
+  void prepare(const Path& path);
+  Submitter& submitter(int gpu);
+
+  std::shared_ptr<Transfer> find(uint64_t id);
+  void finish(Transfer* transfer);
+  void end_one(const std::shared_ptr<Transfer>& transfer);
+  void rouse(uint64_t now);
+  void conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer);
+  uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
+
+  Driver& driver_;
+  Process& process_;
+  std::unique_ptr<topology::Topology> topology_;
+  std::mutex plan_mutex_;  // of the planner; taken before mutex_
+  std::unique_ptr<Planner> planner_;
+  std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
+  std::mutex prepare_mutex_;        // of what has been opened for paths
+  std::set<std::string> prepared_;
+  std::mutex mutex_;  // of all below, and of transfers, lanes and path states
+  std::map<uint64_t, std::shared_ptr<Transfer>> transfers_;
+  std::vector<std::shared_ptr<Transfer>> running_;
+  std::vector<std::shared_ptr<Gate>> gates_;
+  std::vector<EventId> passed_;  // behind holds, on callers' streams
+  std::map<int, std::unique_ptr<Submitter>> submitters_;
+  HealthBook health_;
+  Slots slots_;
+  Holds holds_;
+  uint64_t next_id_ = 1;
+  std::vector<std::pair<int, double>> lessons_;  // edges and their scale, for replan()
+  // Statistics.
+  std::atomic<uint64_t> plain_copies_{0}, plain_bytes_{0};
+  uint64_t finished_ = 0, failed_ = 0, bytes_ = 0, resent_ = 0;
+  std::map<std::string, std::pair<uint64_t, Bytes>> carried_;   // by path: chunks, bytes
+  std::unique_ptr<std::atomic<StreamHandle>[]> plain_streams_;  // of each device
+  std::unique_ptr<std::atomic<bool>[]> opened_;
+  const int devices_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,92 @@
+// The fast path: copies too small, or without a second path worth taking, as the driver makes them.
+#include "transfer/plain.h"
+
+#include "core/process.h"
+#include "transfer/engine.h"
+
+namespace glake::transfer {
+
+// Streams for plain copies that belong to none of the caller's; made once, kept until close().
+StreamHandle Engine::plain_stream(int device) {
+  std::atomic<StreamHandle>& known = plain_streams_[static_cast<size_t>(device)];
+  StreamHandle stream = known.load(std::memory_order_acquire);
+  if (stream != 0) return stream;
+  DeviceScope scope(driver_, device);
+  Status s = scope.status();
+  if (s.ok()) s = driver_.create_stream(&stream);
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "no stream for a copy: " + driver_.describe(s));
+  StreamHandle none = 0;
+  if (known.compare_exchange_strong(none, stream)) return stream;
+  driver_.destroy_stream(stream);  // another thread was first
+  return none;
+}
+
+Status Engine::submit_plain(const Request& request, StreamHandle stream) {
+  const Parts& parts = request.parts;
+  const bool peers =
+      !request.src.host() && !request.dst.host() && request.src.gpu != request.dst.gpu;
+  if (parts.count() > 1 && !peers && stream != 0) {
+    std::vector<Address> dsts, srcs;
+    std::vector<Bytes> sizes;
+    for (size_t i = 0; i < parts.count(); ++i) {
+      dsts.push_back(parts[i].dst);
+      srcs.push_back(parts[i].src);
+      sizes.push_back(parts[i].bytes);
+    }
+    Status s = driver_.copy_batch(dsts.data(), srcs.data(), sizes.data(), parts.count(), stream);
+    if (!s.not_supported()) return s;
+  }
+  for (size_t i = 0; i < parts.count(); ++i) {
+    const Part& part = parts[i];
+    Status s = peers ? driver_.copy_peer(part.dst, request.dst.gpu, part.src, request.src.gpu,
+                                         part.bytes, stream)
+                     : driver_.copy(part.dst, part.src, part.bytes, stream);
+    if (!s.ok()) return s;
+  }
+  return {};
+}
+
+uint64_t Engine::plain(const Request& request, bool captured) {
+  const int device = request.stream_device;
+  open_device(device);
+  const StreamHandle stream = request.ordered ? request.stream : plain_stream(device);
+  for (int gpu : {request.src.gpu, request.dst.gpu}) {
+    if (gpu >= 0) open_device(gpu);
+  }
+  DeviceScope scope(driver_, device);
+  Status s = scope.status();
+  if (s.ok()) s = submit_plain(request, stream);
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused a copy of " +
+                                        std::to_string(request.parts.total()) +
+                                        " bytes: " + driver_.describe(s));
+  }
+  plain_copies_.fetch_add(1, std::memory_order_relaxed);
+  plain_bytes_.fetch_add(request.parts.total(), std::memory_order_relaxed);
+  if (!PlainId::fits(stream)) {
+    throw Error(GLAKE_INTERNAL, "a stream's handle has more than 53 bits");
+  }
+  return PlainId(device, stream, captured).id();
+}
+
+int Engine::wait_plain(uint64_t id, std::string* text) {
+  const PlainId plain(id);
+  if (plain.captured()) return GLAKE_OK;  // it runs when the graph does
+  // Another thread's own default stream cannot be named here.
+  const bool mine = !is_thread_stream(plain.stream()) || plain.stream() == this_thread_stream();
+  const Status s = mine ? driver_.synchronize_stream(plain.device(), plain.stream())
+                        : driver_.synchronize(plain.device());
+  if (s.ok()) return GLAKE_OK;
+  *text = "waiting for a plain copy's stream: " + driver_.describe(s);
+  return GLAKE_DRIVER_ERROR;
+}
+
+// The device's context: it stays until the process's devices are closed, after the engine.
+void Engine::open_device(int device) {
+  std::atomic<bool>& ready = opened_[static_cast<size_t>(device)];
+  if (ready.load(std::memory_order_acquire)) return;
+  process_.device(device);
+  ready.store(true, std::memory_order_release);
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,34 @@
+// Names of plain copies: everything there is to know of one is in its id, so that a small copy
+// costs one driver call, no lock and no memory. Waiting for it is waiting for its stream.
+#pragma once
+
+#include <cstdint>
+
+#include "driver/driver.h"
+
+namespace glake::transfer {
+
+// 1 | thread's own stream? | captured? | device (8 bits) | stream (53 bits)
+class PlainId {
+ public:
+  explicit PlainId(uint64_t id) : id_(id) {}
+  PlainId(int device, StreamHandle stream, bool captured)
+      : id_(kPlain | (is_thread_stream(stream) ? kOwn : 0) | (captured ? kCaptured : 0) |
+            static_cast<uint64_t>(device) << kBits | (stream & kMask)) {}
+
+  uint64_t id() const { return id_; }
+  bool valid() const { return (id_ & kPlain) != 0; }
+  bool captured() const { return (id_ & kCaptured) != 0; }
+  int device() const { return static_cast<int>((id_ >> kBits) & 0xff); }
+  StreamHandle stream() const { return (id_ & kMask) | ((id_ & kOwn) != 0 ? kThreadStream : 0); }
+  static bool fits(StreamHandle stream) { return ((stream & ~kThreadStream) & ~kMask) == 0; }
+
+ private:
+  static constexpr int kBits = 53;
+  static constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
+  static constexpr uint64_t kPlain = uint64_t{1} << 63, kOwn = uint64_t{1} << 62,
+                            kCaptured = uint64_t{1} << 61;
+  uint64_t id_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,152 @@
+// What the engine asks the planner, and what it teaches it.
+#include <algorithm>
+
+#include "core/process.h"
+#include "transfer/engine.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has described
+constexpr uint64_t kHandOver = 15'000;     // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.05;        // in time, over a plain copy
+constexpr double kRunsWell = 0.85;         // of its plan: such a lane clears its edges
+constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
+
+std::string place_text(Place place) {
+  return place.host() ? "host" : "g" + std::to_string(place.gpu);
+}
+
+// The one copy there is without a topology.
+TransferPlan direct_plan(const Request& request) {
+  Path path;
+  path.hops.push_back({request.src, request.dst, {}});
+  path.worker = request.src.host() ? request.dst.gpu : request.src.gpu;
+  path.name = place_text(request.src) + ">" + place_text(request.dst);
+  TransferPlan plan;
+  plan.rate = plan.plain = kUnknownRate;
+  plan.paths.push_back({path, kUnknownRate});
+  return plan;
+}
+
+}  // namespace
+
+TransferPlan Engine::plan_alone(const Request& request) {
+  if (planner_ == nullptr) return direct_plan(request);
+  std::lock_guard<std::mutex> guard(plan_mutex_);
+  std::vector<TransferPlan> plans = planner_->plan({{request.src, request.dst}});
+  if (plans[0].paths.empty()) return direct_plan(request);
+  return std::move(plans[0]);
+}
+
+// Filling the pipe costs a chunk's way over a relay; what remains must still be a gain.
+bool Engine::worthwhile(const Request& request, const TransferPlan& plan) const {
+  if (plan.paths.size() < 2 || plan.plain <= 0) return plan.plain <= 0;
+  const auto bytes = static_cast<double>(request.parts.total());
+  const auto copy = static_cast<double>(copy_ns());
+  const double thin = static_cast<double>(kLeastChunk) / plan.paths.back().rate;
+  const double many = static_cast<double>(kHandOver) + 2 * copy + thin + bytes / plan.rate;
+  return many * kLeastGain < copy + bytes / plan.plain;
+}
+
+// Shares the node anew among all transfers under way.
+void Engine::replan() {
+  std::lock_guard<std::mutex> guard(plan_mutex_);
+  std::vector<std::shared_ptr<Transfer>> all;
+  std::vector<Demand> demands;
+  std::vector<std::pair<int, double>> lessons;
+  const uint64_t now = driver_.now_ns();
+  {
+    Lock lock(mutex_);
+    all = running_;
+    lessons.swap(lessons_);
+  }
+  if (planner_ != nullptr) {
+    for (auto [edge, scale] : lessons) {
+      planner_->set_scale(edge, scale);
+      learnt_[edge] = now + kForget;
+    }
+    for (auto it = learnt_.begin(); it != learnt_.end();) {
+      const bool old = it->second <= now;
+      if (old) planner_->set_scale(it->first, 1);
+      it = old ? learnt_.erase(it) : std::next(it);
+    }
+  }
+  for (const auto& transfer : all)
+    demands.push_back({transfer->request.src, transfer->request.dst});
+  std::vector<TransferPlan> plans;
+  if (planner_ != nullptr && !demands.empty()) plans = planner_->plan(demands);
+  Lock lock(mutex_);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i]->over()) continue;
+    const bool none = plans.empty() || plans[i].paths.empty();
+    adopt(all[i], none ? direct_plan(all[i]->request) : plans[i]);
+  }
+  rouse(now);
+}
+
+void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
+  transfer->replan(plan, &health_);
+  for (const auto& lane : transfer->lanes) {
+    if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
+  }
+}
+
+// Under the lock. A hop falls behind its plan: the edges no other lane clears are slower than the
+// topology says.
+void Engine::learn(Transfer* transfer, Lane* lane, size_t hop) {
+  lane->slow = 0;
+  if (topology_ == nullptr) return;
+  for (const auto& load : lane->planned.path.hops[hop].route) {
+    bool cleared = false;
+    double measured = 0;
+    for (const auto& other : running_) {
+      for (const auto& known : other->lanes) {
+        for (size_t h = 0; h < known->hops.size() && !known->closed; ++h) {
+          for (const auto& used : known->planned.path.hops[h].route) {
+            if (used.edge != load.edge) continue;
+            const Rate rate = std::min(known->hops[h].rate(), known->planned.rate);
+            measured += rate * used.share;
+            cleared = cleared || (known->hops[h].completed() > 2 && known.get() != lane &&
+                                  rate >= kRunsWell * known->planned.rate);
+          }
+        }
+      }
+    }
+    const Rate nominal = topology_->rate(load.edge);
+    if (!cleared && measured < nominal) lessons_.emplace_back(load.edge, measured / nominal);
+  }
+  static_cast<void>(transfer);
+}
+
+// What a path needs of the driver once: contexts, and access of each GPU that pushes to the memory
+// it pushes to. Throws Error.
+void Engine::prepare(const Path& path) {
+  {
+    std::lock_guard<std::mutex> guard(prepare_mutex_);
+    if (prepared_.count(path.name) != 0) return;
+  }
+  for (const Hop& hop : path.hops) {
+    for (int gpu : {hop.from.gpu, hop.to.gpu}) {
+      if (gpu >= devices_)
+        throw Error(GLAKE_INVALID_DEVICE, "the driver has no GPU " + std::to_string(gpu));
+      if (gpu >= 0) open_device(gpu);
+    }
+    if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;
+    bool reaches = false;
+    if (!driver_.can_access_peer(hop.from.gpu, hop.to.gpu, &reaches).ok() || !reaches) continue;
+    process_.device(hop.to.gpu).enable_peer(hop.from.gpu);
+    driver_.enable_peer(hop.from.gpu, hop.to.gpu);  // for memory that is not glake's
+  }
+  std::lock_guard<std::mutex> guard(prepare_mutex_);
+  prepared_.insert(path.name);
+}
+
+// Under the lock.
+Submitter& Engine::submitter(int gpu) {
+  std::unique_ptr<Submitter>& one = submitters_[gpu];
+  if (one == nullptr) one = std::make_unique<Submitter>(*this, gpu);
+  return *one;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,197 @@
+#include "transfer/request.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "capi_guard.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Bytes kTrusted = kMiB;  // below it, ends that are named are not asked about
+
+[[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
+
+std::vector<Part> read_parts(const glake_copy_request& given) {
+  if (given.parts == nullptr || given.count == 0) bad("a copy needs at least one part");
+  std::vector<Part> parts;
+  parts.reserve(given.count);
+  Bytes total = 0;
+  for (size_t i = 0; i < given.count; ++i) {
+    const glake_copy_part& part = given.parts[i];
+    total += part.bytes;
+    if (part.bytes > kMaxRequest || total > kMaxRequest) {
+      bad("a copy of " + std::to_string(part.bytes) + " bytes: one has 1 to " +
+          std::to_string(kMaxRequest) + " bytes in all");
+    }
+    if (part.bytes != 0 && (part.dst == 0 || part.src == 0)) {
+      throw Error(GLAKE_INVALID_POINTER, "part " + std::to_string(i) + " of a copy is at NULL");
+    }
+    parts.push_back({part.dst, part.src, part.bytes});
+  }
+  if (total == 0) bad("a copy of 0 bytes");
+  return parts;
+}
+
+bool mapped(Address at) {
+  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
+  unsigned char resident = 0;
+  return mincore(reinterpret_cast<void*>(round_down(at, page)), page, &resident) == 0;
+}
+
+// One end of a request, as the driver sees it.
+struct End {
+  Place place;
+  bool pinned = true;
+};
+
+class Ends {
+ public:
+  Ends(Driver& driver, const char* name, int declared)
+      : driver_(driver), name_(name), declared_(declared) {}
+
+  // Where [at, at + bytes) is. Throws Error unless it is all in one place, the declared one.
+  End look(Address at, Bytes bytes, bool written) {
+    const End first = look_at(at, written), last = look_at(at + bytes - 1, written);
+    if (!(first.place == last.place)) {
+      throw Error(GLAKE_INVALID_POINTER, std::string(name_) + " " + hex(at) + ": its " +
+                                             std::to_string(bytes) +
+                                             " bytes reach beyond the memory it is in");
+    }
+    return {first.place, first.pinned && last.pinned};
+  }
+
+ private:
+  End look_at(Address at, bool written) {
+    PointerFacts facts;
+    const Status s = driver_.pointer_facts(at, &facts);
+    if (!s.ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(at) + ": " + driver_.describe(s));
+    }
+    using Kind = PointerFacts::Kind;
+    End end;
+    end.pinned = facts.kind != Kind::kUnregistered;
+    const bool device = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
+    end.place.gpu = device ? facts.device : -1;
+    if (!end.pinned && (declared_ >= 0 || !mapped(at))) {
+      throw Error(GLAKE_INVALID_POINTER, std::string(name_) + " " + hex(at) +
+                                             " is no memory the driver or this process knows");
+    }
+    if (declared_ != GLAKE_ASK && declared_ != std::max<int>(end.place.gpu, GLAKE_HOST)) {
+      throw Error(GLAKE_INVALID_DEVICE, std::string(name_) + " " + hex(at) + " is " +
+                                            where(end.place.gpu) + ", not " + where(declared_));
+    }
+    if (written && facts.read_only) {
+      throw Error(GLAKE_INVALID_POINTER, "dst " + hex(at) + " may only be read");
+    }
+    return end;
+  }
+
+  static std::string where(int gpu) {
+    return gpu < 0 ? "host memory" : "memory of GPU " + std::to_string(gpu);
+  }
+
+  Driver& driver_;
+  const char* name_;
+  int declared_;
+};
+
+End find_end(Driver& driver, const Parts& parts, int declared, bool dst) {
+  if (declared < GLAKE_ASK || declared >= driver.device_count()) {
+    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(declared) +
+                                          ": the driver has " +
+                                          std::to_string(driver.device_count()));
+  }
+  End end;
+  end.place.gpu = std::max<int>(declared, GLAKE_HOST);
+  if (declared != GLAKE_ASK && parts.total() < kTrusted) return end;
+  DeviceScope scope(driver, 0);
+  if (!scope.status().ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver.describe(scope.status()));
+  }
+  Ends ends(driver, dst ? "dst" : "src", declared);
+  for (size_t i = 0; i < parts.count(); ++i) {
+    const Part& part = parts[i];
+    const End found = ends.look(dst ? part.dst : part.src, part.bytes, dst);
+    if (i == 0) end = found;
+    if (!(found.place == end.place)) bad("the parts of one copy are between the same two places");
+    end.pinned = end.pinned && found.pinned;
+    // Many small blocks are of one buffer: the first ones and the last speak for all.
+    if (i == 16 && parts.count() > 32) i = parts.count() - 17;
+  }
+  return end;
+}
+
+// Written bytes must be neither read by another part nor written twice.
+void refuse_overlap(const Parts& parts) {
+  struct Span {
+    Address begin, end;
+    bool written;
+  };
+  std::vector<Span> spans;
+  spans.reserve(2 * parts.count());
+  for (size_t i = 0; i < parts.count(); ++i) {
+    spans.push_back({parts[i].dst, parts[i].dst + parts[i].bytes, true});
+    spans.push_back({parts[i].src, parts[i].src + parts[i].bytes, false});
+  }
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  Address written = 0, read = 0;  // ends of the spans so far
+  for (const Span& span : spans) {
+    if (span.begin < written || (span.written && span.begin < read)) {
+      bad("source and destination overlap at " + hex(span.begin));
+    }
+    (span.written ? written : read) = std::max(span.written ? written : read, span.end);
+  }
+}
+
+// The socket of the host end; a node the topology does not have counts as spread.
+int socket_of(Driver& driver, const topology::Topology* topology, Address at, Bytes bytes) {
+  int node = kUnknownNode;
+  driver.host_node(reinterpret_cast<const void*>(at), bytes, &node);
+  if (topology == nullptr || node >= topology->sockets()) return kSpread;
+  if (node == kUnknownNode) return topology->sockets() == 1 ? 0 : kSpread;
+  return node;
+}
+
+}  // namespace
+
+Request make_request(Driver& driver, const topology::Topology* topology,
+                     const glake_copy_request& given) {
+  if (given.size != sizeof(glake_copy_request)) {
+    bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
+        " bytes here, the caller's " + std::to_string(given.size));
+  }
+  if ((given.flags & ~(GLAKE_COPY_DIRECT | GLAKE_COPY_RELAYED)) != 0) bad("unknown copy flags");
+  Request request{Parts(read_parts(given)), {}, {}};
+  const Parts& parts = request.parts;
+  const End dst = find_end(driver, parts, given.dst_device, true);
+  const End src = find_end(driver, parts, given.src_device, false);
+  request.dst = dst.place;
+  request.src = src.place;
+  if (request.dst.host() && request.src.host()) {
+    bad("both ends of the copy are host memory: that takes no GPU");
+  }
+  refuse_overlap(parts);
+  request.pageable = !dst.pinned || !src.pinned;
+  request.flags = given.flags;
+  request.ordered = given.ordered != 0;
+  request.stream = request.ordered ? capi::handle(given.stream) : 0;
+  request.stream_device = request.src.host() ? request.dst.gpu : request.src.gpu;
+  if (request.ordered) request.stream_device = given.stream_device;
+  if (request.stream_device < 0 || request.stream_device >= driver.device_count()) {
+    throw Error(GLAKE_INVALID_DEVICE,
+                "no device " + std::to_string(request.stream_device) + " for the stream");
+  }
+  if (parts.total() < kTrusted) return request;
+  Place& host = request.dst.host() ? request.dst : request.src;
+  if (host.host()) {
+    host.node =
+        socket_of(driver, topology, dst.place.host() ? parts[0].dst : parts[0].src, parts[0].bytes);
+  }
+  return request;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,28 @@
+// What a caller asks for, checked against what the driver knows of the addresses.
+#pragma once
+
+#include "capi_transfer.h"
+#include "driver/driver.h"
+#include "transfer/parts.h"
+#include "transfer/plan.h"
+
+namespace glake::transfer {
+
+enum Flags : unsigned { kDirect = GLAKE_COPY_DIRECT, kRelayed = GLAKE_COPY_RELAYED };
+
+struct Request {
+  Parts parts;
+  Place dst, src;
+  bool pageable = false;  // the host end is not pinned: chunks pass through pinned buffers
+  bool ordered = false;   // after and before the caller's work on `stream`
+  int stream_device = 0;
+  StreamHandle stream = 0;
+  unsigned flags = 0;
+};
+
+// Small copies whose ends the caller has named are not looked into. `topology` may be null. Throws
+// Error.
+Request make_request(Driver& driver, const topology::Topology* topology,
+                     const glake_copy_request& given);
+
+}  // namespace glake::transfer

@@ -1,0 +1,131 @@
+#include "transfer/slots.h"
+
+#include "core/process.h"
+#include "detours.h"
+#include "transfer/lane.h"
+
+namespace glake::transfer {
+
+Slot& Slot::operator=(Slot&& other) noexcept {
+  reset();
+  owner_ = std::exchange(other.owner_, nullptr);
+  place_ = other.place_;
+  at_ = other.at_;
+  return *this;
+}
+
+void Slot::reset() {
+  if (owner_ != nullptr) std::exchange(owner_, nullptr)->take_back(place_, at_);
+}
+
+Slot Slots::lend(Place place) {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<Address>& spare = free_[key(place)];
+    if (!spare.empty()) {
+      const Address at = spare.back();
+      spare.pop_back();
+      return {this, place, at};
+    }
+  }
+  const Address at = fresh(place);
+  std::lock_guard<std::mutex> guard(mutex_);
+  free_[key(place)].reserve(++count_);  // so that taking it back cannot fail
+  return {this, place, at};
+}
+
+Address Slots::fresh(Place place) {
+  if (!place.host()) return fresh_device(place.gpu);
+  return reinterpret_cast<Address>(process_.host().allocate(kSlotBytes));
+}
+
+// The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
+// is waited for: almost always it is idle.
+Address Slots::fresh_device(int gpu) {
+  process_.device(gpu);  // its context
+  StreamHandle stream = 0;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    stream = streams_[gpu];
+  }
+  Status s;
+  if (stream == 0) {
+    {
+      DeviceScope scope(driver_, gpu);
+      s = scope.status().ok() ? driver_.create_stream(&stream) : scope.status();
+    }
+    if (!s.ok())
+      throw Error(GLAKE_DRIVER_ERROR, "no stream for relay buffers: " + driver_.describe(s));
+    std::lock_guard<std::mutex> guard(mutex_);
+    StreamHandle& known = streams_[gpu];
+    if (known == 0) {
+      known = stream;
+    } else {
+      driver_.destroy_stream(std::exchange(stream, known));
+    }
+  }
+  void* ptr = process_.detoured(kDebug) ? detoured_malloc(process_, kSlotBytes, gpu, stream)
+                                        : plain_malloc(process_, kSlotBytes, gpu, stream);
+  s = driver_.synchronize_stream(gpu, stream);
+  if (s.ok()) return reinterpret_cast<Address>(ptr);
+  give(gpu, reinterpret_cast<Address>(ptr));
+  throw Error(GLAKE_DRIVER_ERROR, "a relay buffer's stream: " + driver_.describe(s));
+}
+
+void Slots::give(int key, Address at) {
+  void* ptr = reinterpret_cast<void*>(at);
+  if (key < 0) {
+    process_.host().free(ptr);
+  } else if (process_.detoured(kDebug)) {
+    detoured_free(process_, ptr);
+  } else {
+    plain_free(process_, ptr);
+  }
+}
+
+void Slots::take_back(Place place, Address at) noexcept {
+  std::lock_guard<std::mutex> guard(mutex_);
+  free_[key(place)].push_back(at);  // room was reserved when it was made
+}
+
+void Slots::trim() noexcept {
+  std::map<int, std::vector<Address>> going;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    going.swap(free_);
+  }
+  for (auto& [key, buffers] : going) {
+    for (; !buffers.empty(); buffers.pop_back()) {
+      try {
+        give(key, buffers.back());
+      } catch (const Error&) {
+        break;  // kept for the next time
+      }
+      std::lock_guard<std::mutex> guard(mutex_);
+      --count_;
+    }
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<Address>& spare = free_[key];
+    spare.insert(spare.end(), buffers.begin(), buffers.end());
+    spare.reserve(count_);
+  }
+}
+
+size_t Slots::count() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return count_;
+}
+
+void Slots::close() {
+  trim();
+  for (auto& [gpu, stream] : streams_) {
+    if (stream == 0) continue;
+    Status s = driver_.destroy_stream(stream);
+    if (!s.ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, "relay buffers' stream: " + driver_.describe(s));
+    }
+    stream = 0;
+  }
+}
+
+}  // namespace glake::transfer

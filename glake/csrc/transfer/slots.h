@@ -1,0 +1,72 @@
+// Relay buffers: pieces of glake's own memory of a GPU, or of its pinned host memory, lent to one
+// chunk at a time. Kept while transfers run, given back when the engine is idle.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "driver/driver.h"
+#include "transfer/plan.h"
+#include "types.h"
+
+namespace glake {
+class Process;
+}
+
+namespace glake::transfer {
+
+class Slots;
+
+// A lent buffer; goes back when it is destroyed, so nothing may use it any more by then.
+class Slot {
+ public:
+  Slot() = default;
+  Slot(Slots* owner, Place place, Address at) : owner_(owner), place_(place), at_(at) {}
+  Slot(Slot&& other) noexcept { *this = std::move(other); }
+  Slot& operator=(Slot&& other) noexcept;
+  ~Slot() { reset(); }
+
+  Address at() const { return at_; }
+  const Place& place() const { return place_; }
+  explicit operator bool() const { return owner_ != nullptr; }
+  void reset();
+
+ private:
+  Slots* owner_ = nullptr;
+  Place place_;
+  Address at_ = 0;
+};
+
+class Slots {
+ public:
+  Slots(Driver& driver, Process& process) : driver_(driver), process_(process) {}
+  Slots(const Slots&) = delete;
+  Slots& operator=(const Slots&) = delete;
+
+  // A buffer of kSlotBytes that no stream uses. Throws Error (GLAKE_OUT_OF_MEMORY...).
+  Slot lend(Place place);
+  void take_back(Place place, Address at) noexcept;
+  // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
+  void trim() noexcept;
+  // Buffers in glake's books for this, lent or not.
+  size_t count() const;
+  // Ends the streams; every slot must have come back.
+  void close();
+
+ private:
+  // Buffers of host memory are pinned wherever the driver puts them.
+  static int key(Place place) { return place.host() ? -1 : place.gpu; }
+  Address fresh(Place place);
+  Address fresh_device(int gpu);
+  void give(int key, Address at);
+
+  Driver& driver_;
+  Process& process_;
+  mutable std::mutex mutex_;  // of everything below; held across no driver call
+  std::map<int, std::vector<Address>> free_;
+  std::map<int, StreamHandle> streams_;  // the stream a GPU's buffers are allocated for
+  size_t count_ = 0;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,351 @@
+// The submitter's thread: whose turn it is, waiting, and what then follows.
+#include "transfer/submitter.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/process.h"
+#include "transfer/engine.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr uint64_t kLeastWait = 5'000;           // ns, between two looks at the same copy
+constexpr uint64_t kGrace = 1'000'000;           // ns a copy may be late whatever was expected
+constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
+constexpr uint64_t kLatePoll = 1'000'000;        // ns: there may be other work by then
+constexpr uint64_t kFarewell = 5'000'000'000;    // ns for lost ones, at the end
+constexpr unsigned kSlowChunks = 3;
+constexpr double kSlow = 0.7;
+
+}  // namespace
+
+Submitter::Submitter(Engine& engine, int gpu)
+    : engine_(engine), driver_(engine.driver_), gpu_(gpu), streams_(driver_) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Submitter::~Submitter() {
+  if (thread_.joinable()) stop();
+}
+
+void Submitter::add(const std::shared_ptr<Transfer>& transfer, Lane* lane) {
+  for (const Entry& entry : entries_) {
+    if (entry.lane == lane) return;
+  }
+  entries_.push_back({transfer, lane});
+}
+
+void Submitter::remove(const Transfer* transfer) {
+  auto ended = [&](const Entry& entry) { return entry.transfer.get() == transfer; };
+  entries_.erase(std::remove_if(entries_.begin(), entries_.end(), ended), entries_.end());
+}
+
+bool Submitter::wake() {
+  if (awake_) return false;
+  awake_ = true;
+  woken_.notify_one();
+  return true;
+}
+
+bool Submitter::wanted(uint64_t now) const {
+  if (awake_) return false;
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.transfer->allowance(*entry.lane, now, engine_.copy_ns()) != 0;
+  });
+}
+
+bool Submitter::stop() {
+  {
+    Lock lock(engine_.mutex_);
+    stopping_ = true;
+    woken_.notify_one();
+  }
+  thread_.join();
+  return clean_;
+}
+
+void Submitter::run() {
+  const std::string name = "glake-copy-" + std::to_string(gpu_);
+  pthread_setname_np(pthread_self(), name.c_str());
+  Lock lock(engine_.mutex_);
+  doze(&lock);
+  while (!stopping_) {
+    Flight flight;
+    if (claim(&flight, driver_.now_ns())) {
+      lock.unlock();
+      begin(std::move(flight));
+      lock.lock();
+    } else if (!flights_.empty()) {
+      lock.unlock();
+      wait();
+      lock.lock();
+    } else {
+      rest(&lock);
+      doze(&lock);
+    }
+  }
+  if (awake_) rest(&lock);
+  lock.unlock();
+  reap(kFarewell);
+  const bool all = streams_.close() && lost_.empty();
+  lost_.clear();
+  lock.lock();
+  clean_ = all;
+}
+
+// Nothing to do: virtual time need not wait for this thread.
+void Submitter::rest(Lock* lock) {
+  awake_ = false;
+  lock->unlock();
+  if (!lost_.empty()) reap(0);
+  driver_.thread_at_work(false);
+  lock->lock();
+}
+
+void Submitter::doze(Lock* lock) {
+  woken_.wait(*lock, [&] { return awake_ || stopping_; });
+  if (!awake_) return;
+  lock->unlock();
+  driver_.thread_at_work(true, gpu_);
+  lock->lock();
+}
+
+// The next lane in turn that may take a chunk.
+bool Submitter::claim(Flight* flight, uint64_t now) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[(next_ + i) % entries_.size()];
+    Lane& lane = *entry.lane;
+    const Bytes bytes = entry.transfer->allowance(lane, now, engine_.copy_ns());
+    if (bytes == 0) continue;
+    next_ = (next_ + i + 1) % entries_.size();
+    flight->transfer = entry.transfer;
+    flight->lane = &lane;
+    flight->range = entry.transfer->take(bytes);
+    lane.claimed += flight->range.bytes();
+    lane.ramp = std::min(2 * std::max(bytes, lane.ramp), kSlotBytes);
+    ++lane.in_flight;
+    ++lane.in_first_hop;
+    ++entry.transfer->in_flight;
+    if (entry.transfer->started_ns == 0) entry.transfer->started_ns = now;
+    return true;
+  }
+  return false;
+}
+
+// Buffers for the whole way, so that no chunk waits half way for one. A path that cannot have them
+// is closed, which is no fault of its links.
+void Submitter::begin(Flight flight) {
+  try {
+    outfit(&flight);
+  } catch (const std::exception& e) {
+    Lock lock(engine_.mutex_);
+    flight.transfer->close_lane(flight.lane, e.what());
+    --flight.lane->in_first_hop;
+    return_chunk(&flight, "");
+    lock.unlock();
+    flight.slots.clear();
+    flight.stage.reset();
+    lock.lock();
+    engine_.conclude(&lock, flight.transfer);
+    return;
+  }
+  launch(std::move(flight));
+}
+
+void Submitter::outfit(Flight* flight) {
+  engine_.prepare(flight->lane->planned.path);
+  const std::vector<Hop>& hops = flight->lane->planned.path.hops;
+  for (size_t i = 0; i + 1 < hops.size(); ++i) {
+    flight->slots.push_back(engine_.slots_.lend(hops[i].to));
+  }
+  if (!flight->transfer->request.pageable) return;
+  flight->stage = engine_.slots_.lend(Place{});
+  if (!flight->transfer->request.src.host()) return;
+  flight->transfer->request.parts.pieces(flight->range, &pieces_);
+  for (const Piece& piece : pieces_) {
+    std::memcpy(reinterpret_cast<void*>(flight->stage.at() + piece.offset - flight->range.begin),
+                reinterpret_cast<const void*>(piece.src), piece.bytes);
+  }
+}
+
+// The bytes are neither here nor there: they are taken anew, by this lane or another.
+void Submitter::return_chunk(Flight* flight, const std::string& why) {
+  Lane& lane = *flight->lane;
+  flight->transfer->give_back(flight->range);
+  lane.claimed -= flight->range.bytes();
+  --lane.in_flight;
+  --flight->transfer->in_flight;
+  if (why.empty()) return;
+  ++lane.failures;
+  ++lane.resent;
+  lane.ramp = 0;
+  lane.health->fail(driver_.now_ns(), why);
+}
+
+std::string Submitter::failure(const Flight& flight, Status status) const {
+  return "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name() + ": " +
+         driver_.describe(status);
+}
+
+// Submits the chunk's next copy.
+void Submitter::launch(Flight flight) {
+  Bytes enqueued = 0;
+  const Status status = enqueue(&flight, &enqueued);
+  const std::string why = status.ok() ? "" : failure(flight, status);
+  Lock lock(engine_.mutex_);
+  Lane& lane = *flight.lane;
+  const uint64_t now = driver_.now_ns();
+  if (!status.ok()) {
+    // What is enqueued goes on as a shorter chunk; the rest is taken anew.
+    if (flight.hop == 0 && enqueued == 0) --lane.in_first_hop;
+    Flight rest;
+    rest.transfer = flight.transfer;
+    rest.lane = flight.lane;
+    rest.range = {flight.range.begin + enqueued, flight.range.end};
+    lane.in_flight += enqueued != 0;
+    rest.transfer->in_flight += enqueued != 0;
+    return_chunk(&rest, why);
+    flight.range.end = rest.range.begin;
+  }
+  if (enqueued == 0) {
+    lock.unlock();
+    std::shared_ptr<Transfer> transfer = flight.transfer;
+    flight = Flight{};  // its buffers go back before the transfer may end
+    lock.lock();
+    engine_.conclude(&lock, transfer);
+    return;
+  }
+  flight.expected = lane.hops[flight.hop].submit(now, flight.range.bytes(), engine_.copy_ns());
+  flight.deadline = now + 3 * (flight.expected - now) + kGrace;
+  if (flight.seen_done) flight.expected = now;
+  flights_.push_back(std::move(flight));
+}
+
+// Waits for the copy that should be done first, at most until another should be.
+void Submitter::wait() {
+  const uint64_t now = driver_.now_ns();
+  size_t first = 0;
+  for (size_t i = 1; i < flights_.size(); ++i) {
+    if (flights_[i].expected < flights_[first].expected) first = i;
+  }
+  uint64_t until = flights_[first].deadline;
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    if (i != first) until = std::min(until, flights_[i].expected);
+  }
+  if (flights_[first].late) until = std::min(until, now + kLatePoll);
+  until = std::max(until, now + kLeastWait);
+  Flight& oldest = flights_[first];
+  Status status;
+  if (!oldest.seen_done) status = driver_.wait_event(oldest.event.id(), until - now);
+  if (!status.not_ready()) {
+    Flight flight = std::move(oldest);
+    flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(first));
+    complete(std::move(flight), status);
+    return;
+  }
+  const uint64_t then = driver_.now_ns();
+  if (then >= oldest.deadline) {
+    overdue(first, then);
+    return;
+  }
+  // Others' turn: this one is looked at again when they have been.
+  oldest.expected = then + kLeastWait;
+}
+
+void Submitter::complete(Flight flight, Status status) {
+  const std::string why = status.ok() ? "" : failure(flight, status);
+  const bool back =
+      status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
+  if (back) {
+    flight.transfer->request.parts.pieces(flight.range, &pieces_);
+    for (const Piece& piece : pieces_) {
+      std::memcpy(reinterpret_cast<void*>(piece.dst),
+                  reinterpret_cast<void*>(flight.stage.at() + piece.offset - flight.range.begin),
+                  piece.bytes);
+    }
+  }
+  flight.event.reset();
+  const bool ends = !status.ok() || flight.last();
+  if (ends) {
+    flight.slots.clear();  // before the transfer may end
+    flight.stage.reset();
+  }
+  Lock lock(engine_.mutex_);
+  Lane& lane = *flight.lane;
+  if (flight.hop == 0) --lane.in_first_hop;
+  if (!status.ok()) {
+    lane.hops[flight.hop].withdraw();
+    return_chunk(&flight, why);
+    engine_.conclude(&lock, flight.transfer);
+    return;
+  }
+  HopMeter& meter = lane.hops[flight.hop];
+  meter.complete(driver_.now_ns(), flight.range.bytes());
+  const bool behind = meter.completed() >= kSlowChunks && meter.rate() < kSlow * lane.planned.rate;
+  lane.slow = behind ? lane.slow + 1 : 0;
+  if (lane.slow >= kSlowChunks) engine_.learn(flight.transfer.get(), &lane, flight.hop);
+  if (!ends) {
+    ++flight.hop;
+    lock.unlock();
+    launch(std::move(flight));
+    return;
+  }
+  land(flight);
+  engine_.conclude(&lock, flight.transfer);
+}
+
+// Under the engine's lock.
+void Submitter::land(const Flight& flight) {
+  Lane& lane = *flight.lane;
+  flight.transfer->landed.add(flight.range);
+  lane.landed += flight.range.bytes();
+  ++lane.chunks;
+  --lane.in_flight;
+  --flight.transfer->in_flight;
+  lane.health->succeed();
+}
+
+// A copy is late by any measure. Before the last one the chunk goes over another path, and its
+// buffers stay with the copy. The last one writes the destination: it must not be overtaken.
+void Submitter::overdue(size_t index, uint64_t now) {
+  Flight& flight = flights_[index];
+  const std::string why = "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name() +
+                          " is not done in three times the time it should take";
+  Lock lock(engine_.mutex_);
+  if (flight.last() && !flight.late) {
+    flight.late = true;
+    flight.lane->health->suspect(why);
+    flight.deadline = flight.expected = now + kLastChance;
+    return;
+  }
+  Lane& lane = *flight.lane;
+  lane.hops[flight.hop].withdraw();
+  if (flight.hop == 0) --lane.in_first_hop;
+  return_chunk(&flight, why);
+  if (flight.last()) {
+    flight.transfer->returned.pop_back();
+    flight.transfer->unknown.push_back(flight.range);
+    flight.transfer->fail(GLAKE_COPY_FAILED, why);
+  }
+  std::shared_ptr<Transfer> transfer = flight.transfer;
+  lock.unlock();
+  streams_.abandon(flight.stream);
+  flight.given_up = true;
+  lost_.push_back(std::move(flight));
+  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(index));
+  lock.lock();
+  engine_.conclude(&lock, transfer);
+}
+
+// Gives the buffers of lost copies back once those are done after all.
+void Submitter::reap(uint64_t timeout_ns) {
+  auto over = [&](const Flight& flight) {
+    return !driver_.wait_event(flight.event.id(), timeout_ns).not_ready();
+  };
+  lost_.erase(std::remove_if(lost_.begin(), lost_.end(), over), lost_.end());
+}
+
+}  // namespace glake::transfer

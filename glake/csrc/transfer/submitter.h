@@ -1,0 +1,99 @@
+// A thread that submits the copies of every path one GPU works for, and waits for them: asleep
+// while there are none. The second copy of a relayed chunk is submitted when the first is seen
+// done, so a chunk stuck before its last copy has written nothing where it must not.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "transfer/slots.h"
+#include "transfer/transfer.h"
+#include "transfer/work_streams.h"
+
+namespace glake::transfer {
+
+class Engine;
+
+// A chunk under way over a lane.
+struct Flight {
+  std::shared_ptr<Transfer> transfer;
+  Lane* lane = nullptr;
+  Range range;
+  size_t hop = 0;
+  std::vector<Slot> slots;  // between hop i and i + 1
+  Slot stage;               // pinned, in place of a pageable end
+  LentEvent event;          // recorded behind this hop's copies
+  StreamHandle stream = 0;
+  uint64_t expected = 0, deadline = 0;
+  bool seen_done = false;  // without the event
+  bool late = false;       // it writes the destination: all one can do is wait
+  bool given_up = false;   // its bytes are others' by now; only its buffers are waited for
+
+  const Hop& step() const { return lane->planned.path.hops[hop]; }
+  bool last() const { return hop + 1 == lane->hops.size(); }
+};
+
+class Submitter {
+ public:
+  Submitter(Engine& engine, int gpu);
+  Submitter(const Submitter&) = delete;
+  Submitter& operator=(const Submitter&) = delete;
+  ~Submitter();
+
+  int gpu() const { return gpu_; }
+  // Under the engine's lock. wake() returns whether it slept: then its thread must be expected.
+  void add(const std::shared_ptr<Transfer>& transfer, Lane* lane);
+  void remove(const Transfer* transfer);
+  bool wake();
+  // Whether it would find something to do that it has not.
+  bool wanted(uint64_t now) const;
+  // With no transfer under way. False: the driver did not give all back in time.
+  bool stop();
+  void abandon() { thread_.detach(); }  // in a forked child there is no such thread
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Entry {
+    std::shared_ptr<Transfer> transfer;
+    Lane* lane;
+  };
+
+  void run();
+  void rest(Lock* lock);
+  void doze(Lock* lock);
+  bool claim(Flight* flight, uint64_t now);
+  void begin(Flight flight);
+  void outfit(Flight* flight);
+  Status enqueue(Flight* flight, Bytes* enqueued);
+  Status copy_pieces(const Flight& flight, Bytes* enqueued);
+  void launch(Flight flight);
+  void wait();
+  void complete(Flight flight, Status status);
+  void land(const Flight& flight);
+  void overdue(size_t index, uint64_t now);
+  void return_chunk(Flight* flight, const std::string& why);
+  void reap(uint64_t timeout_ns);
+  std::string failure(const Flight& flight, Status status) const;
+
+  Engine& engine_;
+  Driver& driver_;
+  const int gpu_;
+  // Under the engine's lock.
+  std::vector<Entry> entries_;
+  size_t next_ = 0;  // whose turn it is
+  bool awake_ = false, stopping_ = false, clean_ = true;
+  std::condition_variable woken_;
+  // Its thread's alone.
+  WorkStreams streams_;
+  std::vector<Flight> flights_, lost_;  // lost: given up, their copies not seen done
+  std::vector<Piece> pieces_;           // scratch, as the next three
+  std::vector<Address> dsts_, srcs_;
+  std::vector<Bytes> sizes_;
+  std::thread thread_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,237 @@
+#include "transfer/transfer.h"
+
+#include <algorithm>
+
+#include "transfer/text.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
+constexpr unsigned kFirstHopCredit = 3, kRelayCredit = 4, kDirectCredit = 3;
+
+}  // namespace
+
+const char* state_name(State state) {
+  static const char* const names[] = {"waiting", "running", "done", "failed", "cancelled"};
+  return names[static_cast<size_t>(state)];
+}
+
+Bytes Transfer::left() const {
+  Bytes sum = total() - cursor;
+  for (const Range& r : returned) sum += r.bytes();
+  return sum;
+}
+
+Rate Transfer::planned_rate() const {
+  Rate sum = 0;
+  for (const auto& lane : lanes) sum += live(*lane) ? lane->planned.rate : 0;
+  return sum;
+}
+
+bool Transfer::live(const Lane& lane) const {
+  return !lane.closed && lane.health->state() != PathState::kQuarantined;
+}
+
+Range Transfer::take(Bytes wanted) {
+  if (!returned.empty()) {
+    Range& back = returned.back();
+    Range taken{back.begin, request.parts.chunk_end(back.begin, wanted, back.end)};
+    back.begin = taken.end;
+    if (back.begin == back.end) returned.pop_back();
+    return taken;
+  }
+  Range taken{cursor, request.parts.chunk_end(cursor, wanted, total())};
+  cursor = taken.end;
+  return taken;
+}
+
+bool Transfer::may_take(const Lane& lane, uint64_t now) const {
+  if (lane.closed) return false;
+  if (lane.health->state() == PathState::kSuspect) return false;
+  if (lane.health->state() == PathState::kQuarantined) {
+    if (lane.in_flight != 0) return false;  // one small chunk at a time
+    // Without another path the rest is cut short.
+    const bool others = std::any_of(lanes.begin(), lanes.end(), [&](const auto& other) {
+      return live(*other) || (other->in_flight != 0 && !other->closed);
+    });
+    return lane.health->may_probe(now) || !others;
+  }
+  const unsigned most = lane.relayed() ? kRelayCredit : kDirectCredit;
+  return lane.in_flight < most && lane.in_first_hop < kFirstHopCredit;
+}
+
+// A path that would finish a chunk later than the others finish all that is left leaves it to them.
+bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
+  const uint64_t mine = lane.arrival(now, bytes, copy_ns);
+  double rate = 0;
+  Bytes ahead = left();
+  uint64_t first = UINT64_MAX;
+  for (const auto& other : lanes) {
+    if (other.get() == &lane || !live(*other) || other->health->state() != PathState::kHealthy) {
+      continue;
+    }
+    rate += other->hops.front().rate();
+    ahead += other->claimed - other->landed;
+    first = std::min(first, other->arrival(now, bytes, copy_ns));
+  }
+  if (first >= mine) return true;
+  const auto all = static_cast<uint64_t>(static_cast<double>(ahead) / rate);
+  return mine <= std::max(first, now + all + copy_ns);
+}
+
+// Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
+bool Transfer::ahead_of_share(const Lane& lane) const {
+  Bytes sum = 0;
+  size_t count = 0;
+  for (const auto& other : lanes) {
+    sum += live(*other) ? other->claimed : 0;
+    count += live(*other);
+  }
+  const double share = lane.planned.rate / std::max(planned_rate(), 1e-9);
+  if (share * static_cast<double>(count) > 0.6 || in_flight == 0) return false;
+  return static_cast<double>(lane.claimed) >
+         share * static_cast<double>(sum + 2 * kSlotBytes) + static_cast<double>(kLeastChunk);
+}
+
+Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
+  const Bytes rest = left();
+  if (rest == 0 || state != State::kRunning || cancelled || error != 0) return 0;
+  if (!may_take(lane, now)) return 0;
+  const Bytes least = lane.least(copy_ns);
+  if (lane.health->state() == PathState::kQuarantined) return std::min(rest, least);
+  if (ahead_of_share(lane)) return 0;
+  const double share = lane.planned.rate / std::max(planned_rate(), 1e-9);
+  const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
+  Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, kSlotBytes);
+  if (bytes + least / 2 >= rest) bytes = std::min(rest, kSlotBytes);
+  return best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
+}
+
+void Transfer::replan(const TransferPlan& next, HealthBook* book) {
+  for (const auto& lane : lanes) {
+    const bool kept = std::any_of(next.paths.begin(), next.paths.end(), [&](const PlannedPath& p) {
+      return p.path.name == lane->name();
+    });
+    if (kept || lane->closed) continue;
+    lane->closed = lane->withdrawn = true;
+    lane->why = "left to others by a new plan";
+  }
+  for (const PlannedPath& path : next.paths) {
+    auto known = std::find_if(lanes.begin(), lanes.end(),
+                              [&](const auto& lane) { return lane->name() == path.path.name; });
+    if (known != lanes.end()) {
+      (*known)->replan(path);
+    } else {
+      lanes.push_back(std::make_unique<Lane>(path, &book->of(path.path.name)));
+    }
+  }
+  plan.rate = next.rate;
+  plan.plain = next.plain;
+  refusals = next.refusals;
+}
+
+void Transfer::close_lane(Lane* lane, const std::string& reason) {
+  lane->closed = true;
+  lane->withdrawn = false;
+  lane->why = reason;
+}
+
+void Transfer::fail(int code, const std::string& text) {
+  if (error != 0) return;
+  error = code;
+  error_text = text;
+}
+
+std::string Transfer::destination_state() const {
+  const Bytes sure = landed.bytes();
+  if (sure == 0 && unknown.empty()) return "the destination is as it was";
+  std::string text = std::to_string(sure) + " of " + std::to_string(total()) +
+                     " bytes of the destination are written";
+  if (!unknown.empty()) {
+    text += ", and unknown are bytes";
+    for (const Range& r : unknown) {
+      text += " [" + std::to_string(r.begin) + ", " + std::to_string(r.end) + ")";
+    }
+    text += ", which a copy that was given up may still write";
+  }
+  return text + "; the others are as they were";
+}
+
+bool Transfer::ready() {
+  if (over()) return false;
+  if (!cancelled && error == 0 && left() != 0) {
+    for (const auto& lane : lanes) {
+      if (!lane->closed && lane->failures >= kMostFailures) {
+        close_lane(lane.get(), "failed " + std::to_string(lane->failures) + " times");
+      }
+    }
+    const bool open =
+        std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return !lane->closed; });
+    if (open || state == State::kWaiting) return false;
+    std::string text = "no path is left";
+    for (const auto& lane : lanes) {
+      text += "; " + lane->name() + ": " +
+              (lane->health->why().empty() ? lane->why : lane->health->why());
+    }
+    fail(GLAKE_COPY_FAILED, text);
+  }
+  return in_flight == 0;
+}
+
+void Transfer::end(uint64_t now) {
+  ended_ns = now;
+  if (error != 0) {
+    state = State::kFailed;
+    error_text += ": " + destination_state();
+  } else {
+    state = left() != 0 ? State::kCancelled : State::kDone;
+  }
+  hold.let_go();
+  waiters.clear();
+  changed.notify_all();
+}
+
+std::string Transfer::json(uint64_t now) const {
+  JsonText out;
+  out.text("state", state_name(state)).text("error", error_text);
+  out.number("bytes", static_cast<double>(total()))
+      .number("landed", static_cast<double>(landed.bytes()));
+  const uint64_t end = over() ? ended_ns : now;
+  const double ns = started_ns == 0 ? 0 : static_cast<double>(end - std::min(end, started_ns));
+  out.number("time_ns", ns).number("rate", ns > 0 ? static_cast<double>(landed.bytes()) / ns : 0);
+  out.number("planned", plan.rate).number("plain", plan.plain);
+  out.flag("relayed", std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) {
+             return lane->relayed() && lane->landed != 0;
+           }));
+  uint64_t resent = 0;
+  std::string list;
+  for (const auto& lane : lanes) {
+    JsonText one;
+    one.text("path", lane->name()).number("bytes", static_cast<double>(lane->landed));
+    one.number("chunks", static_cast<double>(lane->chunks));
+    one.number("planned", lane->planned.rate);
+    one.number("rate", ns > 0 ? static_cast<double>(lane->landed) / ns : 0);
+    one.number("resent", static_cast<double>(lane->resent));
+    one.text("state", path_state_name(lane->health->state()));
+    one.text("why", lane->closed ? lane->why : lane->health->why());
+    list += (list.empty() ? "" : ", ") + one.done();
+    resent += lane->resent;
+  }
+  out.raw("paths", "[" + list + "]").number("resent", static_cast<double>(resent));
+  list.clear();
+  for (const Refusal& refusal : refusals) {
+    JsonText one;
+    one.text("path", refusal.path).text("reason", refusal.reason);
+    list += (list.empty() ? "" : ", ") + one.done();
+  }
+  out.raw("refusals", "[" + list + "]");
+  list.clear();
+  for (const Range& r : unknown) {
+    list +=
+        (list.empty() ? "[" : ", [") + std::to_string(r.begin) + ", " + std::to_string(r.end) + "]";
+  }
+  return out.raw("unknown", "[" + list + "]").done();
+}
+
+}  // namespace glake::transfer

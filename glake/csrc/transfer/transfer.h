@@ -1,0 +1,73 @@
+// One request under way: what is still to be taken, what has arrived, over which lanes. Every
+// method runs under the engine's lock, except where it says otherwise.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transfer/holds.h"
+#include "transfer/lane.h"
+#include "transfer/request.h"
+
+namespace glake::transfer {
+
+enum class State { kWaiting, kRunning, kDone, kFailed, kCancelled };
+const char* state_name(State state);
+
+class Transfer {
+ public:
+  explicit Transfer(Request what) : request(std::move(what)) {}
+
+  bool over() const { return state >= State::kDone; }
+  Bytes total() const { return request.parts.total(); }
+  Bytes left() const;  // neither taken nor arrived
+  Rate planned_rate() const;
+
+  // Takes the next chunk of about `wanted` bytes; there must be some left.
+  Range take(Bytes wanted);
+  void give_back(Range range) { returned.push_back(range); }
+
+  // How much `lane` may take at `now`; 0: it is another's turn, or there is no more.
+  Bytes allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const;
+
+  // Takes a new plan's paths: lanes of before keep what they know.
+  void replan(const TransferPlan& next, HealthBook* book);
+  void close_lane(Lane* lane, const std::string& reason);
+  // Whether nothing more will happen; fails it first if no lane is left for what is.
+  bool ready();
+  void end(uint64_t now);  // of one that is ready
+  // No chunk is taken any more; it ends when those under way have.
+  void fail(int code, const std::string& text);
+  std::string destination_state() const;
+  std::string json(uint64_t now) const;
+
+  const Request request;
+  State state = State::kRunning;
+  bool listed = false;  // among those that run, or were
+  bool cancelled = false;
+  int error = 0;  // a glake_status
+  std::string error_text;
+  Bytes cursor = 0;
+  std::vector<Range> returned;  // taken, and not arrived after all
+  RangeSet landed;
+  std::vector<Range> unknown;  // of copies that were given up
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<Refusal> refusals;
+  TransferPlan plan;  // rates only are used after replan()
+  unsigned in_flight = 0;
+  uint64_t started_ns = 0, ended_ns = 0;
+  Hold hold;                  // of the caller's stream
+  std::vector<Hold> waiters;  // of other streams
+  EventId passed = 0;         // recorded behind the hold on the caller's stream
+  std::condition_variable changed;
+
+ private:
+  bool live(const Lane& lane) const;
+  bool may_take(const Lane& lane, uint64_t now) const;
+  bool best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
+  bool ahead_of_share(const Lane& lane) const;
+};
+
+}  // namespace glake::transfer

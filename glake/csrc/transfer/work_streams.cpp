@@ -1,0 +1,74 @@
+#include "transfer/work_streams.h"
+
+namespace glake::transfer {
+
+LentEvent& LentEvent::operator=(LentEvent&& other) noexcept {
+  reset();
+  owner_ = std::exchange(other.owner_, nullptr);
+  device_ = other.device_;
+  id_ = other.id_;
+  return *this;
+}
+
+void LentEvent::reset() {
+  if (owner_ != nullptr) std::exchange(owner_, nullptr)->give(device_, id_);
+}
+
+Status WorkStreams::next(int device, bool outward, StreamHandle* stream) {
+  Pair& pair = pairs_[{device, outward}];
+  StreamHandle& mine = pair.streams[pair.turn];
+  if (mine == 0) {
+    Status s = driver_.create_stream(&mine);
+    if (!s.ok()) {
+      mine = 0;
+      return s;
+    }
+  }
+  pair.turn = 1 - pair.turn;
+  *stream = mine;
+  return {};
+}
+
+Status WorkStreams::event(int device, LentEvent* event) {
+  std::vector<EventId>& spare = spare_[device];
+  EventId id = 0;
+  if (spare.empty()) {
+    spare.reserve(++made_[device]);  // giving it back then cannot fail
+    Status s = driver_.create_event(device, &id);
+    if (!s.ok()) {
+      --made_[device];
+      return s;
+    }
+  } else {
+    id = spare.back();
+    spare.pop_back();
+  }
+  *event = LentEvent(this, device, id);
+  return {};
+}
+
+void WorkStreams::abandon(StreamHandle stream) {
+  for (auto& [key, pair] : pairs_) {
+    for (StreamHandle& mine : pair.streams) {
+      if (mine == stream && mine != 0) driver_.destroy_stream(std::exchange(mine, 0));
+    }
+  }
+}
+
+bool WorkStreams::close() noexcept {
+  bool all = true;
+  for (auto& [key, pair] : pairs_) {
+    for (StreamHandle& mine : pair.streams) {
+      if (mine != 0 && !driver_.destroy_stream(mine).ok()) all = false;
+      mine = 0;
+    }
+  }
+  for (auto& [device, events] : spare_) {
+    for (; !events.empty(); events.pop_back()) {
+      if (!driver_.destroy_event(events.back()).ok()) all = false;
+    }
+  }
+  return all;
+}
+
+}  // namespace glake::transfer
