@@ -77,6 +77,36 @@ class Corrupted(GlakeError, RuntimeError):
     status = 11
 
 
+class CopyFailed(GlakeError, RuntimeError):
+    """No path was left for a copy; the text says which bytes of the destination are written."""
+
+    status = 12
+
+
+class CopyCancelled(GlakeError, RuntimeError):
+    """A copy was cancelled before all had arrived; the text says what is written."""
+
+    status = 13
+
+
+class CopyRefused(GlakeError, RuntimeError):
+    """A copy cannot be made in the way asked for; nothing was done."""
+
+    status = 14
+
+
+class BusyTimeout(GlakeError, TimeoutError):
+    """It is not done in the time given, and goes on."""
+
+    status = 15
+
+
+class TransferClosed(GlakeError, RuntimeError):
+    """The transfer engine is not open, or was closed meanwhile."""
+
+    status = 16
+
+
 _BY_STATUS: dict[int, type[GlakeError]] = {
     kind.status: kind
     for kind in (
@@ -91,6 +121,11 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
         Forked,
         Internal,
         Corrupted,
+        CopyFailed,
+        CopyCancelled,
+        CopyRefused,
+        BusyTimeout,
+        TransferClosed,
     )
 }
 

@@ -1,1 +1,79 @@
-"""One copy over every useful path of a node at once."""
+"""One copy over every useful path of a node at once. docs/transfer.md tells how to use it.
+
+The functions here go through the process's one engine, which the first of them opens over the
+machine's own topology unless an `Engine` is open. Importing this loads nothing: each name is
+fetched from its module when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glake.transfer.buffers import ASK, HOST, Raw
+    from glake.transfer.default import copy, copy_batch, gather, scatter, stats
+    from glake.transfer.engine import UNORDERED, Engine, default_engine
+    from glake.transfer.handle import Result, Transfer
+    from glake.transfer.host import Registration, pinned, register_host
+    from glake.transfer.offload import Offloader
+    from glake.transfer.planning import plan
+    from glake.transfer.runs import Blocks
+    from glake.transfer.tensors import to
+
+_HOME = {
+    "ASK": "buffers",
+    "Blocks": "runs",
+    "Engine": "engine",
+    "HOST": "buffers",
+    "Offloader": "offload",
+    "Raw": "buffers",
+    "Registration": "host",
+    "Result": "handle",
+    "Transfer": "handle",
+    "UNORDERED": "engine",
+    "copy": "default",
+    "copy_batch": "default",
+    "default_engine": "engine",
+    "gather": "default",
+    "pinned": "host",
+    "plan": "planning",
+    "register_host": "host",
+    "scatter": "default",
+    "stats": "default",
+    "to": "tensors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'glake.transfer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"glake.transfer.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])
+
+
+__all__ = [
+    "ASK",
+    "HOST",
+    "UNORDERED",
+    "Blocks",
+    "Engine",
+    "Offloader",
+    "Raw",
+    "Registration",
+    "Result",
+    "Transfer",
+    "copy",
+    "copy_batch",
+    "default_engine",
+    "gather",
+    "pinned",
+    "plan",
+    "register_host",
+    "scatter",
+    "stats",
+    "to",
+]

@@ -10,17 +10,17 @@ from glake.transfer import dlpack
 
 HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
 
-_DLPACK_PLACES = {
-    dlpack.CPU: lambda _: ASK,  # pinned or not, or the simulator's: the driver knows
-    dlpack.CUDA: lambda device: device,
-    dlpack.CUDA_HOST: lambda _: HOST,
-    dlpack.CUDA_MANAGED: lambda _: ASK,
-}
+# Pinned or not, or the simulator's: for CPU memory the driver knows.
+_DLPACK_PLACES = {dlpack.CPU: ASK, dlpack.CUDA_HOST: HOST, dlpack.CUDA_MANAGED: ASK}
+_BYTES = ("", "uint8", "int8", "B", "b", "c")  # dtypes that stand for memory of any kind
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """`bytes` bytes at `address`: of GPU `device`, of the host (HOST), or wherever it is (ASK)."""
+    """`bytes` bytes at `address`: of GPU `device`, of the host (HOST), or wherever it is (ASK).
+
+    Nothing keeps them alive: they must stay until the copy is done.
+    """
 
     address: int
     bytes: int
@@ -30,17 +30,18 @@ class Raw:
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory of an array. `strides` are bytes; `owner` keeps it alive; `stream` is its framework's
-    current one on that GPU, None if it has none."""
+    current one on that GPU, None if it has none; `read_only` says why it is, else is empty."""
 
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     item: int
     device: int
-    writable: bool
     owner: Any
+    dtype: str = ""
     stream: int | None = None
-    kind: str = ""  # as an error names it; dtype included
+    read_only: str = ""
+    kind: str = "raw memory"  # as an error names it
 
     @property
     def bytes(self) -> int:
@@ -60,8 +61,13 @@ class Buffer:
             )
         )
 
+    @property
+    def typed(self) -> bool:
+        """Whether its items are more than bytes."""
+        return self.dtype not in _BYTES
+
     def __str__(self) -> str:
-        return f"{self.kind} {list(self.shape)}"
+        return f"{self.kind} {self.dtype}{list(self.shape)}"
 
 
 def buffer_of(thing: Any, write: bool = False) -> Buffer:
@@ -75,15 +81,20 @@ def buffer_of(thing: Any, write: bool = False) -> Buffer:
         found = _raw(thing)
     else:
         found = _framework(thing)
-    if write and not found.writable:
-        raise InvalidArgument(f"{found} is read-only: it cannot be the destination of a copy")
+    if write and found.read_only:
+        raise InvalidArgument(f"{found} cannot be the destination of a copy: {found.read_only}")
     return found
 
 
-def _framework(thing: Any) -> Buffer:
+def is_tensor(thing: Any) -> bool:
+    """Whether it is torch's, without importing torch."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(thing, torch.Tensor):
-        return _tensor(torch, thing)
+    return torch is not None and isinstance(thing, torch.Tensor)
+
+
+def _framework(thing: Any) -> Buffer:
+    if is_tensor(thing):
+        return _tensor(sys.modules["torch"], thing)
     for interface, on_gpu in (("__cuda_array_interface__", True), ("__array_interface__", False)):
         facts = getattr(thing, interface, None)
         if facts is not None:
@@ -93,72 +104,79 @@ def _framework(thing: Any) -> Buffer:
     try:
         view = memoryview(thing)
     except TypeError:
-        pass
-    else:
-        return _memory(view, thing)
-    raise InvalidArgument(
-        f"{type(thing).__name__} has no memory to copy: pass a torch tensor, a NumPy or CuPy array, "
-        "anything with __dlpack__, or Raw(address, bytes, device)"
-    )
+        raise InvalidArgument(
+            f"{type(thing).__name__} has no memory to copy: pass a torch tensor, a NumPy or CuPy "
+            "array, anything with __dlpack__, or Raw(address, bytes, device)"
+        ) from None
+    return _memory(view, thing)
 
 
 def _raw(raw: Raw) -> Buffer:
     for name, value, least in (("address", raw.address, 1), ("bytes", raw.bytes, 0)):
         if not isinstance(value, int) or not least <= value < 1 << 63:
-            raise InvalidArgument(f"Raw: {name} {value!r} is not from {least} to 2^63")
-    if raw.device < ASK:
-        raise InvalidArgument(f"Raw: device {raw.device}: a GPU's number, HOST (-1) or ASK (-2)")
-    return Buffer(raw.address, (raw.bytes,), (1,), 1, raw.device, True, None, kind="raw")
+            raise InvalidArgument(f"Raw: {name} {value!r} is not a number from {least} to 2^63")
+    if not isinstance(raw.device, int) or raw.device < ASK:
+        raise InvalidArgument(
+            f"Raw: device {raw.device!r} is neither a GPU's number, HOST (-1) nor ASK (-2)"
+        )
+    return Buffer(raw.address, (raw.bytes,), (1,), 1, raw.device, None)
 
 
 def _tensor(torch: Any, tensor: Any) -> Buffer:
-    if tensor.layout is not torch.strided or tensor.is_meta:
+    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda"):
         raise InvalidArgument(
-            f"a {tensor.layout} tensor on {tensor.device} has no strided memory: copy its parts "
-            "(indices, values), or to_dense() first"
+            f"a {tensor.layout} tensor on {tensor.device}: copies are of strided memory on cpu and "
+            "cuda; of a sparse tensor, copy its indices and values"
         )
     if tensor.is_conj() or tensor.is_neg():
         raise InvalidArgument(
             "the tensor's conjugation or sign is still to be applied: call resolve_conj() or "
             "resolve_neg() first"
         )
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(f"a tensor on {tensor.device}: copies are between cpu and cuda")
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:  # fake tensors, and subclasses that hold others
+        raise InvalidArgument(f"{type(tensor).__name__} has no memory of its own: {error}") from None
     item = tensor.element_size()
     on_gpu = tensor.device.type == "cuda"
+    leaf = tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
     return Buffer(
-        address=tensor.data_ptr(),
+        address=address,
         shape=tuple(tensor.shape),
         strides=tuple(stride * item for stride in tensor.stride()),
         item=item,
         device=tensor.device.index if on_gpu else ASK,
-        writable=not (tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()),
         owner=tensor,
+        dtype=str(tensor.dtype).removeprefix("torch."),
         stream=torch.cuda.current_stream(tensor.device).cuda_stream if on_gpu else None,
-        kind=f"tensor {str(tensor.dtype).removeprefix('torch.')}",
+        read_only="it is a leaf that requires grad; use torch.no_grad()" if leaf else "",
+        kind="tensor",
     )
 
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
+    dtype = getattr(thing, "dtype", None)
     if facts.get("mask") is not None:
         raise InvalidArgument("a masked array cannot be copied: copy its data and mask apart")
-    if "O" in facts["typestr"]:
+    if "O" in facts["typestr"] or getattr(dtype, "hasobject", False):
         raise InvalidArgument("an array of Python objects holds pointers, not data")
     address, read_only = facts["data"]
-    shape = tuple(facts["shape"])
-    item = int(facts["typestr"][2:])
+    shape, typestr = tuple(facts["shape"]), facts["typestr"]
+    item = int(getattr(dtype, "itemsize", typestr[2:]))
     strides = facts.get("strides")
+    name = typestr if typestr[0] == ">" else getattr(dtype, "name", typestr)
     return Buffer(
         address=address or 0,
         shape=shape,
         strides=tuple(strides) if strides is not None else dlpack.dense(shape, item),
         item=item,
         device=getattr(getattr(thing, "device", None), "id", ASK) if on_gpu else ASK,
-        writable=not read_only,
         owner=thing,
+        dtype=str(name),
         # The CUDA array interface: 1 is the legacy stream, 2 the per-thread one.
         stream=facts.get("stream") if on_gpu else None,
-        kind=f"{type(thing).__name__} {getattr(thing, 'dtype', facts['typestr'])}",
+        read_only="it is read-only" if read_only else "",
+        kind=type(thing).__name__,
     )
 
 
@@ -171,9 +189,10 @@ def _memory(view: memoryview, thing: Any) -> Buffer:
         strides=tuple(view.strides or ()),
         item=view.itemsize,
         device=ASK,
-        writable=not view.readonly,
-        owner=thing,
-        kind=f"{type(thing).__name__} {view.format}",
+        owner=view,  # which keeps a bytearray from moving
+        dtype=view.format,
+        read_only="it is read-only" if view.readonly else "",
+        kind=type(thing).__name__,
     )
 
 
@@ -189,13 +208,23 @@ def _address(view: memoryview) -> int:
 
 
 def _dlpack(thing: Any) -> Buffer:
-    capsule = thing.__dlpack__()
-    address, shape, strides, item, kind, device = dlpack.read(capsule)
-    if kind not in _DLPACK_PLACES:
-        raise InvalidArgument(f"a DLPack tensor of device type {kind}: copies are of CPU and CUDA")
-    place = _DLPACK_PLACES[kind](device)
-    # Producers order a capsule after their work on the legacy stream unless told otherwise.
-    stream = 0 if kind == dlpack.CUDA else None
+    capsule = dlpack.capsule_of(thing)
+    found = dlpack.read(capsule)
+    on_gpu = found.device_type == dlpack.CUDA
+    if not on_gpu and found.device_type not in _DLPACK_PLACES:
+        raise InvalidArgument(
+            f"a DLPack tensor of device type {found.device_type}: copies are of CPU and CUDA memory"
+        )
     return Buffer(
-        address, shape, strides, item, place, True, (thing, capsule), stream, "DLPack tensor"
+        address=found.address,
+        shape=found.shape,
+        strides=found.strides,
+        item=found.item,
+        device=found.device if on_gpu else _DLPACK_PLACES[found.device_type],
+        owner=(thing, capsule),
+        dtype=found.dtype,
+        # Asked with no stream of ours, the producer orders its work before the legacy stream.
+        stream=0 if on_gpu else None,
+        read_only="it is read-only" if found.read_only else "",
+        kind=f"DLPack {type(thing).__name__}",
     )

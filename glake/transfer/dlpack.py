@@ -1,15 +1,19 @@
 """Where a DLPack capsule's data lies, without taking the capsule.
 
-Layout of `DLManagedTensor`: the DLPack specification 0.8 (dlpack.h). The capsule is not consumed, so
-its producer frees it when it is dropped: whoever uses the address keeps the capsule.
+Layout of `DLManagedTensor` and, from version 1 on, `DLManagedTensorVersioned`: the DLPack
+specification (dlpack.h, 0.8 and 1.0). The capsule is not consumed, so its producer frees it when it
+is dropped: whoever uses the address keeps the capsule.
 """
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 from glake.errors import InvalidArgument
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+READ_ONLY = 1  # of the flags
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
 class _Tensor(ctypes.Structure):
@@ -27,19 +31,59 @@ class _Tensor(ctypes.Structure):
     )
 
 
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 
 
-def read(capsule: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int, int]:
-    """(address, shape, strides in bytes, bytes of an item, device type, device) of a capsule.
+@dataclass(frozen=True)
+class Contents:
+    """What a capsule says. `strides` are bytes; `dtype` is empty where NumPy has no name for it."""
 
-    InvalidArgument for one that somebody has consumed, or whose items are not whole bytes.
-    """
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item: int
+    dtype: str
+    device_type: int
+    device: int
+    read_only: bool
+
+
+def capsule_of(producer: Any) -> Any:
+    """A capsule, of version 1 where the producer has it: only that says what is read-only."""
     try:
+        return producer.__dlpack__(max_version=(1, 0))
+    except TypeError:  # of before 1.0
+        return producer.__dlpack__()
+
+
+def read(capsule: Any) -> Contents:
+    """What it holds. InvalidArgument if somebody has consumed it, or items are not whole bytes."""
+    read_only = False
+    if _is_valid(capsule, b"dltensor_versioned"):
+        whole = ctypes.cast(
+            _pointer_of(capsule, b"dltensor_versioned"), ctypes.POINTER(_Versioned)
+        ).contents
+        if whole.major != 1:
+            raise InvalidArgument(f"a DLPack capsule of version {whole.major}: 1 and before are known")
+        tensor, read_only = whole.tensor, bool(whole.flags & READ_ONLY)
+    elif _is_valid(capsule, b"dltensor"):
         tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
-    except ValueError as error:
-        raise InvalidArgument(f"a DLPack capsule that is not, or no longer, one: {error}") from None
+    else:
+        raise InvalidArgument("a DLPack capsule that is not, or no longer, one")
     bits = tensor.bits * tensor.lanes
     if bits % 8 != 0:
         raise InvalidArgument(f"a DLPack tensor of {bits} bits an item: whole bytes can be copied")
@@ -49,8 +93,12 @@ def read(capsule: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int,
         strides = tuple(tensor.strides[i] * item for i in range(tensor.ndim))
     else:
         strides = dense(shape, item)
+    kind = _CODES.get(tensor.code, "") if tensor.lanes == 1 else ""
+    dtype = kind if kind in ("", "bool") else f"{kind}{tensor.bits}"
     address = (tensor.data or 0) + tensor.byte_offset
-    return address, shape, strides, item, tensor.device_type, tensor.device_id
+    return Contents(
+        address, shape, strides, item, dtype, tensor.device_type, tensor.device_id, read_only
+    )
 
 
 def dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

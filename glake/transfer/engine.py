@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,16 +12,19 @@ from types import TracebackType
 from typing import Any, Literal
 
 from glake import _C
-from glake.errors import InvalidArgument
+from glake.errors import GlakeError, InvalidArgument, TransferClosed
+from glake.transfer import handle, runs
 from glake.transfer import topology as topologies
-from glake.transfer.buffers import ASK, Buffer, buffer_of
-from glake.transfer.handle import Transfer, reap, stream_of
-from glake.transfer.runs import Parts, block_addresses, parts_of
+from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
+from glake.transfer.handle import Transfer, stream_of
 
-Stream = Any  # a torch or CuPy stream, a handle, None (the framework's current one), or UNORDERED
+Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own), or UNORDERED
+Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
-_lock = threading.Lock()
+_DIRECT, _RELAYED, _TRACKED = 1, 2, 4  # csrc/capi_transfer.h
+
+_lock = threading.RLock()
 _open: Engine | None = None
 
 
@@ -30,13 +35,14 @@ class Engine:
     Args:
         topology: a preset's name, a platforms file, a Topology, or None for what GLAKE_DRIVER has.
 
-    InvalidArgument if another is open.
+    InvalidArgument if another is open; what the topology and the driver raise.
     """
 
     def __init__(self, topology: topologies.Topology | str | Path | None = None) -> None:
         """Opens it."""
         global _open
         self.topology = _topology(topology)
+        self._process = os.getpid()
         with _lock:
             if _open is not None:
                 raise InvalidArgument(
@@ -45,18 +51,31 @@ class Engine:
                 )
             _C.transfer_open(self.topology.text(), self.topology.name)
             _open = self
-            atexit.register(self.close)
+        atexit.register(self._exit)
 
     def close(self) -> None:
-        """Ends its threads; copies under way are cancelled. Closing twice does nothing."""
+        """Ends its threads and unpins host memory; copies under way are cancelled. Closing twice
+        does nothing. BusyTimeout, DriverError if a stream holds it up: it may be tried again."""
         global _open
         with _lock:
             if _open is not self:
                 return
+            for transfer in list(handle.live):
+                transfer.close()
             _C.transfer_close()
             _open = None
-            atexit.unregister(self.close)
-        reap()
+        atexit.unregister(self._exit)
+
+    def _exit(self) -> None:
+        # Before the interpreter, and the driver, end: nobody is left to be told of an error.
+        if os.getpid() == self._process:
+            with contextlib.suppress(GlakeError):
+                self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is the process's engine now."""
+        return _open is self
 
     def __enter__(self) -> Engine:
         """The engine itself."""
@@ -72,43 +91,61 @@ class Engine:
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Copies and bytes so far, and every path's bytes, rate and state."""
+        """Copies and bytes so far, and every path's bytes, chunks and state."""
         return dict(_C.transfer_stats())
 
     def copy(self, dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
         """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
-            dst: written to. Of the shape and item size of `src`, or both contiguous and of equal
-                bytes; any strides.
-            src: read.
+            dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
+                contiguous and of equal bytes.
+            src: read. One of many short runs (a transposed array) is made contiguous on its own
+                device first.
             stream: the copy begins after the work on it, and later work there waits for the copy.
-                None: the current stream of the GPU array's framework, if there is one. UNORDERED:
-                it begins at once; nothing waits but the handle.
+                None: the current streams of the GPU arrays' frameworks, of both GPUs if there are
+                two; with host arrays alone it begins at once. UNORDERED: it begins at once. A host
+                array is only ready, or free to be changed, when the handle is done.
             direct: one plain copy, for comparison.
 
-        InvalidArgument for memory that does not match, overlaps or is read-only; InvalidDevice;
-        CopyFailed, from the handle, if no path is left.
+        InvalidArgument for memory that does not match, overlaps or is read-only; InvalidDevice,
+        InvalidPointer; CopyFailed, from the handle, if no path is left.
         """
         to, of = buffer_of(dst, write=True), buffer_of(src)
-        return self._start(parts_of(to, of), to, of, stream, direct)
+        streams = _ordering(stream, to, of)
+        to, of, parts, made = _planned(to, of)
+        if made and of.stream is not None and (of.device, of.stream) not in streams:
+            streams = [*streams, (of.device, of.stream)][-2:]
+        flags = _DIRECT if direct else 0
+        ids = self._ids(parts, to.device, of.device, streams, flags)
+        _written(dst)
+        return Transfer(ids, parts.bytes, (to.owner, of.owner), made)
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
         """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
-        import numpy as np
-
-        groups: dict[tuple[int, int], list[tuple[Parts, Buffer, Buffer]]] = {}
-        for dst, src in pairs:
-            to, of = buffer_of(dst, write=True), buffer_of(src)
-            groups.setdefault((to.device, of.device), []).append((parts_of(to, of), to, of))
+        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in pairs]
+        groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
+        keep: list[Any] = []
+        for _, to, of in given:
+            streams = tuple(_ordering(stream, to, of))
+            to, of, parts, _ = _planned(to, of)
+            keep.append((to.owner, of.owner))
+            if parts.count:
+                places = (self._place(to), self._place(of))
+                groups.setdefault((*places, streams), []).append(parts)
+        transfer = Transfer([], 0, keep)
         ids: list[int] = []
         size = 0
-        keep = list(groups.values())
-        for group in keep:
-            parts = np.concatenate([one[0] for one in group])
-            ids += self._ids(parts, group[0][1], group[0][2], stream, False)
-            size += int(parts[:, 2].sum())
-        return Transfer(ids, size, keep)
+        try:
+            for (to_gpu, of_gpu, ordered), several in groups.items():
+                parts = runs.joined(several)
+                ids += self._ids(parts, to_gpu, of_gpu, list(ordered), 0)
+                size += parts.bytes
+        finally:  # those started keep their memory, whatever became of the others
+            transfer = Transfer(ids, size, keep)
+        for dst, _, _ in given:
+            _written(dst)
+        return transfer
 
     def gather(self, dst: Any, blocks: Any, index: Any = None, stream: Stream = None) -> Transfer:
         """Copies blocks of `blocks` one after another into the contiguous `dst`.
@@ -118,94 +155,95 @@ class Engine:
             blocks: an array (its blocks lie along the first dimension) or `Blocks`.
             index: numbers of the blocks, in order; None: all.
             stream: as of `copy`.
+
+        InvalidArgument for an index outside them, gaps, or sizes that do not match.
         """
-        to = self._whole(dst, write=True)
-        whole, addresses, size = block_addresses(blocks, index)
-        return self._blocks(to, whole, addresses, size, stream, into_blocks=False)
+        flat = _whole(buffer_of(dst, write=True))
+        memory, addresses, size = runs.block_addresses(blocks, index)
+        parts = runs.rows_of(_lined_up(flat, len(addresses), size), addresses, size)
+        return self._blocks(dst, parts, flat, memory, stream)
 
     def scatter(self, blocks: Any, src: Any, index: Any = None, stream: Stream = None) -> Transfer:
         """The other way: the contiguous `src` into blocks, which must differ from one another."""
         import numpy as np
 
-        of = self._whole(src)
-        whole, addresses, size = block_addresses(blocks, index)
-        if not whole.writable:
-            raise InvalidArgument(f"{whole} is read-only: it cannot be the destination of a copy")
+        flat = _whole(buffer_of(src))
+        memory, addresses, size = runs.block_addresses(blocks, index, write=True)
         if len(np.unique(addresses)) != len(addresses):
             raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
-        return self._blocks(of, whole, addresses, size, stream, into_blocks=True)
-
-    def to(self, tensor: Any, device: Any, non_blocking: bool = False) -> Any:
-        """A copy of a torch tensor on `device`, as torch's `.to(device)`; itself if it is there.
-
-        On a GPU it is ready for work on the current stream; on the CPU when the call returns,
-        unless `non_blocking`: then when the current stream comes to it.
-        """
-        import torch
-
-        target = torch.device(device)
-        if target.type == "cuda" and target.index is None:
-            target = torch.device("cuda", torch.cuda.current_device())
-        if tensor.device == target:
-            return tensor
-        pinned = target.type == "cpu" and tensor.device.type == "cuda"
-        made = torch.empty_like(tensor, device=target, pin_memory=pinned, requires_grad=False)
-        transfer = self.copy(made, tensor.detach())
-        if target.type == "cpu" and not non_blocking:
-            transfer.wait()
-        return made
-
-    def _whole(self, thing: Any, write: bool = False) -> Buffer:
-        found = buffer_of(thing, write)
-        if not found.contiguous:
-            raise InvalidArgument(f"{found} has gaps: the side that is not blocks is contiguous")
-        return found
+        parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
+        return self._blocks(blocks, parts, memory, flat, stream)
 
     def _blocks(
-        self, flat: Buffer, whole: Buffer, addresses: Any, size: int, stream: Stream,
-        into_blocks: bool,
+        self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
     ) -> Transfer:
-        import numpy as np
+        ids = self._ids(parts, to.device, of.device, _ordering(stream, to, of), 0)
+        _written(dst)
+        return Transfer(ids, parts.bytes, (to.owner, of.owner))
 
-        if flat.bytes != len(addresses) * size:
-            raise InvalidArgument(
-                f"{len(addresses)} blocks of {size} bytes are {len(addresses) * size} bytes, and "
-                f"{flat} holds {flat.bytes}"
-            )
-        parts = np.empty((len(addresses), 3), np.uint64)
-        parts[:, 0 if into_blocks else 1] = addresses.astype(np.uint64)
-        parts[:, 1 if into_blocks else 0] = flat.address + np.arange(len(addresses)) * size
-        parts[:, 2] = size
-        to, of = (whole, flat) if into_blocks else (flat, whole)
-        return self._start(parts if size else parts[:0], to, of, stream, False)
-
-    def _start(
-        self, parts: Parts, dst: Buffer, src: Buffer, stream: Stream, direct: bool
-    ) -> Transfer:
-        ids = self._ids(parts, dst, src, stream, direct)
-        return Transfer(ids, int(parts[:, 2].sum()) if len(parts) else 0, (dst.owner, src.owner))
+    def _place(self, end: Buffer) -> int:
+        return end.device if end.device != ASK else _C.place_of(end.address)[0]
 
     def _ids(
-        self, parts: Parts, dst: Buffer, src: Buffer, stream: Stream, direct: bool
+        self, parts: runs.Parts, dst: int, src: int, streams: Streams, flags: int
     ) -> list[int]:
-        if len(parts) == 0:
+        if _open is not self:
+            raise TransferClosed("this engine is closed: open another, or use glake.transfer.copy")
+        if parts.count == 0:
             return []
-        handle, gpu = _ordering(stream, dst, src)
-        flags = 1 if direct else 0
-        return [_C.copy_start(parts, dst.device, src.device, handle, gpu, flags)]
+        return [_C.copy_start(parts.numbers, dst, src, streams, flags | _TRACKED)]
 
 
-def _ordering(stream: Stream, dst: Buffer, src: Buffer) -> tuple[int | None, int]:
-    """(stream handle or None, its GPU)."""
-    if isinstance(stream, str) and stream == UNORDERED:
-        return None, 0
-    gpu = max(dst.device, src.device, 0)
+def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
+    """The pair, its parts, and whether the source was made contiguous for it."""
+    runs.check_fit(to, of)
+    if not (to.contiguous and of.contiguous) and runs.layout_of(to, of).short:
+        dense = runs.compacted(to, of)
+        if dense is not None:
+            return dense[0], dense[1], runs.parts_of(*dense), True
+    return to, of, runs.parts_of(to, of), False
+
+
+def _whole(found: Buffer) -> Buffer:
+    if not found.contiguous:
+        raise InvalidArgument(f"{found} has gaps: the side that is not blocks is contiguous")
+    return found
+
+
+def _lined_up(flat: Buffer, count: int, size: int) -> Any:
+    import numpy as np
+
+    if flat.bytes != count * size:
+        raise InvalidArgument(
+            f"{count} blocks of {size} bytes are {count * size} bytes, and {flat} holds {flat.bytes}"
+        )
+    return flat.address + np.arange(count) * size
+
+
+def _written(dst: Any) -> None:
+    """Tells autograd, which refuses to use a saved tensor that has changed since."""
+    if is_tensor(dst) and not dst.is_inference():
+        import torch
+
+        torch.autograd.graph.increment_version(dst)
+
+
+def _ordering(stream: Stream, dst: Buffer, src: Buffer) -> Streams:
+    if isinstance(stream, str):
+        if stream != UNORDERED:
+            raise InvalidArgument(f"stream {stream!r}: a stream, None or UNORDERED")
+        return []
     if stream is not None:
-        return stream_of(stream, gpu if max(dst.device, src.device) > ASK + 1 else None)
-    for end in (dst, src):
-        if end.stream is not None:
-            return end.stream, max(end.device, 0)
-    return None, 0
+        gpus = [end.device for end in (src, dst) if end.device >= 0]
+        return [stream_of(stream, gpus[0] if gpus else None)]
+    found: Streams = []
+    for end in (src, dst):
+        if end.stream is None:
+            continue
+        gpu = end.device if end.device >= 0 else _C.place_of(end.address)[0]
+        if (gpu, end.stream) not in found:
+            found.append((gpu, end.stream))
+    return found
 
 
 def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topology:
@@ -221,11 +259,13 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
 def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
     with _lock:
-        if _open is not None:
-            return _open
-    try:
-        return Engine()
-    except InvalidArgument:
-        if _open is not None:  # another thread was first
-            return _open
-        raise
+        return _open if _open is not None else Engine()
+
+
+def _forget() -> None:
+    # The parent's engine is not the child's; what uses the driver there raises Forked.
+    global _open, _lock
+    _open, _lock = None, threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -19,6 +19,7 @@ void Engine::end_all() {
     for (auto& [id, transfer] : transfers_) all.push_back(transfer);
     all.insert(all.end(), running_.begin(), running_.end());
   }
+  marks_.stop_waits();
   for (const auto& transfer : all) end_one(transfer);
 }
 
@@ -46,6 +47,8 @@ void Engine::close() {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a plain copy's stream: " + driver_.describe(s));
     plain_streams_[static_cast<size_t>(device)] = 0;
   }
+  marks_.close();
+  pins_.close();
   slots_.close();
   holds_.close();
 }

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "transfer/host_pins.h"
+#include "transfer/marks.h"
 #include "transfer/planner.h"
 #include "transfer/submitter.h"
 
@@ -32,8 +34,8 @@ class Engine {
   Request read(const glake_copy_request& given) {
     return make_request(driver_, topology_.get(), given);
   }
-  // Throw Error. Ids of plain copies: see plain.h.
-  uint64_t start(Request request);
+  // Throw Error. Ids of plain copies: see plain.h, marks.h.
+  uint64_t begin(Request request);  // of one stream or two
   // GLAKE_OK, GLAKE_BUSY_TIMEOUT, or what ended the transfer, with its text.
   int wait(uint64_t id, uint64_t timeout_ns, std::string* text);
   bool done(uint64_t id);
@@ -44,6 +46,8 @@ class Engine {
   std::string result(uint64_t id);
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
+  HostPins& pins();
+  void place_of(const void* ptr, int* device, int* pinned);
   // Cancels all transfers and waits for their copies under way: after it nobody waits for one.
   void end_all();
   // Ends the threads and gives all back; nobody uses the engine any more. Throws Error, and may be
@@ -55,6 +59,9 @@ class Engine {
   using Lock = std::unique_lock<std::mutex>;
   struct Gate;  // tells the engine that a caller's stream has come to its transfer
 
+  // joining.cpp
+  void follow(int device, StreamHandle stream, int other_device, StreamHandle other);
+  uint64_t start(Request request);
   // plain.cpp
   uint64_t plain(const Request& request, bool captured);
   void open_device(int device);
@@ -101,6 +108,8 @@ class Engine {
   HealthBook health_;
   Slots slots_;
   Holds holds_;
+  Marks marks_;
+  HostPins pins_;
   uint64_t next_id_ = 1;
   std::vector<std::pair<int, double>> lessons_;  // edges and their scale, for replan()
   // Statistics.

@@ -164,7 +164,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
-  if ((given.flags & ~(GLAKE_COPY_DIRECT | GLAKE_COPY_RELAYED)) != 0) bad("unknown copy flags");
+  if ((given.flags & ~(kDirect | kRelayed | kTracked)) != 0) bad("unknown copy flags");
   Request request{Parts(read_parts(given)), {}, {}};
   const Parts& parts = request.parts;
   const End dst = find_end(driver, parts, given.dst_device, true);
@@ -181,6 +181,10 @@ Request make_request(Driver& driver, const topology::Topology* topology,
   request.stream = request.ordered ? capi::handle(given.stream) : 0;
   request.stream_device = request.src.host() ? request.dst.gpu : request.src.gpu;
   if (request.ordered) request.stream_device = given.stream_device;
+  request.also_ordered = given.also_ordered != 0;
+  request.also_device = given.also_device;
+  request.also_stream = capi::handle(given.also_stream);
+  if (request.also_ordered && !request.ordered) bad("a second stream, and no first one");
   if (request.stream_device < 0 || request.stream_device >= driver.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE,
                 "no device " + std::to_string(request.stream_device) + " for the stream");

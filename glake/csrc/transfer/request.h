@@ -8,7 +8,11 @@
 
 namespace glake::transfer {
 
-enum Flags : unsigned { kDirect = GLAKE_COPY_DIRECT, kRelayed = GLAKE_COPY_RELAYED };
+enum Flags : unsigned {
+  kDirect = GLAKE_COPY_DIRECT,
+  kRelayed = GLAKE_COPY_RELAYED,
+  kTracked = GLAKE_COPY_TRACKED
+};
 
 struct Request {
   Parts parts;
@@ -18,6 +22,9 @@ struct Request {
   int stream_device = 0;
   StreamHandle stream = 0;
   unsigned flags = 0;
+  bool also_ordered = false;  // by a second stream, too
+  int also_device = 0;
+  StreamHandle also_stream = 0;
 };
 
 // Small copies whose ends the caller has named are not looked into. `topology` may be null. Throws
