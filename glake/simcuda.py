@@ -23,6 +23,25 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simcuda_reset_calls": (None, []),
     "simcuda_now_ns": (ctypes.c_uint64, []),
     "simcuda_tick": (None, [ctypes.c_uint64]),
+    "simcuda_expect": (ctypes.c_int, [ctypes.c_int]),
+    "simcuda_work": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
+    "simcuda_set_link": (ctypes.c_int, [_Text, _Text, ctypes.c_double]),
+    "simcuda_set_link_at": (ctypes.c_int, [ctypes.c_uint64, _Text, _Text, ctypes.c_double]),
+    "simcuda_fail_copy": (
+        ctypes.c_int,
+        [_Text, _Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64],
+    ),
+    "simcuda_stall_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_uint64]),
+    "simcuda_edges": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
+    "simcuda_watch_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t]),
+    "simcuda_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]),
+    "simcuda_landed": (ctypes.c_uint64, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]),
+    "simcuda_place_host": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]),
+    "simcuda_host_node": (
+        ctypes.c_int,
+        [ctypes.c_uint64, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)],
+    ),
+    "simcuda_last_message": (ctypes.c_size_t, [_Text, ctypes.c_size_t]),
     "simcuda_ledger": (ctypes.c_size_t, [ctypes.c_int, _Text, ctypes.c_size_t]),
     "simcuda_violations": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
 }
@@ -49,6 +68,14 @@ def _json(read: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> Any:
         if length < room:
             return json.loads(text.value)
         room = length + (1 << 12)
+
+
+def _check(code: int, what: str) -> None:
+    if code == 0:
+        return
+    why = ctypes.create_string_buffer(512)
+    _library().simcuda_last_message(why, len(why))
+    raise InvalidOption(f"the simulator refused {what} (CUresult {code}): {why.value.decode()}")
 
 
 def configure(key: str, value: str | int) -> None:
@@ -116,3 +143,94 @@ def violations(clear: bool = False) -> list[dict[str, Any]]:
     if clear and found:
         _library().simcuda_violations(None, 0, 1)
     return found
+
+
+def set_link(source: str, target: str, rate: float, at_ns: int | None = None) -> None:
+    """Sets a link's speed ("s0", "u0": in the platform's terms) in GB/s, from at_ns on or now.
+
+    Copies under way go on at the new speed; at 0 they stand still, or end with the CUresult of
+    option `dead_link`. InvalidOption: no such link or speed, or no device was used yet.
+    """
+    names, what = (source.encode(), target.encode()), f"{rate} GB/s for link {source}>{target}"
+    if at_ns is None:
+        _check(_library().simcuda_set_link(*names, rate), what)
+    else:
+        _check(_library().simcuda_set_link_at(at_ns, *names, rate), what)
+
+
+def fail_copy(
+    source: str | None = None, target: str = "*", k: int = 1, code: int = 719, times: int = 1
+) -> None:
+    """The k-th later copy between two places ends with CUresult `code` and lands nothing.
+
+    Places are "g3", "m0" (host memory of socket 0), "host" and "*". `times` in a row, -1 for good;
+    source None disarms all, stalls too. Who waits for the copy's event or stream is given the code;
+    the context is well. InvalidOption: no such place or number, or no device was used yet.
+    """
+    name = None if source is None else source.encode()
+    result = _library().simcuda_fail_copy(name, target.encode(), k, code, times)
+    _check(result, f"to fail copy {k} from {source} to {target}")
+
+
+def stall_copy(source: str, target: str, k: int, ns: int) -> None:
+    """The k-th later copy between two places starts `ns` later. Otherwise as fail_copy."""
+    result = _library().simcuda_stall_copy(source.encode(), target.encode(), k, ns)
+    _check(result, f"to stall copy {k} from {source} to {target} by {ns} ns")
+
+
+def edges(clear: bool = False) -> dict[str, Any]:
+    """What each link carried since the last clear: {"edges": {"s0>u0": {"rate", "peak" (GB/s),
+    "load" (the most of its rate that was in use), "bytes"}}, "joint": limits over several edges}.
+    """
+    loads: dict[str, Any] = _json(lambda to, room: _library().simcuda_edges(to, room, 0))
+    if clear:
+        _library().simcuda_edges(None, 0, 1)
+    return loads
+
+
+def watch_landings(address: int, size: int) -> None:
+    """Counts how often copies write each byte of the range from now on; size 0 ends all of it."""
+    _check(_library().simcuda_watch_landings(address, size), "to watch a range")
+
+
+def landings(address: int, size: int) -> bytes:
+    """The counts, a byte each, 255 for more. InvalidOption: part of the range is not watched."""
+    counts = ctypes.create_string_buffer(size)
+    _check(_library().simcuda_landings(address, size, counts), "to tell of landings")
+    return counts.raw
+
+
+def landed(address: int, size: int, times: int = 1) -> int:
+    """Bytes of a watched range that copies wrote exactly `times` times; -1: more than once.
+
+    InvalidOption: part of the range is not watched.
+    """
+    total = int(_library().simcuda_landed(address, size, times))
+    if total == 2**64 - 1:
+        raise InvalidOption(f"[{address:#x}, +{size}) is not watched: see watch_landings()")
+    return total
+
+
+def place_host(address: int, size: int, node: int) -> None:
+    """Host memory there is in socket `node`'s, or spread over all (-1): routes of copies go by it.
+
+    InvalidOption: the platform has no such socket, or no device was used yet.
+    """
+    _check(_library().simcuda_place_host(address, size, node), f"socket {node} for host memory")
+
+
+def host_node(address: int, size: int) -> int:
+    """The socket of host memory; -1: spread over all; -2: by the device a copy goes to or from."""
+    node = ctypes.c_int()
+    _check(_library().simcuda_host_node(address, size, ctypes.byref(node)), "to tell a socket")
+    return node.value
+
+
+def expect_threads(count: int) -> None:
+    """`count` threads are about to call thread_at_work(True): time stands still until they have."""
+    _check(_library().simcuda_expect(count), f"to expect {count} threads")
+
+
+def thread_at_work(at_work: bool, rank: int = 0) -> None:
+    """Time moves only while this thread waits in the driver, too. See simcuda_work in simcuda.h."""
+    _check(_library().simcuda_work(int(at_work), rank), "a thread at work")

@@ -36,7 +36,8 @@ using Settings = std::initializer_list<std::pair<const char*, const char*>>;
 
 // A fresh driver with these options, device 0's primary context current.
 struct Sim {
-  explicit Sim(Settings settings) {
+  explicit Sim(Settings settings) : Sim(std::vector<Settings::value_type>(settings)) {}
+  explicit Sim(const std::vector<Settings::value_type>& settings) {
     simcuda_reset();
     for (const auto& [key, value] : settings) OK(simcuda_configure(key, value));
     OK(cuInit(0));

@@ -30,6 +30,8 @@ CUresult no_context() {
   return fail(CUDA_ERROR_INVALID_CONTEXT, "the calling thread has no current context");
 }
 
+CUresult no_device() { return fail(CUDA_ERROR_INVALID_DEVICE, "no such device"); }
+
 CUresult bad_handle(const char* what) {
   return fail(CUDA_ERROR_INVALID_HANDLE, std::string("not a live ") + what);
 }

@@ -1,25 +1,10 @@
 // The control interface (simcuda.h).
 #include "control.h"
 
-#include <cstring>
-
 #include "driver.h"
 #include "simcuda.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
-
-namespace {
-
-size_t answer(const std::string& text, char* out, size_t capacity) {
-  if (out != nullptr && capacity > 0) {
-    const size_t length = text.size() < capacity - 1 ? text.size() : capacity - 1;
-    std::memcpy(out, text.data(), length);
-    out[length] = 0;
-  }
-  return text.size();
-}
-
-}  // namespace
 
 int simcuda_configure(const char* key, const char* value) {
   if (key == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -55,14 +40,6 @@ uint64_t simcuda_now_ns(void) {
   if (driver == nullptr || forked) return 0;
   std::lock_guard<std::mutex> lock(driver->mutex);
   return driver->scheduler.now_ns();
-}
-
-int simcuda_thread(int join) {
-  Driver* driver = running.load(std::memory_order_acquire);
-  if (driver == nullptr || forked) return not_initialized();
-  std::lock_guard<std::mutex> lock(driver->mutex);
-  driver->scheduler.register_thread(join != 0);
-  return CUDA_SUCCESS;
 }
 
 void simcuda_tick(uint64_t ticks) {

@@ -1,9 +1,20 @@
 // What the control interface needs of the driver.
 #pragma once
 
+#include <cstring>
 #include <string>
 
 namespace simcuda {
+
+// As snprintf: returns the whole length.
+inline size_t answer(const std::string& text, char* out, size_t capacity) {
+  if (out != nullptr && capacity > 0) {
+    const size_t length = text.size() < capacity - 1 ? text.size() : capacity - 1;
+    std::memcpy(out, text.data(), length);
+    out[length] = 0;
+  }
+  return text.size();
+}
 
 int configure(const std::string& key, const std::string& value);
 int price(const std::string& symbol, double* first_us, double* further_us);

@@ -103,6 +103,7 @@ void reset() {
   delete running.exchange(nullptr);
   given_options().clear();
   complete_after() = kAuto;
+  dead_link() = 0;
   books().reset();
 }
 

@@ -102,6 +102,7 @@ CUresult blocking(Symbol symbol, Body&& body) {
 }
 
 CUresult bad_handle(const char* what);
+CUresult no_device();
 
 // With the stream a call names; the default ones need a current context. The body gets the
 // stream's handle in the table, as the stream may be gone once the lock was let go of.

@@ -27,6 +27,14 @@ bool Scheduler::legal(const Op& op, const Op::Side& side, bool write) {
 }
 
 bool Scheduler::legal(const Op& op) {
+  if (!op.parts.empty()) {
+    Op each;
+    for (const Op::Part& part : op.parts) {
+      each.bytes = part.bytes;
+      if (!legal(each, part.src, false) || !legal(each, part.dst, true)) return false;
+    }
+    return true;
+  }
   switch (op.kind) {
     case Op::Kind::kCopy:
       return legal(op, op.src, false) && legal(op, op.dst, true);
@@ -39,7 +47,7 @@ bool Scheduler::legal(const Op& op) {
 }
 
 bool Scheduler::satisfied(const Op& op) {
-  if (phantom_) return true;
+  if (phantom_ && !op.dst.host) return true;
   if (!op.dst.host && !memory_->accessible(op.dst.address, op.width, op.dst.device, false)) {
     return false;
   }
@@ -59,9 +67,24 @@ bool Scheduler::satisfied(const Op& op) {
   }
 }
 
-// The bytes themselves. Phantom memory has none.
+// Copies of a batch have no order among themselves: the later may come first.
+void perform_parts(const Op& op, bool backwards) {
+  const size_t count = op.parts.size();
+  for (size_t i = 0; i < count; ++i) {
+    const Op::Part& part = op.parts[backwards ? count - 1 - i : i];
+    const void* from =
+        part.staged.empty() ? reinterpret_cast<const void*>(part.src.address) : part.staged.data();
+    std::memmove(reinterpret_cast<void*>(part.dst.address), from, part.bytes);
+  }
+}
+
+// The bytes themselves. Phantom memory has none; host memory is real, but only values are written.
 void Scheduler::perform(const Op& op) {
-  if (phantom_) return;
+  if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) return;
+  if (!op.parts.empty()) {
+    perform_parts(op, op.seq % 2 == 1);
+    return;
+  }
   auto* to = reinterpret_cast<char*>(op.dst.address);
   switch (op.kind) {
     case Op::Kind::kCopy: {
@@ -88,8 +111,16 @@ void Scheduler::perform(const Op& op) {
   }
 }
 
+void Scheduler::land(const Op& op) {
+  for (const Op::Part& part : op.parts) landings.land(part.dst.address, part.bytes);
+  for (size_t row = 0; op.parts.empty() && row < op.rows; ++row) {
+    landings.land(op.dst.address + row * op.dst.pitch, op.bytes);
+  }
+}
+
 void Scheduler::mark_applied(const OpPtr& op) {
   op->applied = true;
+  if (op->landed) land(*op);
   for (const OpPtr& next : op->dependents) --next->unapplied_deps;
   op->deps.clear();
   op->dependents.clear();
@@ -121,16 +152,21 @@ CUresult Scheduler::apply(Lock* lock, const std::vector<OpPtr>& targets) {
     const OpPtr op = ready[pick];
     ready[pick] = ready.back();
     ready.pop_back();
-    if (!legal(*op)) {
+    if (op->fault != CUDA_SUCCESS) {
+      // It lands nothing.
+    } else if (!legal(*op)) {
       error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
     } else if (op->kind == Op::Kind::kHostFunction) {
+      ++functions_;  // the clock stands still meanwhile
       lock->unlock();
       in_host_function = true;
       op->function(op->data);
       in_host_function = false;
       lock->lock();
+      --functions_;
     } else {
       perform(*op);
+      op->landed = op->kind == Op::Kind::kCopy;
     }
     const std::vector<OpPtr> dependents = op->dependents;
     mark_applied(op);
@@ -167,15 +203,20 @@ void Scheduler::work(Worker* worker) {
     while (op->kind == Op::Kind::kWaitValue && !satisfied(*op) && !stopping_) {
       changed_.wait_for(lock, std::chrono::microseconds(200));
     }
-    const bool fine = legal(*op);
+    hold_up(&lock, op.get());
+    const bool faulty = op->fault != CUDA_SUCCESS;
+    const bool fine = faulty || legal(*op);
     if (!fine) error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
     lock.unlock();
-    if (op->kind == Op::Kind::kHostFunction) {
+    if (faulty) {
+      // It lands nothing.
+    } else if (op->kind == Op::Kind::kHostFunction) {
       in_host_function = true;
       op->function(op->data);
       in_host_function = false;
     } else if (fine) {
       perform(*op);
+      op->landed = op->kind == Op::Kind::kCopy;
     }
     lock.lock();
     op->timed = true;
@@ -185,9 +226,20 @@ void Scheduler::work(Worker* worker) {
   }
 }
 
-CUresult Scheduler::wait_threaded(Lock* lock, const OpPtr& op) {
-  changed_.wait(*lock, [&] { return op->applied || stopping_; });
-  return std::exchange(error_, CUDA_SUCCESS);
+// Stalls and dead links, in real time: the threaded mode has no other.
+void Scheduler::hold_up(Lock* lock, Op* op) {
+  if (op->kind != Op::Kind::kCopy) return;
+  const uint64_t start = now_ns();
+  while (!stopping_ && now_ns() - start < op->stall_ns) {
+    changed_.wait_for(*lock, std::chrono::microseconds(200));
+  }
+  for (links.change(now_ns()); links.dead(op->route) && !stopping_; links.change(now_ns())) {
+    if (links.dead_code() != CUDA_SUCCESS) {
+      op->fault = links.dead_code();
+      return;
+    }
+    changed_.wait_for(*lock, std::chrono::microseconds(200));
+  }
 }
 
 void Scheduler::stop() {
@@ -196,6 +248,7 @@ void Scheduler::stop() {
     Lock lock(*mutex_);
     stopping_ = true;
     changed_.notify_all();
+    for (Waiter* waiter : waiters_) waiter->wake.notify_one();
   }
   for (auto& [stream, worker] : workers_) worker->thread.join();
   // Cut the links first: a long chain must not be destroyed recursively.

@@ -9,8 +9,6 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-CUresult no_device() { return fail(CUDA_ERROR_INVALID_DEVICE, "no such device"); }
-
 template <class Body>
 CUresult on_device(Symbol symbol, CUdevice device, const void* out, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {

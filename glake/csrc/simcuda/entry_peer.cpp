@@ -9,8 +9,6 @@ bool both(const Driver& driver, CUdevice a, CUdevice b) {
   return a >= 0 && b >= 0 && a < driver.devices && b < driver.devices;
 }
 
-CUresult no_device() { return fail(CUDA_ERROR_INVALID_DEVICE, "no such device"); }
-
 template <class Body>
 CUresult with_peer(Symbol symbol, CUcontext handle, Body&& body) {
   return in_context(symbol, 0, [&](Driver& driver, Context& context) -> CUresult {

@@ -23,6 +23,7 @@ const Export kExports[] = {
         {"cuDeviceGetUuid", 9020, reinterpret_cast<void*>(&cuDeviceGetUuid)},
     {"cuEventElapsedTime", 12080, reinterpret_cast<void*>(&cuEventElapsedTime_v2)},
     {"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuStreamGetCaptureInfo_v3)},
+    {"cuMemcpyBatchAsync", 13000, reinterpret_cast<void*>(&cuMemcpyBatchAsync_v2)},
     {"cuGetProcAddress", 11030, reinterpret_cast<void*>(&cuGetProcAddress)},
 };
 

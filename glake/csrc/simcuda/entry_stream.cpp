@@ -1,6 +1,7 @@
 // Streams and events.
 #include "driver.h"
 #include "prototypes.h"
+#include "simcuda.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
@@ -51,6 +52,7 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
       event->capture = nullptr;
       event->recorded = true;
       event->stream = stream.id;
+      event->op->answers_for = std::exchange(stream.unmarked, {});
       driver.scheduler.enqueue(&stream, event->op);
     }
     return CUDA_SUCCESS;
@@ -90,19 +92,23 @@ CUresult cuStreamQuery(CUstream handle) {
           return driver.streams.tick_complete(*stream, &driver.contexts) ? CUDA_SUCCESS
                                                                          : CUDA_ERROR_NOT_READY;
         }
-        return driver.scheduler.query(lock, OpPtr(stream->tail));
+        const std::vector<OpPtr> copies = stream->unasked;
+        const CUresult state = driver.scheduler.query(lock, OpPtr(stream->tail));
+        return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  return on_stream_blocking(CALL(cuStreamSynchronize), handle,
-                            [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
-                              Stream* stream = driver.streams.streams.find(id);
-                              const CUresult result = driver.streams.check_blocking(stream);
-                              if (result != CUDA_SUCCESS) return result;
-                              driver.streams.tick_synchronize(stream, driver.streams.sequence());
-                              return driver.scheduler.wait(lock, OpPtr(stream->tail));
-                            });
+  return on_stream_blocking(
+      CALL(cuStreamSynchronize), handle, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
+        Stream* stream = driver.streams.streams.find(id);
+        const CUresult result = driver.streams.check_blocking(stream);
+        if (result != CUDA_SUCCESS) return result;
+        driver.streams.tick_synchronize(stream, driver.streams.sequence());
+        const auto copies = std::exchange(stream->unasked, {});
+        const CUresult state = driver.scheduler.wait(lock, OpPtr(stream->tail));
+        return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
+      });
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int flags) {
@@ -190,22 +196,43 @@ CUresult cuEventQuery(CUevent handle) {
       CALL(cuEventQuery), handle, [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
         const CUresult unsafe = driver.streams.check_unsafe();
         if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
-        if (event.op != nullptr) return driver.scheduler.query(lock, OpPtr(event.op));
+        if (const OpPtr op = event.op) {
+          const CUresult state = driver.scheduler.query(lock, op);
+          return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
+        }
         return driver.streams.tick_complete(event, &driver.contexts) ? CUDA_SUCCESS
                                                                      : CUDA_ERROR_NOT_READY;
       });
 }
 
+namespace {
+
+// `timeout_ns` on the clock of the schedule; UINT64_MAX: none.
+CUresult wait_event(Symbol symbol, CUevent handle, uint64_t timeout_ns) {
+  return on_event(symbol, handle, [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
+    const CUresult unsafe = driver.streams.check_unsafe();
+    if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
+    if (const OpPtr op = event.op) {
+      const uint64_t now = driver.scheduler.now_ns();
+      const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+      const CUresult state = driver.scheduler.wait(lock, op, deadline);
+      return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
+    }
+    Stream* stream = driver.streams.streams.find(event.stream);
+    if (stream != nullptr) driver.streams.tick_synchronize(stream, event.seq);
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
 CUresult cuEventSynchronize(CUevent handle) {
-  return on_event(CALL(cuEventSynchronize), handle,
-                  [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
-                    const CUresult unsafe = driver.streams.check_unsafe();
-                    if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
-                    if (event.op != nullptr) return driver.scheduler.wait(lock, OpPtr(event.op));
-                    Stream* stream = driver.streams.streams.find(event.stream);
-                    if (stream != nullptr) driver.streams.tick_synchronize(stream, event.seq);
-                    return CUDA_SUCCESS;
-                  });
+  return wait_event(CALL(cuEventSynchronize), handle, UINT64_MAX);
+}
+
+// On the books it is the query that a real driver's caller would poll with.
+int simcuda_wait_event(CUevent event, uint64_t timeout_ns) {
+  return wait_event(CALL(cuEventQuery), event, timeout_ns);
 }
 
 namespace {
@@ -241,10 +268,18 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 }
 
 CUresult cuCtxSynchronize() {
-  return blocking(CALL(cuCtxSynchronize), [&](Driver& driver, Context& context, Lock* lock) {
-    const CUresult unsafe = driver.streams.check_unsafe();
-    if (unsafe != CUDA_SUCCESS) return unsafe;
-    driver.streams.tick_synchronize(&context);
-    return driver.scheduler.wait_device(lock, context.device);
-  });
+  return blocking(CALL(cuCtxSynchronize),
+                  [&](Driver& driver, Context& context, Lock* lock) -> CUresult {
+                    const CUresult unsafe = driver.streams.check_unsafe();
+                    if (unsafe != CUDA_SUCCESS) return unsafe;
+                    driver.streams.tick_synchronize(&context);
+                    std::vector<OpPtr> copies;
+                    driver.streams.streams.for_each([&](uint64_t, Stream& stream) {
+                      if (stream.device != context.device) return;
+                      copies.insert(copies.end(), stream.unasked.begin(), stream.unasked.end());
+                      stream.unasked.clear();
+                    });
+                    const CUresult state = driver.scheduler.wait_device(lock, context.device);
+                    return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
+                  });
 }

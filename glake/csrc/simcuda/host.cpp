@@ -31,6 +31,7 @@ CUresult HostMemory::free(void* address) {
   if (found == blocks_.end() || found->second.registered) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost: not a pinned allocation");
   }
+  unplace(found->first, found->second.bytes);
   munmap(address, found->second.bytes);
   bytes_ -= found->second.bytes;
   blocks_.erase(found);
@@ -71,6 +72,37 @@ const HostBlock* HostMemory::find(uint64_t address, size_t bytes, uint64_t* base
   if (address + bytes > found->first + found->second.bytes) return nullptr;
   if (base != nullptr) *base = found->first;
   return &found->second;
+}
+
+void HostMemory::unplace(uint64_t address, size_t bytes) {
+  const uint64_t end = address + bytes;
+  auto at = placed_.lower_bound(address);
+  if (at != placed_.begin() && std::prev(at)->second.end > address) {
+    --at;
+    const Placed before = at->second;
+    at->second.end = address;
+    if (before.end > end) placed_[end] = before;
+    ++at;
+  }
+  while (at != placed_.end() && at->first < end) {
+    const Placed each = at->second;
+    at = placed_.erase(at);
+    if (each.end > end) placed_[end] = each;
+  }
+}
+
+void HostMemory::place(uint64_t address, size_t bytes, int node) {
+  if (bytes == 0) return;
+  unplace(address, bytes);
+  placed_[address] = {address + bytes, node};
+}
+
+bool HostMemory::placed(uint64_t address, size_t bytes, int* node) const {
+  auto at = placed_.upper_bound(address);
+  if (at != placed_.begin() && std::prev(at)->second.end > address) --at;
+  if (at == placed_.end() || at->first >= address + bytes) return false;
+  *node = at->second.node;
+  return true;
 }
 
 }  // namespace simcuda

@@ -26,9 +26,20 @@ class HostMemory {
   size_t blocks() const { return blocks_.size(); }
   size_t bytes() const { return bytes_; }
 
+  // The socket whose memory a range is in; -1: spread over all. Of any host memory, known or not.
+  void place(uint64_t address, size_t bytes, int node);
+  // Of the first placed byte in the range. False: none is.
+  bool placed(uint64_t address, size_t bytes, int* node) const;
+
  private:
   std::map<uint64_t, HostBlock> blocks_;
   size_t bytes_ = 0;
+  struct Placed {
+    uint64_t end;
+    int node;
+  };
+  void unplace(uint64_t address, size_t bytes);
+  std::map<uint64_t, Placed> placed_;  // by start, apart from each other
 };
 
 }  // namespace simcuda

@@ -29,6 +29,16 @@ struct Op {
   int device = -1;  // of the stream
   uint64_t seq = 0;
 
+  // Where a copy goes from and to: a GPU, or host memory of a socket (-1: of all).
+  struct Place {
+    int gpu = -1, node = -1;
+  };
+  struct Part {  // of a batch
+    Side dst, src;
+    size_t bytes = 0;
+    std::vector<char> staged;
+  };
+
   Side dst, src;     // copies; memsets and values use dst
   size_t bytes = 0;  // of a row
   size_t rows = 1;
@@ -38,6 +48,7 @@ struct Op {
   unsigned flags = 0;        // of a wait
   CUhostFn function = nullptr;
   void* data = nullptr;
+  std::vector<Part> parts;  // of a batch, instead of dst, src and rows; `bytes` is their sum
 
   // Timing.
   uint64_t latency_ns = 0;
@@ -46,6 +57,14 @@ struct Op {
   bool timed = false;
   uint64_t latency_end_ns = 0, end_ns = 0;
   size_t untimed_deps = 0;
+
+  // Injected faults (links.h).
+  Place from, to;
+  CUresult fault = CUDA_SUCCESS;   // it ends with this after its latency, and lands nothing
+  uint64_t stall_ns = 0;           // on top of its latency
+  bool told = false;               // somebody has been given `fault`
+  bool landed = false;             // its bytes were written
+  std::vector<OpPtr> answers_for;  // of an event: copies of the stream since the event before
 
   // Effects.
   bool applied = false;

@@ -56,14 +56,16 @@ bool safe_name(const std::string& text) {
 bool is_option(const std::string& key) {
   for (const char* known :
        {"preset", "platforms", "devices", "memory", "phantom", "seed", "schedule", "machine",
-        "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file"}) {
+        "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
+        "batch_small_ns", "batch_large_ns"}) {
     if (key == known) return true;
   }
   return false;
 }
 
 bool is_live_option(const std::string& key) {
-  return key == "complete_after" || key == "call_us" || key == "call_delay_us";
+  return key == "complete_after" || key == "dead_link" || key == "call_us" ||
+         key == "call_delay_us";
 }
 
 bool set_option(Options* options, const std::string& key, const std::string& value,
@@ -113,6 +115,11 @@ bool set_option(Options* options, const std::string& key, const std::string& val
     takes = "a socket's number, local or interleave";
     ok = value == "local" || value == "interleave" || parse_integer(value, 0, 63, &number);
     options->host_node = value;
+  } else if (key == "batch_small_ns" || key == "batch_large_ns") {
+    takes = "nanoseconds from 0";
+    ok = parse_integer(value, 0, INT64_C(1) << 40, &number);
+    (key == "batch_small_ns" ? options->batch_small_ns : options->batch_large_ns) =
+        static_cast<uint64_t>(number);
   } else {
     *why = "simcuda has no option " + key;
     return false;
@@ -142,6 +149,11 @@ bool load_options(Options* options, const Given& given, std::string* why) {
   return true;
 }
 
+std::atomic<int>& dead_link() {
+  static std::atomic<int> value{0};
+  return value;
+}
+
 std::atomic<int64_t>& complete_after() {
   static std::atomic<int64_t> value{kAuto};
   return value;
@@ -154,6 +166,14 @@ bool set_live_option(const std::string& key, const std::string& value, std::stri
         key == "call_us" ? books().configure_costs(value) : books().configure_delays(value);
     if (code != 0) *why = last_message();
     return code == 0;
+  }
+  if (key == "dead_link") {
+    if (!parse_integer(value, 0, 99999, &number)) {
+      *why = "simcuda option dead_link takes a CUresult, or 0, not \"" + value + "\"";
+      return false;
+    }
+    dead_link() = static_cast<int>(number);
+    return true;
   }
   if (value != "auto" && !parse_integer(value, -1, INT64_MAX, &number)) {
     *why =

@@ -25,6 +25,7 @@ struct Options {
   bool reuse_handles = false;   // a new stream may have the handle of a destroyed one
   int64_t max_maps = 0;         // 0: the kernel's vm.max_map_count
   std::string host_node = "0";  // socket of host memory: a number, "local" or "interleave"
+  uint64_t batch_small_ns = 2400, batch_large_ns = 100;  // of each copy in a batch, by its size
 };
 
 // Options given by simcuda_configure, as text. They win over the environment.
@@ -41,5 +42,6 @@ bool is_option(const std::string& key);
 bool set_live_option(const std::string& key, const std::string& value, std::string* why);
 bool is_live_option(const std::string& key);
 std::atomic<int64_t>& complete_after();
+std::atomic<int>& dead_link();  // what copies over a dead link end with; 0: they stand still
 
 }  // namespace simcuda

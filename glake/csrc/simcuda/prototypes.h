@@ -4,6 +4,10 @@
 
 #include "types.h"
 
+#if CUDA_VERSION < 12030
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+#endif
+
 SIMCUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device);
 SIMCUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
 SIMCUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
@@ -16,6 +20,27 @@ SIMCUDA_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptu
                                                   cuuint64_t* id, CUgraph* graph,
                                                   const CUgraphNode** dependencies,
                                                   const CUgraphEdgeData** edges, size_t* count);
+#if CUDA_VERSION < 12080
+typedef int CUmemcpySrcAccessOrder;
+enum {
+  CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
+  CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
+  CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3
+};
+typedef struct {
+  CUmemcpySrcAccessOrder srcAccessOrder;
+  CUmemLocation srcLocHint, dstLocHint;
+  unsigned int flags;
+} CUmemcpyAttributes;
+#endif
+SIMCUDA_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                           size_t count, CUmemcpyAttributes* attrs,
+                                           size_t* attrs_idxs, size_t num_attrs, size_t* fail_idx,
+                                           CUstream stream);
+SIMCUDA_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                              size_t count, CUmemcpyAttributes* attrs,
+                                              size_t* attrs_idxs, size_t num_attrs,
+                                              CUstream stream);
 SIMCUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                          cuuint64_t flags);
 SIMCUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version,

@@ -11,10 +11,6 @@
 namespace simcuda {
 namespace {
 
-constexpr std::chrono::milliseconds kStall{200};
-
-// The life of the scheduler this thread is registered with; 0: none.
-thread_local uint64_t registered_with = 0;
 std::atomic<uint64_t> lives{0};
 
 uint64_t wall_ns() {
@@ -23,7 +19,32 @@ uint64_t wall_ns() {
                                    .count());
 }
 
+// Whether work writes into the word a stream waits for, at the address it is waited for at.
+bool writes_word(const Op& op, const Op& word) {
+  const auto meets = [&](const Op::Side& side, size_t span) {
+    return side.address < word.dst.address + word.width && word.dst.address < side.address + span;
+  };
+  if (op.kind != Op::Kind::kCopy && op.kind != Op::Kind::kMemset &&
+      op.kind != Op::Kind::kWriteValue) {
+    return false;
+  }
+  if (op.parts.empty()) return meets(op.dst, op.dst.pitch * (op.rows - 1) + op.bytes);
+  return std::any_of(op.parts.begin(), op.parts.end(),
+                     [&](const Op::Part& part) { return meets(part.dst, part.bytes); });
+}
+
 }  // namespace
+
+CUresult tell_faults(const std::vector<OpPtr>& copies, bool again) {
+  CUresult found = CUDA_SUCCESS;
+  for (const OpPtr& op : copies) {
+    if (op->fault == CUDA_SUCCESS || !op->applied || (op->told && !again)) continue;
+    op->told = true;
+    if (found == CUDA_SUCCESS) found = op->fault;
+  }
+  if (found == CUDA_SUCCESS) return found;
+  return fail(found, "a copy was told to end so (simcuda_fail_copy, or a dead link)");
+}
 
 void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topology, Memory* memory,
                       Streams* streams) {
@@ -36,17 +57,31 @@ void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topol
   random_.seed(options.seed);
   epoch_ns_ = wall_ns();
   life_ = ++lives;
+  links.start(topology);
+  landings = {};
 }
-
-bool Scheduler::registered_here() const { return registered_with == life_; }
 
 uint64_t Scheduler::now_ns() const { return threaded_ ? wall_ns() - epoch_ns_ : now_ns_; }
 
-void Scheduler::register_thread(bool join) {
-  if (join == registered_here()) return;
-  registered_with = join ? life_ : 0;
-  registered_ += join ? 1 : -1;
+// Of an event: the copies of its stream since the event before it. Finished ones without a fault
+// are of no interest.
+static void remember(std::vector<OpPtr>* copies, const OpPtr& op) {
+  constexpr size_t kMany = 64;
+  if (copies->size() >= kMany && copies->size() == copies->capacity()) {
+    copies->erase(std::remove_if(copies->begin(), copies->end(),
+                                 [](const OpPtr& each) {
+                                   return each->applied && each->fault == CUDA_SUCCESS;
+                                 }),
+                  copies->end());
+  }
+  copies->push_back(op);
+}
+
+// Rates are those of the links from now on: copies under way have moved what they have by now.
+void Scheduler::links_changed() {
+  links.change(now_ns());
   changed_.notify_all();
+  if (nobody_at_work()) hand_over();
 }
 
 void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
@@ -72,6 +107,11 @@ void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
     if (legacy != nullptr) depend(legacy->tail);
   }
   stream->tail = op;
+  if (op->kind == Op::Kind::kCopy) {
+    links.meet(op.get());
+    remember(&stream->unmarked, op);
+    remember(&stream->unasked, op);
+  }
   pending_[op->seq] = op;
   if (op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset ||
       op->kind == Op::Kind::kWriteValue) {
@@ -87,17 +127,25 @@ void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
   } else if (op->untimed_deps == 0) {
     ready_.push_back(op);
   }
-  changed_.notify_all();
+  if (threaded_) {
+    changed_.notify_all();
+  } else if (nobody_at_work()) {
+    hand_over();
+  }
 }
 
 void Scheduler::begin(const OpPtr& op) {
   if (op->kind == Op::Kind::kWaitValue) {
     value_waiters_.push_back(op);
-  } else if (op->latency_ns == 0 && op->route.empty()) {
+    for (const auto& [seq, other] : touching_) {
+      if (other->timed && writes_word(*other, *op)) prompt_.push_back(pending_[seq]);
+    }
+  } else if (op->latency_ns + op->stall_ns == 0 && op->route.empty()) {
     finish(op);
   } else {
-    op->latency_end_ns = now_ns_ + op->latency_ns;
+    op->latency_end_ns = now_ns_ + op->latency_ns + op->stall_ns;
     op->remaining = static_cast<double>(op->bytes) * static_cast<double>(op->rows);
+    if (op->fault != CUDA_SUCCESS) op->remaining = 0;
     running_.push_back(op);
   }
 }
@@ -107,6 +155,13 @@ void Scheduler::finish(const OpPtr& op) {
   op->end_ns = now_ns_;
   for (const OpPtr& next : op->dependents) {
     if (--next->untimed_deps == 0) ready_.push_back(next);
+  }
+  // What the host would notice at once is made before time moves; the rest as late as is legal.
+  const bool awaited = std::any_of(value_waiters_.begin(), value_waiters_.end(),
+                                   [&](const OpPtr& word) { return writes_word(*op, *word); });
+  if (op->kind == Op::Kind::kHostFunction || awaited) prompt_.push_back(op);
+  for (Waiter* waiter : waiters_) {
+    if (waiter->op == op) release(waiter, INT64_MAX);
   }
 }
 
@@ -136,124 +191,107 @@ bool Scheduler::poll_waiters() {
   return any;
 }
 
-// Moves to the next completion. Work that takes no time completes before the clock moves.
-bool Scheduler::advance() {
-  if (start_ready() || poll_waiters()) return true;
-  while (!running_.empty()) {
-    std::vector<const Route*> routes;
-    std::vector<Op*> flowing;
-    for (const OpPtr& op : running_) {
-      if (op->latency_end_ns > now_ns_ || op->remaining <= 0) continue;
-      flowing.push_back(op.get());
-      routes.push_back(&op->route);
-    }
-    const std::vector<double> rates = topology_->rates(routes);
-    uint64_t step = UINT64_MAX;
-    for (const OpPtr& op : running_) {
-      if (op->latency_end_ns > now_ns_) step = std::min(step, op->latency_end_ns - now_ns_);
-    }
-    for (size_t i = 0; i < flowing.size(); ++i) {
-      const double left = std::ceil(flowing[i]->remaining / rates[i]);
-      step = std::min(step, std::max<uint64_t>(1, static_cast<uint64_t>(left)));
-    }
-    if (step == UINT64_MAX) step = 0;
-    now_ns_ += step;
-    for (size_t i = 0; i < flowing.size(); ++i) {
-      flowing[i]->remaining -= rates[i] * static_cast<double>(step);
-    }
-    std::vector<OpPtr> done;
-    for (size_t i = 0; i < running_.size();) {
-      const OpPtr& op = running_[i];
-      const bool over = op->latency_end_ns <= now_ns_ && (op->route.empty() || op->remaining <= 0);
-      if (over) done.push_back(op);
-      i += !over;
-      if (over) running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-    for (const OpPtr& op : done) finish(op);
-    if (!done.empty()) return true;
-  }
-  return false;
+// Host functions, and writes to words that streams wait for.
+bool Scheduler::run_prompt(Lock* lock) {
+  if (prompt_.empty()) return false;
+  const std::vector<OpPtr> targets = std::exchange(prompt_, {});
+  const CUresult result = apply(lock, targets);
+  if (result != CUDA_SUCCESS) error_ = result;  // for the call that asks about this work
+  return true;
 }
 
-// Registered threads hold time still until each of them waits here.
-bool Scheduler::may_advance() const { return waiting_ >= registered_; }
-
-// A registered thread may be blocked outside the driver by one that waits in it (on a lock, say).
-// When nothing has come in for a while of real time, time moves on without it.
-bool Scheduler::stalled() {
-  auto now = std::chrono::steady_clock::now();
-  if (sequence_ != stall_sequence_ || now_ns_ != stall_ns_) {
-    stall_sequence_ = sequence_;
-    stall_ns_ = now_ns_;
-    stall_since_ = now;
-  }
-  return now - stall_since_ > kStall;
+bool Scheduler::over(const Op& op) const {
+  return op.latency_end_ns <= now_ns_ && (op.route.empty() || op.remaining <= 0);
 }
 
-// One step of a blocking call. Returns whether anything moved without letting go of the lock.
-bool Scheduler::wait_for_progress(Lock* lock) {
-  if (may_advance() || stalled()) {
-    if (advance()) {
-      changed_.notify_all();
-      return true;
-    }
-    // Only a value somebody writes can help: make the writes that are due, then look again.
-    apply_timed(lock);
-    if (poll_waiters()) return true;
-  }
-  changed_.wait_for(*lock, std::chrono::milliseconds(1));
-  return false;
-}
-
-CUresult Scheduler::wait(Lock* lock, const OpPtr& op) {
-  if (op == nullptr || op->applied) return CUDA_SUCCESS;
-  if (threaded_) return wait_threaded(lock, op);
-  if (registered_here()) ++waiting_;
-  while (!op->timed && !stopping_) wait_for_progress(lock);
-  if (registered_here()) --waiting_;
-  return apply(lock, {op});
-}
-
-CUresult Scheduler::wait_device(Lock* lock, int device) {
-  CUresult result = CUDA_SUCCESS;
-  std::vector<OpPtr> targets;
-  for (const auto& [seq, op] : pending_) {
-    if (device < 0 || op->device == device) targets.push_back(op);
-  }
-  if (registered_here()) ++waiting_;
-  for (const OpPtr& op : targets) {
-    if (threaded_) {
-      result = wait_threaded(lock, op);
+std::vector<Op*> Scheduler::flowing() {
+  std::vector<Op*> flows;
+  for (const OpPtr& op : running_) {
+    if (op->latency_end_ns > now_ns_ || op->remaining <= 0 || op->route.empty()) continue;
+    if (links.dead_code() != CUDA_SUCCESS && links.dead(op->route)) {
+      op->fault = links.dead_code();
+      op->remaining = 0;
       continue;
     }
-    while (!op->timed && !stopping_) wait_for_progress(lock);
+    flows.push_back(op.get());
   }
-  if (registered_here()) --waiting_;
-  return threaded_ ? result : apply(lock, targets);
+  return flows;
 }
 
-CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
-  if (op == nullptr || op->applied) return CUDA_SUCCESS;
-  if (threaded_) return CUDA_ERROR_NOT_READY;
-  if (op->timed) return apply(lock, {op});
-  if (registered_here()) ++waiting_;
-  if (may_advance() && !advance()) {
-    apply_timed(lock);
-    poll_waiters();
+// UINT64_MAX: nothing will happen.
+uint64_t Scheduler::next_moment(const std::vector<Op*>& flows,
+                                const std::vector<double>& rates) const {
+  uint64_t next = next_deadline();
+  for (const OpPtr& op : running_) {
+    if (op->latency_end_ns > now_ns_) next = std::min(next, op->latency_end_ns);
+    if (over(*op)) next = now_ns_;
   }
-  if (registered_here()) --waiting_;
-  return CUDA_ERROR_NOT_READY;
+  for (size_t i = 0; i < flows.size(); ++i) {
+    const double left = std::ceil(flows[i]->remaining / rates[i]);
+    if (!(left < 1e18)) continue;  // it stands still
+    next = std::min(next, now_ns_ + std::max<uint64_t>(1, static_cast<uint64_t>(left)));
+  }
+  return running_.empty() ? next : std::min(next, links.next_change());
+}
+
+std::vector<OpPtr> Scheduler::take_done() {
+  std::vector<OpPtr> done;
+  const auto ended = [&](const OpPtr& op) {
+    if (over(*op)) done.push_back(op);
+    return over(*op);
+  };
+  running_.erase(std::remove_if(running_.begin(), running_.end(), ended), running_.end());
+  return done;
+}
+
+// Moves to the next completion or deadline. What takes no time happens before the clock moves.
+bool Scheduler::advance(Lock* lock) {
+  if (start_ready() || poll_waiters() || run_prompt(lock)) return true;
+  if (deadline_due()) return false;  // whoever waited for this moment goes on first
+  while (true) {
+    links.change(now_ns_);
+    if (running_.empty() && !value_waiters_.empty()) {
+      // Only a value somebody writes can help: make the writes that are due, then look again.
+      const bool idle = nobody_at_work();
+      apply_timed(lock);
+      if (poll_waiters() || start_ready() || !running_.empty()) return true;
+      if (idle && !nobody_at_work()) return true;  // somebody came in meanwhile
+    }
+    const std::vector<Op*> flows = flowing();
+    std::vector<const Route*> routes;
+    for (const Op* op : flows) routes.push_back(&op->route);
+    const std::vector<double> rates = topology_->rates(routes);
+    const uint64_t next = next_moment(flows, rates);
+    if (next == UINT64_MAX) return false;
+    const uint64_t step = next - now_ns_;
+    links.carry(flows, rates, step);
+    now_ns_ = next;
+    for (size_t i = 0; i < flows.size(); ++i) {
+      flows[i]->remaining -= rates[i] * static_cast<double>(step);
+    }
+    const std::vector<OpPtr> done = take_done();
+    for (const OpPtr& op : done) finish(op);
+    start_ready();  // an event behind them ends now, not after a deadline that is now
+    if (reach_deadlines() || !done.empty()) return true;
+  }
 }
 
 void Scheduler::check_idle(CUdeviceptr address, size_t bytes, const char* what) {
-  const auto overlaps = [&](const Op::Side& side, const Op& op) {
-    const size_t span = side.pitch * (op.rows - 1) + op.bytes;
+  const auto overlaps = [&](const Op::Side& side, size_t span) {
     return !side.host && side.address < address + bytes && address < side.address + span;
   };
-  for (const auto& [seq, op] : touching_) {
-    if (!overlaps(op->dst, *op) && (op->kind != Op::Kind::kCopy || !overlaps(op->src, *op))) {
-      continue;
+  const auto touches = [&](const Op& op) {
+    if (!op.parts.empty()) {
+      return std::any_of(op.parts.begin(), op.parts.end(), [&](const Op::Part& part) {
+        return overlaps(part.dst, part.bytes) || overlaps(part.src, part.bytes);
+      });
     }
+    return overlaps(op.dst, op.dst.pitch * (op.rows - 1) + op.bytes) ||
+           (op.kind == Op::Kind::kCopy &&
+            overlaps(op.src, op.src.pitch * (op.rows - 1) + op.bytes));
+  };
+  for (const auto& [seq, op] : touching_) {
+    if (!touches(*op)) continue;
     books().violation(what,
                       "work " + std::to_string(seq) + " on device " + std::to_string(op->device) +
                           " is pending on [" + std::to_string(address) + ", +" +

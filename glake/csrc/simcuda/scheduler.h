@@ -10,7 +10,10 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 
+#include "landings.h"
+#include "links.h"
 #include "memory.h"
 #include "op.h"
 #include "options.h"
@@ -29,8 +32,9 @@ class Scheduler {
 
   // Appends to the stream, after `also` too; legacy stream rules included.
   void enqueue(Stream* stream, const OpPtr& op, const OpPtr& also = nullptr);
-  // Blocks until the work is done and its effects are made.
-  CUresult wait(Lock* lock, const OpPtr& op);
+  // Blocks until the work is done and its effects are made; CUDA_ERROR_NOT_READY once the clock is
+  // at `deadline_ns`.
+  CUresult wait(Lock* lock, const OpPtr& op, uint64_t deadline_ns = UINT64_MAX);
   CUresult wait_device(Lock* lock, int device);  // -1: all
   // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on a little.
   CUresult query(Lock* lock, const OpPtr& op);
@@ -39,19 +43,51 @@ class Scheduler {
   void check_idle(CUdeviceptr address, size_t bytes, const char* what);
   uint64_t now_ns() const;
   size_t pending() const { return pending_.size(); }
-  void register_thread(bool join);  // time then waits for this thread
+
+  // Threads at work (waits.cpp): time waits for each of them.
+  void register_thread(bool join);
+  // A thread that was expected goes on in its turn, lowest rank first.
+  void register_thread(Lock* lock, int rank);
+  void expect(int threads);  // about to register; negative: will not, after all
+
+  Links links;
+  void links_changed();
+  Landings landings;
 
  private:
   // Timing.
-  bool advance();  // to the next completion; false: nothing can move
+  bool advance(Lock* lock);  // to the next thing that happens; false: nothing can
   bool start_ready();
   void begin(const OpPtr& op);
   void finish(const OpPtr& op);
   bool poll_waiters();
+  bool run_prompt(Lock* lock);
+  std::vector<Op*> flowing();  // past their latency, with bytes to move
+  uint64_t next_moment(const std::vector<Op*>& flows, const std::vector<double>& rates) const;
+  bool over(const Op& op) const;
+  std::vector<OpPtr> take_done();
+
+  // Waiting. `released`: what a registered thread waits for has happened; it goes on in its turn.
+  struct Waiter {
+    OpPtr op;
+    uint64_t deadline_ns = UINT64_MAX;
+    bool registered = false, released = false;
+    std::condition_variable wake;
+  };
+  using Turn = std::pair<int64_t, uint64_t>;  // expected threads by rank, then the others in order
   bool registered_here() const;
+  bool nobody_at_work() const;
   bool may_advance() const;
+  bool may_leave(const Waiter& waiter);
   bool stalled();
-  bool wait_for_progress(Lock* lock);
+  void stay(Lock* lock, Waiter* waiter);
+  void make_progress(Lock* lock, Waiter* waiter);
+  void release(Waiter* waiter, int64_t rank);
+  void hand_over();
+  bool reach_deadlines();
+  bool deadline_due() const;
+  uint64_t next_deadline() const;
+  CUresult query_in_turn(Lock* lock, const OpPtr& op);
 
   // Effects.
   CUresult apply(Lock* lock, const std::vector<OpPtr>& targets);
@@ -61,6 +97,7 @@ class Scheduler {
   bool legal(const Op& op, const Op::Side& side, bool write);
   bool satisfied(const Op& op);
   void mark_applied(const OpPtr& op);
+  void land(const Op& op);
 
   // Threaded mode.
   struct Worker {
@@ -68,7 +105,8 @@ class Scheduler {
     std::list<OpPtr> queue;
   };
   void work(Worker* worker);
-  CUresult wait_threaded(Lock* lock, const OpPtr& op);
+  void hold_up(Lock* lock, Op* op);
+  CUresult wait_threaded(Lock* lock, const OpPtr& op, uint64_t deadline_ns);
 
   Topology* topology_ = nullptr;
   Memory* memory_ = nullptr;
@@ -81,16 +119,25 @@ class Scheduler {
   std::list<OpPtr> ready_;      // all they wait for is timed
   std::vector<OpPtr> running_;  // in their latency or moving bytes
   std::vector<OpPtr> value_waiters_;
+  std::vector<OpPtr> prompt_;          // timed; time does not move before they are applied
   std::map<uint64_t, OpPtr> pending_;  // not applied, by sequence
   std::map<uint64_t, Op*> touching_;   // those with addresses
   bool applying_ = false;
   CUresult error_ = CUDA_SUCCESS;
   std::condition_variable changed_;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
-  int registered_ = 0, waiting_ = 0;
-  uint64_t stall_sequence_ = 0, stall_ns_ = 0;
+  // Threads at work, of them inside a wait, announced, and host functions under way.
+  int registered_ = 0, inside_ = 0, expected_ = 0, functions_ = 0;
+  std::vector<Waiter*> waiters_;
+  std::map<Turn, Waiter*> turns_;  // released, not gone on yet
+  uint64_t turn_count_ = 0;
+  uint64_t stall_sequence_ = 0, stall_ns_ = 0, stall_turns_ = 0;
   std::chrono::steady_clock::time_point stall_since_;
 };
+
+// The injected fault among these copies, given once to a caller who waits for their stream;
+// CUDA_SUCCESS: none. To one who asks about their event it is given as often as asked.
+CUresult tell_faults(const std::vector<OpPtr>& copies, bool again);
 
 // Set while this thread runs a host function: no call is allowed then.
 extern thread_local bool in_host_function;

@@ -15,6 +15,8 @@
 extern "C" {
 #endif
 
+struct CUevent_st;
+
 #define SIMCUDA_API __attribute__((visibility("default")))
 
 /* Options:
@@ -33,12 +35,14 @@ extern "C" {
  *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
  *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the
  *               copy's device, or "interleave"
- *   max_maps    kernel mappings to allow instead of vm.max_map_count; beyond it, less an eighth,
- *               calls return CUDA_ERROR_MAP_FAILED
- *   machine_dir where shared machines keep their files (default /dev/shm)
- *   machine     name of a machine several processes share (default: private to the process)
- *   call_us     any time. "name=first+further" pairs overriding the cost table
- *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
+ *   batch_small_ns, batch_large_ns  what each copy of a cuMemcpyBatchAsync adds to the batch: of
+ * less than 28 KiB (default 2400) or more (default 100). Published for an H100 dead_link   any
+ * time. CUresult that copies over a link at 0 GB/s end with; 0 (default): they stand still until
+ * the link is set again max_maps    kernel mappings to allow instead of vm.max_map_count; beyond
+ * it, less an eighth, calls return CUDA_ERROR_MAP_FAILED machine_dir where shared machines keep
+ * their files (default /dev/shm) machine     name of a machine several processes share (default:
+ * private to the process) call_us     any time. "name=first+further" pairs overriding the cost
+ * table call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
  */
 SIMCUDA_API int simcuda_configure(const char* key, const char* value);
 
@@ -58,7 +62,8 @@ SIMCUDA_API void simcuda_reset_calls(void);
 /* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page. */
 SIMCUDA_API int simcuda_price(const char* symbol, double* first_us, double* further_us);
 
-/* Virtual clock in nanoseconds, and host events for complete_after. */
+/* Virtual clock in nanoseconds (threaded: of real time since cuInit), and host events for
+ * complete_after. */
 SIMCUDA_API uint64_t simcuda_now_ns(void);
 SIMCUDA_API void simcuda_tick(uint64_t ticks);
 
@@ -67,6 +72,60 @@ SIMCUDA_API void simcuda_tick(uint64_t ticks);
  * thread that is blocked elsewhere while nothing happens for 200 ms of real time is not waited for.
  */
 SIMCUDA_API int simcuda_thread(int join);
+
+/* `threads` threads are about to join: time stands still until they have. Negative: that many will
+ * not. Joining takes one expectation back. May be called in a host function. */
+SIMCUDA_API int simcuda_expect(int threads);
+
+/* simcuda_thread, for runs that shall repeat exactly: a thread that was expected returns from here
+ * once all expected ones have joined, lowest rank first, when no other joined thread is at work; as
+ * joined threads whose waits end at one moment go on one by one, in the order their work was
+ * enqueued. So at most one of them is at work at any time. Hold no lock that another joined thread
+ * may want. join == 0 leaves. */
+SIMCUDA_API int simcuda_work(int join, int rank);
+
+/* cuEventSynchronize with a deadline on the clock: CUDA_ERROR_NOT_READY when `timeout_ns` have
+ * passed first. With nothing else in flight the clock jumps to the deadline. */
+SIMCUDA_API int simcuda_wait_event(struct CUevent_st* event, uint64_t timeout_ns);
+
+/* Host functions run, and values that streams wait for are written, before the clock moves on;
+ * on a thread that waits or asks in the driver meanwhile. */
+
+/* Links, at any time after cuInit, while copies flow as well: the speed in GB/s of the platform's
+ * edge from > to ("s0", "u0", "g3", "N"), now or from virtual time `ns` on. 0: dead, see dead_link.
+ * Limits over several edges stay as they are. */
+SIMCUDA_API int simcuda_set_link(const char* from, const char* to, double rate);
+SIMCUDA_API int simcuda_set_link_at(uint64_t ns, const char* from, const char* to, double rate);
+
+/* Ours, no driver's: the k-th (1-based) later copy between two places ("g3", "m0", "host": any host
+ * memory, "*") ends with `code` after its latency, `times` in a row from there (-1: for good). It
+ * lands no byte. Who waits for or asks about the next event recorded behind it in its stream is
+ * given the code, every time; who does so with the stream, once, unless it is known by then. The
+ * context and later copies are well. A batch is one copy, between its first copy's places.
+ * from = NULL disarms all, stalls too. */
+SIMCUDA_API int simcuda_fail_copy(const char* from, const char* to, int64_t k, int code,
+                                  int64_t times);
+/* The k-th later copy takes `ns` longer to start. */
+SIMCUDA_API int simcuda_stall_copy(const char* from, const char* to, int64_t k, uint64_t ns);
+
+/* The load of every link since cuInit or the last clear, as JSON: {"edges": {"s0>u0": {"rate": now,
+ * "peak": GB/s, "load": most of the rate of then that was in use, "bytes"}}, "joint": [{"edges",
+ * "limit", "load"}]}. Not in the threaded mode, whose copies take no modelled time. */
+SIMCUDA_API size_t simcuda_edges(char* json, size_t capacity, int clear);
+
+/* Counts how often copies write each byte of a range, from zero (bytes = 0 of any: no more); and
+ * the counts, one a byte, 255 for more. A copy counts when its effect is made, that is once
+ * somebody has waited for it. Phantom copies count. */
+SIMCUDA_API int simcuda_watch_landings(uint64_t address, size_t bytes);
+SIMCUDA_API int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts);
+/* Bytes of the range written exactly `times` times; -1: more than once. UINT64_MAX: not watched. */
+SIMCUDA_API uint64_t simcuda_landed(uint64_t address, size_t bytes, int times);
+
+/* The socket whose memory host addresses are in, whatever option host_node says; -1: spread over
+ * all. A copy uses the node of the first such byte it touches. And what holds for a range: -1
+ * spread, -2 unknown (option host_node is local). */
+SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
+SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 
 /* The books, as one flat JSON object of numbers (as snprintf: returns the length; "{}" before
  * cuInit and for no such device). Of the device: handles, mapped_granules, granted_granules,

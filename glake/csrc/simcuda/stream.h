@@ -40,6 +40,9 @@ struct Stream {
     uint64_t at, stream, seq, tick;
   };
   std::vector<Wait> waits;
+  // Copies that may end with an injected fault: those no event answers for yet, and those since a
+  // call last waited for the stream.
+  std::vector<OpPtr> unmarked, unasked;
 
   bool non_blocking() const { return (flags & CU_STREAM_NON_BLOCKING) != 0; }
 };

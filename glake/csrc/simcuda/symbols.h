@@ -1,7 +1,10 @@
 // Every driver call simcuda has: base name, exported symbol, the CUDA version it appeared in, and
 // the published costs: modelled microseconds of a call and of each further 2 MiB page in it, in
 // force unless the cost file says otherwise (costs.h). UNMEASURED: taken from vAttention's and
-// GMLake's published tables, slopes assumed. Zero is "not modelled".
+// GMLake's published tables, slopes assumed; an asynchronous copy and an event query as published
+// for an A10 (2.6 and 0.7). Assumed to be like those: peer, 2D and batched copies, host functions,
+// stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or waited for,
+// 0.2 for each further copy of a batch (where "page" means copy). Zero is "not modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \
@@ -49,8 +52,8 @@
   X(cuStreamCreate, cuStreamCreate, 2000, 0, 0)                                                  \
   X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, 0, 0)                          \
   X(cuStreamDestroy, cuStreamDestroy_v2, 4000, 0, 0)                                             \
-  X(cuStreamQuery, cuStreamQuery, 2000, 0, 0)                                                    \
-  X(cuStreamSynchronize, cuStreamSynchronize, 2000, 0, 0)                                        \
+  X(cuStreamQuery, cuStreamQuery, 2000, 0.7, 0)                                                  \
+  X(cuStreamSynchronize, cuStreamSynchronize, 2000, 0.7, 0)                                      \
   X(cuStreamWaitEvent, cuStreamWaitEvent, 3020, 1, 0)                                            \
   X(cuStreamGetPriority, cuStreamGetPriority, 5050, 0, 0)                                        \
   X(cuStreamGetFlags, cuStreamGetFlags, 5050, 0, 0)                                              \
@@ -60,8 +63,8 @@
   X(cuEventDestroy, cuEventDestroy_v2, 4000, 0, 0)                                               \
   X(cuEventRecord, cuEventRecord, 2000, 1, 0)                                                    \
   X(cuEventRecordWithFlags, cuEventRecordWithFlags, 11010, 1, 0)                                 \
-  X(cuEventQuery, cuEventQuery, 2000, 0, 0)                                                      \
-  X(cuEventSynchronize, cuEventSynchronize, 2000, 0, 0)                                          \
+  X(cuEventQuery, cuEventQuery, 2000, 0.7, 0)                                                    \
+  X(cuEventSynchronize, cuEventSynchronize, 2000, 0.7, 0)                                        \
   X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000, 0, 0)                                    \
   X(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute, 8000, 0, 0)                                \
   X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, 0, 0)                                    \
@@ -84,28 +87,29 @@
   X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, 0, 0)                                    \
   X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, 0, 0)                                  \
   X(cuMemcpy, cuMemcpy, 4000, 0, 0)                                                              \
-  X(cuMemcpyAsync, cuMemcpyAsync, 4000, 0, 0)                                                    \
+  X(cuMemcpyAsync, cuMemcpyAsync, 4000, 2.6, 0)                                                  \
   X(cuMemcpyPeer, cuMemcpyPeer, 4000, 0, 0)                                                      \
-  X(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, 0, 0)                                            \
+  X(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, 2.6, 0)                                          \
   X(cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020, 0, 0)                                                   \
   X(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020, 0, 0)                                                   \
   X(cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020, 0, 0)                                                   \
-  X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, 0, 0)                                         \
-  X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, 0, 0)                                         \
-  X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, 0, 0)                                         \
+  X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, 2.6, 0)                                       \
+  X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, 2.6, 0)                                       \
+  X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, 2.6, 0)                                       \
   X(cuMemcpy2D, cuMemcpy2D_v2, 3020, 0, 0)                                                       \
-  X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, 0, 0)                                             \
+  X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, 2.6, 0)                                           \
+  X(cuMemcpyBatchAsync, cuMemcpyBatchAsync, 12080, 2.6, 0.2)                                     \
   X(cuMemsetD8, cuMemsetD8_v2, 3020, 0, 0)                                                       \
   X(cuMemsetD16, cuMemsetD16_v2, 3020, 0, 0)                                                     \
   X(cuMemsetD32, cuMemsetD32_v2, 3020, 0, 0)                                                     \
   X(cuMemsetD8Async, cuMemsetD8Async, 3020, 0, 0)                                                \
   X(cuMemsetD16Async, cuMemsetD16Async, 3020, 0, 0)                                              \
   X(cuMemsetD32Async, cuMemsetD32Async, 3020, 0, 0)                                              \
-  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, 0, 0)                                             \
-  X(cuStreamWriteValue32, cuStreamWriteValue32_v2, 11070, 0, 0)                                  \
-  X(cuStreamWriteValue64, cuStreamWriteValue64_v2, 11070, 0, 0)                                  \
-  X(cuStreamWaitValue32, cuStreamWaitValue32_v2, 11070, 0, 0)                                    \
-  X(cuStreamWaitValue64, cuStreamWaitValue64_v2, 11070, 0, 0)                                    \
+  X(cuLaunchHostFunc, cuLaunchHostFunc, 10000, 2.6, 0)                                           \
+  X(cuStreamWriteValue32, cuStreamWriteValue32_v2, 11070, 1, 0)                                  \
+  X(cuStreamWriteValue64, cuStreamWriteValue64_v2, 11070, 1, 0)                                  \
+  X(cuStreamWaitValue32, cuStreamWaitValue32_v2, 11070, 1, 0)                                    \
+  X(cuStreamWaitValue64, cuStreamWaitValue64_v2, 11070, 1, 0)                                    \
   X(cuEventElapsedTime, cuEventElapsedTime, 2000, 0, 0)                                          \
   X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, 0, 0)                                  \
   X(cuStreamEndCapture, cuStreamEndCapture, 10000, 0, 0)                                         \

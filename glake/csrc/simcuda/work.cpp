@@ -2,9 +2,15 @@
 #include "work.h"
 
 #include <cstring>
+#include <map>
 
 namespace simcuda {
 namespace {
+
+// Copies of a batch below this size go another way through the driver, and slower (published, H100:
+// vLLM #42212).
+constexpr size_t kSmallPart = 28 << 10;
+constexpr int kByDevice = -2;
 
 // The device whose memory is at `address`; `otherwise` where nothing is mapped.
 int owner(Driver* driver, CUdeviceptr address, int otherwise) {
@@ -12,12 +18,9 @@ int owner(Driver* driver, CUdeviceptr address, int otherwise) {
   return page == nullptr ? otherwise : driver->memory.handle_of(*page)->prop.location.id;
 }
 
-// The socket of host memory, -1: spread over all.
-int host_node(const Driver& driver, int device) {
-  const std::string& option = driver.options.host_node;
-  if (option == "interleave") return -1;
-  if (option == "local") return driver.topology.socket_of(device);
-  return std::min(std::atoi(option.c_str()), driver.topology.sockets() - 1);
+int host_node(const Driver& driver, uint64_t address, size_t bytes, int device) {
+  const int node = node_of_host(driver, address, bytes);
+  return node == kByDevice ? driver.topology.socket_of(device) : node;
 }
 
 CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
@@ -34,14 +37,23 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
   return CUDA_SUCCESS;
 }
 
-Route route(Driver* driver, const CopyEnd& dst, const CopyEnd& src, int device) {
-  const Topology& topology = driver->topology;
-  const int to = dst.host ? -1 : owner(driver, dst.address, device);
-  const int from = src.host ? -1 : owner(driver, src.address, device);
-  if (dst.host && src.host) return topology.host_to_host(host_node(*driver, device));
-  if (src.host) return topology.host_to_device(host_node(*driver, to), to);
-  if (dst.host) return topology.device_to_host(from, host_node(*driver, from));
-  return topology.device_to_device(from, to);
+// Where both ends of a copy are. Host memory that is nowhere in particular is by the other end.
+void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_span,
+            size_t src_span, int device, Op* op) {
+  if (!dst.host) op->to.gpu = owner(driver, dst.address, device);
+  if (!src.host) op->from.gpu = owner(driver, src.address, device);
+  const auto at = [](const Op::Place& place, int otherwise) {
+    return place.gpu >= 0 ? place.gpu : otherwise;
+  };
+  if (dst.host) op->to.node = host_node(*driver, dst.address, dst_span, at(op->from, device));
+  if (src.host) op->from.node = host_node(*driver, src.address, src_span, at(op->to, device));
+}
+
+Route route(const Topology& topology, const Op::Place& from, const Op::Place& to) {
+  if (from.gpu < 0 && to.gpu < 0) return topology.host_to_host(from.node);
+  if (from.gpu < 0) return topology.host_to_device(from.node, to.gpu);
+  if (to.gpu < 0) return topology.device_to_host(from.gpu, to.node);
+  return topology.device_to_device(from.gpu, to.gpu);
 }
 
 void take_source(Op* op) {
@@ -53,6 +65,15 @@ void take_source(Op* op) {
 }
 
 }  // namespace
+
+int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
+  int node = 0;
+  if (driver.host.placed(address, bytes, &node)) return node;
+  const std::string& option = driver.options.host_node;
+  if (option == "interleave") return -1;
+  if (option == "local") return kByDevice;
+  return std::min(std::atoi(option.c_str()), driver.topology.sockets() - 1);
+}
 
 CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   bool taken = false;
@@ -84,9 +105,10 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   op->dst = side(dst);
   op->src = side(src);
   op->latency_ns = driver->topology.copy_ns();
-  op->route = route(driver, dst, src, stream->device);
   const bool capturing = stream->capture != nullptr;
   const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
+  locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
+  op->route = route(driver->topology, op->from, op->to);
   // Pageable memory is read before the call returns, and written before it returns.
   if (src.host && !capturing && !driver->options.phantom &&
       !driver->host.pinned(src.address, src_span)) {
@@ -96,7 +118,47 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   if (dst.host && src.host) wait = true;
   result = submit(driver, stream, op);
   if (result != CUDA_SUCCESS || !wait || capturing || driver->ticking()) return result;
-  return driver->scheduler.wait(lock, op);
+  result = driver->scheduler.wait(lock, op);
+  return result != CUDA_SUCCESS ? result : tell_faults({op}, true);
+}
+
+CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& copies) {
+  Stream* stream = driver->streams.streams.find(id);
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kCopy;
+  op->latency_ns = driver->topology.copy_ns();
+  std::map<int, double> loads;
+  for (const BatchCopy& each : copies) {
+    CopyEnd dst{each.dst, 0, false, true}, src{each.src, 0, false, true};
+    CUresult result = resolve(driver, &dst, each.bytes, 1);
+    if (result == CUDA_SUCCESS) result = resolve(driver, &src, each.bytes, 1);
+    if (result != CUDA_SUCCESS) return result;
+    Op place;
+    locate(driver, dst, src, each.bytes, each.bytes, stream->device, &place);
+    if (op->parts.empty()) {  // a fault names the places of the first
+      op->from = place.from;
+      op->to = place.to;
+    }
+    for (const auto& [edge, share] : route(driver->topology, place.from, place.to)) {
+      loads[edge] += share * static_cast<double>(each.bytes);
+    }
+    Op::Part part;
+    part.bytes = each.bytes;
+    part.dst = {each.dst, 0, dst.host, stream->device};
+    part.src = {each.src, 0, src.host, stream->device};
+    if (each.read_now && src.host && !driver->options.phantom) {
+      const auto* from = reinterpret_cast<const char*>(each.src);
+      part.staged.assign(from, from + each.bytes);
+    }
+    op->parts.push_back(std::move(part));
+    op->bytes += each.bytes;
+    op->latency_ns +=
+        each.bytes < kSmallPart ? driver->options.batch_small_ns : driver->options.batch_large_ns;
+  }
+  for (const auto& [edge, load] : loads) {
+    op->route.push_back({edge, load / static_cast<double>(op->bytes)});
+  }
+  return submit(driver, stream, op);
 }
 
 CUresult fill(Driver* driver, uint64_t id, CUdeviceptr dst, uint64_t value, unsigned width,

@@ -16,6 +16,16 @@ struct CopyEnd {
 // host memory, between host addresses).
 CUresult copy(Driver* driver, uint64_t stream, Lock* lock, CopyEnd dst, CopyEnd src, size_t bytes,
               size_t rows, bool peer, bool wait);
+// The socket of host memory, -1: spread over all, -2: by the device at the other end.
+int node_of_host(const Driver& driver, uint64_t address, size_t bytes);
+
+struct BatchCopy {
+  uint64_t dst = 0, src = 0;
+  size_t bytes = 0;
+  bool read_now = false;  // the source, before the call returns
+};
+// One piece of work of many copies, in no order among themselves.
+CUresult copy_batch(Driver* driver, uint64_t stream, const std::vector<BatchCopy>& copies);
 CUresult fill(Driver* driver, uint64_t stream, CUdeviceptr dst, uint64_t value, unsigned width,
               size_t count);
 // Into the stream, or into its capture, or onto the tick clock.

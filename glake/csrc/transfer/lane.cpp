@@ -5,6 +5,7 @@
 namespace glake::transfer {
 namespace {
 
+constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
 constexpr double kMemory = 0.75;  // weight of what was measured before, per completion
 
 }  // namespace
@@ -38,7 +39,13 @@ void HopMeter::complete(uint64_t now, Bytes bytes) {
 
 Bytes Lane::least(uint64_t copy_ns) const {
   const double covering = planned.rate * static_cast<double>(copy_ns) * 1.25;
-  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, kSlotBytes / 2);
+  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, kMostChunk / 2);
+}
+
+Bytes Lane::most() const {
+  Bytes bytes = 2 * kLeastChunk;
+  while (bytes < kMostChunk && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
+  return bytes;
 }
 
 uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {

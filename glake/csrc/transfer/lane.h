@@ -13,7 +13,7 @@
 namespace glake::transfer {
 
 constexpr Bytes kLeastChunk = 512 * kKiB;
-constexpr Bytes kSlotBytes = 8 * kMiB;  // the most a chunk has
+constexpr Bytes kMostChunk = 8 * kMiB;
 
 // How fast one hop of a lane goes: bytes completed while at least one copy was under way.
 class HopMeter {
@@ -45,6 +45,8 @@ struct Lane {
   bool relayed() const { return planned.path.hops.size() > 1; }
   // Chunks are not shorter: each copy costs `copy_ns`, during which another must fill the link.
   Bytes least(uint64_t copy_ns) const;
+  // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.
+  Bytes most() const;
   // When a chunk taken now would have arrived.
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   void replan(const PlannedPath& path);

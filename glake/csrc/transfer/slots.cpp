@@ -10,38 +10,39 @@ Slot& Slot::operator=(Slot&& other) noexcept {
   reset();
   owner_ = std::exchange(other.owner_, nullptr);
   place_ = other.place_;
+  bytes_ = other.bytes_;
   at_ = other.at_;
   return *this;
 }
 
 void Slot::reset() {
-  if (owner_ != nullptr) std::exchange(owner_, nullptr)->take_back(place_, at_);
+  if (owner_ != nullptr) std::exchange(owner_, nullptr)->take_back(place_, bytes_, at_);
 }
 
-Slot Slots::lend(Place place) {
+// Sizes are powers of two, so that one transfer's buffers serve the next.
+Slot Slots::lend(Place place, Bytes bytes) {
+  Bytes size = kLeastChunk;
+  while (size < bytes) size *= 2;
+  const Key key{place.host() ? -1 : place.gpu, size};
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    std::vector<Address>& spare = free_[key(place)];
+    std::vector<Address>& spare = free_[key];
     if (!spare.empty()) {
       const Address at = spare.back();
       spare.pop_back();
-      return {this, place, at};
+      return {this, key.first, size, at};
     }
   }
-  const Address at = fresh(place);
+  const Address at = place.host() ? reinterpret_cast<Address>(process_.host().allocate(size))
+                                  : fresh_device(place.gpu, size);
   std::lock_guard<std::mutex> guard(mutex_);
-  free_[key(place)].reserve(++count_);  // so that taking it back cannot fail
-  return {this, place, at};
-}
-
-Address Slots::fresh(Place place) {
-  if (!place.host()) return fresh_device(place.gpu);
-  return reinterpret_cast<Address>(process_.host().allocate(kSlotBytes));
+  free_[key].reserve(++count_);  // so that taking it back cannot fail
+  return {this, key.first, size, at};
 }
 
 // The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
 // is waited for: almost always it is idle.
-Address Slots::fresh_device(int gpu) {
+Address Slots::fresh_device(int gpu, Bytes bytes) {
   process_.device(gpu);  // its context
   StreamHandle stream = 0;
   {
@@ -64,17 +65,17 @@ Address Slots::fresh_device(int gpu) {
       driver_.destroy_stream(std::exchange(stream, known));
     }
   }
-  void* ptr = process_.detoured(kDebug) ? detoured_malloc(process_, kSlotBytes, gpu, stream)
-                                        : plain_malloc(process_, kSlotBytes, gpu, stream);
+  void* ptr = process_.detoured(kDebug) ? detoured_malloc(process_, bytes, gpu, stream)
+                                        : plain_malloc(process_, bytes, gpu, stream);
   s = driver_.synchronize_stream(gpu, stream);
   if (s.ok()) return reinterpret_cast<Address>(ptr);
   give(gpu, reinterpret_cast<Address>(ptr));
   throw Error(GLAKE_DRIVER_ERROR, "a relay buffer's stream: " + driver_.describe(s));
 }
 
-void Slots::give(int key, Address at) {
+void Slots::give(int place, Address at) {
   void* ptr = reinterpret_cast<void*>(at);
-  if (key < 0) {
+  if (place < 0) {
     process_.host().free(ptr);
   } else if (process_.detoured(kDebug)) {
     detoured_free(process_, ptr);
@@ -83,13 +84,13 @@ void Slots::give(int key, Address at) {
   }
 }
 
-void Slots::take_back(Place place, Address at) noexcept {
+void Slots::take_back(int place, Bytes bytes, Address at) noexcept {
   std::lock_guard<std::mutex> guard(mutex_);
-  free_[key(place)].push_back(at);  // room was reserved when it was made
+  free_[{place, bytes}].push_back(at);  // room was reserved when it was made
 }
 
 void Slots::trim() noexcept {
-  std::map<int, std::vector<Address>> going;
+  std::map<Key, std::vector<Address>> going;
   {
     std::lock_guard<std::mutex> guard(mutex_);
     going.swap(free_);
@@ -97,7 +98,7 @@ void Slots::trim() noexcept {
   for (auto& [key, buffers] : going) {
     for (; !buffers.empty(); buffers.pop_back()) {
       try {
-        give(key, buffers.back());
+        give(key.first, buffers.back());
       } catch (const Error&) {
         break;  // kept for the next time
       }

@@ -22,19 +22,20 @@ class Slots;
 class Slot {
  public:
   Slot() = default;
-  Slot(Slots* owner, Place place, Address at) : owner_(owner), place_(place), at_(at) {}
+  Slot(Slots* owner, int place, Bytes bytes, Address at)
+      : owner_(owner), place_(place), bytes_(bytes), at_(at) {}
   Slot(Slot&& other) noexcept { *this = std::move(other); }
   Slot& operator=(Slot&& other) noexcept;
   ~Slot() { reset(); }
 
   Address at() const { return at_; }
-  const Place& place() const { return place_; }
   explicit operator bool() const { return owner_ != nullptr; }
   void reset();
 
  private:
   Slots* owner_ = nullptr;
-  Place place_;
+  int place_ = -1;
+  Bytes bytes_ = 0;
   Address at_ = 0;
 };
 
@@ -44,9 +45,9 @@ class Slots {
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  // A buffer of kSlotBytes that no stream uses. Throws Error (GLAKE_OUT_OF_MEMORY...).
-  Slot lend(Place place);
-  void take_back(Place place, Address at) noexcept;
+  // A buffer of at least `bytes` that no stream uses. Throws Error (GLAKE_OUT_OF_MEMORY...).
+  Slot lend(Place place, Bytes bytes);
+  void take_back(int place, Bytes bytes, Address at) noexcept;
   // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
   void trim() noexcept;
   // Buffers in glake's books for this, lent or not.
@@ -56,15 +57,14 @@ class Slots {
 
  private:
   // Buffers of host memory are pinned wherever the driver puts them.
-  static int key(Place place) { return place.host() ? -1 : place.gpu; }
-  Address fresh(Place place);
-  Address fresh_device(int gpu);
-  void give(int key, Address at);
+  using Key = std::pair<int, Bytes>;  // a GPU or -1, and the size
+  Address fresh_device(int gpu, Bytes bytes);
+  void give(int place, Address at);
 
   Driver& driver_;
   Process& process_;
   mutable std::mutex mutex_;  // of everything below; held across no driver call
-  std::map<int, std::vector<Address>> free_;
+  std::map<Key, std::vector<Address>> free_;
   std::map<int, StreamHandle> streams_;  // the stream a GPU's buffers are allocated for
   size_t count_ = 0;
 };

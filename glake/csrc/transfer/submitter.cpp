@@ -125,7 +125,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     flight->lane = &lane;
     flight->range = entry.transfer->take(bytes);
     lane.claimed += flight->range.bytes();
-    lane.ramp = std::min(2 * std::max(bytes, lane.ramp), kSlotBytes);
+    lane.ramp = std::min(2 * std::max(bytes, lane.ramp), kMostChunk);
     ++lane.in_flight;
     ++lane.in_first_hop;
     ++entry.transfer->in_flight;
@@ -159,10 +159,10 @@ void Submitter::outfit(Flight* flight) {
   engine_.prepare(flight->lane->planned.path);
   const std::vector<Hop>& hops = flight->lane->planned.path.hops;
   for (size_t i = 0; i + 1 < hops.size(); ++i) {
-    flight->slots.push_back(engine_.slots_.lend(hops[i].to));
+    flight->slots.push_back(engine_.slots_.lend(hops[i].to, flight->range.bytes()));
   }
   if (!flight->transfer->request.pageable) return;
-  flight->stage = engine_.slots_.lend(Place{});
+  flight->stage = engine_.slots_.lend(Place{}, flight->range.bytes());
   if (!flight->transfer->request.src.host()) return;
   flight->transfer->request.parts.pieces(flight->range, &pieces_);
   for (const Piece& piece : pieces_) {

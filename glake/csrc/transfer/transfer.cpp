@@ -8,7 +8,9 @@ namespace glake::transfer {
 namespace {
 
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
-constexpr unsigned kFirstHopCredit = 3, kRelayCredit = 4, kDirectCredit = 3;
+// Chunks of a lane under way: where the slow link should be first, one waits while two go.
+constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
+constexpr double kShares = 16;  // chunks a lane's part of the transfer makes, at least
 
 }  // namespace
 
@@ -57,8 +59,9 @@ bool Transfer::may_take(const Lane& lane, uint64_t now) const {
     });
     return lane.health->may_probe(now) || !others;
   }
-  const unsigned most = lane.relayed() ? kRelayCredit : kDirectCredit;
-  return lane.in_flight < most && lane.in_first_hop < kFirstHopCredit;
+  const unsigned first = lane.relayed() && !request.src.host() ? kFromGpu : kFromHost;
+  const auto later = kLaterHops * static_cast<unsigned>(lane.hops.size() - 1);
+  return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
 }
 
 // A path that would finish a chunk later than the others finish all that is left leaves it to them.
@@ -91,7 +94,7 @@ bool Transfer::ahead_of_share(const Lane& lane) const {
   const double share = lane.planned.rate / std::max(planned_rate(), 1e-9);
   if (share * static_cast<double>(count) > 0.6 || in_flight == 0) return false;
   return static_cast<double>(lane.claimed) >
-         share * static_cast<double>(sum + 2 * kSlotBytes) + static_cast<double>(kLeastChunk);
+         share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
 }
 
 Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
@@ -103,8 +106,10 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   if (ahead_of_share(lane)) return 0;
   const double share = lane.planned.rate / std::max(planned_rate(), 1e-9);
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
-  Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, kSlotBytes);
-  if (bytes + least / 2 >= rest) bytes = std::min(rest, kSlotBytes);
+  const auto whole = static_cast<Bytes>(static_cast<double>(total()) * share / kShares);
+  const Bytes most = std::clamp(whole, least, std::max(lane.most(), least));
+  Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
+  if (bytes + least / 2 >= rest) bytes = std::min(rest, kMostChunk);
   return best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
 }
 

@@ -1,0 +1,62 @@
+// Links as tests change them: speeds, now or at a time to come, copies that fail or stall, and what
+// each link carried.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "op.h"
+#include "options.h"
+
+namespace simcuda {
+
+class Links {
+ public:
+  void start(Topology* topology);
+
+  // A link's speed in GB/s from virtual time `at_ns` on.
+  CUresult set(uint64_t at_ns, const char* from, const char* to, double rate);
+  // Puts in force what is due. False: nothing changed.
+  bool change(uint64_t now_ns);
+  uint64_t next_change() const;  // UINT64_MAX: none
+  // What copies over a dead link end with; CUDA_SUCCESS: they stand still.
+  CUresult dead_code() const { return static_cast<CUresult>(dead_link().load()); }
+  bool dead(const Route& route) const;
+
+  // The k-th later copy between two places, `times` in a row, ends with `code`; or (code
+  // CUDA_SUCCESS) takes `stall_ns` longer. "g3", "m0", "host" (any host memory) or "*".
+  CUresult arm(const char* from, const char* to, int64_t k, CUresult code, int64_t times,
+               uint64_t stall_ns);
+  void disarm() { faults_.clear(); }
+  // Gives a copy about to be enqueued what it is due.
+  void meet(Op* op);
+
+  // `flows` moved for `ns` at `rates`.
+  void carry(const std::vector<Op*>& flows, const std::vector<double>& rates, uint64_t ns);
+  std::string json(bool clear);
+
+ private:
+  struct Change {
+    int edge;
+    double rate;
+  };
+  struct Fault {
+    std::string from, to;
+    int64_t countdown, times;
+    CUresult code;
+    uint64_t stall_ns;
+  };
+  struct Carried {
+    double bytes = 0, peak = 0;  // GB/s
+    double load = 0;             // the most of the rate of then that was in use
+  };
+
+  Topology* topology_ = nullptr;
+  std::multimap<uint64_t, Change> changes_;
+  std::vector<Fault> faults_;
+  std::vector<Carried> edges_;  // by edge
+  std::vector<double> limits_;  // by limit: the most of it that was in use
+};
+
+}  // namespace simcuda

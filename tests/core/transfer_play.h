@@ -1,0 +1,155 @@
+// Shared by the tests of transfers: a simulated machine with the engine open on its topology,
+// buffers with contents that can be told apart, and one copy from start to end.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "capi_transfer.h"
+#include "harness.h"
+
+namespace test {
+
+inline std::string platforms_text() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&simcuda_configure), &info);
+  const std::string library = info.dli_fname;
+  std::ifstream file(library.substr(0, library.rfind('/') + 1) + "platforms.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  CHECK(!text.str().empty());
+  return text.str();
+}
+
+constexpr int kGpus = 16;
+
+// A machine of its own: the engine open while this lives, and nothing left behind after.
+class Node {
+ public:
+  explicit Node(const std::string& preset, Options simulator = {}, bool topology = true) {
+    simulator.emplace_back("preset", preset);
+    fresh_simulator(simulator);
+    configure({{"driver", "sim"}});
+    count_ = glake_device_count();
+    CHECK(count_ > 0);
+    OK(glake_transfer_open(topology ? platforms_text().c_str() : "", preset.c_str()));
+  }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  ~Node() {
+    OK(glake_transfer_close());
+    OK(glake_shutdown());
+    for (int device = 0; device < count_; ++device) check_nothing_left(device);
+    CHECK(number_in(ledger(), "host_blocks") == 0);
+    CHECK(simcuda_calls("cuStreamCreate") == simcuda_calls("cuStreamDestroy"));
+  }
+  int gpus() const { return count_; }
+
+ private:
+  int count_ = 0;
+};
+
+// Memory of a GPU (device >= 0), pinned or pageable host memory.
+constexpr int kPinned = -1, kPageable = -3;
+
+class Buffer {
+ public:
+  Buffer(int device, size_t bytes) : device_(device), bytes_(bytes) {
+    ptr_ = device >= 0         ? glake_malloc(bytes, device, nullptr)
+           : device == kPinned ? glake_host_malloc(bytes)
+                               : std::malloc(bytes);
+    CHECK(ptr_ != nullptr);
+  }
+  ~Buffer() {
+    if (device_ >= 0) {
+      OK(glake_free(ptr_));
+    } else if (device_ == kPinned) {
+      OK(glake_host_free(ptr_));
+    } else {
+      std::free(ptr_);
+    }
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  uint64_t at(size_t offset = 0) const { return reinterpret_cast<uint64_t>(ptr_) + offset; }
+  int device() const { return device_ >= 0 ? device_ : GLAKE_HOST; }
+  size_t bytes() const { return bytes_; }
+
+  // The simulator's device memory is the host's: written and read at once, past all streams.
+  unsigned char* data() { return static_cast<unsigned char*>(ptr_); }
+  void fill(uint64_t seed) {
+    for (size_t i = 0; i < bytes_; ++i) data()[i] = byte(seed, i);
+  }
+  static unsigned char byte(uint64_t seed, size_t i) {
+    return static_cast<unsigned char>((i * 2654435761u + (i >> 13) * 97 + seed * 131) >> 7);
+  }
+  // That [offset, offset + bytes) has what `seed` puts at `from` on.
+  bool holds(uint64_t seed, size_t offset, size_t bytes, size_t from) {
+    for (size_t i = 0; i < bytes; ++i) {
+      if (data()[offset + i] != byte(seed, from + i)) return false;
+    }
+    return true;
+  }
+
+ private:
+  int device_;
+  size_t bytes_;
+  void* ptr_ = nullptr;
+};
+
+struct Call {
+  std::vector<glake_copy_part> parts;
+  glake_copy_request request{};
+
+  Call(std::vector<glake_copy_part> all, int dst, int src) : parts(std::move(all)) {
+    request.size = sizeof request;
+    request.parts = parts.data();
+    request.count = parts.size();
+    request.dst_device = dst;
+    request.src_device = src;
+  }
+  Call(const Buffer& dst, size_t to, const Buffer& src, size_t from, size_t bytes)
+      : Call({{dst.at(to), src.at(from), bytes}}, dst.device(), src.device()) {}
+  Call(Call&&) = delete;
+
+  Call& on(CUstream stream, int device) {
+    request.stream = stream;
+    request.stream_device = device;
+    request.ordered = 1;
+    return *this;
+  }
+  Call& flags(unsigned flags) {
+    request.flags = flags;
+    return *this;
+  }
+  uint64_t start() { return glake_copy_start(&request); }
+};
+
+constexpr uint64_t kForever = UINT64_MAX;
+
+inline std::string result_of(uint64_t id) {
+  return text_of([=](char* to, size_t room) { return glake_copy_result(id, to, room); });
+}
+inline std::string transfer_stats() {
+  return text_of([](char* to, size_t room) { return glake_transfer_stats(to, room); });
+}
+inline std::string text_in(const std::string& json, const std::string& key) {
+  const size_t at = json.find("\"" + key + "\": \"");
+  CHECK_TEXT(at != std::string::npos, key + " in " + json.substr(0, 200));
+  const size_t begin = at + key.size() + 5;
+  return json.substr(begin, json.find('"', begin) - begin);
+}
+
+// Waits for a copy, and returns its result.
+inline std::string finish(uint64_t id) {
+  CHECK_TEXT(id != 0, last_error());
+  OK(glake_copy_wait(id, kForever));
+  const std::string result = result_of(id);
+  OK(glake_copy_release(id));
+  return result;
+}
+
+}  // namespace test

@@ -1,0 +1,73 @@
+// What a copy over every useful path reaches of the bound of each platform, in virtual time.
+#include "topology/json.h"
+#include "transfer_play.h"
+
+using glake::topology::Json;
+using test::kMiB;
+
+namespace {
+
+struct Row {
+  std::string platform, transfer, host;
+  int dst, src;
+  double bound, plain;
+};
+
+double bound_of(const Json& platform, const std::string& key, double* plain) {
+  const Json& entry = platform.at("bounds").at(key);
+  *plain = entry.at("plain").number();
+  return entry.at("bound").number();
+}
+
+double measure(const Row& row, size_t bytes, std::string* result) {
+  test::Buffer dst(row.dst, bytes), src(row.src, bytes);
+  const uint64_t begin = simcuda_now_ns();
+  const uint64_t id = test::Call(dst, 0, src, 0, bytes).start();
+  CHECK(id != 0);
+  const uint64_t middle = simcuda_now_ns();
+  OK(glake_copy_wait(id, test::kForever));
+  const uint64_t end = simcuda_now_ns();
+  if (getenv("SHOW") != nullptr) {
+    std::printf("\nbegin %lu started %lu end %lu\n", begin, middle, end);
+  }
+  *result = test::result_of(id);
+  OK(glake_copy_release(id));
+  return static_cast<double>(bytes) / static_cast<double>(end - begin);
+}
+
+void try_one(const Row& row, bool verbose) {
+  test::running() = row.platform + " " + row.transfer + " " + row.host;
+  test::Node node(row.platform,
+                  {{"phantom", "1"}, {"host_node", row.host == "local" ? "0" : "interleave"}});
+  std::printf("%-20s %-8s %-12s bound %6.1f plain %6.1f |", row.platform.c_str(),
+              row.transfer.c_str(), row.host.c_str(), row.bound, row.plain);
+  for (size_t mib : {4, 16, 64, 256, 1024}) {
+    std::string result;
+    const double rate = measure(row, mib * kMiB, &result);
+    std::printf(" %4zu: %6.1f (%.3f)", mib, rate, rate / row.bound);
+    if (verbose) std::printf("\n%s\n", result.c_str());
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Json all = Json::parse(test::platforms_text());
+  std::vector<std::string> names{"dgx_a100", "hgx_h100_h200", "dgx1v", "gb200_tray"};
+  if (argc > 1) names.assign(argv + 1, argv + 2);
+  for (const std::string& name : names) {
+    const Json& platform = all.at(name);
+    for (const char* host : {"local", "interleaved"}) {
+      const std::string key = host == std::string("local") ? " local" : " inter";
+      for (const char* transfer : {"h2d", "d2h"}) {
+        Row row{name, transfer, host, 0, 0, 0, 0};
+        row.bound = bound_of(platform, transfer + key, &row.plain);
+        (transfer[0] == 'h' ? row.src : row.dst) = test::kPinned;
+        try_one(row, argc > 2);
+      }
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,109 @@
+"""The simulator's Python face: links, faults of copies, landings, places of host memory."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import glake
+from glake import simcuda
+from glake.errors import InvalidOption
+
+MIB = 1 << 20
+UPLINK = 12.3  # GB/s, dgx1v
+
+
+class Machine:
+    """Device 0 of a phantom DGX-1, through the driver's own calls."""
+
+    def __init__(self) -> None:
+        self.cuda = ctypes.CDLL(str(glake.library_path().with_name("libsimcuda.so")))
+        context, self.device, self.stream = (ctypes.c_void_p() for _ in range(3))
+        host = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxSetCurrent", context)
+        self.call("cuMemAlloc_v2", ctypes.byref(self.device), ctypes.c_size_t(64 * MIB))
+        self.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(64 * MIB), 0)
+        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
+        assert host.value is not None and self.device.value is not None
+        self.host, self.to = host.value, self.device.value
+
+    def call(self, name: str, *arguments: object) -> None:
+        code = getattr(self.cuda, name)(*arguments)
+        assert code == 0, (name, code)
+
+    def copy(self, size: int, at: int = 0) -> int:
+        """Copies from the host at offset `at`; returns the CUresult of waiting for the stream."""
+        to, source = ctypes.c_uint64(self.to + at), ctypes.c_void_p(self.host + at)
+        self.call("cuMemcpyHtoDAsync_v2", to, source, ctypes.c_size_t(size), self.stream)
+        return int(self.cuda.cuStreamSynchronize(self.stream))
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    simcuda.reset()
+    simcuda.configure("preset", "dgx1v")
+    simcuda.configure("phantom", 1)
+    yield Machine()
+    simcuda.reset()
+
+
+def test_links_change_speed(machine: Machine) -> None:
+    simcuda.set_link("s0", "u0", UPLINK / 2)
+    assert machine.copy(32 * MIB) == 0
+    assert simcuda.now_ns() == pytest.approx(8000 + 32 * MIB / (UPLINK / 2), abs=2)
+    start = simcuda.now_ns()
+    simcuda.set_link("s0", "u0", UPLINK, at_ns=start + 1_008_000)
+    assert machine.copy(32 * MIB) == 0
+    slow = 1e6 * UPLINK / 2
+    wanted = 1_008_000 + (32 * MIB - slow) / UPLINK
+    assert simcuda.now_ns() - start == pytest.approx(wanted, abs=2)
+    uplink = simcuda.edges(clear=True)["edges"]["s0>u0"]
+    assert (uplink["bytes"], uplink["rate"]) == (64 * MIB, UPLINK)
+    assert uplink["peak"] == pytest.approx(UPLINK) and uplink["load"] <= 1
+    assert simcuda.edges()["edges"]["s0>u0"]["bytes"] == 0
+
+
+def test_copies_fail_and_land_nothing(machine: Machine) -> None:
+    simcuda.watch_landings(machine.to, 2 * MIB)
+    simcuda.fail_copy("host", "g0", k=2, code=999)
+    simcuda.stall_copy("m0", "g0", 3, 5_000_000)
+    assert [machine.copy(MIB), machine.copy(MIB, MIB)] == [0, 999]
+    before = simcuda.now_ns()
+    assert machine.copy(MIB // 2) == 0
+    assert simcuda.now_ns() - before > 5_000_000
+    assert simcuda.landed(machine.to, 2 * MIB) == MIB // 2
+    assert simcuda.landed(machine.to, 2 * MIB, -1) == MIB // 2
+    assert simcuda.landings(machine.to + MIB // 2 - 1, 2) == b"\2\1"
+    assert simcuda.landings(machine.to + MIB, MIB) == bytes(MIB)
+    simcuda.fail_copy("*", "*", times=-1)
+    simcuda.fail_copy(None)
+    assert machine.copy(MIB) == 0
+
+
+def test_host_memory_has_a_place(machine: Machine) -> None:
+    simcuda.place_host(machine.host + MIB, MIB, 1)
+    simcuda.place_host(machine.host + 2 * MIB, MIB, -1)
+    nodes = [simcuda.host_node(machine.host + i * MIB, MIB) for i in range(4)]
+    assert nodes == [0, 1, -1, 0]
+    assert machine.copy(MIB, MIB) == machine.copy(MIB, 2 * MIB) == 0
+    assert simcuda.edges()["edges"]["s1>s0"]["bytes"] == MIB + MIB // 2
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda m: simcuda.set_link("s0", "u9", 1), "s0>u9"),
+        (lambda m: simcuda.fail_copy("gpu0"), "g3"),
+        (lambda m: simcuda.stall_copy("g0", "g1", 0, 5), "k-th"),
+        (lambda m: simcuda.landings(m.to, 1), "watched"),
+        (lambda m: simcuda.landed(m.to, 1), "watched"),
+        (lambda m: simcuda.place_host(m.host, 1, 7), "socket"),
+    ],
+)
+def test_what_is_refused_says_why(
+    machine: Machine, call: Callable[[Machine], object], named: str
+) -> None:
+    with pytest.raises(InvalidOption, match=named):
+        call(machine)
