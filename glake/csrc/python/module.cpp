@@ -12,6 +12,7 @@ namespace glake::python {
 void bind_watch(py::module_& module);     // watch.cpp
 void bind_sharing(py::module_& module);   // memory.cpp
 void bind_transfer(py::module_& module);  // transfer.cpp
+void bind_plans(py::module_& module);     // plan.cpp
 }  // namespace glake::python
 
 namespace {
@@ -128,5 +129,6 @@ PYBIND11_MODULE(_C, module) {
   glake::python::bind_watch(module);
   glake::python::bind_sharing(module);
   glake::python::bind_transfer(module);
+void bind_plans(py::module_& module);     // plan.cpp
   glake::replay::bind_replay(module);
 }

@@ -18,8 +18,8 @@ constexpr double kLoadCost =
 constexpr double kKept = 1000;   // what a rate that is settled earns, against one that is not
 constexpr double kHeld = 0.02;   // the price of a rate that cannot grow; the sum is 1 per demand
 constexpr double kSame = 1.005;  // a rise less than this is not worth another round
-constexpr double kThin = 0.05;   // of a demand's rate
-constexpr double kThinLoss = 0.01, kOtherLoss = 0.002;  // of it, that dropping a path may cost
+constexpr double kThin = 0.03;   // of a demand's rate
+constexpr double kThinLoss = 0.02, kOtherLoss = 0.002;  // of it, that dropping a path may cost
 
 // One packing program: rows of the limits that can bind, then one per demand and part.
 class Program {
@@ -143,6 +143,14 @@ void erase(Party* party, size_t path) {
   party->rates.erase(party->rates.begin() + static_cast<std::ptrdiff_t>(path));
 }
 
+void drop_idle(std::vector<Party>* parties) {
+  for (Party& party : *parties) {
+    for (size_t p = party.paths.size(); p-- > 0;) {
+      if (party.rates[p] <= 0) erase(&party, p);
+    }
+  }
+}
+
 bool without(const Topology& topology, const std::vector<double>& totals, const Entry& entry,
              std::vector<Party>* parties) {
   std::vector<Party> tried = *parties;
@@ -154,6 +162,7 @@ bool without(const Topology& topology, const std::vector<double>& totals, const 
     if (tried[d].total < totals[d] * (1 - loss)) return false;
   }
   *parties = std::move(tried);
+  drop_idle(parties);
   return true;
 }
 
@@ -181,12 +190,8 @@ void fill(const Topology& topology, std::vector<Party>* parties) {
 
 void prune(const Topology& topology, std::vector<Party>* parties) {
   std::vector<double> totals;
-  for (Party& party : *parties) {
-    totals.push_back(party.total);
-    for (size_t p = party.paths.size(); p-- > 0;) {
-      if (party.rates[p] <= 0) erase(&party, p);
-    }
-  }
+  for (const Party& party : *parties) totals.push_back(party.total);
+  drop_idle(parties);
   std::vector<const Candidate*> kept;
   for (bool changed = true; changed;) {
     changed = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <numeric>
 
 namespace glake::transfer {
 namespace {
@@ -10,14 +11,15 @@ namespace {
 constexpr int kNone = INT_MAX;
 constexpr double kTiny = 1e-9;
 // Limits differ by this much per row, so that no two rows are reached at once: ties could make the
-// method walk in circles. Callers see rates of 0.1 and more, and clean up.
+// method walk in circles. The answer is of the limits as given.
 constexpr double kApart = 1e-7;
 
 }  // namespace
 
 Packing::Packing(std::vector<double> limits)
     : rows_(limits.size()),
-      room_(std::move(limits)),
+      limits_(std::move(limits)),
+      room_(limits_),
       inverse_(rows_ * rows_, 0.0),
       prices_(rows_, 0.0),
       direction_(rows_, 0.0),
@@ -124,7 +126,10 @@ void Packing::solve() {
   }
   values_.assign(columns_.size(), 0.0);
   for (size_t row = 0; row < rows_; ++row) {
-    if (basis_[row] >= 0) values_[static_cast<size_t>(basis_[row])] = room_[row];
+    if (basis_[row] < 0) continue;
+    const double* line = &inverse_[row * rows_];
+    const double value = std::inner_product(line, line + rows_, limits_.begin(), 0.0);
+    values_[static_cast<size_t>(basis_[row])] = std::max(value, 0.0);
   }
 }
 

@@ -37,7 +37,8 @@ class Packing {
   void pivot(int entering, int row, double reward);
 
   size_t rows_;
-  std::vector<double> room_;  // of each basic column, which are the slacks at first
+  const std::vector<double> limits_;
+  std::vector<double> room_;  // value of each row's basic column, at first its slack
   std::vector<double> inverse_, prices_, direction_, values_;
   std::vector<int> basis_;  // column of each row; a row's slack is ~row
   std::vector<bool> slack_basic_;

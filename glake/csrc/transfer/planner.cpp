@@ -56,12 +56,19 @@ Planner::Planner(const Topology& topology, PlannerOptions options)
       may_relay_(static_cast<size_t>(topology.gpus()), true) {}
 
 void Planner::set_scale(int edge, double factor) {
+  if (edge < 0 || edge >= nominal_.edges() || !(factor >= 0) || std::isinf(factor)) {
+    throw PlanError("edge " + std::to_string(edge) + " at " + std::to_string(factor) +
+                    " times its rate: edges are 0 to " + std::to_string(nominal_.edges() - 1) +
+                    ", factors from 0");
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   topology_.set_rate(edge, nominal_.rate(edge) * factor);
   known_.clear();
 }
 
 void Planner::set_relay(int gpu, bool usable) {
+  if (gpu < 0) throw PlanError("GPU " + std::to_string(gpu));
+  check(Place{gpu});
   std::lock_guard<std::mutex> lock(mutex_);
   may_relay_[static_cast<size_t>(gpu)] = usable;
   known_.clear();
@@ -84,9 +91,9 @@ std::shared_ptr<const Planner::Plans> Planner::find(const std::vector<Demand>& d
 }
 
 void Planner::check(const Place& place) const {
-  if (place.gpu >= topology_.gpus()) {
+  if (place.gpu >= nominal_.gpus()) {
     throw PlanError("GPU " + std::to_string(place.gpu) + ": the machine has " +
-                    std::to_string(topology_.gpus()));
+                    std::to_string(nominal_.gpus()));
   }
   if (place.host() && (place.node >= topology_.sockets() || place.node < kStriped)) {
     throw PlanError("host memory of socket " + std::to_string(place.node) + ": the machine has " +

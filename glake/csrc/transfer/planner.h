@@ -41,7 +41,7 @@ class Planner {
   Plans plan(const std::vector<Demand>& demands) const { return *find(demands); }
 
   // What has been learnt: an edge at `factor` times the topology's rate, 0: dead. A GPU that may
-  // not relay still sends and receives for itself.
+  // not relay still sends and receives for itself. PlanError: no such edge or GPU.
   void set_scale(int edge, double factor);
   void set_relay(int gpu, bool usable);
 

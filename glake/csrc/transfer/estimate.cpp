@@ -1,0 +1,40 @@
+#include "transfer/estimate.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace glake::transfer {
+
+double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
+  struct Start {
+    double ns;
+    Rate rate;
+  };
+  const auto size = static_cast<double>(bytes), copy = static_cast<double>(copy_ns);
+  std::vector<Start> starts;
+  for (const PlannedPath& planned : plan.paths) {
+    const uint64_t part = bytes / (4 * plan.paths.size());
+    const auto chunk = static_cast<double>(std::clamp(part, kSmallestChunk, kLargestChunk));
+    const auto hops = static_cast<double>(planned.path.hops.size());
+    starts.push_back({copy * hops + (hops - 1) * chunk / planned.rate, planned.rate});
+  }
+  std::sort(starts.begin(), starts.end(),
+            [](const Start& a, const Start& b) { return a.ns < b.ns; });
+  starts.resize(std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / kSmallestChunk, 1)));
+  // The time at which the paths that have started by then have carried all bytes.
+  double rate = 0, owed = size;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    rate += starts[i].rate;
+    owed += starts[i].rate * starts[i].ns;
+    const double end = owed / rate;
+    if (i + 1 == starts.size() || end <= starts[i + 1].ns) return end;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
+  return static_cast<double>(copy_ns) + static_cast<double>(bytes) / plan.plain;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,110 @@
+"""What others reach on the same graph: the plain single copy, and GLake's equal shares.
+
+GLake splits a copy between host and GPU into equal parts over the GPU's own link and every NVLink
+peer outside its index pair (GPUs 2i and 2i + 1), whatever they share; between GPUs without NVLink
+it takes one relay, and never splits. Rates are GB/s (1e9 bytes per second); of copies that run
+together the sum, all at one rate, as when equal copies start together and the last one counts.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from glake._C import CapacityGraph
+from glake.transfer.bounds import scaled
+from glake.transfer.place import Place, PlatformLike, ends, graph_of
+
+Loads = dict[int, float]  # edge, load per unit of rate
+
+
+def plain(
+    platform: PlatformLike | CapacityGraph,
+    copies: Iterable[tuple[object, object]],
+    *,
+    host: str = "local",
+    scales: Mapping[str, float] | None = None,
+) -> float:
+    """GB/s of plain copies that run together; 0 if one has no way. Arguments as for `bound`."""
+    graph = scaled(graph_of(platform), scales)
+    return _together(graph, [_plain(graph, *ends(graph, *copy, host)) for copy in copies])
+
+
+def equal_shares(
+    platform: PlatformLike | CapacityGraph,
+    copies: Iterable[tuple[object, object]],
+    *,
+    host: str = "local",
+    scales: Mapping[str, float] | None = None,
+    exclude: Iterable[int] = (),
+) -> float:
+    """GB/s of copies split as GLake does, running together. Arguments as for `bound`."""
+    graph = scaled(graph_of(platform), scales)
+    barred = set(exclude)
+    loads = [_shares(graph, *ends(graph, *copy, host), barred) for copy in copies]
+    return _together(graph, loads)
+
+
+def _together(graph: CapacityGraph, loads: list[Loads]) -> float:
+    if not all(loads):
+        return 0.0
+    rate = float("inf")
+    for terms, limit in graph.limits():
+        load = sum(weight * each.get(edge, 0.0) for edge, weight in terms for each in loads)
+        if load > 0:
+            rate = min(rate, limit / load)
+    return rate * len(loads)
+
+
+def _plain(graph: CapacityGraph, src: Place, dst: Place) -> Loads:
+    loads: Loads = defaultdict(float)
+    for edge, share in graph.route(src.code, dst.code):
+        loads[edge] += share
+    return dict(loads)
+
+
+def _over(graph: CapacityGraph, src: Place, gpu: int, dst: Place) -> Loads:
+    relay = Place(gpu=gpu)
+    loads = defaultdict(float, _plain(graph, src, relay))
+    for edge, share in _plain(graph, relay, dst).items():
+        loads[edge] += share
+    return dict(loads)
+
+
+def _alive(graph: CapacityGraph, a: int, b: int) -> bool:
+    """Whether NVLink joins two GPUs both ways."""
+    if not graph.linked(a, b) or not graph.linked(b, a):
+        return False
+    edges = graph.route((a, 0), (b, 0)) + graph.route((b, 0), (a, 0))
+    return all(graph.rate(edge) > 0 for edge, _ in edges)
+
+
+def _shares(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> Loads:
+    if src.gpu is not None and dst.gpu is not None:
+        return _one_relay(graph, src, dst, barred)
+    own = src.gpu if src.gpu is not None else dst.gpu
+    assert own is not None
+    peers = [
+        gpu
+        for gpu in range(graph.gpus)
+        if gpu // 2 != own // 2 and gpu not in barred and _alive(graph, gpu, own)
+    ]
+    parts = [_plain(graph, src, dst), *(_over(graph, src, gpu, dst) for gpu in peers)]
+    loads: Loads = defaultdict(float)
+    for part in parts:
+        for edge, share in part.items():
+            loads[edge] += share / len(parts)
+    return dict(loads)
+
+
+def _one_relay(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> Loads:
+    direct = _plain(graph, src, dst)
+    assert src.gpu is not None and dst.gpu is not None
+    if _alive(graph, src.gpu, dst.gpu):
+        return direct
+    relays = [
+        _over(graph, src, gpu, dst)
+        for gpu in range(graph.gpus)
+        if gpu not in barred | {src.gpu, dst.gpu}
+        and _alive(graph, src.gpu, gpu)
+        and _alive(graph, gpu, dst.gpu)
+    ]
+    return max(relays, key=lambda loads: _together(graph, [loads]), default=direct)

@@ -1,0 +1,219 @@
+"""What a machine allows at most: the bound of a transfer, beside a plain copy and equal shares.
+
+The bound is a linear program (maximum flow in the capacity graph, at most two relay GPUs, host
+memory of each socket giving an equal part where it is interleaved), solved by HiGHS. It knows
+nothing of chunks, latency or the planner: the planner and the engine are measured against it.
+All rates are GB/s (1e9 bytes per second).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glake._C import CapacityGraph
+from glake.errors import GlakeError, InvalidArgument
+from glake.transfer.place import Place, PlatformLike, ends, graph_of
+
+RELAYS = 2  # GPUs in a row on one path
+
+
+class SolverAbsent(GlakeError, ImportError):
+    """The linear programming library is not installed."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Bounds in GB/s of copies that run together: of their sum, and of each if all get the same."""
+
+    total: float
+    fair: float
+
+
+def bound(
+    platform: PlatformLike | CapacityGraph,
+    src: object,
+    dst: object,
+    *,
+    host: str = "local",
+    scales: Mapping[str, float] | None = None,
+    exclude: Iterable[int] = (),
+    relays: int = RELAYS,
+) -> float:
+    """GB/s of one transfer at most, whatever the paths.
+
+    Ends are "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places: "local" on the GPU's
+    socket, "interleaved" on all, an equal part each. `scales`: edges ("g0>N") that run at a factor
+    of their rate, 0: dead. `exclude`: GPUs that may not relay.
+
+    InvalidArgument, InvalidDevice: ends or edges the platform does not have. SolverAbsent.
+    """
+    graph = scaled(graph_of(platform), scales)
+    both = ends(graph, src, dst, host)
+    return _Flow(graph, [both], set(exclude), relays).solve(fair=False)
+
+
+def joint_bound(
+    platform: PlatformLike | CapacityGraph,
+    copies: Iterable[tuple[object, object]],
+    *,
+    host: str = "local",
+    scales: Mapping[str, float] | None = None,
+    exclude: Iterable[int] = (),
+    relays: int = RELAYS,
+) -> Joint:
+    """Bounds of several transfers at once; arguments and errors as for `bound`."""
+    graph = scaled(graph_of(platform), scales)
+    demands = [ends(graph, src, dst, host) for src, dst in copies]
+    flow = _Flow(graph, demands, set(exclude), relays)
+    return Joint(total=flow.solve(fair=False), fair=flow.solve(fair=True))
+
+
+def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> CapacityGraph:
+    """The graph with some edges at a factor of their rate. InvalidArgument: no such edge."""
+    if not scales:
+        return graph
+    changed = graph.copy()
+    numbers = {name: number for number, name in enumerate(graph.edges())}
+    for name, factor in scales.items():
+        if name not in numbers or not 0 <= factor < _INFINITY:
+            raise InvalidArgument(
+                f"edge {name!r} at {factor} times its rate: edges are such as "
+                f"{', '.join(list(numbers)[:3])}, factors from 0"
+            )
+        changed.set_rate(numbers[name], graph.rate(numbers[name]) * factor)
+    return changed
+
+
+class _Flow:
+    """The linear program: flow of each demand over each edge, after 0, 1, 2 relays.
+
+    A GPU passed on the way moves the flow to the next layer; from the last layer no further GPU is
+    entered but the destination. Switches and root complexes are passed freely.
+    """
+
+    def __init__(
+        self,
+        graph: CapacityGraph,
+        demands: Sequence[tuple[Place, Place]],
+        exclude: set[int],
+        relays: int,
+    ) -> None:
+        self.columns: list[list[tuple[int, float]]] = []  # entries (row, value)
+        self.rows: list[tuple[float, float]] = []  # lower, upper
+        self.totals: list[int] = []  # columns: GB/s of each demand
+        limits = graph.limits()
+        limit_rows = [self._row(-_INFINITY, limit) for _, limit in limits]
+        holds = defaultdict(list)
+        for row, (terms, _) in zip(limit_rows, limits, strict=True):
+            for edge, weight in terms:
+                holds[edge].append((row, weight))
+        edges = [tuple(name.split(">")) for name in graph.edges()]
+        for src, dst in demands:
+            starts, stops = src.nodes(graph.sockets), dst.nodes(graph.sockets)
+            if starts == stops:
+                raise InvalidArgument(f"from {starts[0]} to itself: no link bounds that copy")
+            closed = {f"g{gpu}" for gpu in exclude} - set(starts) - set(stops)
+            self._demand(edges, holds, starts, stops, closed, relays)
+
+    def _row(self, lower: float, upper: float) -> int:
+        self.rows.append((lower, upper))
+        return len(self.rows) - 1
+
+    def _column(self, entries: list[tuple[int, float]]) -> int:
+        self.columns.append(entries)
+        return len(self.columns) - 1
+
+    def _demand(
+        self,
+        edges: Sequence[tuple[str, ...]],
+        holds: dict[int, list[tuple[int, float]]],
+        starts: list[str],
+        stops: list[str],
+        closed: set[str],
+        relays: int,
+    ) -> None:
+        kept: dict[tuple[str, int], int] = {}  # what enters a node in a layer leaves it there
+        row = {node: self._row(0, 0) for node in starts + stops}
+        for index, (a, b) in enumerate(edges):
+            if a == b or a in closed or b in closed or a in stops or b in starts:
+                continue
+            if (a[0] == "m" and a not in starts) or (b[0] == "m" and b not in stops):
+                continue
+            for layer in range(relays + 1):
+                after = layer + (b[0] == "g" and b not in stops)
+                if after > relays or (a in starts and layer > 0):
+                    continue
+                entries = list(holds[index])
+                for node, at, sign in ((a, layer, -1.0), (b, after, 1.0)):
+                    if node in row:
+                        entries.append((row[node], 1.0))
+                    else:
+                        if (node, at) not in kept:
+                            kept[node, at] = self._row(0, 0)
+                        entries.append((kept[node, at], sign))
+                self._column(entries)
+        # Each start gives, and each end takes, an equal part of the total.
+        self.totals.append(
+            self._column(
+                [(row[node], -1.0 / len(side)) for side in (starts, stops) for node in side]
+            )
+        )
+
+    def solve(self, *, fair: bool) -> float:
+        """The largest sum; with `fair`, the largest rate that all can have."""
+        columns, rows = list(self.columns), list(self.rows)
+        gains = dict.fromkeys(self.totals, 1.0)
+        if fair:
+            each: list[tuple[int, float]] = []
+            for total in self.totals:
+                columns[total] = [*columns[total], (len(rows), 1.0)]
+                each.append((len(rows), -1.0))
+                rows.append((0.0, _INFINITY))
+            gains = {len(columns): 1.0}
+            columns.append(each)
+        return _maximum(columns, rows, gains)
+
+
+_INFINITY = float("inf")
+
+
+def _maximum(
+    columns: Sequence[Sequence[tuple[int, float]]],
+    rows: Sequence[tuple[float, float]],
+    gains: dict[int, float],
+) -> float:
+    highspy = _solver()
+    import numpy as np
+
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(columns), len(rows)
+    program.sense_ = highspy.ObjSense.kMaximize
+    program.col_cost_ = np.array([gains.get(i, 0.0) for i in range(len(columns))])
+    program.col_lower_ = np.zeros(len(columns))
+    program.col_upper_ = np.full(len(columns), highspy.kHighsInf)
+    program.row_lower_ = np.array([lower for lower, _ in rows])
+    program.row_upper_ = np.array([upper for _, upper in rows])
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    program.a_matrix_.start_ = np.cumsum([0, *map(len, columns)])
+    program.a_matrix_.index_ = np.array([row for entries in columns for row, _ in entries])
+    program.a_matrix_.value_ = np.array([value for entries in columns for _, value in entries])
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.passModel(program)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise GlakeError(f"HiGHS found no bound: {solver.getModelStatus()}")
+    return float(solver.getObjectiveValue())
+
+
+def _solver() -> Any:
+    try:
+        import highspy
+    except ImportError as absent:
+        raise SolverAbsent(
+            f"bounds need HiGHS, which is not installed ({absent}): pip install glake[transfer]"
+        ) from absent
+    return highspy

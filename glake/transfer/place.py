@@ -1,0 +1,104 @@
+"""The ends of a copy, by name: "cuda:3" a GPU, "cpu:1" host memory of a socket, "cpu" all of it."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from glake._C import CapacityGraph
+from glake.errors import InvalidArgument, InvalidDevice
+from glake.platforms import Platform, file_text
+from glake.transfer import topology as topologies
+from glake.transfer.topology import Topology
+
+# Where host memory without a socket lies: on the GPU's own socket; on all, changing every few MiB
+# (so that each chunk has one socket); on all, changing every page.
+HOSTS = ("local", "interleaved", "pages")
+_SPREAD, _STRIPED = -1, -2  # as csrc/transfer/plan.h
+
+PlatformLike = str | os.PathLike[str] | Topology | Platform | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """GPU `gpu`, or (None) host memory: of socket `node`, or (None) all, by `pages` or chunks."""
+
+    gpu: int | None = None
+    node: int | None = None
+    pages: bool = False
+
+    @property
+    def code(self) -> tuple[int, int]:
+        """As the planner names it."""
+        if self.gpu is not None:
+            return self.gpu, 0
+        if self.node is not None:
+            return -1, self.node
+        return -1, _SPREAD if self.pages else _STRIPED
+
+    def nodes(self, sockets: int) -> list[str]:
+        """Its nodes in the capacity graph."""
+        if self.gpu is not None:
+            return [f"g{self.gpu}"]
+        return [f"m{s}" for s in (range(sockets) if self.node is None else [self.node])]
+
+
+def topology_of(platform: PlatformLike) -> Topology:
+    """A preset's name, a platforms file, a topology; None: what GLAKE_DRIVER names.
+
+    InvalidOption (InvalidPlatform) if there is no such preset or file.
+    """
+    if platform is None:
+        return topologies.current()
+    if isinstance(platform, Topology):
+        return platform
+    if isinstance(platform, Platform):
+        return Topology("platform", platform, "given")
+    if isinstance(platform, os.PathLike) or Path(platform).suffix == ".json":
+        return topologies.from_file(Path(platform))
+    return topologies.from_preset(platform)
+
+
+def graph_of(platform: PlatformLike | CapacityGraph) -> CapacityGraph:
+    """The capacity graph of a platform; one's own is returned as it is."""
+    if isinstance(platform, CapacityGraph):
+        return platform
+    topology = topology_of(platform)
+    return CapacityGraph(file_text({topology.name: topology.platform}), topology.name)
+
+
+def ends(graph: CapacityGraph, src: object, dst: object, host: str) -> tuple[Place, Place]:
+    """Both ends of a copy; at least one is a GPU.
+
+    InvalidDevice or InvalidArgument, saying what is taken, for anything else.
+    """
+    if host not in HOSTS:
+        raise InvalidArgument(f"host={host!r}: take one of {', '.join(HOSTS)}")
+    a, b = _parse(graph, src, host), _parse(graph, dst, host)
+    if a.gpu is None and b.gpu is None:
+        raise InvalidArgument(f"from {src} to {dst}: one end must be a GPU, such as cuda:0")
+    if host == "local":
+        gpu = a.gpu if a.gpu is not None else b.gpu
+        assert gpu is not None
+        a, b = (_near(graph, place, gpu) for place in (a, b))
+    return a, b
+
+
+def _near(graph: CapacityGraph, place: Place, gpu: int) -> Place:
+    if place.gpu is not None or place.node is not None:
+        return place
+    return Place(node=graph.socket_of(gpu))
+
+
+def _parse(graph: CapacityGraph, place: object, host: str) -> Place:
+    found = re.fullmatch(r"(cpu|cuda)(?::(\d{1,6}))?", str(place))
+    if found is None:
+        raise InvalidArgument(f"{place!r} is no place: take cpu, cpu:SOCKET or cuda:GPU")
+    number = None if found[2] is None else int(found[2])
+    if found[1] == "cuda":
+        if (number or 0) >= graph.gpus:
+            raise InvalidDevice(f"{place}: the platform has {graph.gpus} GPUs, from cuda:0")
+        return Place(gpu=number or 0)
+    if number is not None and number >= graph.sockets:
+        raise InvalidDevice(f"{place}: the platform has {graph.sockets} sockets, from cpu:0")
+    return Place(node=number, pages=host == "pages")

@@ -1,0 +1,265 @@
+"""How one transfer would go over a machine, and why: `plan("cpu", "cuda:0", 1 << 30)`."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from glake._C import CapacityGraph, TransferPlanner
+from glake.errors import InvalidArgument
+from glake.transfer import baselines, bounds
+from glake.transfer.place import Place, PlatformLike, ends, graph_of, topology_of
+
+_SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
+_HOST_TEXT = {
+    "": "",
+    "local": ", host memory on the GPU's socket",
+    "interleaved": ", host memory interleaved over the sockets by chunks",
+    "pages": ", host memory interleaved over the sockets by pages",
+}
+
+
+@dataclass(frozen=True)
+class PlannedPath:
+    """A path and its GB/s; the copies it is made of; the GPU whose thread drives it."""
+
+    name: str
+    rate: float
+    hops: tuple[tuple[str, str], ...]
+    worker: int
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A path that is not taken, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The paths of one transfer. Rates are GB/s (1e9 bytes per second); times are estimates.
+
+    `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
+    shares; `host` is "local", "interleaved", "pages", "socket N" or (no host) ""; a time is None
+    where there is no way; `relays_from` is the size in bytes from which several paths should pay (None: never).
+    """
+
+    src: str
+    dst: str
+    bytes: int
+    platform: str
+    host: str
+    rate: float
+    plain: float
+    equal_split: float
+    expected_us: float | None
+    plain_us: float | None
+    relays_from: int | None
+    paths: tuple[PlannedPath, ...]
+    refusals: tuple[Refusal, ...]
+    _bound: "_Bound" = field(repr=False, compare=False)
+
+    @property
+    def bound(self) -> float:
+        """GB/s that no plan can exceed: maximum flow with at most two relays.
+
+        SolverAbsent: HiGHS is not installed (``pip install glake[transfer]``).
+        """
+        return self._bound.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON types; without HiGHS, `bound` is None and `bound_absent` says why."""
+        out = {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("_bound", "paths", "refusals")
+        }
+        bound, absent = self._bound.or_why()
+        out |= {"bound": bound, "bound_absent": absent}
+        out["paths"] = [
+            asdict(path) | {"hops": [list(hop) for hop in path.hops]} for path in self.paths
+        ]
+        out["refusals"] = [asdict(refusal) for refusal in self.refusals]
+        return out
+
+    def explain(self) -> str:
+        """The plan in words: a few lines."""
+        bound, absent = self._bound.or_why()
+        memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
+        lines = [
+            f"{self.src} to {self.dst}, {_size(self.bytes)} on {self.platform}{memory}",
+            f"  planned      {self.rate:7.1f} GB/s{_estimate(self.expected_us)}",
+            f"  bound        {absent}" if bound is None else f"  bound        {bound:7.1f} GB/s",
+            f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
+            f"  equal shares {self.equal_split:7.1f} GB/s",
+        ]
+        width = max((len(path.name) for path in self.paths), default=0)
+        lines += [f"  over {path.name:<{width}} {path.rate:8.1f} GB/s" for path in self.paths]
+        if not self.paths:
+            lines.append("  no path: every way is dead")
+        if len(self.paths) > 1 and self.relays_from is not None:
+            lines.append(f"  several paths pay from {_size(self.relays_from)} (estimate)")
+        for reason, paths in _by_reason(self.refusals):
+            more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+            lines.append(f"  not {', '.join(paths[:3])}{more}: {reason}")
+        return "\n".join(lines)
+
+
+def _by_reason(refusals: Iterable[Refusal]) -> Iterable[tuple[str, list[str]]]:
+    grouped: dict[str, list[str]] = {}
+    for refusal in refusals:
+        grouped.setdefault(refusal.reason, []).append(refusal.path)
+    return grouped.items()
+
+
+def _estimate(us: float | None) -> str:
+    return "" if us is None else f", {us:.0f} us (estimate)"
+
+
+class _Bound:
+    """The bound, computed when somebody asks."""
+
+    def __init__(self, graph: CapacityGraph, ask: Mapping[str, Any]) -> None:
+        self._graph, self._ask = graph, ask
+
+    @cached_property
+    def value(self) -> float:
+        return bounds.bound(self._graph, **self._ask)
+
+    def or_why(self) -> tuple[float | None, str | None]:
+        try:
+            return self.value, None
+        except bounds.SolverAbsent as absent:
+            return None, str(absent)
+
+
+def plan(
+    src: object,
+    dst: object,
+    bytes: int,
+    *,
+    platform: PlatformLike = None,
+    host: str = "interleaved",
+    scales: Mapping[str, float] | None = None,
+    exclude: Iterable[int] = (),
+) -> Plan:
+    """The plan of copying `bytes` from `src` to `dst`, which may be other GPUs or the host.
+
+    Ends are "cuda:3", "cpu:0" (host memory of a socket) or "cpu", which `host` places: "local" on
+    the GPU's socket, "interleaved" on all by chunks, "pages" on all by pages. `platform` is a
+    preset's name, a platforms file, a `Topology`; without it, what GLAKE_DRIVER names. `scales`:
+    edges ("g0>N") at a factor of their rate, 0: dead. `exclude`: GPUs that may not relay.
+
+    InvalidArgument, InvalidDevice: ends, sizes or edges that do not exist; InvalidOption: a
+    platform that does not.
+    """
+    if not isinstance(bytes, int) or isinstance(bytes, bool) or not 0 < bytes <= _LARGEST:
+        raise InvalidArgument(f"{bytes!r} bytes: sizes are integers from 1 to 2**40")
+    topology = topology_of(platform)
+    graph = graph_of(topology)
+    both = ends(graph, src, dst, host)
+    barred = tuple(exclude)
+    ask = {"src": src, "dst": dst, "host": host, "scales": scales, "exclude": barred}
+    planner = planner_of(graph, scales, barred)
+    answer = _answer(planner, both, bytes, graph.copy_ns)
+    relays_from = _relays_from(planner, both, graph.copy_ns)
+    return Plan(
+        src=str(src),
+        dst=str(dst),
+        bytes=bytes,
+        platform=topology.name,
+        host="" if all(place.gpu is not None for place in both) else _host_text(both, host),
+        equal_split=baselines.equal_shares(
+            graph, [(src, dst)], host=host, scales=scales, exclude=barred
+        ),
+        relays_from=relays_from,
+        _bound=_Bound(graph, ask),
+        **_sized(answer, bytes),
+    )
+
+
+def planner_of(
+    graph: CapacityGraph, scales: Mapping[str, float] | None = None, exclude: Iterable[int] = ()
+) -> TransferPlanner:
+    """The planner the engine uses, with edges scaled and GPUs excluded. InvalidArgument."""
+    changed = bounds.scaled(graph, scales)
+    planner = TransferPlanner(graph)
+    for number in range(len(graph.edges())):
+        factor = changed.rate(number) / graph.rate(number)
+        if factor != 1:
+            planner.set_scale(number, factor)
+    for gpu in exclude:
+        planner.set_relay(gpu, False)
+    return planner
+
+
+def _host_text(both: tuple[Place, Place], host: str) -> str:
+    place = next(place for place in both if place.gpu is None)
+    return host if place.node is None or host == "local" else f"socket {place.node}"
+
+
+def _answer(
+    planner: TransferPlanner, both: tuple[Place, Place], bytes: int, copy_ns: int
+) -> dict[str, Any]:
+    src, dst = both
+    return planner.plan([(src.code, dst.code, 1.0)], bytes, copy_ns)[0]
+
+
+def _relays_from(planner: TransferPlanner, both: tuple[Place, Place], copy_ns: int) -> int | None:
+    size = _SMALLEST
+    while size <= _LARGEST:
+        answer = _answer(planner, both, size, copy_ns)
+        if len(answer["paths"]) < 2:
+            return None
+        if answer["expected_us"] < answer["plain_us"]:
+            return size
+        size *= 2
+    return None
+
+
+def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
+    """What of the plan a copy of this size uses: below break-even, the direct path alone."""
+    paths = tuple(
+        PlannedPath(
+            name=path["name"],
+            rate=path["rate"],
+            hops=tuple((_name(a), _name(b)) for a, b, _ in path["hops"]),
+            worker=path["worker"],
+        )
+        for path in answer["paths"]
+    )
+    refusals = [Refusal(*refusal) for refusal in answer["refusals"]]
+    rate, expected_us = answer["rate"], answer["expected_us"]
+    direct = tuple(path for path in paths if len(path.hops) == 1)
+    if direct and len(paths) > len(direct) and expected_us >= answer["plain_us"]:
+        reason = (
+            f"at {_size(bytes)} all paths would take {expected_us:.0f} us, a plain copy "
+            f"{answer['plain_us']:.0f} us (estimate)"
+        )
+        refusals = [Refusal(path.name, reason) for path in paths if path not in direct] + refusals
+        paths, rate, expected_us = direct, answer["plain"], answer["plain_us"]
+    return {
+        "rate": rate,
+        "plain": answer["plain"],
+        "expected_us": expected_us if math.isfinite(expected_us) else None,
+        "plain_us": answer["plain_us"] if math.isfinite(answer["plain_us"]) else None,
+        "paths": paths,
+        "refusals": tuple(refusals),
+    }
+
+
+def _name(place: tuple[int, int]) -> str:
+    gpu, node = place
+    if gpu >= 0:
+        return f"g{gpu}"
+    return "host" if node < 0 else f"host{node}"
+
+
+def _size(bytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if bytes >= unit:
+            return f"{bytes / unit:.4g} {name}"
+    return f"{bytes} bytes"
