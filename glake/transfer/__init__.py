@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from glake.transfer.bounds import bound, joint_bound
     from glake.transfer.buffers import ASK, HOST, Raw
     from glake.transfer.default import copy, copy_batch, gather, scatter, stats
     from glake.transfer.engine import UNORDERED, Engine, default_engine
     from glake.transfer.handle import Result, Transfer
     from glake.transfer.host import Registration, pinned, register_host
     from glake.transfer.offload import Offloader
-    from glake.transfer.planning import plan
+    from glake.transfer.planning import Plan, plan
     from glake.transfer.runs import Blocks
     from glake.transfer.tensors import to
 
@@ -25,15 +26,18 @@ _HOME = {
     "Engine": "engine",
     "HOST": "buffers",
     "Offloader": "offload",
+    "Plan": "planning",
     "Raw": "buffers",
     "Registration": "host",
     "Result": "handle",
     "Transfer": "handle",
     "UNORDERED": "engine",
+    "bound": "bounds",
     "copy": "default",
     "copy_batch": "default",
     "default_engine": "engine",
     "gather": "default",
+    "joint_bound": "bounds",
     "pinned": "host",
     "plan": "planning",
     "register_host": "host",
@@ -62,14 +66,17 @@ __all__ = [
     "Blocks",
     "Engine",
     "Offloader",
+    "Plan",
     "Raw",
     "Registration",
     "Result",
     "Transfer",
+    "bound",
     "copy",
     "copy_batch",
     "default_engine",
     "gather",
+    "joint_bound",
     "pinned",
     "plan",
     "register_host",

@@ -129,6 +129,6 @@ PYBIND11_MODULE(_C, module) {
   glake::python::bind_watch(module);
   glake::python::bind_sharing(module);
   glake::python::bind_transfer(module);
-void bind_plans(py::module_& module);     // plan.cpp
+  glake::python::bind_plans(module);
   glake::replay::bind_replay(module);
 }

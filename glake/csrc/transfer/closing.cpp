@@ -47,6 +47,8 @@ void Engine::close() {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a plain copy's stream: " + driver_.describe(s));
     plain_streams_[static_cast<size_t>(device)] = 0;
   }
+  guards_.clear();
+  process_.set_detour(kCopied, false);
   marks_.close();
   pins_.close();
   slots_.close();

@@ -47,6 +47,8 @@ class Engine {
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
   HostPins& pins();
+  // Whether a copy of no stream's order reads or writes there.
+  bool copying(Address begin, Address end);
   void place_of(const void* ptr, int* device, int* pinned);
   // Cancels all transfers and waits for their copies under way: after it nobody waits for one.
   void end_all();
@@ -57,11 +59,22 @@ class Engine {
  private:
   friend class Submitter;
   using Lock = std::unique_lock<std::mutex>;
+  // What a copy of no stream's order reads and writes.
+  struct Guard {
+    Address dst = 0, dst_end = 0, src = 0, src_end = 0;
+    std::shared_ptr<Transfer> transfer;
+    Marks::MarkPtr mark;
+    uint64_t plain = 0;  // its id, if it is neither
+  };
+  static Guard guard_of(const Parts& parts);
   struct Gate;  // tells the engine that a caller's stream has come to its transfer
 
   // joining.cpp
   void follow(int device, StreamHandle stream, int other_device, StreamHandle other);
   uint64_t start(Request request);
+  // guards.cpp
+  void guard(const Guard& given, uint64_t id);
+  bool guarded(const Guard& guard);
   // plain.cpp
   uint64_t plain(const Request& request, bool captured);
   void open_device(int device);
@@ -110,6 +123,8 @@ class Engine {
   Holds holds_;
   Marks marks_;
   HostPins pins_;
+  std::mutex guard_mutex_;
+  std::vector<Guard> guards_;
   uint64_t next_id_ = 1;
   std::vector<std::pair<int, double>> lessons_;  // edges and their scale, for replan()
   // Statistics.

@@ -8,6 +8,12 @@ namespace glake::transfer {
 uint64_t Engine::begin(Request request) {
   const bool same =
       request.also_stream == request.stream && request.also_device == request.stream_device;
+  if (!request.ordered) {
+    const Guard range = guard_of(request.parts);
+    const uint64_t id = start(std::move(request));
+    guard(range, id);
+    return id;
+  }
   if (!request.also_ordered || same) return start(std::move(request));
   const int device = request.stream_device, other = request.also_device;
   const StreamHandle stream = request.stream, also = request.also_stream;

@@ -66,10 +66,9 @@ int Marks::wait(uint64_t id, uint64_t timeout_ns, std::string* text) {
   return GLAKE_OK;
 }
 
-bool Marks::done(uint64_t id) {
-  const MarkPtr mark = find(id);
-  if (!mark->done_ && !driver_.query(mark->event_).not_ready()) mark->done_ = true;
-  return mark->done_;
+bool Marks::done(Mark& mark) {
+  if (!mark.done_ && !driver_.query(mark.event_).not_ready()) mark.done_ = true;
+  return mark.done_;
 }
 
 void Marks::hold_stream(uint64_t id, int device, StreamHandle stream) {

@@ -43,8 +43,10 @@ class Marks {
   uint64_t put(MarkPtr mark, StreamHandle stream, Bytes bytes);
   // GLAKE_OK, GLAKE_BUSY_TIMEOUT, or the status of what went wrong, with its text.
   int wait(uint64_t id, uint64_t timeout_ns, std::string* text);
-  bool done(uint64_t id);
+  bool done(uint64_t id) { return done(*find(id)); }
+  bool done(Mark& mark);
   void hold_stream(uint64_t id, int device, StreamHandle stream);
+  MarkPtr find(uint64_t id);  // throws Error
   Bytes bytes(uint64_t id) { return find(id)->bytes_; }
   void release(uint64_t id);
   // Those who wait return; the copies go on.
@@ -56,7 +58,6 @@ class Marks {
 
  private:
   static constexpr int kShift = 60;
-  MarkPtr find(uint64_t id);
 
   Driver& driver_;
   std::atomic<bool> stopped_{false};
