@@ -136,7 +136,9 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:  # fake tensors, and subclasses that hold others
-        raise InvalidArgument(f"{type(tensor).__name__} has no memory of its own: {error}") from None
+        raise InvalidArgument(
+            f"{type(tensor).__name__} has no memory of its own: {error}"
+        ) from None
     item = tensor.element_size()
     on_gpu = tensor.device.type == "cuda"
     leaf = tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()

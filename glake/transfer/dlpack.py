@@ -78,7 +78,9 @@ def read(capsule: Any) -> Contents:
             _pointer_of(capsule, b"dltensor_versioned"), ctypes.POINTER(_Versioned)
         ).contents
         if whole.major != 1:
-            raise InvalidArgument(f"a DLPack capsule of version {whole.major}: 1 and before are known")
+            raise InvalidArgument(
+                f"a DLPack capsule of version {whole.major}: 1 and before are known"
+            )
         tensor, read_only = whole.tensor, bool(whole.flags & READ_ONLY)
     elif _is_valid(capsule, b"dltensor"):
         tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents

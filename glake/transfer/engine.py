@@ -119,7 +119,7 @@ class Engine:
         flags = _DIRECT if direct else 0
         ids = self._ids(parts, to.device, of.device, streams, flags)
         _written(dst)
-        return Transfer(ids, parts.bytes, (to.owner, of.owner), made)
+        return Transfer(ids, parts.bytes, (to.owner, of.owner), bool(streams), made)
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
         """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
@@ -133,7 +133,6 @@ class Engine:
             if parts.count:
                 places = (self._place(to), self._place(of))
                 groups.setdefault((*places, streams), []).append(parts)
-        transfer = Transfer([], 0, keep)
         ids: list[int] = []
         size = 0
         try:
@@ -142,7 +141,7 @@ class Engine:
                 ids += self._ids(parts, to_gpu, of_gpu, list(ordered), 0)
                 size += parts.bytes
         finally:  # those started keep their memory, whatever became of the others
-            transfer = Transfer(ids, size, keep)
+            transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
         for dst, _, _ in given:
             _written(dst)
         return transfer
@@ -177,9 +176,10 @@ class Engine:
     def _blocks(
         self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
     ) -> Transfer:
-        ids = self._ids(parts, to.device, of.device, _ordering(stream, to, of), 0)
+        streams = _ordering(stream, to, of)
+        ids = self._ids(parts, to.device, of.device, streams, 0)
         _written(dst)
-        return Transfer(ids, parts.bytes, (to.owner, of.owner))
+        return Transfer(ids, parts.bytes, (to.owner, of.owner), bool(streams))
 
     def _place(self, end: Buffer) -> int:
         return end.device if end.device != ASK else _C.place_of(end.address)[0]
@@ -215,7 +215,7 @@ def _lined_up(flat: Buffer, count: int, size: int) -> Any:
 
     if flat.bytes != count * size:
         raise InvalidArgument(
-            f"{count} blocks of {size} bytes are {count * size} bytes, and {flat} holds {flat.bytes}"
+            f"{count} blocks of {size} bytes are {count * size} bytes, {flat} holds {flat.bytes}"
         )
     return flat.address + np.arange(count) * size
 
@@ -231,7 +231,7 @@ def _written(dst: Any) -> None:
 def _ordering(stream: Stream, dst: Buffer, src: Buffer) -> Streams:
     if isinstance(stream, str):
         if stream != UNORDERED:
-            raise InvalidArgument(f"stream {stream!r}: a stream, None or UNORDERED")
+            raise InvalidArgument(f"{stream!r} is no stream: pass a stream, None or UNORDERED")
         return []
     if stream is not None:
         gpus = [end.device for end in (src, dst) if end.device >= 0]

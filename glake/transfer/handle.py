@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import weakref
 from collections.abc import Generator, Sequence
@@ -48,7 +49,12 @@ class Transfer:
     """
 
     def __init__(
-        self, ids: Sequence[int], size: int, keep: Any, made_contiguous: bool = False
+        self,
+        ids: Sequence[int],
+        size: int,
+        keep: Any,
+        ordered: bool = False,
+        made_contiguous: bool = False,
     ) -> None:
         """Takes over the engine's `ids`; `keep` is what must live until they are done."""
         self._ids = tuple(ids)
@@ -57,7 +63,7 @@ class Transfer:
         self._error: GlakeError | None = None
         self._told: tuple[dict[str, Any], ...] | None = None
         self._process = os.getpid()
-        self.bytes = size
+        self.bytes, self.ordered = size, ordered  # whether streams wait for it
         self.made_contiguous = made_contiguous
         if self._ids:
             keeper.keeper.start()
@@ -70,7 +76,7 @@ class Transfer:
 
     def done(self) -> bool:
         """Whether all its bytes have arrived, or it has failed: then wait() raises."""
-        return self._over or all([_C.copy_done(each) for each in self._ids])
+        return self._over or all(_C.copy_done(each) for each in self._ids)
 
     def wait(self, timeout: float | None = None) -> Transfer:
         """Returns itself once the copy is done. `timeout` in seconds.
@@ -160,12 +166,12 @@ class Transfer:
 
     def __del__(self) -> None:
         """Gives the ids back; what is under way goes on."""
-        if not getattr(self, "_ids", ()) or self._process != os.getpid():
+        if not getattr(self, "_ids", ()) or self._process != os.getpid() or sys.is_finalizing():
             return
         if self._over:
             keeper.release(self._ids)
         else:
-            keeper.keeper.take(self._ids, self._keep)
+            keeper.keeper.take(keeper.Dropped(self._ids, self._keep))
 
 
 def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:
@@ -179,7 +185,9 @@ def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:
             gpu = own if isinstance(own, int) and own >= 0 else device
             return (gpu if gpu is not None else 0), handle
     if not isinstance(stream, int) or isinstance(stream, bool):
-        raise InvalidArgument(f"{stream!r} is no stream: pass a torch or CuPy stream, or its handle")
+        raise InvalidArgument(
+            f"{stream!r} is no stream: pass a torch or CuPy stream, or its handle"
+        )
     if device is None:
         raise InvalidArgument(f"stream {stream:#x}: say whose it is, as (GPU, handle)")
     return device, stream

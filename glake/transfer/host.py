@@ -5,15 +5,17 @@ Pageable memory is copied as well, through pinned buffers of the engine.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from glake import _C
-from glake.errors import BusyTimeout, InvalidArgument
-from glake.transfer.buffers import Buffer, Raw, buffer_of
+from glake.errors import BusyTimeout, GlakeError, InvalidArgument
+from glake.transfer.buffers import Buffer, buffer_of
 
 
 def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
@@ -32,7 +34,7 @@ def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
 
         if count == 0:
             return torch.empty(extents, dtype=dtype)
-        memory = _block(count * dtype.itemsize)
+        memory, _ = pinned_block(count * dtype.itemsize)
         return torch.frombuffer(memory, dtype=dtype, count=count).view(extents)
     import numpy as np
 
@@ -41,16 +43,25 @@ def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
         raise InvalidArgument("an array of Python objects cannot be pinned")
     if count * kind.itemsize == 0:
         return np.empty(extents, kind)
-    return np.frombuffer(_block(count * kind.itemsize), dtype=kind, count=count).reshape(extents)
+    memory, _ = pinned_block(count * kind.itemsize)
+    return np.frombuffer(memory, dtype=kind, count=count).reshape(extents)
 
 
-def _block(size: int) -> Any:
-    """A ctypes array over a block of the pool, which it gives back when it is collected."""
+def pinned_block(size: int, freed: Callable[[int], object] | None = None) -> tuple[Any, int]:
+    """(a ctypes array over a block of the pool, its address). When the array is collected `freed`
+    is called with the address, and the block goes back to the pool."""
     address = _C.host_malloc(size)
     memory = (ctypes.c_char * size).from_address(address)
     # At exit the process ends with its memory; arrays may be in use until then.
-    weakref.finalize(memory, _C.host_free, address).atexit = False
-    return memory
+    weakref.finalize(memory, _give_back, address, freed).atexit = False
+    return memory, address
+
+
+def _give_back(address: int, freed: Callable[[int], object] | None) -> None:
+    if freed is not None:
+        freed(address)
+    with contextlib.suppress(GlakeError):  # of a forked child, or after the driver was shut down
+        _C.host_free(address)
 
 
 class Registration:
@@ -133,6 +144,3 @@ def register_host(array: Any, background: bool = False) -> Registration:
         where = f"memory of GPU {device}" if device >= 0 else "pinned already"
         raise InvalidArgument(f"{memory} is {where}: there is nothing to pin")
     return Registration(memory, background)
-
-
-__all__ = ["Raw", "Registration", "pinned", "register_host"]

@@ -1,4 +1,4 @@
-"""Keeps what copies under way use alive when nobody holds their handles any more."""
+"""Watches copies under way whose handles nobody holds, or whose end has something done."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ import contextlib
 import os
 import queue
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from glake import _C
 from glake.errors import GlakeError
 
 _SLICE_NS = 50_000_000
 
-Held = tuple[tuple[int, ...], Any]  # ids, and what they need
+
+class Watched(Protocol):
+    """What a keeper holds until it is over."""
+
+    def over(self, wait: bool) -> bool:
+        """Whether it is; with `wait`, after a while at most. Raises nothing."""
+        ...
+
+
+class Dropped:
+    """Copies whose handle is gone, and what they need."""
+
+    def __init__(self, ids: tuple[int, ...], keep: Any) -> None:
+        """Keeps `keep`."""
+        self._ids, self._keep = ids, keep
+
+    def over(self, wait: bool) -> bool:
+        """Whether they are done, or have failed; then they are released."""
+        if not all(_over(each, wait) for each in self._ids):
+            return False
+        release(self._ids)
+        return True
 
 
 class Keeper:
-    """A thread that sleeps until a handle is dropped before its copy is done."""
+    """A thread that sleeps until it is given something to watch."""
 
     def __init__(self) -> None:
         """Starts nothing."""
-        self._dropped: queue.SimpleQueue[Held] = queue.SimpleQueue()
+        self._given: queue.SimpleQueue[Watched] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -35,35 +56,26 @@ class Keeper:
                     )
                     self._thread.start()
 
-    def take(self, ids: tuple[int, ...], keep: Any) -> None:
-        """Keeps `keep` until the copies are done. May be called by a finaliser, on any thread."""
-        self._dropped.put((ids, keep))
+    def take(self, item: Watched) -> None:
+        """Keeps it until it is over. May be called by a finaliser, on any thread."""
+        self._given.put(item)
 
     def _run(self) -> None:
-        held: list[Held] = []
+        held: list[Watched] = []
         while True:
             if not held:
-                held.append(self._dropped.get())
-            while not self._dropped.empty():
-                held.append(self._dropped.get())
-            _over(held[0][0][0], wait=True)
-            held = [each for each in held if not _released(each)]
+                held.append(self._given.get())
+            while not self._given.empty():
+                held.append(self._given.get())
+            first = held[0].over(wait=True)
+            held = [each for each in held[first:] if not each.over(wait=False)]
 
 
-def _over(copy: int, wait: bool = False) -> bool:
-    """Whether it is done, has failed, or is of an engine that is closed."""
+def _over(copy: int, wait: bool) -> bool:
     try:
         return _C.copy_wait(copy, _SLICE_NS) if wait else _C.copy_done(copy)
-    except GlakeError:
+    except GlakeError:  # it has failed, or its engine is closed
         return True
-
-
-def _released(held: Held) -> bool:
-    ids, _ = held
-    if not all(_over(each) for each in ids):
-        return False
-    release(ids)
-    return True
 
 
 def release(ids: tuple[int, ...]) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glake.errors import InvalidArgument
-from glake.transfer import dlpack
 from glake.transfer.buffers import ASK, Buffer, Raw, buffer_of
 
 # A driver's copy takes 2.6 us to enqueue and, in a batch, runs at the link's rate from 64 KiB on (7
