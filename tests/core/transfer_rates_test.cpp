@@ -21,6 +21,13 @@ double bound_of(const Json& platform, const std::string& key, double* plain) {
 
 double measure(const Row& row, size_t bytes, std::string* result) {
   test::Buffer dst(row.dst, bytes), src(row.src, bytes);
+  if (row.host == "striped") {
+    const uint64_t host = row.dst < 0 ? dst.at() : src.at();
+    for (size_t at = 0, node = 0; at < bytes; at += 4 * kMiB, node = 1 - node) {
+      void* piece = reinterpret_cast<void*>(host + at);
+      CHECK(simcuda_place_host(piece, std::min(4 * kMiB, bytes - at), static_cast<int>(node)) == 0);
+    }
+  }
   const uint64_t begin = simcuda_now_ns();
   const uint64_t id = test::Call(dst, 0, src, 0, bytes).start();
   CHECK(id != 0);
@@ -59,7 +66,7 @@ int main(int argc, char** argv) {
   if (argc > 1) names.assign(argv + 1, argv + 2);
   for (const std::string& name : names) {
     const Json& platform = all.at(name);
-    for (const char* host : {"local", "interleaved"}) {
+    for (const char* host : {"local", "spread", "striped"}) {
       const std::string key = host == std::string("local") ? " local" : " inter";
       for (const char* transfer : {"h2d", "d2h"}) {
         Row row{name, transfer, host, 0, 0, 0, 0};

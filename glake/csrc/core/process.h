@@ -79,6 +79,7 @@ class Process {
   // The transfer engine (csrc/transfer/); see TransferUse. Throw Error.
   void open_transfer(const std::string& topology, const std::string& name);
   void close_transfer();
+  int used_device();              // the first device in use here; 0 if none is
   void refuse_copied(void* ptr);  // throws Error if such a copy uses the block
 
   // What an allocation of the calling thread is: its own kind if it has set one, else by the option

@@ -47,6 +47,14 @@ void Process::close_transfer() {
   transfer_.reset();
 }
 
+int Process::used_device() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (int device = 0; device < kMaxDevices; ++device) {
+    if (devices_[device] != nullptr) return device;
+  }
+  return 0;
+}
+
 void Process::refuse_copied(void* ptr) {
   const Block& b = block(ptr, false);
   const Address begin = b.ptr, end = begin + std::max<Bytes>(b.requested, 1);

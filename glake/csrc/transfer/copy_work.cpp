@@ -12,7 +12,9 @@ Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   const int device = engine_of(flight->step());
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(device, flight->hop > 0, &flight->stream);
+  if (s.ok())
+    s = streams_.next(device, flight->hop > 0, flight->lane->hops[flight->hop].alone(),
+                      &flight->stream);
   if (s.ok()) s = streams_.event(device, &flight->event);
   if (!s.ok()) return s;
   s = copy_pieces(*flight, enqueued);

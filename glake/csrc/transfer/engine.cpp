@@ -255,7 +255,9 @@ std::string Engine::stats() {
 }
 
 std::string Engine::explain(Place dst, Place src, Bytes bytes) {
-  Request request{Parts({{1, 1, bytes}}), dst, src};
+  Request request(Parts({{1, 1, bytes}}));
+  request.dst = dst;
+  request.src = src;
   const TransferPlan plan = plan_alone(request);
   JsonText out;
   out.number("bytes", static_cast<double>(bytes))

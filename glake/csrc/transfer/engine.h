@@ -32,7 +32,8 @@ class Engine {
   ~Engine();
 
   Request read(const glake_copy_request& given) {
-    return make_request(driver_, topology_.get(), given);
+    return make_request(driver_, topology_.get(), given,
+                        some_device(given.dst_device, given.src_device));
   }
   // Throw Error. Ids of plain copies: see plain.h, marks.h.
   uint64_t begin(Request request);  // of one stream or two
@@ -70,6 +71,7 @@ class Engine {
   struct Gate;  // tells the engine that a caller's stream has come to its transfer
 
   // joining.cpp
+  int some_device(int first, int second);
   void follow(int device, StreamHandle stream, int other_device, StreamHandle other);
   uint64_t start(Request request);
   // guards.cpp

@@ -91,7 +91,7 @@ void HostPins::pin(const RangePtr& range) {
     populate(at, end);
     Status s;
     {
-      DeviceScope scope(driver_, 0);
+      DeviceScope scope(driver_, device_);
       s = scope.status();
       if (s.ok()) s = driver_.register_host(reinterpret_cast<void*>(at), end - at);
     }
@@ -150,7 +150,7 @@ void HostPins::progress(void* base, Bytes* pinned, Bytes* total) {
 
 // From the end, so that what stays pinned when the driver refuses is still a range from the base.
 Status HostPins::unpin(Range* range) {
-  DeviceScope scope(driver_, 0);
+  DeviceScope scope(driver_, device_);
   if (!scope.status().ok()) return scope.status();
   while (range->pinned != 0) {
     Address begin = range->base;

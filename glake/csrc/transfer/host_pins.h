@@ -3,6 +3,7 @@
 // pieces are short, and their pages are there before it begins.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -20,6 +21,8 @@ class HostPins {
   HostPins(const HostPins&) = delete;
   HostPins& operator=(const HostPins&) = delete;
 
+  // Calls are made in the context of a device that is open.
+  void use(int device) { device_ = device; }
   // Throw Error. add() returns when all is pinned, or at once with `background`.
   void add(void* base, Bytes bytes, bool background);
   // Ends the pinning if it is under way, and unpins.
@@ -48,6 +51,7 @@ class HostPins {
   static Address piece_end(const Range& range, Address begin);
 
   Driver& driver_;
+  std::atomic<int> device_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Address, RangePtr> ranges_;

@@ -57,14 +57,29 @@ void Engine::follow(int device, StreamHandle stream, int other_device, StreamHan
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "joining two streams: " + driver_.describe(s));
 }
 
+// One whose context is open, to ask the driver in: a GPU the caller names or uses already, since
+// another one's context would cost memory there.
+int Engine::some_device(int first, int second) {
+  for (int named : {first, second}) {
+    if (named < 0 || named >= devices_) continue;
+    open_device(named);
+    return named;
+  }
+  for (int device = 0; device < devices_; ++device) {
+    if (opened_[static_cast<size_t>(device)].load(std::memory_order_acquire)) return device;
+  }
+  const int device = process_.used_device();
+  open_device(device);
+  return device;
+}
+
 HostPins& Engine::pins() {
-  open_device(0);
+  pins_.use(some_device(-1, -1));
   return pins_;
 }
 
 void Engine::place_of(const void* ptr, int* device, int* pinned) {
-  open_device(0);
-  DeviceScope scope(driver_, 0);
+  DeviceScope scope(driver_, some_device(-1, -1));
   PointerFacts facts;
   Status s = scope.status();
   if (s.ok()) s = driver_.pointer_facts(reinterpret_cast<Address>(ptr), &facts);

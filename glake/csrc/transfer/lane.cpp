@@ -6,7 +6,7 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
-constexpr double kMemory = 0.75;  // weight of what was measured before, per completion
+constexpr double kMemory = 0.75;     // weight of what was measured before, per completion
 
 }  // namespace
 
@@ -35,6 +35,12 @@ void HopMeter::complete(uint64_t now, Bytes bytes) {
   ++completed_;
   if (ns_ > 0) rate_ = bytes_ / ns_;
   if (--under_way_ == 0) free_at_ = now;
+}
+
+int Lane::node() const {
+  const Place& from = planned.path.hops.front().from;
+  const Place& to = planned.path.hops.back().to;
+  return from.host() ? from.node : to.host() ? to.node : kSpread;
 }
 
 Bytes Lane::least(uint64_t copy_ns) const {

@@ -23,6 +23,9 @@ class HopMeter {
   Rate rate() const { return rate_; }
   unsigned completed() const { return completed_; }  // since the plan
   void replan(Rate planned);
+  // The link is much faster than what is asked of it: then chunks go one after the other.
+  bool alone() const { return alone_; }
+  void set_alone(bool yes) { alone_ = yes; }
 
   // When a copy submitted now would be done; submit() also counts it as under way.
   uint64_t finish(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
@@ -34,6 +37,7 @@ class HopMeter {
   Rate rate_;
   uint64_t free_at_ = 0, mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
+  bool alone_ = false;
   double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less
 };
 
@@ -43,6 +47,8 @@ struct Lane {
 
   const std::string& name() const { return planned.path.name; }
   bool relayed() const { return planned.path.hops.size() > 1; }
+  // The socket of the path's host end; kSpread where it has none.
+  int node() const;
   // Chunks are not shorter: each copy costs `copy_ns`, during which another must fill the link.
   Bytes least(uint64_t copy_ns) const;
   // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.

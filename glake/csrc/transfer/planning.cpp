@@ -11,6 +11,7 @@ constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has describ
 constexpr uint64_t kHandOver = 15'000;     // ns from the call to the first copy of a thread
 constexpr double kLeastGain = 1.05;        // in time, over a plain copy
 constexpr double kRunsWell = 0.85;         // of its plan: such a lane clears its edges
+constexpr double kMuchFaster = 2;          // a link than what a lane asks of it
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
 std::string place_text(Place place) {
@@ -88,6 +89,13 @@ void Engine::replan() {
 void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
   transfer->replan(plan, &health_);
   for (const auto& lane : transfer->lanes) {
+    for (size_t h = 0; h < lane->hops.size() && topology_ != nullptr; ++h) {
+      Rate link = 1e9;
+      for (const auto& load : lane->planned.path.hops[h].route) {
+        link = std::min(link, topology_->rate(load.edge) / load.share);
+      }
+      lane->hops[h].set_alone(link > kMuchFaster * lane->planned.rate);
+    }
     if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
   }
 }

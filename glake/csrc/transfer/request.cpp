@@ -98,7 +98,7 @@ class Ends {
   int declared_;
 };
 
-End find_end(Driver& driver, const Parts& parts, int declared, bool dst) {
+End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int context) {
   if (declared < GLAKE_ASK || declared >= driver.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(declared) +
                                           ": the driver has " +
@@ -107,7 +107,7 @@ End find_end(Driver& driver, const Parts& parts, int declared, bool dst) {
   End end;
   end.place.gpu = std::max<int>(declared, GLAKE_HOST);
   if (declared != GLAKE_ASK && parts.total() < kTrusted) return end;
-  DeviceScope scope(driver, 0);
+  DeviceScope scope(driver, context);
   if (!scope.status().ok()) {
     throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver.describe(scope.status()));
   }
@@ -147,28 +147,75 @@ void refuse_overlap(const Parts& parts) {
   }
 }
 
-// The socket of the host end; a node the topology does not have counts as spread.
-int socket_of(Driver& driver, const topology::Topology* topology, Address at, Bytes bytes) {
+constexpr Bytes kProbe = 16 * kKiB, kLeastStripe = kMiB;
+
+int node_at(Driver& driver, Address at, Bytes bytes) {
   int node = kUnknownNode;
   driver.host_node(reinterpret_cast<const void*>(at), bytes, &node);
-  if (topology == nullptr || node >= topology->sockets()) return kSpread;
-  if (node == kUnknownNode) return topology->sockets() == 1 ? 0 : kSpread;
   return node;
+}
+
+// Memory that changes socket every few MiB: where each stretch ends. Empty if it changes more often
+// than that, or is not resident.
+std::vector<Stripe> find_stripes(Driver& driver, Address at, Bytes bytes) {
+  std::vector<Stripe> stripes;
+  Bytes length = 0;  // of the stripe before: the next is probably as long
+  for (Bytes begin = 0; begin < bytes;) {
+    const int node = node_at(driver, at + begin, std::min(kProbe, bytes - begin));
+    if (node < 0) return {};
+    auto same = [&](Bytes offset) {
+      return offset < bytes &&
+             node_at(driver, at + offset, std::min(kProbe, bytes - offset)) == node;
+    };
+    Bytes low = 0, high = length;
+    if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
+      for (high = kLeastStripe; same(begin + high); high *= 2) low = high;
+      while (high - low > 4 * kKiB) {
+        const Bytes middle = low + (high - low) / 2;
+        (same(begin + middle) ? low : high) = middle;
+      }
+      high = round_up(high, 4 * kKiB);
+      if (high < kLeastStripe && begin != 0 && begin + high < bytes) return {};
+      length = begin == 0 ? 0 : high;
+    }
+    begin = std::min(begin + high, bytes);
+    stripes.push_back({begin, node});
+  }
+  return stripes;
+}
+
+// The socket of the host end; a node the topology does not have counts as spread.
+void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
+  Place& host = request->dst.host() ? request->dst : request->src;
+  if (!host.host() || topology == nullptr || topology->sockets() == 1) {
+    host.node = topology == nullptr ? kSpread : 0;
+    return;
+  }
+  const Part& part = request->parts[0];
+  const Address at = request->dst.host() ? part.dst : part.src;
+  host.node = node_at(driver, at, part.bytes);
+  if (host.node == kUnknownNode || host.node >= topology->sockets()) host.node = kSpread;
+  if (host.node != kSpread || request->parts.count() > 1) return;
+  request->stripes = find_stripes(driver, at, part.bytes);
+  for (const Stripe& stripe : request->stripes) {
+    if (stripe.node >= topology->sockets()) request->stripes.clear();
+  }
+  if (!request->stripes.empty()) host.node = kStriped;
 }
 
 }  // namespace
 
 Request make_request(Driver& driver, const topology::Topology* topology,
-                     const glake_copy_request& given) {
+                     const glake_copy_request& given, int context) {
   if (given.size != sizeof(glake_copy_request)) {
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
   if ((given.flags & ~(kDirect | kRelayed | kTracked)) != 0) bad("unknown copy flags");
-  Request request{Parts(read_parts(given)), {}, {}};
+  Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
-  const End dst = find_end(driver, parts, given.dst_device, true);
-  const End src = find_end(driver, parts, given.src_device, false);
+  const End dst = find_end(driver, parts, given.dst_device, true, context);
+  const End src = find_end(driver, parts, given.src_device, false, context);
   request.dst = dst.place;
   request.src = src.place;
   if (request.dst.host() && request.src.host()) {
@@ -190,11 +237,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
                 "no device " + std::to_string(request.stream_device) + " for the stream");
   }
   if (parts.total() < kTrusted) return request;
-  Place& host = request.dst.host() ? request.dst : request.src;
-  if (host.host()) {
-    host.node =
-        socket_of(driver, topology, dst.place.host() ? parts[0].dst : parts[0].src, parts[0].bytes);
-  }
+  place_host(driver, topology, &request);
   return request;
 }
 

@@ -14,7 +14,15 @@ enum Flags : unsigned {
   kTracked = GLAKE_COPY_TRACKED
 };
 
+// Bytes of the host end up to `end` that lie on one socket.
+struct Stripe {
+  Bytes end = 0;
+  int node = kSpread;
+};
+
 struct Request {
+  explicit Request(Parts what) : parts(std::move(what)) {}
+
   Parts parts;
   Place dst, src;
   bool pageable = false;  // the host end is not pinned: chunks pass through pinned buffers
@@ -25,11 +33,13 @@ struct Request {
   bool also_ordered = false;  // by a second stream, too
   int also_device = 0;
   StreamHandle also_stream = 0;
+  std::vector<Stripe> stripes;  // of the host end, where it is kStriped
 };
 
-// Small copies whose ends the caller has named are not looked into. `topology` may be null. Throws
+// Small copies whose ends the caller has named are not looked into; of others the driver is asked
+// in the context of device `context`, which must be open. `topology` may be null. Throws
 // Error.
 Request make_request(Driver& driver, const topology::Topology* topology,
-                     const glake_copy_request& given);
+                     const glake_copy_request& given, int context);
 
 }  // namespace glake::transfer

@@ -123,13 +123,13 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     next_ = (next_ + i + 1) % entries_.size();
     flight->transfer = entry.transfer;
     flight->lane = &lane;
-    flight->range = entry.transfer->take(bytes);
+    flight->range = entry.transfer->take(lane, bytes);
     lane.claimed += flight->range.bytes();
-    lane.ramp = std::min(2 * std::max(bytes, lane.ramp), kMostChunk);
+    lane.ramp = std::min(std::max(bytes, lane.ramp) * 5 / 4, kMostChunk);
     ++lane.in_flight;
     ++lane.in_first_hop;
     ++entry.transfer->in_flight;
-    if (entry.transfer->started_ns == 0) entry.transfer->started_ns = now;
+    if (!std::exchange(entry.transfer->begun, true)) entry.transfer->started_ns = now;
     return true;
   }
   return false;
@@ -173,8 +173,13 @@ void Submitter::outfit(Flight* flight) {
 
 // The bytes are neither here nor there: they are taken anew, by this lane or another.
 void Submitter::return_chunk(Flight* flight, const std::string& why) {
-  Lane& lane = *flight->lane;
   flight->transfer->give_back(flight->range);
+  drop_chunk(flight, why);
+}
+
+// The lane is done with the chunk; `why`: it failed.
+void Submitter::drop_chunk(Flight* flight, const std::string& why) {
+  Lane& lane = *flight->lane;
   lane.claimed -= flight->range.bytes();
   --lane.in_flight;
   --flight->transfer->in_flight;
@@ -324,11 +329,12 @@ void Submitter::overdue(size_t index, uint64_t now) {
   Lane& lane = *flight.lane;
   lane.hops[flight.hop].withdraw();
   if (flight.hop == 0) --lane.in_first_hop;
-  return_chunk(&flight, why);
   if (flight.last()) {
-    flight.transfer->returned.pop_back();
+    drop_chunk(&flight, why);
     flight.transfer->unknown.push_back(flight.range);
     flight.transfer->fail(GLAKE_COPY_FAILED, why);
+  } else {
+    return_chunk(&flight, why);
   }
   std::shared_ptr<Transfer> transfer = flight.transfer;
   lock.unlock();

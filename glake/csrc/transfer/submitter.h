@@ -76,6 +76,7 @@ class Submitter {
   void land(const Flight& flight);
   void overdue(size_t index, uint64_t now);
   void return_chunk(Flight* flight, const std::string& why);
+  void drop_chunk(Flight* flight, const std::string& why);
   void reap(uint64_t timeout_ns);
   std::string failure(const Flight& flight, Status status) const;
 

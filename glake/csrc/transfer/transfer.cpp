@@ -10,7 +10,7 @@ namespace {
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
 // Chunks of a lane under way: where the slow link should be first, one waits while two go.
 constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
-constexpr double kShares = 16;  // chunks a lane's part of the transfer makes, at least
+constexpr double kShares = 24;  // chunks a lane's part of the transfer makes, at least
 
 }  // namespace
 
@@ -19,32 +19,76 @@ const char* state_name(State state) {
   return names[static_cast<size_t>(state)];
 }
 
+Transfer::Transfer(Request what) : request(std::move(what)), pools_(1) {
+  if (request.stripes.empty()) {
+    give_back({0, total()});
+    return;
+  }
+  for (const Stripe& stripe : request.stripes) {
+    pools_.resize(std::max(pools_.size(), static_cast<size_t>(stripe.node) + 1));
+  }
+  Bytes begin = 0;
+  for (const Stripe& stripe : request.stripes) {
+    Pool& pool = pools_[static_cast<size_t>(stripe.node)];
+    pool.ranges.push_back({begin, stripe.end});
+    pool.bytes += stripe.end - begin;
+    begin = stripe.end;
+  }
+}
+
 Bytes Transfer::left() const {
-  Bytes sum = total() - cursor;
-  for (const Range& r : returned) sum += r.bytes();
+  Bytes sum = 0;
+  for (const Pool& pool : pools_) sum += pool.bytes;
   return sum;
 }
 
-Rate Transfer::planned_rate() const {
+size_t Transfer::pool_at(Bytes offset) const {
+  if (pools_.size() == 1) return 0;
+  auto stripe = std::upper_bound(request.stripes.begin(), request.stripes.end(), offset,
+                                 [](Bytes at, const Stripe& s) { return at < s.end; });
+  return static_cast<size_t>(stripe->node);
+}
+
+size_t Transfer::own_pool(const Lane& lane) const {
+  const auto node = static_cast<size_t>(std::max(lane.node(), 0));
+  return node < pools_.size() ? node : 0;
+}
+
+// A lane's own socket first; another's where no path serves it.
+const Transfer::Pool* Transfer::pool_for(const Lane& lane) const {
+  const Pool& own = pools_[own_pool(lane)];
+  if (own.bytes != 0) return &own;
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    if (pools_[i].bytes != 0 && planned_rate(i) <= 0) return &pools_[i];
+  }
+  return nullptr;
+}
+
+Rate Transfer::planned_rate(size_t pool) const {
   Rate sum = 0;
-  for (const auto& lane : lanes) sum += live(*lane) ? lane->planned.rate : 0;
+  for (const auto& lane : lanes) {
+    sum += live(*lane) && own_pool(*lane) == pool ? lane->planned.rate : 0;
+  }
   return sum;
+}
+
+void Transfer::give_back(Range range) {
+  Pool& pool = pools_[pool_at(range.begin)];
+  pool.ranges.push_front(range);
+  pool.bytes += range.bytes();
 }
 
 bool Transfer::live(const Lane& lane) const {
   return !lane.closed && lane.health->state() != PathState::kQuarantined;
 }
 
-Range Transfer::take(Bytes wanted) {
-  if (!returned.empty()) {
-    Range& back = returned.back();
-    Range taken{back.begin, request.parts.chunk_end(back.begin, wanted, back.end)};
-    back.begin = taken.end;
-    if (back.begin == back.end) returned.pop_back();
-    return taken;
-  }
-  Range taken{cursor, request.parts.chunk_end(cursor, wanted, total())};
-  cursor = taken.end;
+Range Transfer::take(const Lane& lane, Bytes wanted) {
+  Pool& pool = const_cast<Pool&>(*pool_for(lane));
+  Range& front = pool.ranges.front();
+  const Range taken{front.begin, request.parts.chunk_end(front.begin, wanted, front.end)};
+  front.begin = taken.end;
+  if (front.begin == front.end) pool.ranges.pop_front();
+  pool.bytes -= taken.bytes();
   return taken;
 }
 
@@ -68,12 +112,13 @@ bool Transfer::may_take(const Lane& lane, uint64_t now) const {
 bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
   const uint64_t mine = lane.arrival(now, bytes, copy_ns);
   double rate = 0;
-  Bytes ahead = left();
+  Bytes ahead = pool_for(lane)->bytes;
   uint64_t first = UINT64_MAX;
   for (const auto& other : lanes) {
     if (other.get() == &lane || !live(*other) || other->health->state() != PathState::kHealthy) {
       continue;
     }
+    if (own_pool(*other) != own_pool(lane)) continue;
     rate += other->hops.front().rate();
     ahead += other->claimed - other->landed;
     first = std::min(first, other->arrival(now, bytes, copy_ns));
@@ -88,25 +133,29 @@ bool Transfer::ahead_of_share(const Lane& lane) const {
   Bytes sum = 0;
   size_t count = 0;
   for (const auto& other : lanes) {
-    sum += live(*other) ? other->claimed : 0;
-    count += live(*other);
+    const bool counts = live(*other) && own_pool(*other) == own_pool(lane);
+    sum += counts ? other->claimed : 0;
+    count += counts;
   }
-  const double share = lane.planned.rate / std::max(planned_rate(), 1e-9);
+  const double share = lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9);
   if (share * static_cast<double>(count) > 0.6 || in_flight == 0) return false;
   return static_cast<double>(lane.claimed) >
          share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
 }
 
 Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
-  const Bytes rest = left();
-  if (rest == 0 || state != State::kRunning || cancelled || error != 0) return 0;
+  const Pool* pool = pool_for(lane);
+  if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
   if (!may_take(lane, now)) return 0;
+  const Bytes rest = pool->bytes;
   const Bytes least = lane.least(copy_ns);
   if (lane.health->state() == PathState::kQuarantined) return std::min(rest, least);
-  if (ahead_of_share(lane)) return 0;
-  const double share = lane.planned.rate / std::max(planned_rate(), 1e-9);
+  if (lane.in_flight != 0 && ahead_of_share(lane)) return 0;
+  const double share =
+      std::min(1.0, lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9));
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
-  const auto whole = static_cast<Bytes>(static_cast<double>(total()) * share / kShares);
+  const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
+                                        static_cast<double>(pools_.size()) * share / kShares);
   const Bytes most = std::clamp(whole, least, std::max(lane.most(), least));
   Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, kMostChunk);
@@ -203,7 +252,7 @@ std::string Transfer::json(uint64_t now) const {
   out.number("bytes", static_cast<double>(total()))
       .number("landed", static_cast<double>(landed.bytes()));
   const uint64_t end = over() ? ended_ns : now;
-  const double ns = started_ns == 0 ? 0 : static_cast<double>(end - std::min(end, started_ns));
+  const double ns = !begun ? 0 : static_cast<double>(end - std::min(end, started_ns));
   out.number("time_ns", ns).number("rate", ns > 0 ? static_cast<double>(landed.bytes()) / ns : 0);
   out.number("planned", plan.rate).number("plain", plan.plain);
   out.flag("relayed", std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,16 +19,15 @@ const char* state_name(State state);
 
 class Transfer {
  public:
-  explicit Transfer(Request what) : request(std::move(what)) {}
+  explicit Transfer(Request what);
 
   bool over() const { return state >= State::kDone; }
   Bytes total() const { return request.parts.total(); }
   Bytes left() const;  // neither taken nor arrived
-  Rate planned_rate() const;
 
-  // Takes the next chunk of about `wanted` bytes; there must be some left.
-  Range take(Bytes wanted);
-  void give_back(Range range) { returned.push_back(range); }
+  // Takes the next chunk of about `wanted` bytes for a lane that allowance() gave them.
+  Range take(const Lane& lane, Bytes wanted);
+  void give_back(Range range);
 
   // How much `lane` may take at `now`; 0: it is another's turn, or there is no more.
   Bytes allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const;
@@ -46,11 +46,10 @@ class Transfer {
   const Request request;
   State state = State::kRunning;
   bool listed = false;  // among those that run, or were
+  bool begun = false;   // a chunk has been taken
   bool cancelled = false;
   int error = 0;  // a glake_status
   std::string error_text;
-  Bytes cursor = 0;
-  std::vector<Range> returned;  // taken, and not arrived after all
   RangeSet landed;
   std::vector<Range> unknown;  // of copies that were given up
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -64,10 +63,21 @@ class Transfer {
   std::condition_variable changed;
 
  private:
+  // What is still to be taken of one socket's memory; where that plays no part, of all.
+  struct Pool {
+    std::deque<Range> ranges;
+    Bytes bytes = 0;
+  };
+  size_t pool_at(Bytes offset) const;
+  size_t own_pool(const Lane& lane) const;
+  const Pool* pool_for(const Lane& lane) const;
+  Rate planned_rate(size_t pool) const;
   bool live(const Lane& lane) const;
   bool may_take(const Lane& lane, uint64_t now) const;
   bool best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
   bool ahead_of_share(const Lane& lane) const;
+
+  std::vector<Pool> pools_;
 };
 
 }  // namespace glake::transfer

@@ -14,9 +14,9 @@ void LentEvent::reset() {
   if (owner_ != nullptr) std::exchange(owner_, nullptr)->give(device_, id_);
 }
 
-Status WorkStreams::next(int device, bool outward, StreamHandle* stream) {
+Status WorkStreams::next(int device, bool outward, bool alone, StreamHandle* stream) {
   Pair& pair = pairs_[{device, outward}];
-  StreamHandle& mine = pair.streams[pair.turn];
+  StreamHandle& mine = pair.streams[alone ? 0 : pair.turn];
   if (mine == 0) {
     Status s = driver_.create_stream(&mine);
     if (!s.ok()) {

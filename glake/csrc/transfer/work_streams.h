@@ -37,9 +37,10 @@ class WorkStreams {
   WorkStreams& operator=(const WorkStreams&) = delete;
   ~WorkStreams() { close(); }
 
-  // Two streams of each device and direction take turns, so that one copy's start hides behind
-  // another's bytes. A DeviceScope of the device is open.
-  Status next(int device, bool outward, StreamHandle* stream);
+  // A DeviceScope of the device is open. Two streams of each device and direction take turns, so
+  // that one copy's start hides behind another's bytes. `alone`: one after the other, where the
+  // link has room to make up for it.
+  Status next(int device, bool outward, bool alone, StreamHandle* stream);
   Status event(int device, LentEvent* event);
   void give(int device, EventId id) noexcept { spare_[device].push_back(id); }
   // What is stuck in this stream holds no other work up: it ends with that work.

@@ -1,0 +1,209 @@
+// Every byte right, and nothing beside it: directions, ends, alignments, relays, batches, pageable
+// memory, small and plain copies, and what is refused.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "transfer_play.h"
+
+using test::Buffer;
+using test::Call;
+using test::kKiB;
+using test::kMiB;
+using test::kPageable;
+using test::kPinned;
+using test::Node;
+
+namespace {
+
+constexpr size_t kMargin = 4096;
+
+// Copies `bytes` between odd places and checks the bytes, those around them, and that each was
+// written once.
+std::string copy_once(int dst_place, int src_place, size_t bytes, size_t to, size_t from,
+                      unsigned flags = 0) {
+  Buffer dst(dst_place, bytes + 2 * kMargin), src(src_place, bytes + 2 * kMargin);
+  dst.fill(1);
+  src.fill(2);
+  CHECK(simcuda_watch_landings(dst.at(), dst.bytes()) == 0);
+  const std::string result =
+      test::finish(Call(dst, kMargin + to, src, kMargin + from, bytes).flags(flags).start());
+  CHECK_TEXT(test::text_in(result, "state") == "done", result);
+  CHECK_TEXT(dst.holds(2, kMargin + to, bytes, kMargin + from), result);
+  CHECK(dst.holds(1, 0, kMargin + to, 0));
+  const size_t end = kMargin + to + bytes;
+  CHECK(dst.holds(1, end, dst.bytes() - end, end));
+  if (dst_place != kPageable) {
+    CHECK_TEXT(simcuda_landed(dst.at(kMargin + to), bytes, 1) == bytes, result);
+    CHECK(simcuda_landed(dst.at(), dst.bytes(), 0) == dst.bytes() - bytes);
+  }
+  CHECK(simcuda_watch_landings(0, 0) == 0);
+  return result;
+}
+
+void sizes_and_alignments() {
+  const std::pair<int, int> ends[] = {{0, kPinned}, {kPinned, 0}, {5, 0}, {0, kPageable},
+                                      {kPageable, 3}, {2, 2}};
+  for (const char* seed : {"1", "2"}) {
+    Node node("dgx1v", {{"memory", "256MiB"}, {"seed", seed}});
+    test::Dice dice(std::strtoull(seed, nullptr, 10));
+    for (auto [dst, src] : ends) {
+      for (size_t bytes : {size_t{1}, size_t{4099}, 3 * kMiB + 13, 17 * kMiB + 4093}) {
+        test::running() = "copy of " + std::to_string(bytes) + " from " + std::to_string(src) +
+                          " to " + std::to_string(dst) + ", seed " + seed;
+        const size_t to = dice(0, 511), from = dice(0, 511);
+        const std::string result = copy_once(dst, src, bytes, to, from);
+        const bool large = bytes > 16 * kMiB && dst != src;
+        if (large && dst != kPageable && src != kPageable) {
+          CHECK_TEXT(result.find("\"relayed\": true") != std::string::npos, result);
+        }
+      }
+    }
+    CHECK(test::violations() == "[]");
+  }
+}
+
+// Relays wherever there are any, also where they do not pay.
+void forced_relays() {
+  for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
+    test::running() = std::string("relays on ") + preset;
+    Node node(preset, {{"memory", "256MiB"}});
+    const std::pair<int, int> ends[] = {{0, kPinned}, {kPinned, 1}, {1, 0}, {2, kPinned}};
+    for (auto [dst, src] : ends) copy_once(dst, src, 9 * kMiB + 77, 3, 5, GLAKE_COPY_RELAYED);
+  }
+}
+
+void batches() {
+  test::running() = "batches";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  for (auto [to, from] : {std::pair<int, int>{0, kPinned}, {kPinned, 0}, {1, 0}}) {
+    constexpr size_t kBlock = 48 * kKiB + 512, kCount = 400;
+    Buffer dst(to, 2 * kBlock * kCount), src(from, 2 * kBlock * kCount);
+    dst.fill(1);
+    src.fill(2);
+    CHECK(simcuda_watch_landings(dst.at(), dst.bytes()) == 0);
+    std::vector<glake_copy_part> parts;
+    for (size_t i = 0; i < kCount; ++i) {  // backwards, with gaps
+      const size_t j = kCount - 1 - i;
+      parts.push_back({dst.at(2 * i * kBlock), src.at(2 * j * kBlock), kBlock});
+    }
+    const std::string result =
+        test::finish(Call(parts, dst.device(), src.device()).flags(GLAKE_COPY_RELAYED).start());
+    for (size_t i = 0; i < kCount; ++i) {
+      CHECK(dst.holds(2, 2 * i * kBlock, kBlock, 2 * (kCount - 1 - i) * kBlock));
+      CHECK(dst.holds(1, (2 * i + 1) * kBlock, kBlock, (2 * i + 1) * kBlock));
+      CHECK(simcuda_landed(parts[i].dst, kBlock, 1) == kBlock);
+    }
+    CHECK_TEXT(result.find("\"relayed\": true") != std::string::npos, result);
+    // Neighbours that follow each other are one run: two copies of one driver call each.
+    parts.clear();
+    for (size_t i = 0; i < 8; ++i) {
+      parts.push_back({dst.at(i * kKiB), src.at(i * kKiB), kKiB});
+    }
+    simcuda_reset_calls();
+    test::finish(Call(parts, dst.device(), src.device()).start());
+    CHECK(simcuda_calls("cuMemcpyAsync") + simcuda_calls("cuMemcpyPeerAsync") == 1);
+    CHECK(simcuda_watch_landings(0, 0) == 0);
+  }
+}
+
+// The fast path: one copy call, and none that allocates or waits.
+void small_copies() {
+  test::running() = "small copies";
+  Node node("hgx_h100_h200", {{"memory", "64MiB"}});
+  Buffer dst(0, 128 * kKiB), src(kPinned, 128 * kKiB);
+  src.fill(3);
+  test::CurrentContext context(0);
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  uint64_t id = Call(dst, 0, src, 0, 64 * kKiB).on(stream, 0).start();
+  OK(glake_copy_wait(id, test::kForever));
+  simcuda_reset_calls();
+  id = Call(dst, 64 * kKiB, src, 64 * kKiB, 64 * kKiB).on(stream, 0).start();
+  CHECK(id != 0);
+  CHECK(simcuda_calls("cuMemcpyAsync") == 1);
+  for (const char* none : {"cuEventCreate", "cuEventRecord", "cuStreamSynchronize",
+                           "cuStreamWaitValue32", "cuPointerGetAttributes", "cuMemAlloc"}) {
+    CHECK_TEXT(simcuda_calls(none) == 0, none);
+  }
+  OK(glake_copy_wait(id, test::kForever));
+  CHECK(glake_copy_done(id) == 1);
+  CHECK(test::result_of(id).find("\"relayed\": false") != std::string::npos);
+  CHECK(dst.holds(3, 0, 128 * kKiB, 0));
+  CHECK(test::number_in(test::transfer_stats(), "threads") == 0);
+  CU(cuStreamDestroy(stream));
+}
+
+void refusals() {
+  test::running() = "refusals";
+  Node node("dgx_a100", {{"memory", "64MiB"}});
+  Buffer a(0, 4 * kMiB), b(1, 4 * kMiB), host(kPinned, 4 * kMiB), other(kPinned, 4 * kMiB);
+  auto refused = [](int status, uint64_t id) {
+    CHECK(id == 0);
+    CHECK_TEXT(glake_last_error(nullptr, 0) == status, test::last_error());
+  };
+  refused(GLAKE_INVALID_ARGUMENT, glake_copy_start(nullptr));
+  refused(GLAKE_INVALID_ARGUMENT, Call({}, 0, GLAKE_HOST).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, host, 0, 0).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, host, 0, size_t{1} << 60).start());
+  refused(GLAKE_INVALID_POINTER, Call({{0, host.at(), 64}}, 0, GLAKE_HOST).start());
+  refused(GLAKE_INVALID_DEVICE, Call({{a.at(), host.at(), 64}}, 9, GLAKE_HOST).start());
+  // Beyond what is trusted, the driver is asked.
+  refused(GLAKE_INVALID_DEVICE, Call({{a.at(), host.at(), 2 * kMiB}}, 1, GLAKE_HOST).start());
+  refused(GLAKE_INVALID_DEVICE, Call({{a.at(), b.at(), 2 * kMiB}}, 0, GLAKE_HOST).start());
+  refused(GLAKE_INVALID_POINTER, Call({{a.at(), 4096, 2 * kMiB}}, 0, GLAKE_ASK).start());
+  refused(GLAKE_INVALID_POINTER, Call({{a.at(), 4096, 64}}, 0, GLAKE_ASK).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call(other, 0, host, 0, 2 * kMiB).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, a, 4096, 2 * kMiB).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call(a, 100, a, 0, 101).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call({{a.at(), host.at(), 64}, {a.at(32), host.at(64), 64}}, 0,
+                                       GLAKE_HOST).start());
+  refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, host, 0, 64).flags(1u << 30).start());
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_wait(12345, 0));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_release(12345));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_transfer_open("", ""));
+  CHECK(test::finish(Call({{a.at(), host.at(), 2 * kMiB}}, GLAKE_ASK, GLAKE_ASK).start()) != "");
+  CHECK(test::number_in(test::transfer_stats(), "running") == 0);
+}
+
+void closed_and_forked() {
+  test::running() = "closed and forked";
+  {
+    Node node("dgx_a100", {{"memory", "64MiB"}});
+    Buffer a(0, 4 * kMiB), host(kPinned, 4 * kMiB);
+    test::finish(Call(a, 0, host, 0, 4 * kMiB).flags(GLAKE_COPY_RELAYED).start());
+    const pid_t child = fork();
+    if (child == 0) {
+      Call call(a, 0, host, 0, 64);
+      const bool typed = call.start() == 0 && glake_last_error(nullptr, 0) == GLAKE_FORKED &&
+                         glake_transfer_close() == GLAKE_FORKED;
+      _exit(typed ? 0 : 1);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glake_transfer_close());
+    OK(glake_transfer_close());
+    CHECK(Call(a, 0, host, 0, 64).start() == 0);
+    CHECK(glake_last_error(nullptr, 0) == GLAKE_TRANSFER_CLOSED);
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_transfer_open("{nonsense", ""));
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_transfer_open(test::platforms_text().c_str(), "no_such"));
+    OK(glake_transfer_open("", ""));  // plain copies only
+    a.fill(1);
+    host.fill(2);
+    test::finish(Call(a, 0, host, 0, 4 * kMiB).start());
+    CHECK(a.holds(2, 0, 4 * kMiB, 0));
+    CHECK(test::number_in(test::transfer_stats(), "plain_copies") == 1);
+  }
+}
+
+}  // namespace
+
+int main() {
+  sizes_and_alignments();
+  forced_relays();
+  batches();
+  small_copies();
+  refusals();
+  closed_and_forked();
+  return 0;
+}
