@@ -158,7 +158,7 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     dtype = getattr(thing, "dtype", None)
-    if facts.get("mask") is not None:
+    if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # NumPy's do not say so
         raise InvalidArgument("a masked array cannot be copied: copy its data and mask apart")
     if "O" in facts["typestr"] or getattr(dtype, "hasobject", False):
         raise InvalidArgument("an array of Python objects holds pointers, not data")

@@ -106,8 +106,8 @@ def test_typed_errors() -> None:
     refused("no memory to copy", block, 3)
     refused("no memory to copy", block, None)
     refused("converts nothing", Device((4,), "float32"), np.zeros(4, np.int32))
-    refused("does not fit", Device((4, 4)).like(np.zeros((4, 4), np.uint8)[:, :2], np.zeros((4, 4))),
-            np.zeros(8, np.uint8))  # fmt: skip
+    square = np.zeros((4, 4), np.uint8)
+    refused("does not fit", Device((4, 4)).like(square[:, :2], square), host[:8])
     refused("Python objects", block, np.zeros(4, object))
     refused("no device 99", t.Raw(block.address, 8, 99), host[:8])
     refused("neither", t.Raw(block.address, 8, -7), host[:8])
