@@ -60,7 +60,7 @@ class Engine:
         with _lock:
             if _open is not self:
                 return
-            for transfer in list(handle.live):
+            for transfer in handle.live():
                 transfer.close()
             _C.transfer_close()
             _open = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Generator, Sequence
@@ -18,7 +19,22 @@ from glake.transfer import keeper
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
 
-live: weakref.WeakSet[Transfer] = weakref.WeakSet()
+_live: weakref.WeakSet[Transfer] = weakref.WeakSet()
+_live_lock = threading.Lock()
+
+
+def live() -> list[Transfer]:
+    """The handles somebody holds."""
+    with _live_lock:
+        return list(_live)
+
+
+def _forget() -> None:
+    global _live, _live_lock
+    _live, _live_lock = weakref.WeakSet(), threading.Lock()  # the parent's are not the child's
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,8 @@ class Transfer:
         self.made_contiguous = made_contiguous
         if self._ids:
             keeper.keeper.start()
-            live.add(self)
+            with _live_lock:
+                _live.add(self)
 
     def __repr__(self) -> str:
         """Its size, and whether it is over."""

@@ -131,7 +131,7 @@ class Offloader:
             raise InvalidArgument(f"limit {limit!r}: {error}; a size such as '8GiB'") from None
         self._lock = threading.RLock()
         self._away: dict[int, _Away] = {}  # by address of the block
-        self._coming: list[weakref.ref[Move]] = []
+        self._coming: list[_Group] = []  # whose blocks return to the pool when they are done
 
     @property
     def used(self) -> int:
@@ -162,7 +162,8 @@ class Offloader:
         with self._lock:
             storages = [one for one in _storages(things) if one.address in self._away]
             move = Move([self._move(engine, group, self._to_gpu) for group in _groups(storages)])
-            self._coming = [*(one for one in self._coming if one() is not None), weakref.ref(move)]
+            self._coming = [one for one in self._coming if not one.over(wait=False)]
+            self._coming += move._groups
             return move
 
     def offload_optimizer(self, optimizer: Any) -> Callable[[], None]:
@@ -248,9 +249,8 @@ class Offloader:
 
     def _make_room(self, size: int) -> None:
         if size + self.used > self.limit:
-            for move in [one() for one in self._coming]:
-                if move is not None:
-                    move.wait()
+            Move(self._coming).wait()
+            self._coming = []
         if size + self.used > self.limit:
             raise PoolFull(
                 f"{size} bytes do not fit the offloader's pool: {self.used} of its {self.limit} "

@@ -46,12 +46,17 @@ class Stream:
 
 
 class Stuck(Stream):
-    """One that waits for release()."""
+    """One whose later work waits for release()."""
 
-    def __init__(self, gpu: int) -> None:
+    def __init__(self, gpu: int, at_once: bool = True) -> None:
         super().__init__(gpu)
         self.word = ctypes.c_uint32.from_address(_C.host_malloc(4))
         self.word.value = 0
+        if at_once:
+            self.hold()
+
+    def hold(self) -> None:
+        """Work enqueued from now on waits."""
         with self:
             call("cuStreamWaitValue32_v2", ctypes.c_void_p(self.handle),
                  ctypes.c_uint64(ctypes.addressof(self.word)), 1, 0)  # fmt: skip

@@ -31,7 +31,8 @@ def model() -> torch.nn.Sequential:
 def test_a_module_leaves_and_comes_back() -> None:
     net, offloader = model().eval(), t.Offloader("8MiB")
     x = torch.randn(2, 256)
-    before, parameters, expected = gpu_bytes(), list(net.parameters()), net(x).detach()
+    parameters, expected = list(net.parameters()), net(x).detach()
+    before = gpu_bytes()
     move = offloader.offload(net).wait()
     assert move.done() and move.progress() == (move.bytes, move.bytes)
     assert offloader.used == move.bytes >= 4 * 256 * 257 * 4
@@ -70,7 +71,7 @@ def test_a_pool_that_is_too_small() -> None:
     offloader.prefetch(tensors[0])  # not waited for: the pool waits until its block is back
     offloader.offload([tensors[3], tensors[4]]).wait()
     assert offloader.used == 1 << 20
-    del tensors
+    del tensors, caught
     gc.collect()
     assert offloader.used == 0
     for wrong in ("much", "-1", 0, ""):
