@@ -9,9 +9,10 @@ from typing import Any
 from glake.errors import InvalidArgument
 from glake.transfer.buffers import ASK, Buffer, Raw, buffer_of
 
-# In simcuda, whose batches follow what others measured on H100, 16 MiB in pieces of 64 KiB take 1.03
-# to 1.08 times as long as in one piece, of 16 KiB 4.4 to 9 times, of 512 bytes over 100 times. Making
-# an array contiguous on its own device takes two launches and twice its bytes at the memory's rate.
+# In simcuda, whose batches follow what others measured on H100, 16 MiB in pieces of 64 KiB take
+# 1.03 to 1.08 times as long as in one piece, of 16 KiB 4.4 to 9 times, of 512 bytes over 100 times.
+# Making an array contiguous on its own device takes a launch and twice its bytes at the memory's
+# rate.
 SHORT_RUN = 64 << 10
 FEW_PARTS = 64
 MOST_SHORT_PARTS = 1 << 16  # a sixth of a second of enqueueing, for what a kernel does in 1 ms
