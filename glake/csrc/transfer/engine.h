@@ -95,7 +95,7 @@ class Engine {
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
-  void learn(Transfer* transfer, Lane* lane, size_t hop);
+  void learn(Lane* lane, size_t hop);
   void prepare(const Path& path);
   Submitter& submitter(int gpu);
 

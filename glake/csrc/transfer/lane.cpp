@@ -6,6 +6,8 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
+constexpr uint64_t kWatched = 6;     // chunks, before a lane is judged
+constexpr double kSlow = 0.7;        // of its plan
 constexpr double kMemory = 0.75;     // weight of what was measured before, per completion
 
 }  // namespace
@@ -16,25 +18,35 @@ void HopMeter::replan(Rate planned) {
   completed_ = 0;
 }
 
-uint64_t HopMeter::finish(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
-  const uint64_t begin = under_way_ == 0 ? now + copy_ns : std::max(now, free_at_);
-  return begin + static_cast<uint64_t>(static_cast<double>(bytes) / std::max(rate_, 1e-3));
+uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const {
+  auto time = [&](Bytes b) {
+    return static_cast<uint64_t>(static_cast<double>(b) / std::max(rate_, 1e-3));
+  };
+  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead_)) + time(bytes);
 }
 
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
-  free_at_ = finish(now, bytes, copy_ns);
+  const uint64_t end = finish(now, now, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
-  return free_at_;
+  ahead_ += bytes;
+  return end;
 }
 
-void HopMeter::complete(uint64_t now, Bytes bytes) {
-  const double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
+void HopMeter::withdraw(Bytes bytes) {
+  --under_way_;
+  ahead_ -= bytes;
+}
+
+void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
+  double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
+  // One after the other, each with its start, which is no fault of the link.
+  if (alone_ && completed_ != 0) elapsed = std::max(elapsed - static_cast<double>(copy_ns), 0.0);
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
   ++completed_;
   if (ns_ > 0) rate_ = bytes_ / ns_;
-  if (--under_way_ == 0) free_at_ = now;
+  withdraw(bytes);
 }
 
 int Lane::node() const {
@@ -56,17 +68,40 @@ Bytes Lane::most() const {
 
 uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
   uint64_t at = now;
-  for (const HopMeter& hop : hops) at = hop.finish(at, bytes, copy_ns);
+  for (const HopMeter& hop : hops) at = hop.finish(now, at, bytes, copy_ns);
   return at;
+}
+
+Rate Lane::pace() const {
+  Rate least = hops.front().rate();
+  for (const HopMeter& hop : hops) least = std::min(least, hop.rate());
+  return least;
 }
 
 void Lane::replan(const PlannedPath& path) {
   if (withdrawn) closed = withdrawn = false;
   const bool same = planned.rate > 0.95 * path.rate && planned.rate < 1.05 * path.rate;
   planned.rate = path.rate;
-  slow = 0;
   if (same) return;
+  since = 0;
   for (HopMeter& hop : hops) hop.replan(path.rate);
+}
+
+void Lane::start_watch(uint64_t now) {
+  since = now;
+  chunks_then = chunks;
+  landed_then = landed;
+}
+
+int Lane::slow_hop(uint64_t now) const {
+  if (chunks < chunks_then + kWatched || now <= since) return -1;
+  const Rate carried = static_cast<Rate>(landed - landed_then) / static_cast<Rate>(now - since);
+  if (carried > kSlow * planned.rate) return -1;
+  size_t least = 0;
+  for (size_t h = 1; h < hops.size(); ++h) {
+    if (hops[h].rate() < hops[least].rate()) least = h;
+  }
+  return hops[least].rate() < kSlow * planned.rate ? static_cast<int>(least) : -1;
 }
 
 }  // namespace glake::transfer

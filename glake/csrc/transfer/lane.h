@@ -28,14 +28,16 @@ class HopMeter {
   void set_alone(bool yes) { alone_ = yes; }
 
   // When a copy submitted now would be done; submit() also counts it as under way.
-  uint64_t finish(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
+  // `at`: when its bytes are there.
+  uint64_t finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const;
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
-  void complete(uint64_t now, Bytes bytes);
-  void withdraw() { --under_way_; }  // it failed, or nobody waits for it any more
+  void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
+  void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
 
  private:
   Rate rate_;
-  uint64_t free_at_ = 0, mark_ = 0;
+  Bytes ahead_ = 0;  // of the copies under way
+  uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
   double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less
@@ -53,9 +55,13 @@ struct Lane {
   Bytes least(uint64_t copy_ns) const;
   // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.
   Bytes most() const;
+  Rate pace() const;  // of its slowest hop
   // When a chunk taken now would have arrived.
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   void replan(const PlannedPath& path);
+  void start_watch(uint64_t now);
+  // The hop that keeps it well below its plan, after some chunks; -1: none does.
+  int slow_hop(uint64_t now) const;
 
   PlannedPath planned;
   PathHealth* health;
@@ -67,7 +73,9 @@ struct Lane {
   Bytes ramp = 0;  // of the next chunk
   uint64_t chunks = 0, resent = 0;
   unsigned in_flight = 0, in_first_hop = 0, failures = 0;
-  unsigned slow = 0;  // chunks in a row that fell behind the plan
+  // Since the plan: when it took its first chunk, and what it had carried by then.
+  uint64_t since = 0, chunks_then = 0;
+  Bytes landed_then = 0;
 };
 
 }  // namespace glake::transfer

@@ -102,8 +102,7 @@ void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan
 
 // Under the lock. A hop falls behind its plan: the edges no other lane clears are slower than the
 // topology says.
-void Engine::learn(Transfer* transfer, Lane* lane, size_t hop) {
-  lane->slow = 0;
+void Engine::learn(Lane* lane, size_t hop) {
   if (topology_ == nullptr) return;
   for (const auto& load : lane->planned.path.hops[hop].route) {
     bool cleared = false;
@@ -124,7 +123,6 @@ void Engine::learn(Transfer* transfer, Lane* lane, size_t hop) {
     const Rate nominal = topology_->rate(load.edge);
     if (!cleared && measured < nominal) lessons_.emplace_back(load.edge, measured / nominal);
   }
-  static_cast<void>(transfer);
 }
 
 // What a path needs of the driver once: contexts, and access of each GPU that pushes to the memory

@@ -17,8 +17,6 @@ constexpr uint64_t kGrace = 1'000'000;           // ns a copy may be late whatev
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 constexpr uint64_t kLatePoll = 1'000'000;        // ns: there may be other work by then
 constexpr uint64_t kFarewell = 5'000'000'000;    // ns for lost ones, at the end
-constexpr unsigned kSlowChunks = 3;
-constexpr double kSlow = 0.7;
 
 }  // namespace
 
@@ -129,6 +127,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     ++lane.in_flight;
     ++lane.in_first_hop;
     ++entry.transfer->in_flight;
+    if (lane.since == 0) lane.start_watch(now);
     if (!std::exchange(entry.transfer->begun, true)) entry.transfer->started_ns = now;
     return true;
   }
@@ -282,16 +281,13 @@ void Submitter::complete(Flight flight, Status status) {
   Lane& lane = *flight.lane;
   if (flight.hop == 0) --lane.in_first_hop;
   if (!status.ok()) {
-    lane.hops[flight.hop].withdraw();
+    lane.hops[flight.hop].withdraw(flight.range.bytes());
     return_chunk(&flight, why);
     engine_.conclude(&lock, flight.transfer);
     return;
   }
-  HopMeter& meter = lane.hops[flight.hop];
-  meter.complete(driver_.now_ns(), flight.range.bytes());
-  const bool behind = meter.completed() >= kSlowChunks && meter.rate() < kSlow * lane.planned.rate;
-  lane.slow = behind ? lane.slow + 1 : 0;
-  if (lane.slow >= kSlowChunks) engine_.learn(flight.transfer.get(), &lane, flight.hop);
+  const uint64_t now = driver_.now_ns();
+  lane.hops[flight.hop].complete(now, flight.range.bytes(), engine_.copy_ns());
   if (!ends) {
     ++flight.hop;
     lock.unlock();
@@ -299,6 +295,11 @@ void Submitter::complete(Flight flight, Status status) {
     return;
   }
   land(flight);
+  const int slow = lane.slow_hop(now);
+  if (slow >= 0) {
+    engine_.learn(&lane, static_cast<size_t>(slow));
+    lane.start_watch(now);
+  }
   engine_.conclude(&lock, flight.transfer);
 }
 
@@ -327,7 +328,7 @@ void Submitter::overdue(size_t index, uint64_t now) {
     return;
   }
   Lane& lane = *flight.lane;
-  lane.hops[flight.hop].withdraw();
+  lane.hops[flight.hop].withdraw(flight.range.bytes());
   if (flight.hop == 0) --lane.in_first_hop;
   if (flight.last()) {
     drop_chunk(&flight, why);

@@ -119,7 +119,7 @@ bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t
       continue;
     }
     if (own_pool(*other) != own_pool(lane)) continue;
-    rate += other->hops.front().rate();
+    rate += other->pace();
     ahead += other->claimed - other->landed;
     first = std::min(first, other->arrival(now, bytes, copy_ns));
   }
@@ -138,7 +138,7 @@ bool Transfer::ahead_of_share(const Lane& lane) const {
     count += counts;
   }
   const double share = lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9);
-  if (share * static_cast<double>(count) > 0.6 || in_flight == 0) return false;
+  if (share * static_cast<double>(count) > 0.6) return false;
   return static_cast<double>(lane.claimed) >
          share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
 }
@@ -150,6 +150,9 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   const Bytes rest = pool->bytes;
   const Bytes least = lane.least(copy_ns);
   if (lane.health->state() == PathState::kQuarantined) return std::min(rest, least);
+  const bool idle = std::none_of(lanes.begin(), lanes.end(), [&](const auto& other) {
+    return other->in_flight != 0 && own_pool(*other) == own_pool(lane);
+  });
   if (lane.in_flight != 0 && ahead_of_share(lane)) return 0;
   const double share =
       std::min(1.0, lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9));
@@ -159,7 +162,8 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   const Bytes most = std::clamp(whole, least, std::max(lane.most(), least));
   Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, kMostChunk);
-  return best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
+  // Were each to leave it to another, nobody would ever take it.
+  return idle || best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
 }
 
 void Transfer::replan(const TransferPlan& next, HealthBook* book) {
