@@ -44,6 +44,10 @@ def discover(
     sysfs = sysfs or Sysfs()
     notes = _Notes()
     facts = _facts(source, sysfs, notes)
+    if facts.lost:
+        notes.add(
+            f"{facts.lost} GPU(s) do not answer NVML and are left out: CUDA may number others"
+        )
     chosen = visible(facts.gpus, environ, notes.add)
     if not chosen:
         raise InvalidDevice(
@@ -211,7 +215,10 @@ class _Machine:
         """GB/s from a GPU over NVLink, by what is at the other end: SWITCH, or a GPU's number."""
         gpu = self._facts.gpus[index]
         if gpu.mig:
-            self._notes.add(f"g{index} is divided by MIG: its NVLinks serve no instance, left out")
+            self._notes.add(
+                f"g{index} is divided by MIG: its NVLinks serve no instance and are left out; CUDA "
+                "shows a process one instance"
+            )
             return {}
         numbers = {each.address: str(at) for at, each in enumerate(self._facts.gpus)}
         ends: dict[str, float] = {}

@@ -61,12 +61,13 @@ class NvmlFacts:
     """GPUs in NVML's order, which is that of PCI addresses. `ancestor` and `p2p` are by index pair.
 
     `ancestor`: NVML's topology level (10 one PCIe switch .. 50 across sockets); `p2p`: "ok" or why
-    one GPU cannot write to the other's memory.
+    one GPU cannot write to the other's memory. `lost`: GPUs that NVML counts and cannot open.
     """
 
     gpus: tuple[Gpu, ...]
     ancestor: dict[tuple[int, int], int] = field(default_factory=dict)
     p2p: dict[tuple[int, int], str] = field(default_factory=dict)
+    lost: int = 0
 
 
 def sysfs_address(bus_id: str | bytes) -> str:
@@ -97,9 +98,11 @@ class Nvml:
         except nvml.NVMLError as error:
             raise DriverAbsent(f"NVML does not start: {error}") from error
         try:
-            handles = self._handles()
+            count = nvml.nvmlDeviceGetCount()
+            opened = [self._ask(nvml.nvmlDeviceGetHandleByIndex, at) for at in range(count)]
+            handles = [handle for handle in opened if handle is not None]
             gpus = tuple(self._gpu(handle) for handle in handles)
-            facts = NvmlFacts(gpus)
+            facts = NvmlFacts(gpus, lost=count - len(handles))
             for a, first in enumerate(handles):
                 for b, second in enumerate(handles):
                     if a != b:
@@ -109,12 +112,6 @@ class Nvml:
             raise DriverAbsent(f"NVML does not tell of its GPUs: {error}") from error
         finally:
             self._ask(nvml.nvmlShutdown)
-
-    def _handles(self) -> list[Any]:
-        nvml = self._nvml
-        count = nvml.nvmlDeviceGetCount()
-        handles = [self._ask(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
-        return [handle for handle in handles if handle is not None]
 
     def _ask(self, call: Callable[..., Any] | None, *arguments: Any) -> Any:
         """A call's answer; None if this driver, GPU or binding has none."""

@@ -4,7 +4,6 @@ matplotlib (the `topology` extra) is imported only when a picture is asked for.
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,24 +39,23 @@ def draw(topology: Topology, file: Path) -> None:
         figure = Figure(figsize=sheet.inches())
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-        sheet.paint(axes, f"{topology.name}  ({topology.source})")
+        sheet.paint(axes, f"{_cut(topology.name)}  ({_cut(topology.source)})")
         kind = file.suffix.lower().lstrip(".")
-        handle, made = tempfile.mkstemp(suffix=f".{kind}", dir=file.parent)
+        metadata = {"Date": None} if kind == "svg" else {}
+        made = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "wb") as stream:
-                metadata = {"Date": None} if kind == "svg" else {}
+            with open(made, "xb") as stream:
                 figure.savefig(stream, format=kind, dpi=150, metadata=metadata)
-            os.chmod(made, 0o666 & ~_umask())
             os.replace(made, file)
         except BaseException:
-            os.unlink(made)
+            made.unlink(missing_ok=True)
             raise
 
 
-def _umask() -> int:
-    now = os.umask(0o077)
-    os.umask(now)
-    return now
+def _cut(text: str) -> str:
+    """Fits the title's line; `$` would start a formula. The end of a path tells the most."""
+    shown = text if len(text) <= 36 else f"...{text[-33:]}"
+    return shown.replace("$", r"\$")
 
 
 class _Sheet:
@@ -99,7 +97,7 @@ class _Sheet:
         return room + (1.4 if self._has_switch() else 0.2)
 
     def _has_switch(self) -> bool:
-        return any(edge.target == "N" for edge in self._platform.edges)
+        return any("N" in (edge.source, edge.target) for edge in self._platform.edges)
 
     def _leaves(self, node: str) -> list[str]:
         if node[0] == "g":
@@ -143,7 +141,8 @@ class _Sheet:
         done: set[frozenset[str]] = set()
         for edge in self._platform.edges:
             pair = frozenset((edge.source, edge.target))
-            if pair not in done:
+            # A switch that leads to no GPU has no place.
+            if pair not in done and pair <= self._spots.keys():
                 done.add(pair)
                 self._edge(axes, edge)
         for node, spot in self._spots.items():

@@ -148,32 +148,40 @@ class _Probe:
 
     def _switches(self) -> None:
         """All GPUs below a switch at once: what they get together is its uplink's."""
-        for switch, root in self._above.items():
-            if switch[0] != "u":
-                continue
+        innermost_first = [node for node in reversed(self._above) if node[0] == "u"]
+        for switch in innermost_first:
+            root = self._above[switch]
             gpus = self._below(switch)
             memory = f"m{self._platform.socket_of(int(gpus[0][1:]))}" if gpus else "m0"
             for down in (True, False):
                 ends = (root, switch) if down else (switch, root)
                 total = self._together(gpus, memory, down)
-                alone = sum(self._single(gpu, down) for gpu in gpus)
-                if total < _SATURATED * alone:
+                if total < _SATURATED * self._demand(switch, down):
                     self._set(*ends, total)
+                    self._hidden(gpus, total, down)
                 else:
                     self._at_least(*ends, total)
 
+    def _hidden(self, gpus: Sequence[str], total: float, down: bool) -> None:
+        """A GPU that alone fills the uplink has a link at least as fast: no more is known of it."""
+        for gpu in gpus:
+            rate = self._single(gpu, down)
+            if rate >= _SATURATED * total:
+                ends = (self._above[gpu], gpu) if down else (gpu, self._above[gpu])
+                del self._found[">".join(ends)]
+                self._at_least(*ends, rate)
+
     def _single(self, gpu: str, down: bool) -> float:
         above = self._above[gpu]
-        return self._found.get(f"{above}>{gpu}" if down else f"{gpu}>{above}", 0.0)
+        return self._edge_rate(*((above, gpu) if down else (gpu, above)))
 
-    def _demand(self, socket: int, down: bool) -> float:
-        """What a socket's GPUs can ask for together, by what was measured below it."""
-        root = f"s{socket}"
-        children = [node for node, above in self._above.items() if above == root]
-        return sum(
-            self._edge_rate(root, node) if down else self._edge_rate(node, root)
-            for node in children
-        )
+    def _demand(self, node: str, down: bool) -> float:
+        """What hangs on a switch or root can ask for together, by what was measured below it."""
+        total = 0.0
+        for child in (child for child, above in self._above.items() if above == node):
+            rate = self._edge_rate(node, child) if down else self._edge_rate(child, node)
+            total += min(rate, self._demand(child, down)) if child[0] == "u" else rate
+        return total
 
     def _edge_rate(self, source: str, target: str) -> float:
         known = self._found.get(f"{source}>{target}")
@@ -185,7 +193,7 @@ class _Probe:
             for down in (True, False):
                 ends = (f"m{socket}", f"s{socket}") if down else (f"s{socket}", f"m{socket}")
                 total = self._together(gpus, f"m{socket}", down)
-                if gpus and total < _SATURATED * self._demand(socket, down):
+                if gpus and total < _SATURATED * self._demand(f"s{socket}", down):
                     self._set(*ends, total)
                 else:
                     self._at_least(*ends, total)
@@ -201,7 +209,7 @@ class _Probe:
                 ends = (f"s{far}", f"s{near}") if down else (f"s{near}", f"s{far}")
                 memory = (f"m{far}", f"s{far}") if down else (f"s{far}", f"m{far}")
                 total = self._together(gpus, f"m{far}", down)
-                ceiling = min(self._demand(near, down), self._edge_rate(*memory))
+                ceiling = min(self._demand(f"s{near}", down), self._edge_rate(*memory))
                 if not gpus:
                     continue
                 if total < _SATURATED * ceiling:

@@ -98,7 +98,9 @@ def socket_link(generation: int) -> Both:
 def nvlink(version: int, reported: float | None) -> float:
     """What one link carries; `reported` is NVML's figure for it in GB/s, if it gives one."""
     row = NVLINK[_nearest(version, NVLINK)]
-    return row.reached * (reported / row.reported if reported is not None else 1.0)
+    factor = reported / row.reported if reported is not None else 1.0
+    # Drivers round the same signalling rate differently: 50 or 53.125 for version 5.
+    return row.reached * (1.0 if 0.92 < factor < 1.08 else factor)
 
 
 def nvlink_note(version: int) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from rich.box import HEAVY_HEAD, SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +13,16 @@ from glake.transfer.routes import Routes, parents
 from glake.transfer.topology import Topology
 
 _SHORT = {"same switch": "switch", "same socket": "socket", "across sockets": "across"}
+_SHORTER = {
+    "NVLink": "NVL",
+    "NVSwitch": "NVS",
+    "switch": "sw",
+    "socket": "sock",
+    "across": "far",
+    "not joined": "-",
+    "remote": "rem",
+    "local": "loc",
+}
 
 
 def show(topology: Topology, console: Console) -> None:
@@ -24,11 +35,13 @@ def show(topology: Topology, console: Console) -> None:
     )
     for number, device in enumerate(topology.devices):
         console.print(f"  g{number}  {escape(device)}", highlight=False)
-    console.print(matrix(platform))
+    narrow = console.width < width(platform)
+    console.print(matrix(platform, narrow))
     console.print(
         "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; m0 is the memory "
-        "of socket 0.\nNVLink, NVSwitch; over PCIe: under one switch, under one socket, across "
-        "sockets.",
+        "of socket 0.\n"
+        + ("NVL: NVLink, NVS: NVSwitch" if narrow else "NVLink, NVSwitch")
+        + "; over PCIe: under one switch, under one socket, across sockets.",
         style="dim",
         highlight=False,
     )
@@ -48,21 +61,21 @@ def width(platform: Platform) -> int:
     return 6 + 11 * (platform.gpus + len(platform.sockets))
 
 
-def matrix(platform: Platform) -> Table:
+def matrix(platform: Platform, narrow: bool = False) -> Table:
     """A row for each GPU and socket's memory, a column for each; the diagonal is empty."""
     routes = Routes(platform)
     gpus = [f"g{index}" for index in range(platform.gpus)]
     hosts = [f"m{index}" for index in range(len(platform.sockets))]
-    table = Table("", *gpus, *hosts)
+    table = Table("", *gpus, *hosts, box=SIMPLE if narrow else HEAVY_HEAD, padding=(0, not narrow))
     for row in (*gpus, *hosts):
         if row == hosts[0]:
             table.add_section()
-        cells = [_cell(platform, routes, row, column) for column in (*gpus, *hosts)]
+        cells = [_cell(platform, routes, row, column, narrow) for column in (*gpus, *hosts)]
         table.add_row(row, *cells)
     return table
 
 
-def _cell(platform: Platform, routes: Routes, row: str, column: str) -> str:
+def _cell(platform: Platform, routes: Routes, row: str, column: str, narrow: bool) -> str:
     if row == column or row[0] == column[0] == "m":
         return ""
     if row[0] == column[0]:
@@ -71,7 +84,8 @@ def _cell(platform: Platform, routes: Routes, row: str, column: str) -> str:
     else:
         gpu, host = (row, column) if row[0] == "g" else (column, row)
         kind = "local" if platform.socket_of(int(gpu[1:])) == int(host[1:]) else "remote"
-    return f"{kind}\n{routes.rate(row, column):g}"
+    shown = _SHORTER.get(kind, kind) if narrow else kind
+    return f"{shown}\n{routes.rate(row, column):g}"
 
 
 def uplinks(platform: Platform) -> Iterator[str]:
@@ -79,11 +93,11 @@ def uplinks(platform: Platform) -> Iterator[str]:
     above = parents(platform)
     for switch in sorted((n for n in above if n[0] == "u"), key=lambda node: int(node[1:])):
         root = above[switch]
-        sharers = [n for n in above if n[0] == "g" and switch in _ancestors(n, above)]
+        gpus = [n for n in above if n[0] == "g" and switch in _ancestors(n, above)]
+        sharers = " ".join(gpus) or "no GPU"
         down, up = platform.rate(root, switch) or 0, platform.rate(switch, root) or 0
         yield (
-            f"{switch} under {root}: {down:g} towards {' '.join(sharers)}, {up:g} back; "
-            "together, not each"
+            f"{switch} under {root}: {down:g} towards {sharers}, {up:g} back; together, not each"
         )
 
 

@@ -1,5 +1,6 @@
 """`glake topo`, run in this process; one run as its own."""
 
+import io
 import json
 import os
 import re
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from glake.cli import main
 from glake.platforms import load_platforms
 from glake.transfer import topology
+from glake.transfer.topo_view import show
 
 PRESETS = list(load_platforms())
 
@@ -72,6 +75,15 @@ def test_text() -> None:
     assert "g0>N + N>g0 <= 775; 7 more of the kind" in shown
     assert "m0>s0 + 0.9667 x s0>m0 <= 221; 1 more of the kind" in shown
     assert "Shared uplinks: none" in shown
+
+
+def test_a_narrow_terminal_loses_nothing() -> None:
+    console = Console(width=80, file=io.StringIO())
+    show(topology.from_preset("dgx_a100"), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "NVS: NVSwitch" in text and "…" not in text
+    assert text.count("NVS ") == 56 and text.count("20.35") == 16 + 4
+    assert max(map(len, text.splitlines()[:30])) <= 80
 
 
 def test_list() -> None:
@@ -141,3 +153,19 @@ def test_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     refused("needs matplotlib", "--preset", "dgx1v", "--picture", str(tmp_path / "a.png"))
+
+
+def test_picture_of_odd_platforms(tmp_path: Path) -> None:
+    """One GPU, a socket without any, switches that lead nowhere, links one way only."""
+    pytest.importorskip("matplotlib")
+    edges = [["m0", "s0", 9], ["s0", "m0", 9], ["m1", "s1", 9], ["s1", "m1", 9], ["s0", "s1", 5]]
+    edges += [["s1", "s0", 6], ["s1", "u0", 9], ["u0", "g0", 9], ["g0", "s1", 9], ["u0", "u1", 9]]
+    edges += [["s0", "u7", 3], ["u7", "u8", 3], ["N", "g0", 4]]
+    row = {"gpus": 1, "sockets": [[], [0]], "edges": edges}
+    (tmp_path / "$odd$.json").write_text(json.dumps(row))
+    picture = ("--picture", str(tmp_path / "odd.svg"))
+    done = run("--file", str(tmp_path / "$odd$.json"), *picture)
+    assert done.exit_code == 0, done.output
+    assert "u8 under u7: 3 towards no GPU, 0 back" in done.stdout
+    svg = (tmp_path / "odd.svg").read_text()
+    assert ">GPU 0<" in svg and ">5 / 6<" in svg and ">switch 7<" not in svg

@@ -11,6 +11,7 @@ from machines import SWITCH, Box, Card, FakeNvml
 from glake.errors import DriverAbsent, InvalidDevice
 from glake.platform_file import parse
 from glake.platforms import Platform, load_platforms
+from glake.transfer import rates
 from glake.transfer.discovery import Found, discover
 from glake.transfer.nvml import Nvml
 from glake.transfer.sysfs import Sysfs
@@ -88,8 +89,10 @@ def test_slow_port_above_the_gpu_counts(tmp_path: Path) -> None:
     root = machines.hgx_h100().sysfs(tmp_path)
     port = root / "sys/bus/pci/devices/0000:15:01.0"
     (port / "max_link_speed").write_text("8.0 GT/s PCIe\n")
+    (root / "sys/bus/pci/devices/0000:28:00.0/current_link_width").write_text("4\n")
     platform = discover({}, Nvml(machines.hgx_h100().nvml()), Sysfs(root)).platform
-    assert platform.rate("s0", "g0") == 12.3 and platform.rate("s0", "g1") == 55.4
+    assert platform.rate("s0", "g0") == 12.3 and platform.rate("s0", "g1") == 55.4 / 4
+    assert platform.rate("s0", "g2") == 55.4
 
 
 def test_virtual_machine_ports_are_not_believed(tmp_path: Path) -> None:
@@ -153,7 +156,7 @@ def test_numa_node_unknown(tmp_path: Path) -> None:
     assert found.platform.sockets == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert "names no NUMA node" in notes(found) and "g7 to 1" in notes(found)
     # A GPU under a root bus whose other GPU is placed goes there, whatever its number.
-    cards = [Card("pci0000:80 80:01.0 81:00.0", 1), Card("pci0000:80 80:02.0 82:00.0", -1)]
+    cards = [Card("pci0000:80 80:01.0 81:00.0", -1), Card("pci0000:80 80:02.0 82:00.0", 1)]
     found = found_on(Box(cards, machines.TWO), tmp_path / "bus")
     assert found.platform.sockets == ((), (0, 1))
     assert "socket 0 has memory and no GPU" in notes(found)
@@ -225,6 +228,8 @@ def test_visible_devices(tmp_path: Path) -> None:
     assert "NVLinks to 0000:07:00.0, no GPU of this process" in notes(found)
     found = found_on(box, tmp_path / "b", CUDA_VISIBLE_DEVICES="0,9,1")
     assert found.platform.gpus == 1 and "ends at '9'" in notes(found)
+    found = found_on(box, tmp_path / "twice", CUDA_VISIBLE_DEVICES="1,1,0")
+    assert found.addresses == ("0000:07:00.0",) and "ends at '1'" in notes(found)
     with pytest.raises(InvalidDevice, match="CUDA_VISIBLE_DEVICES='' shows none of the 8"):
         found_on(box, tmp_path / "c", CUDA_VISIBLE_DEVICES="")
     box.cards[0].name = "T4"
@@ -275,6 +280,14 @@ def test_odd_speed_and_power9(tmp_path: Path) -> None:
     assert found.platform.rate("s0", "g0") == 72
 
 
+def test_rates_by_what_a_link_reports() -> None:
+    assert rates.nvlink(5, None) == rates.nvlink(5, 50.0) == rates.nvlink(5, 53.125) == 43.0
+    assert rates.nvlink(3, 14.062) == pytest.approx(23.0 * 14.062 / 25)
+    assert rates.nvlink(9, None) == rates.NVLINK[6].reached
+    assert rates.pcie(9, 16) == rates.PCIE[6] and rates.pcie(4, 8).up == 12.5
+    assert rates.pcie(4, 16, shared=True).down == 23.75 and rates.dram(1) == rates.DRAM[3]
+
+
 def test_nvml_is_shut_down_and_used_by_its_names(tmp_path: Path) -> None:
     fake = machines.dgx1v().nvml()
     Nvml(fake).read()
@@ -285,6 +298,18 @@ def test_nvml_is_shut_down_and_used_by_its_names(tmp_path: Path) -> None:
     assert len(names) > 15 and [name for name in names if not hasattr(fake, name)] == []
     real = pytest.importorskip("pynvml")
     assert [name for name in names if not hasattr(real, name)] == []
+
+
+def test_a_gpu_that_fell_off_the_bus(tmp_path: Path) -> None:
+    class Lost(FakeNvml):
+        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+            if index == 7:
+                raise self.NVMLError("GPU is lost")
+            return index
+
+    box = machines.dgx1v()
+    found = discover({}, Nvml(Lost(box)), Sysfs(box.sysfs(tmp_path)))
+    assert found.platform.gpus == 7 and "1 GPU(s) do not answer NVML" in notes(found)
 
 
 def test_too_many_gpus(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ import machines
 import pytest
 
 from glake.errors import DriverAbsent
-from glake.platforms import Joint, Platform, load_platforms
+from glake.platforms import Edge, Joint, Platform, load_platforms
 from glake.transfer import calibration_cache, topology
 from glake.transfer.discovery import discover
 from glake.transfer.nvml import Nvml
@@ -184,3 +186,40 @@ def test_current_applies_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_
     assert measured.platform.rate("g0", "g3") == pytest.approx(48 * 0.9)
     assert measured.source.endswith("probed")
     assert topology.current({}, calibrated=False) == plain
+
+
+@pytest.mark.parametrize("name", ["gb200_tray", "dgx1v"])
+def test_probe_of_the_simulator(name: str) -> None:
+    """The same probe over real copies on the simulator's clock finds every link of the preset."""
+    program = Path(__file__).with_name("simcuda_copies.py")
+    done = subprocess.run([sys.executable, program, name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for edge in load_platforms()[name].edges:
+        if "m" in edge.name and name == "dgx1v":  # four links cannot fill it: a lower bound
+            assert found[edge.name] <= edge.gb_per_s
+        else:
+            assert found[edge.name] == pytest.approx(edge.gb_per_s, rel=0.01), edge
+
+
+def test_a_link_behind_a_full_uplink_keeps_its_estimate() -> None:
+    true = load_platforms()["dgx_a100"]
+    found = probe(true, KnownCopier(true)).rates
+    assert "u0>g0" not in found and found["s0>u0"] == 23.75
+    slow = tuple(replace(e, gb_per_s=12.0) if e.name == "u0>g0" else e for e in true.edges)
+    found = probe(true, KnownCopier(replace(true, edges=slow, joint=()))).rates
+    assert found["u0>g0"] == 12 and "u0>g1" not in found
+
+
+def test_nested_switches_are_told_apart() -> None:
+    """Two full inner uplinks do not make the outer one look full."""
+    links = [("m0", "s0", 200.0), ("s0", "u0", 60.0), ("u0", "u1", 25.0), ("u0", "u2", 25.0)]
+    links += [(f"u{1 + g // 2}", f"g{g}", 20.0) for g in range(4)]
+    edges = [Edge(*pair, rate) for a, b, rate in links for pair in ((a, b), (b, a))]
+    true = Platform(4, ((0, 1, 2, 3),), tuple(edges))
+    found = probe(true, KnownCopier(true)).rates
+    assert found["u0>u1"] == 25 and found["u2>u0"] == 25 and found["u1>g0"] == 20
+    assert "s0>u0" not in found and "m0>s0" not in found
+    narrow = tuple(replace(e, gb_per_s=40.0) if e.name == "s0>u0" else e for e in edges)
+    found = probe(true, KnownCopier(replace(true, edges=narrow))).rates
+    assert found["s0>u0"] == 40 and "u0>s0" not in found

@@ -49,7 +49,7 @@ void configure_preset(void* library, const std::string& choice) {
   std::string preset = choice.substr(colon + 1);
   if (configure == nullptr || configure("preset", preset.c_str()) != 0) {
     throw Error(GLAKE_INVALID_OPTION,
-                "the simulator knows no preset \"" + preset + "\"; `glake topo` lists them");
+                "the simulator knows no preset \"" + preset + "\"; `glake topo --list` lists them");
   }
 }
 
