@@ -44,7 +44,8 @@ class Plan:
 
     `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
     shares; `host` is "local", "interleaved", "pages", "socket N" or (no host) ""; a time is None
-    where there is no way; `relays_from` is the size in bytes from which several paths should pay (None: never).
+    where there is no way; `relays_from` is the size in bytes from which several paths should pay
+    (None: never).
     """
 
     src: str
@@ -214,7 +215,7 @@ def _relays_from(planner: TransferPlanner, both: tuple[Place, Place], copy_ns: i
         answer = _answer(planner, both, size, copy_ns)
         if len(answer["paths"]) < 2:
             return None
-        if answer["expected_us"] < answer["plain_us"]:
+        if answer["split"]:
             return size
         size *= 2
     return None
@@ -234,7 +235,7 @@ def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
     refusals = [Refusal(*refusal) for refusal in answer["refusals"]]
     rate, expected_us = answer["rate"], answer["expected_us"]
     direct = tuple(path for path in paths if len(path.hops) == 1)
-    if direct and len(paths) > len(direct) and expected_us >= answer["plain_us"]:
+    if direct and len(paths) > len(direct) and not answer["split"]:
         reason = (
             f"at {_size(bytes)} all paths would take {expected_us:.0f} us, a plain copy "
             f"{answer['plain_us']:.0f} us (estimate)"

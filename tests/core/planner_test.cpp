@@ -328,6 +328,8 @@ void check_reasons() {
   const Topology mesh = Topology::parse(text, "dgx1v");
   Planner planner(mesh);
   const double whole = planner.plan({{g0, g1}})[0].rate;
+  planner.set_scale(mesh.edge("g0", "g1"), 0.5);
+  CHECK(planner.plan({{g0, g1}})[0].plain == 12);
   planner.set_scale(mesh.edge("g0", "g1"), 0);
   planner.set_relay(3, false);
   plan = planner.plan({{g0, g1}})[0];
@@ -336,6 +338,27 @@ void check_reasons() {
   planner.set_scale(mesh.edge("g0", "g1"), 1);
   planner.set_relay(3, true);
   CHECK(planner.plan({{g0, g1}})[0].rate == whole);
+}
+
+void check_choice_of_paths() {
+  test::running() = "choice of paths";
+  const std::string text = platforms_text();
+  const Place g0{0}, striped{-1, kStriped};
+  // Of paths that carry the same, those within a socket.
+  const Topology h20 = Topology::parse(text, "hgx_h20");
+  const TransferPlan near = Planner(h20).plan({{striped, g0}})[0];
+  for (const PlannedPath& planned : near.paths) {
+    const int socket = planned.path.hops[0].from.node;
+    CHECK(planned.path.hops.size() == 1 || h20.socket_of(planned.path.worker) == socket);
+  }
+  // No more paths than asked for: the fattest.
+  PlannerOptions few;
+  few.paths = 3;
+  const Topology h800 = Topology::parse(text, "hgx_h800");
+  const std::vector<Demand> demands{{{-1, 0}, g0}};
+  const Planner::Plans plans = Planner(h800, few).plan(demands);
+  check_sound(h800, demands, plans);
+  CHECK(plans[0].paths.size() == 3 && plans[0].rate > 165);
 }
 
 void check_weights_and_ends() {
@@ -365,6 +388,7 @@ int main() {
   check_rows(glake::topology::kSpread);
   check_rows(kStriped);
   check_reasons();
+  check_choice_of_paths();
   check_weights_and_ends();
   for (uint64_t seed = 1; seed <= 300 / test::kSlowdown; ++seed) play_machine(seed);
   std::puts("planner: ok");

@@ -106,6 +106,7 @@ py::list plans_of(const Planner& planner,
     each["paths"] = paths_of(plan);
     each["refusals"] = refusals;
     each["expected_us"] = expected_ns(plan, bytes, copy_ns) / 1000;
+    each["split"] = worth_splitting(plan, bytes, copy_ns);
     each["plain_us"] = plain_ns(plan, bytes, copy_ns) / 1000;
     out.append(each);
   }

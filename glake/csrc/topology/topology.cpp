@@ -209,6 +209,13 @@ bool Topology::peers(int a, int b) const {
   return a != b && (linked(a, b) || socket_of(a) == socket_of(b));
 }
 
+bool Topology::same_switch(int a, int b) const {
+  const Route route = over_pcie(gpu(a), gpu(b));
+  return !route.empty() && std::none_of(route.begin(), route.end(), [&](const Load& load) {
+    return name(load.edge).find('s') != std::string::npos;
+  });
+}
+
 // Progressive filling: all rates grow together; those a full constraint holds stop growing.
 std::vector<double> Topology::rates(const std::vector<const Route*>& flows) const {
   struct Active {

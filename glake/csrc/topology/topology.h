@@ -66,8 +66,9 @@ class Topology {
   Route device_to_host(int gpu, int node) const;
   Route device_to_device(int from, int to) const;
   Route host_to_host(int node) const;
-  bool linked(int a, int b) const;  // by NVLink, directly or through the switch
-  bool peers(int a, int b) const;   // peer access is possible
+  bool linked(int a, int b) const;       // by NVLink, directly or through the switch
+  bool peers(int a, int b) const;        // peer access is possible
+  bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
   // Max-min fair rates in bytes per nanosecond, one per flow.
   std::vector<double> rates(const std::vector<const Route*>& flows) const;

@@ -5,6 +5,11 @@
 #include <vector>
 
 namespace glake::transfer {
+namespace {
+
+constexpr double kWorth = 0.95;  // of a plain copy's time: less is no better than the estimate
+
+}  // namespace
 
 double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   struct Start {
@@ -35,6 +40,12 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
 
 double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   return static_cast<double>(copy_ns) + static_cast<double>(bytes) / plan.plain;
+}
+
+bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
+  const bool relays = std::any_of(plan.paths.begin(), plan.paths.end(),
+                                  [](auto& planned) { return planned.path.hops.size() > 1; });
+  return relays && expected_ns(plan, bytes, copy_ns) < kWorth * plain_ns(plan, bytes, copy_ns);
 }
 
 }  // namespace glake::transfer

@@ -16,5 +16,7 @@ constexpr uint64_t kLargestChunk = uint64_t{8} << 20;
 double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 // The same of one plain copy.
 double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
+// Whether a copy of this size should take all of the plan's paths rather than go as one plain copy.
+bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 
 }  // namespace glake::transfer

@@ -102,10 +102,8 @@ class Program {
 // Rounding may be a hair over a limit, and parts of striped memory a hair apart.
 void tidy(const Topology& topology, std::vector<Party>* parties) {
   std::vector<double> load(topology.limits().size(), 0.0);
-  for (Party& party : *parties) {
-    const double sum = std::accumulate(party.rates.begin(), party.rates.end(), 0.0);
+  for (const Party& party : *parties) {
     for (size_t p = 0; p < party.paths.size(); ++p) {
-      if (party.rates[p] < 1e-4 * sum) party.rates[p] = 0;
       for (const Load& each : party.paths[p]->loads) {
         load[static_cast<size_t>(each.edge)] += party.rates[p] * each.share;
       }
@@ -186,6 +184,32 @@ void fill(const Topology& topology, std::vector<Party>* parties) {
     before = rate;
   }
   tidy(topology, parties);
+}
+
+bool keep_fattest(size_t most, std::vector<Party>* parties) {
+  bool dropped = false;
+  for (Party& party : *parties) {
+    std::vector<size_t> order(party.paths.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return party.rates[a] > party.rates[b]; });
+    if (order.size() <= most || party.rates[order[most]] <= 0) continue;
+    // Each part's fattest first: none may be left without.
+    std::vector<bool> served(static_cast<size_t>(party.parts), false);
+    std::stable_partition(order.begin(), order.end(), [&](size_t path) {
+      const auto part = static_cast<size_t>(party.paths[path]->part);
+      const bool first = !served[part];
+      served[part] = true;
+      return first;
+    });
+    order.resize(most);
+    std::sort(order.begin(), order.end());
+    std::vector<const Candidate*> kept;
+    for (const size_t path : order) kept.push_back(party.paths[path]);
+    party.paths = std::move(kept);
+    dropped = true;
+  }
+  return dropped;
 }
 
 void prune(const Topology& topology, std::vector<Party>* parties) {

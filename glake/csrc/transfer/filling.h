@@ -22,6 +22,9 @@ struct Party {
 // Fills in `rates` and `total`. No limit of the topology is exceeded.
 void fill(const topology::Topology& topology, std::vector<Party>* parties);
 
+// Leaves each demand its `most` fattest paths; false: none had more.
+bool keep_fattest(size_t most, std::vector<Party>* parties);
+
 // Keeps to the totals within two hundredths, but takes away the paths they hardly need: a thin path
 // costs its chunks' overhead, and in fair sharing takes more of an edge than it was meant to.
 void prune(const topology::Topology& topology, std::vector<Party>* parties);

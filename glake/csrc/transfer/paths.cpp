@@ -57,10 +57,12 @@ class Finder {
     way.push_back(next);
     return way;
   }
-  // By a copy that is worth a hop: NVLink between GPUs, PCIe to and from the host.
+  // By a copy that is worth a hop: to and from the host, between GPUs by NVLink or under one PCIe
+  // switch. Through a root complex, staging in host memory is no slower and works everywhere.
   bool reaches(const Place& from, const Place& to) const {
     if (from.host() && to.host()) return false;
-    return from.host() || to.host() || topology_.linked(from.gpu, to.gpu);
+    if (from.host() || to.host() || topology_.linked(from.gpu, to.gpu)) return true;
+    return topology_.peers(from.gpu, to.gpu) && topology_.same_switch(from.gpu, to.gpu);
   }
 
   std::string name(const Place& place) const {
@@ -119,9 +121,7 @@ class Finder {
         return false;
       }
     }
-    return std::all_of(less.relays.begin(), less.relays.end(), [&](int gpu) {
-      return std::find(more.relays.begin(), more.relays.end(), gpu) != more.relays.end();
-    });
+    return true;
   }
 
   void drop_dominated() {

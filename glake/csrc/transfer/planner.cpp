@@ -162,25 +162,6 @@ std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
   return parties;
 }
 
-// The fattest paths stay.
-void Planner::limit_paths(std::vector<Party>* parties) const {
-  bool many = false;
-  for (Party& party : *parties) {
-    std::vector<Rate> rates = party.rates;
-    const auto most = static_cast<size_t>(options_.paths);
-    if (rates.size() <= most) continue;
-    std::nth_element(rates.begin(), rates.begin() + options_.paths, rates.end(), std::greater<>());
-    const Rate least = rates[most];
-    many = many || least > 0;
-    std::vector<const Candidate*> kept;
-    for (size_t p = 0; p < party.paths.size(); ++p) {
-      if (party.rates[p] > least && kept.size() < most) kept.push_back(party.paths[p]);
-    }
-    if (least > 0) party.paths = std::move(kept);
-  }
-  if (many) fill(topology_, parties);
-}
-
 Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
   const std::vector<Rate> plain = plain_rates(demands);
   std::vector<bool> gated(demands.size(), false);
@@ -202,7 +183,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
                 std::to_string(std::lround((options_.gate - 1) * 100)) + " %";
     }
   }
-  limit_paths(&shared);
+  if (keep_fattest(static_cast<size_t>(options_.paths), &shared)) fill(topology_, &shared);
   prune(topology_, &shared);
   Plans plans(demands.size());
   for (size_t d = 0; d < demands.size(); ++d) {

@@ -56,7 +56,6 @@ class Planner {
   std::string closed(const Candidate& candidate) const;  // why it cannot be used; empty: it can
   std::vector<Party> parties(const std::vector<Demand>& demands,
                              const std::vector<bool>& gated) const;
-  void limit_paths(std::vector<Party>* parties) const;
   std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t demand,
                                 const Candidates& known, const std::string& gate) const;
   std::string why_not(const Candidate& candidate, const std::vector<Party>& parties) const;
