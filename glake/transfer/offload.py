@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +29,7 @@ from glake.transfer import keeper
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
-
-GROUP = 256 << 20  # bytes copied as one: the GPU memory of one group is free while the next goes
+from glake.transfer.storages import Storage, groups, storages_of, tensors_in
 
 
 class PoolFull(OutOfMemory):
@@ -84,7 +82,7 @@ class Move:
 
     def __init__(self, groups: list[_Group]) -> None:
         """Watches the groups."""
-        self._groups = groups
+        self.groups = groups
         if groups:
             keeper.keeper.start()
         self.bytes = sum(group.transfer.bytes for group in groups)
@@ -93,7 +91,7 @@ class Move:
 
     def done(self) -> bool:
         """Whether all copies are; wait() raises if one has failed."""
-        return all(group.over(wait=False) for group in self._groups)
+        return all(group.over(wait=False) for group in self.groups)
 
     def wait(self, timeout: float | None = None) -> Move:
         """Returns itself when all is copied; `timeout` in seconds.
@@ -101,19 +99,19 @@ class Move:
         BusyTimeout; CopyFailed and the like: then the tensors of that copy are where they were.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        for group in self._groups:
+        for group in self.groups:
             # A failure is kept by over(), which takes the move back.
             with suppress(CopyFailed, CopyCancelled, TransferClosed, DriverError):
                 group.transfer.wait(None if end is None else max(0.0, end - time.monotonic()))
             group.over(wait=False)
-        for group in self._groups:
+        for group in self.groups:
             if group.error is not None:
                 raise group.error
         return self
 
     def progress(self) -> tuple[int, int]:
         """(bytes that have arrived, bytes of all)."""
-        return sum(group.transfer.progress()[0] for group in self._groups), self.bytes
+        return sum(group.transfer.progress()[0] for group in self.groups), self.bytes
 
 
 class Offloader:
@@ -148,9 +146,11 @@ class Offloader:
         """
         engine = default_engine()
         with self._lock:
-            storages = [one for one in _storages(things) if self._on_gpu(one)]
+            storages = [one for one in storages_of(things) if self._on_gpu(one)]
+            # No stream has what is offloaded wait until it has arrived.
+            Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))
-            return Move([self._move(engine, group, self._to_host) for group in _groups(storages)])
+            return self._moved(engine, storages, self._to_host)
 
     def prefetch(self, things: Any) -> Move:
         """Starts moving tensors back to the GPU they came from; those that are not away stay.
@@ -160,10 +160,10 @@ class Offloader:
         """
         engine = default_engine()
         with self._lock:
-            storages = [one for one in _storages(things) if one.address in self._away]
-            move = Move([self._move(engine, group, self._to_gpu) for group in _groups(storages)])
+            storages = [one for one in storages_of(things) if one.address in self._away]
+            move = self._moved(engine, storages, self._to_gpu)
             self._coming = [one for one in self._coming if not one.over(wait=False)]
-            self._coming += move._groups
+            self._coming += move.groups
             return move
 
     def offload_optimizer(self, optimizer: Any) -> Callable[[], None]:
@@ -173,7 +173,7 @@ class Offloader:
         """
 
         def state() -> list[Any]:
-            return [value for each in optimizer.state.values() for value in _tensors(each)]
+            return [value for each in optimizer.state.values() for value in tensors_in(each)]
 
         def before(*_: Any) -> None:
             self._settled(self.prefetch(state()))
@@ -239,10 +239,10 @@ class Offloader:
 
     def _settled(self, move: Move) -> None:
         # The GPU's stream waits for the copies by itself. In the emulation the CPU computes.
-        if not all(group.transfer.ordered for group in move._groups):
+        if not all(group.transfer.ordered for group in move.groups):
             move.wait()
 
-    def _on_gpu(self, one: _Storage) -> bool:
+    def _on_gpu(self, one: Storage) -> bool:
         if one.bytes == 0 or one.address in self._away:
             return False
         return bool(one.device.type == "cuda" or _C.place_of(one.address)[0] >= 0)
@@ -258,7 +258,16 @@ class Offloader:
                 "a larger limit, prefetch or drop some of them, or offload less"
             )
 
-    def _move(self, engine: Any, group: list[_Storage], place: Callable[..., Any]) -> _Group:
+    def _moved(self, engine: Any, storages: list[Storage], place: Callable[..., Any]) -> Move:
+        started: list[_Group] = []
+        try:
+            for group in groups(storages):
+                started.append(self._move(engine, group, place))
+        finally:  # those that have begun are seen to, whatever became of the others
+            move = Move(started)
+        return move
+
+    def _move(self, engine: Any, group: list[Storage], place: Callable[..., Any]) -> _Group:
         made = [(one, place(one)) for one in group]
         transfer = engine.copy_batch([(new, one.flat()) for one, new in made])
         undo = []
@@ -268,7 +277,7 @@ class Offloader:
             undo.append(one.rebase(new))
         return _Group(transfer, undo)
 
-    def _to_host(self, one: _Storage) -> Any:
+    def _to_host(self, one: Storage) -> Any:
         import torch
 
         away = self._away  # not the offloader: its tensors may outlive it
@@ -276,7 +285,7 @@ class Offloader:
         away[address] = _Away(one.device, one.bytes)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
-    def _to_gpu(self, one: _Storage) -> Any:
+    def _to_gpu(self, one: Storage) -> Any:
         import torch
 
         away = self._away[one.address]
@@ -288,42 +297,6 @@ class Offloader:
         return torch.empty(one.bytes, dtype=torch.uint8, device=away.device)
 
 
-class _Storage:
-    """A storage and the tensors given that are views of it."""
-
-    def __init__(self, tensor: Any) -> None:
-        storage = tensor.untyped_storage()
-        self.address, self.bytes, self.device = storage.data_ptr(), storage.nbytes(), tensor.device
-        self._storage = storage
-        self.tensors: list[Any] = []
-
-    def flat(self) -> Any:
-        """All its bytes, as a tensor."""
-        import torch
-
-        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(self._storage)
-
-    def rebase(self, flat: Any) -> Callable[[], None]:
-        """Has the tensors be views of `flat`; returns what takes that back."""
-        import torch
-
-        storage = flat.untyped_storage()
-        before = [(weakref.ref(tensor), tensor.data) for tensor in self.tensors]
-        for tensor in self.tensors:
-            view = torch.empty(0, dtype=tensor.dtype, device=flat.device)
-            tensor.data = view.set_(
-                storage, tensor.storage_offset(), tensor.size(), tensor.stride()
-            )
-
-        def undo() -> None:
-            for reference, data in before:
-                tensor = reference()
-                if tensor is not None:
-                    tensor.data = data
-
-        return undo
-
-
 def _refuse_grad(module: Any) -> None:
     import torch
 
@@ -332,48 +305,3 @@ def _refuse_grad(module: Any) -> None:
             "alternate() is for forward passes: a backward pass would find the weights away; use "
             "torch.no_grad()"
         )
-
-
-def _tensors(things: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(things, torch.Tensor):
-        yield things
-    elif isinstance(things, torch.nn.Module):
-        yield from things.parameters()
-        yield from things.buffers()
-    elif isinstance(things, Mapping):
-        yield from _tensors(things.values())
-    elif isinstance(things, Iterable) and not isinstance(things, (str, bytes)):
-        for each in things:
-            if not isinstance(each, (str, bytes, int, float, bool, type(None))):
-                yield from _tensors(each)
-    elif not isinstance(things, (int, float, bool, type(None))):
-        raise InvalidArgument(f"{type(things).__name__} holds no tensors to move")
-
-
-def _storages(things: Any) -> list[_Storage]:
-    import torch
-
-    found: dict[int, _Storage] = {}
-    seen: set[int] = set()
-    for tensor in _tensors(things):
-        if id(tensor) in seen or tensor.layout is not torch.strided:
-            continue
-        seen.add(id(tensor))
-        key = tensor.untyped_storage()._cdata
-        found.setdefault(key, _Storage(tensor)).tensors.append(tensor)
-    return list(found.values())
-
-
-def _groups(storages: list[_Storage]) -> Iterator[list[_Storage]]:
-    group: list[_Storage] = []
-    size = 0
-    for one in storages:
-        if group and (size + one.bytes > GROUP or one.device != group[0].device):
-            yield group
-            group, size = [], 0
-        group.append(one)
-        size += one.bytes
-    if group:
-        yield group

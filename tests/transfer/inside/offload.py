@@ -39,6 +39,8 @@ def test_a_module_leaves_and_comes_back() -> None:
     assert before - gpu_bytes() >= move.bytes
     assert all(away(one) for one in [*net.parameters(), *net.buffers()])
     assert offloader.offload(net).bytes == 0  # is away already
+    offloader.prefetch(net)
+    offloader.offload(net)
     offloader.prefetch(net).wait()
     assert all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
     assert not any(away(one) for one in net.parameters()) and torch.equal(net(x), expected)
