@@ -40,6 +40,18 @@ class Stream:
             call("cuMemcpyAsync", ctypes.c_uint64(dst), ctypes.c_uint64(src), ctypes.c_size_t(size),
                  ctypes.c_void_p(self.handle))  # fmt: skip
 
+    def begin_capture(self) -> None:
+        with self:
+            call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.handle), 2)
+
+    def end_capture(self) -> None:
+        """Ends it, and drops the graph."""
+        graph = ctypes.c_void_p()
+        with self:
+            call("cuStreamEndCapture", ctypes.c_void_p(self.handle), ctypes.byref(graph))
+            if graph.value:
+                call("cuGraphDestroy", graph)
+
     def synchronize(self) -> None:
         with self:
             call("cuStreamSynchronize", ctypes.c_void_p(self.handle))

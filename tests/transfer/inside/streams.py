@@ -73,6 +73,16 @@ def test_neither_gpus_work_is_overtaken(size: int, late: int) -> None:
     assert (target.get() == 5).all()
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_one_stream_is_captured_and_the_other_is_not(late: int) -> None:
+    source, target = made(4096, 0), made(4096, 1)
+    captured = (source, target)[late].stream
+    captured.begin_capture()
+    with pytest.raises(errors.CopyRefused, match="one of the two"):
+        t.copy(target, source)
+    captured.end_capture()
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_third_stream_may_wait(size: int) -> None:
     block, data = Device((size,), gpu=1), numbers(size)
