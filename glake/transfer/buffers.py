@@ -54,12 +54,12 @@ class Buffer:
     @property
     def contiguous(self) -> bool:
         """Whether its items lie in C order with no gap."""
-        return self.bytes == 0 or all(
-            stride == whole or extent == 1
-            for extent, stride, whole in zip(
-                self.shape, self.strides, dlpack.dense(self.shape, self.item), strict=True
-            )
-        )
+        dense = self.item
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if stride != dense and extent != 1:
+                return 0 in self.shape
+            dense *= extent
+        return True
 
     @property
     def typed(self) -> bool:

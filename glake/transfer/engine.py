@@ -119,7 +119,7 @@ class Engine:
         flags = _DIRECT if direct else 0
         ids = self._ids(parts, to.device, of.device, streams, flags)
         _written(dst)
-        return Transfer(ids, parts.bytes, (to.owner, of.owner), bool(streams), made)
+        return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
         """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
@@ -129,7 +129,7 @@ class Engine:
         for _, to, of in given:
             streams = tuple(_ordering(stream, to, of))
             to, of, parts, _ = _planned(to, of)
-            keep.append((to.owner, of.owner))
+            keep.append(_owners(to, of))
             if parts.count:
                 places = (self._place(to), self._place(of))
                 groups.setdefault((*places, streams), []).append(parts)
@@ -179,7 +179,7 @@ class Engine:
         streams = _ordering(stream, to, of)
         ids = self._ids(parts, to.device, of.device, streams, 0)
         _written(dst)
-        return Transfer(ids, parts.bytes, (to.owner, of.owner), bool(streams))
+        return Transfer(ids, parts.bytes, _owners(to, of), bool(streams))
 
     def _place(self, end: Buffer) -> int:
         return end.device if end.device != ASK else _C.place_of(end.address)[0]
@@ -196,12 +196,18 @@ class Engine:
 
 def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
     """The pair, its parts, and whether the source was made contiguous for it."""
-    runs.check_fit(to, of)
-    if not (to.contiguous and of.contiguous) and runs.layout_of(to, of).short:
-        dense = runs.compacted(to, of)
-        if dense is not None:
-            return dense[0], dense[1], runs.parts_of(*dense), True
-    return to, of, runs.parts_of(to, of), False
+    if runs.check_fit(to, of):
+        return to, of, runs.one_part(to.address, of.address, of.bytes), False
+    layout = runs.layout_of(to, of)
+    dense = runs.compacted(to, of) if layout.short else None
+    if dense is not None:
+        to, of = dense
+        return to, of, runs.one_part(to.address, of.address, of.bytes), True
+    return to, of, runs.parts_of(to, of, layout), False
+
+
+def _owners(to: Buffer, of: Buffer) -> Any:
+    return None if to.owner is None and of.owner is None else (to.owner, of.owner)
 
 
 def _whole(found: Buffer) -> Buffer:

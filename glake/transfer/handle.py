@@ -185,8 +185,8 @@ class Transfer:
         """Gives the ids back; what is under way goes on."""
         if not getattr(self, "_ids", ()) or self._process != os.getpid() or sys.is_finalizing():
             return
-        if self._over:
-            keeper.release(self._ids)
+        if self._over or self._keep is None:
+            keeper.release(self._ids)  # nothing has to outlive it
         else:
             keeper.keeper.take(keeper.Dropped(self._ids, self._keep))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import queue
@@ -61,14 +62,17 @@ class Keeper:
         self._given.put(item)
 
     def _run(self) -> None:
-        held: list[Watched] = []
+        held: collections.deque[Watched] = collections.deque()
         while True:
-            if not held:
-                held.append(self._given.get())
-            while not self._given.empty():
-                held.append(self._given.get())
-            first = held[0].over(wait=True)
-            held = [each for each in held[first:] if not each.over(wait=False)]
+            held.append(self._given.get())
+            while held:
+                # Mostly they end in the order they came; others are looked at when one is late.
+                if held[0].over(wait=True):
+                    held.popleft()
+                else:
+                    held = collections.deque(each for each in held if not each.over(wait=False))
+                while not self._given.empty():
+                    held.append(self._given.get())
 
 
 def _over(copy: int, wait: bool) -> bool:

@@ -81,9 +81,9 @@ class Layout:
         return self.run < SHORT_RUN and self.count > FEW_PARTS
 
 
-def check_fit(dst: Buffer, src: Buffer) -> None:
-    """InvalidArgument unless `src` can be copied to `dst`: equal shapes and items in any strides,
-    or both contiguous and of equal bytes."""
+def check_fit(dst: Buffer, src: Buffer) -> bool:
+    """Whether both are contiguous. InvalidArgument unless `src` can be copied to `dst`: equal
+    shapes and items in any strides, or both contiguous and of equal bytes."""
     if dst.typed and src.typed and dst.dtype != src.dtype:
         raise InvalidArgument(
             f"{src} does not fit {dst}: a copy converts nothing; view one as the other's dtype, or "
@@ -95,13 +95,15 @@ def check_fit(dst: Buffer, src: Buffer) -> None:
                 f"{dst} holds {dst.bytes} bytes, {src} {src.bytes}: copy between equal sizes, or "
                 "slice the larger"
             )
-    elif dst.shape != src.shape or dst.item != src.item:
+        return True
+    if dst.shape != src.shape or dst.item != src.item:
         raise InvalidArgument(
             f"{src} does not fit {dst}: arrays with gaps are copied between equal shapes and item "
             "sizes"
         )
-    elif any(step == 0 and extent > 1 for step, extent in zip(dst.strides, dst.shape, strict=True)):
+    if any(step == 0 and extent > 1 for step, extent in zip(dst.strides, dst.shape, strict=True)):
         raise InvalidArgument(f"{dst} is expanded: several of its items are one place in memory")
+    return False
 
 
 def layout_of(dst: Buffer, src: Buffer) -> Layout:
@@ -119,12 +121,8 @@ def layout_of(dst: Buffer, src: Buffer) -> Layout:
     return Layout(tuple(dims), run)
 
 
-def parts_of(dst: Buffer, src: Buffer) -> Parts:
-    """What copies `src` to `dst` item by item. InvalidArgument: see check_fit; too many pieces."""
-    check_fit(dst, src)
-    if dst.contiguous and src.contiguous:
-        return one_part(dst.address, src.address, src.bytes)
-    layout = layout_of(dst, src)
+def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
+    """What copies `src` to `dst` item by item. InvalidArgument for too many pieces."""
     if layout.count > MOST_PARTS or (layout.short and layout.count > MOST_SHORT_PARTS):
         raise InvalidArgument(
             f"a copy of {src} in {layout.count} pieces of {layout.run} bytes: make the side with "
