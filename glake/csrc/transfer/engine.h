@@ -95,7 +95,12 @@ class Engine {
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
+  struct Use {
+    Rate measured = 0;
+    bool cleared = false;
+  };
   void learn(Lane* lane, size_t hop);
+  Use use_of(int edge, const Lane& slow) const;
   void prepare(const Path& path);
   Submitter& submitter(int gpu);
 

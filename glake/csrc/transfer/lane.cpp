@@ -6,7 +6,8 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
-constexpr uint64_t kWatched = 6;     // chunks, before a lane is judged
+constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
+constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
 constexpr double kSlow = 0.7;        // of its plan
 constexpr double kMemory = 0.75;     // weight of what was measured before, per completion
 
@@ -45,7 +46,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
   ++completed_;
-  if (ns_ > 0) rate_ = bytes_ / ns_;
+  if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
   withdraw(bytes);
 }
 
@@ -84,6 +85,7 @@ void Lane::replan(const PlannedPath& path) {
   planned.rate = path.rate;
   if (same) return;
   since = 0;
+  slow = 0;
   for (HopMeter& hop : hops) hop.replan(path.rate);
 }
 
@@ -93,15 +95,17 @@ void Lane::start_watch(uint64_t now) {
   landed_then = landed;
 }
 
-int Lane::slow_hop(uint64_t now) const {
-  if (chunks < chunks_then + kWatched || now <= since) return -1;
+int Lane::slow_hop(uint64_t now) {
+  if (chunks < chunks_then + kWatched || now < since + kWatchNs) return -1;
   const Rate carried = static_cast<Rate>(landed - landed_then) / static_cast<Rate>(now - since);
-  if (carried > kSlow * planned.rate) return -1;
   size_t least = 0;
   for (size_t h = 1; h < hops.size(); ++h) {
     if (hops[h].rate() < hops[least].rate()) least = h;
   }
-  return hops[least].rate() < kSlow * planned.rate ? static_cast<int>(least) : -1;
+  const bool behind = carried < kSlow * planned.rate && hops[least].rate() < kSlow * planned.rate;
+  slow = behind ? slow + 1 : 0;
+  start_watch(now);
+  return slow < kSlowLooks ? -1 : static_cast<int>(least);
 }
 
 }  // namespace glake::transfer

@@ -25,7 +25,10 @@ class HopMeter {
   void replan(Rate planned);
   // The link is much faster than what is asked of it: then chunks go one after the other.
   bool alone() const { return alone_; }
-  void set_alone(bool yes) { alone_ = yes; }
+  void set_link(Rate link, bool alone) {
+    link_ = link;
+    alone_ = alone;
+  }
 
   // When a copy submitted now would be done; submit() also counts it as under way.
   // `at`: when its bytes are there.
@@ -35,7 +38,7 @@ class HopMeter {
   void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
 
  private:
-  Rate rate_;
+  Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
   Bytes ahead_ = 0;  // of the copies under way
   uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
@@ -60,8 +63,8 @@ struct Lane {
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   void replan(const PlannedPath& path);
   void start_watch(uint64_t now);
-  // The hop that keeps it well below its plan, after some chunks; -1: none does.
-  int slow_hop(uint64_t now) const;
+  // The hop that keeps it well below its plan for a while; -1: none does.
+  int slow_hop(uint64_t now);
 
   PlannedPath planned;
   PathHealth* health;
@@ -73,9 +76,10 @@ struct Lane {
   Bytes ramp = 0;  // of the next chunk
   uint64_t chunks = 0, resent = 0;
   unsigned in_flight = 0, in_first_hop = 0, failures = 0;
-  // Since the plan: when it took its first chunk, and what it had carried by then.
+  // Since it was last looked at: when that was, and what it had carried by then.
   uint64_t since = 0, chunks_then = 0;
   Bytes landed_then = 0;
+  unsigned slow = 0;  // looks in a row that found it so
 };
 
 }  // namespace glake::transfer

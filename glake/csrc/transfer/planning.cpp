@@ -94,35 +94,47 @@ void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan
       for (const auto& load : lane->planned.path.hops[h].route) {
         link = std::min(link, topology_->rate(load.edge) / load.share);
       }
-      lane->hops[h].set_alone(link > kMuchFaster * lane->planned.rate);
+      lane->hops[h].set_link(link, link > kMuchFaster * lane->planned.rate);
     }
     if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
   }
 }
 
-// Under the lock. A hop falls behind its plan: the edges no other lane clears are slower than the
-// topology says.
+// Under the lock. A hop falls behind its plan: one of its edges is slower than the topology says,
+// and no other lane that runs well takes it. Of several, the tightest.
 void Engine::learn(Lane* lane, size_t hop) {
   if (topology_ == nullptr) return;
+  int slowest = -1;
+  double scale = 1;
   for (const auto& load : lane->planned.path.hops[hop].route) {
-    bool cleared = false;
-    double measured = 0;
-    for (const auto& other : running_) {
-      for (const auto& known : other->lanes) {
-        for (size_t h = 0; h < known->hops.size() && !known->closed; ++h) {
-          for (const auto& used : known->planned.path.hops[h].route) {
-            if (used.edge != load.edge) continue;
-            const Rate rate = std::min(known->hops[h].rate(), known->planned.rate);
-            measured += rate * used.share;
-            cleared = cleared || (known->hops[h].completed() > 2 && known.get() != lane &&
-                                  rate >= kRunsWell * known->planned.rate);
-          }
+    const Rate nominal = topology_->rate(load.edge);
+    const Use use = use_of(load.edge, *lane);
+    if (use.cleared || use.measured / nominal >= scale) continue;
+    if (slowest >= 0 && nominal > topology_->rate(slowest)) continue;
+    slowest = load.edge;
+    scale = use.measured / nominal;
+  }
+  if (slowest >= 0) lessons_.emplace_back(slowest, scale);
+}
+
+// What the lanes under way carry over an edge, and whether one of them other than `slow` shows that
+// it is well.
+Engine::Use Engine::use_of(int edge, const Lane& slow) const {
+  Use use;
+  for (const auto& transfer : running_) {
+    for (const auto& lane : transfer->lanes) {
+      for (size_t h = 0; h < lane->hops.size() && !lane->closed; ++h) {
+        for (const auto& load : lane->planned.path.hops[h].route) {
+          if (load.edge != edge) continue;
+          const Rate rate = std::min(lane->hops[h].rate(), lane->planned.rate);
+          use.measured += rate * load.share;
+          const bool well = rate >= kRunsWell * lane->planned.rate;
+          use.cleared = use.cleared || (well && lane.get() != &slow && lane->hops[h].completed() > 2);
         }
       }
     }
-    const Rate nominal = topology_->rate(load.edge);
-    if (!cleared && measured < nominal) lessons_.emplace_back(load.edge, measured / nominal);
   }
+  return use;
 }
 
 // What a path needs of the driver once: contexts, and access of each GPU that pushes to the memory

@@ -147,7 +147,7 @@ void refuse_overlap(const Parts& parts) {
   }
 }
 
-constexpr Bytes kProbe = 16 * kKiB, kLeastStripe = kMiB;
+constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
 
 int node_at(Driver& driver, Address at, Bytes bytes) {
   int node = kUnknownNode;
@@ -194,6 +194,10 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   const Part& part = request->parts[0];
   const Address at = request->dst.host() ? part.dst : part.src;
   host.node = node_at(driver, at, part.bytes);
+  // A majority may hide stripes.
+  for (Bytes i = 1; i < kLooks && host.node >= 0; ++i) {
+    if (node_at(driver, at + part.bytes / kLooks * i, kProbe) != host.node) host.node = kSpread;
+  }
   if (host.node == kUnknownNode || host.node >= topology->sockets()) host.node = kSpread;
   if (host.node != kSpread || request->parts.count() > 1) return;
   request->stripes = find_stripes(driver, at, part.bytes);

@@ -298,7 +298,7 @@ void Submitter::complete(Flight flight, Status status) {
   const int slow = lane.slow_hop(now);
   if (slow >= 0) {
     engine_.learn(&lane, static_cast<size_t>(slow));
-    lane.start_watch(now);
+    lane.slow = 0;
   }
   engine_.conclude(&lock, flight.transfer);
 }

@@ -10,6 +10,7 @@ namespace {
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
 // Chunks of a lane under way: where the slow link should be first, one waits while two go.
 constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
+constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;  // chunks a lane's part of the transfer makes, at least
 
 }  // namespace
@@ -119,7 +120,7 @@ bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t
       continue;
     }
     if (own_pool(*other) != own_pool(lane)) continue;
-    rate += other->pace();
+    rate += std::min(other->pace(), kOverPlan * other->planned.rate);
     ahead += other->claimed - other->landed;
     first = std::min(first, other->arrival(now, bytes, copy_ns));
   }

@@ -1,0 +1,200 @@
+// Copies that fail, stall, slow down or die: each byte lands once, over other paths; the path rests
+// and comes back; with no path left the error says what became of the destination. And every driver
+// call failing in turn leaves nothing behind.
+#include "transfer_play.h"
+
+using test::Buffer;
+using test::Call;
+using test::kMiB;
+using test::kPinned;
+using test::Node;
+
+namespace {
+
+constexpr size_t kBytes = 48 * kMiB;
+
+struct Pair {
+  Buffer dst, src;
+  Pair(int to, int from, size_t bytes = kBytes) : dst(to, bytes), src(from, bytes) {
+    dst.fill(1);
+    src.fill(2);
+    CHECK(simcuda_watch_landings(dst.at(), bytes) == 0);
+  }
+  ~Pair() { CHECK(simcuda_watch_landings(0, 0) == 0); }
+  uint64_t start() { return Call(dst, 0, src, 0, dst.bytes()).start(); }
+  void check_once() {
+    CHECK_TEXT(simcuda_landed(dst.at(), dst.bytes(), 1) == dst.bytes(),
+               std::to_string(simcuda_landed(dst.at(), dst.bytes(), 0)) + " never, " +
+                   std::to_string(simcuda_landed(dst.at(), dst.bytes(), -1)) + " twice");
+    CHECK(dst.holds(2, 0, dst.bytes(), 0));
+  }
+};
+
+void disarm() { CHECK(simcuda_fail_copy(nullptr, nullptr, 1, 0, 1) == 0); }
+
+struct Fault {
+  const char* name;
+  int to, from;
+  const char *a, *b;  // the places of the copies that go wrong
+  int k, times;
+  bool stall;
+};
+
+void one_path() {
+  const Fault faults[] = {
+      {"first hop fails once", 0, kPinned, "host", "g2", 2, 1, false},
+      {"first hop fails for good", 0, kPinned, "host", "g4", 1, -1, false},
+      {"push fails once", 0, kPinned, "g2", "g0", 3, 1, false},
+      {"push fails for good", 0, kPinned, "g6", "g0", 1, -1, false},
+      {"direct fails for good", 0, kPinned, "host", "g0", 2, -1, false},
+      {"source's push fails", kPinned, 0, "g0", "g2", 1, -1, false},
+      {"last hop to the host fails", kPinned, 0, "g4", "host", 2, 2, false},
+      {"first hop stalls", 0, kPinned, "host", "g2", 2, 1, true},
+      {"push stalls", 0, kPinned, "g4", "g0", 2, 1, true},
+      {"direct stalls", 0, kPinned, "host", "g0", 2, 1, true},
+      {"source's push stalls", kPinned, 0, "g0", "g2", 1, 1, true},
+  };
+  for (const Fault& fault : faults) {
+    test::running() = fault.name;
+    Node node("dgx_a100", {{"memory", "256MiB"}});
+    Pair pair(fault.to, fault.from);
+    if (fault.stall) {
+      CHECK(simcuda_stall_copy(fault.a, fault.b, fault.k, 100'000'000) == 0);
+    } else {
+      CHECK(simcuda_fail_copy(fault.a, fault.b, fault.k, CUDA_ERROR_UNKNOWN, fault.times) == 0);
+    }
+    const std::string result = test::finish(pair.start());
+    CHECK_TEXT(test::text_in(result, "state") == "done", result);
+    pair.check_once();
+    const bool writes = fault.stall && std::string(fault.b) == "g0";
+    const std::string stats = test::transfer_stats();
+    if (!writes) CHECK_TEXT(test::number_in(stats, "resent") > 0, stats);
+    if (writes) CHECK_TEXT(test::number_in(stats, "resent") == 0, stats);
+    disarm();
+    // The next copy is whole again, and a path that failed once is used again in time.
+    for (int i = 0; i < 4; ++i) test::finish(pair.start());
+    CHECK(pair.dst.holds(2, 0, kBytes, 0));
+    CHECK(test::transfer_stats().find("quarantined") == std::string::npos);
+    CHECK(test::violations() == "[]");
+  }
+}
+
+// Half the node's uplinks die in mid copy, as errors: the rest carries it.
+void links_die() {
+  test::running() = "links die";
+  Node node("dgx_a100", {{"memory", "512MiB"}});
+  CHECK(simcuda_configure("dead_link", std::to_string(CUDA_ERROR_UNKNOWN).c_str()) == 0);
+  Pair pair(0, kPinned, 96 * kMiB);
+  const uint64_t now = simcuda_now_ns();
+  CHECK(simcuda_set_link_at(now + 200'000, "s0", "u1", 0) == 0);
+  CHECK(simcuda_set_link_at(now + 300'000, "N", "g0", 0) == 0);
+  const std::string result = test::finish(pair.start());
+  CHECK_TEXT(test::text_in(result, "state") == "done", result);
+  pair.check_once();
+}
+
+void no_path_left() {
+  test::running() = "no path left";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Pair pair(0, kPinned);
+  CHECK(simcuda_fail_copy("*", "g0", 9, CUDA_ERROR_UNKNOWN, -1) == 0);
+  const uint64_t id = pair.start();
+  GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
+  const std::string text = test::last_error();
+  CHECK_TEXT(text.find("no path is left") != std::string::npos, text);
+  CHECK_TEXT(text.find("bytes of the destination are written") != std::string::npos, text);
+  const std::string result = test::result_of(id);
+  CHECK(static_cast<uint64_t>(test::number_in(result, "landed")) ==
+        simcuda_landed(pair.dst.at(), kBytes, 1));
+  CHECK(simcuda_landed(pair.dst.at(), kBytes, -1) == 0);
+  OK(glake_copy_release(id));
+  disarm();
+  test::finish(pair.start());
+  CHECK(pair.dst.holds(2, 0, kBytes, 0));
+}
+
+// A copy that writes the destination never ends: its bytes are unknown, and nobody sends them again.
+void stuck_for_good() {
+  test::running() = "stuck for good";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Pair pair(0, kPinned);
+  CHECK(simcuda_stall_copy("host", "g0", 2, 4'000'000'000) == 0);
+  const uint64_t id = pair.start();
+  GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
+  CHECK_TEXT(test::last_error().find("unknown are bytes [") != std::string::npos,
+             test::last_error());
+  CHECK(simcuda_landed(pair.dst.at(), kBytes, -1) == 0);
+  OK(glake_copy_release(id));
+}
+
+void slow_uplink() {
+  test::running() = "slow uplink";
+  Node node("dgx_a100", {{"phantom", "1"}, {"host_node", "interleave"}});
+  CHECK(glake_copy_wait(0, 0) != GLAKE_OK);
+  Buffer dst(0, 1024 * kMiB), src(kPinned, 1024 * kMiB);
+  CHECK(simcuda_set_link("s0", "u1", 11.875) == 0);
+  const uint64_t begin = simcuda_now_ns();
+  const std::string result = test::finish(Call(dst, 0, src, 0, dst.bytes()).start());
+  const double rate =
+      static_cast<double>(dst.bytes()) / static_cast<double>(simcuda_now_ns() - begin);
+  std::printf("a relay's uplink at half speed: %.1f GB/s\n", rate);
+  CHECK_TEXT(rate >= 78, result);
+}
+
+// Every driver call of a transfer fails in turn, once and for good: typed errors or a whole copy,
+// no byte twice, and afterwards all works.
+void each_call() {
+  for (bool ordered : {false, true}) {
+    for (int64_t times : {int64_t{1}, int64_t{-1}}) {
+      const int step = (times == 1 ? 3 : 17) * test::kSlowdown;
+      for (int64_t k = 1 + (ordered ? 1 : 0);; k += step) {
+        test::running() = std::string(ordered ? "ordered" : "free") + ", call " +
+                          std::to_string(k) + " fails " + std::to_string(times);
+        Node node("a40x8_bridged", {{"memory", "64MiB"}});
+        bool fired = false;
+        {
+          test::CurrentContext context(0);
+          CUstream stream;
+          CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+          Pair pair(0, kPinned, 8 * kMiB);
+          if (ordered) CU(cuMemsetD8Async(pair.dst.at(), 5, 100, stream));
+          const int64_t before = simcuda_calls("*");
+          CHECK(simcuda_fail("*", k, CUDA_ERROR_UNKNOWN, times) == 0);
+          Call call(pair.dst, 0, pair.src, 0, 8 * kMiB);
+          if (ordered) call.on(stream, 0);
+          const uint64_t id = call.flags(GLAKE_COPY_RELAYED).start();
+          int end = glake_last_error(nullptr, 0);
+          if (id != 0) end = glake_copy_wait(id, test::kForever);
+          fired = simcuda_calls("*") - before >= k;
+          CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+          CHECK_TEXT(end == GLAKE_OK || end == GLAKE_COPY_FAILED || end == GLAKE_DRIVER_ERROR ||
+                         end == GLAKE_INVALID_POINTER,
+                     std::to_string(end));
+          cuStreamSynchronize(stream);
+          if (end == GLAKE_OK) CHECK(pair.dst.holds(2, 0, 8 * kMiB, 0));
+          if (id != 0) OK(glake_copy_release(id));
+          test::finish(Call(pair.dst, 0, pair.src, 0, 8 * kMiB).start());
+          CHECK(pair.dst.holds(2, 0, 8 * kMiB, 0));
+          cuStreamDestroy(stream);
+        }
+        if (!fired) break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string only = argc > 1 ? argv[1] : "";
+  auto part = [&](const char* name, void (*body)()) {
+    if (only.empty() || only == name) body();
+  };
+  part("one_path", one_path);
+  part("links_die", links_die);
+  part("no_path_left", no_path_left);
+  part("stuck_for_good", stuck_for_good);
+  part("slow_uplink", slow_uplink);
+  part("each_call", each_call);
+  return 0;
+}
