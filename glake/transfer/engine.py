@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from glake import _C
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, runs
+from glake.transfer import handle, keeper, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -60,9 +60,10 @@ class Engine:
         with _lock:
             if _open is not self:
                 return
-            for transfer in handle.live():
-                transfer.close()
-            _C.transfer_close()
+            with keeper.engine_ends():
+                for transfer in handle.live():
+                    transfer.close()
+                _C.transfer_close()
             _open = None
         atexit.unregister(self._exit)
 

@@ -127,6 +127,7 @@ class Transfer:
                 raise BusyTimeout(f"the copy of {self.bytes} bytes is not done in {timeout} s")
 
     def _settle(self, error: GlakeError | None) -> None:
+        keeper.keep_until_the_end(self._keep)
         self._over, self._error, self._keep = True, error, None
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import queue
 import threading
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from glake import _C
@@ -34,6 +35,7 @@ class Dropped:
         """Whether they are done, or have failed; then they are released."""
         if not all(_over(each, wait) for each in self._ids):
             return False
+        keep_until_the_end(self._keep)
         release(self._ids)
         return True
 
@@ -78,8 +80,29 @@ class Keeper:
 def _over(copy: int, wait: bool) -> bool:
     try:
         return _C.copy_wait(copy, _SLICE_NS) if wait else _C.copy_done(copy)
-    except GlakeError:  # it has failed, or its engine is closed
+    except GlakeError:  # it has failed, or its engine ends
         return True
+
+
+# While the engine ends nobody can ask about a copy, and some are still under way.
+_ending = 0
+_until_the_end: list[Any] = []
+
+
+def keep_until_the_end(keep: Any) -> None:
+    """Keeps what copies of an engine that is ending may still use."""
+    if _ending:
+        _until_the_end.append(keep)
+
+
+@contextlib.contextmanager
+def engine_ends() -> Iterator[None]:
+    """Inside, the engine is closed; if that fails, all goes on being kept."""
+    global _ending
+    _ending += 1
+    yield
+    _ending = 0
+    _until_the_end.clear()
 
 
 def release(ids: tuple[int, ...]) -> None:
@@ -93,7 +116,8 @@ keeper = Keeper()
 
 
 def _renew() -> None:
-    global keeper
+    global keeper, _ending
+    _ending = 0
     keeper = Keeper()  # the parent's copies, and its thread, are not the child's
 
 

@@ -61,11 +61,12 @@ def test_importing_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize("held", ["handle = ", ""])
-def test_exit_while_a_copy_runs(held: str) -> None:
+@pytest.mark.parametrize("size", [64 << 20, 4096])
+def test_exit_while_a_copy_runs(held: str, size: int) -> None:
     code = (
         "import numpy as np, glake.transfer as t; from glake import _C\n"
-        "a = t.Raw(_C.malloc(64 << 20), 64 << 20)\n"
-        f"{held}t.copy(a, np.zeros(64 << 20, np.uint8))\n"
+        f"a = t.Raw(_C.malloc({size}), {size})\n"
+        f"{held}t.copy(a, np.zeros({size}, np.uint8))\n"
     )
     done = run("-c", code)
     assert (done.returncode, done.stderr) == (0, "")

@@ -26,6 +26,7 @@ void Engine::end_all() {
 void Engine::close() {
   end_all();
   shut_gates();
+  marks_.close(kHoldUp);
   if (!reap_passed(kHoldUp)) {
     throw Error(GLAKE_BUSY_TIMEOUT,
                 "a stream still has work before a transfer it was given; synchronise it, then "
@@ -49,7 +50,6 @@ void Engine::close() {
   }
   guards_.clear();
   process_.set_detour(kCopied, false);
-  marks_.close();
   pins_.close();
   slots_.close();
   holds_.close();

@@ -78,6 +78,26 @@ void Marks::hold_stream(uint64_t id, int device, StreamHandle stream) {
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "holding a stream: " + driver_.describe(s));
 }
 
+void Marks::close(uint64_t most_ns) {
+  stopped_ = false;  // nobody waits any more
+  for (;;) {
+    MarkPtr mark;
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      if (marks_.empty()) return;
+      mark = marks_.begin()->second;
+    }
+    if (!mark->done_ && driver_.wait_event(mark->event_, most_ns).not_ready()) {
+      throw Error(GLAKE_BUSY_TIMEOUT,
+                  "a stream still has work before a plain copy it was given; synchronise it, then "
+                  "close the transfer engine again");
+    }
+    std::lock_guard<std::mutex> guard(mutex_);
+    marks_.erase(std::find_if(marks_.begin(), marks_.end(),
+                              [&](const auto& one) { return one.second == mark; }));
+  }
+}
+
 void Marks::release(uint64_t id) {
   MarkPtr last;  // its event is destroyed outside the lock
   std::lock_guard<std::mutex> guard(mutex_);

@@ -51,10 +51,9 @@ class Marks {
   void release(uint64_t id);
   // Those who wait return; the copies go on.
   void stop_waits() { stopped_ = true; }
-  void close() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    marks_.clear();
-  }
+  // Waits for the copies whose marks have not been released, for at most `most_ns` each: their
+  // callers keep memory for them. Throws Error if one is later, and may be tried again.
+  void close(uint64_t most_ns);
 
  private:
   static constexpr int kShift = 60;
