@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from glake import _C
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, keeper, runs
+from glake.transfer import handle, host, keeper, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -64,6 +64,7 @@ class Engine:
                 for transfer in handle.live():
                     transfer.close()
                 _C.transfer_close()
+            host.forget()
             _open = None
         atexit.unregister(self._exit)
 

@@ -64,16 +64,27 @@ def _give_back(address: int, freed: Callable[[int], object] | None) -> None:
         _C.host_free(address)
 
 
+# Pinned memory must not be freed: kept until it is unpinned, whoever drops the registration.
+_registered: dict[int, Registration] = {}
+
+
+def forget() -> None:
+    """The engine has ended, and has unpinned all."""
+    while _registered:
+        _registered.popitem()[1].ended()
+
+
 class Registration:
     """Host memory being pinned, or pinned. A context manager: `with register_host(a): ...`."""
 
     def __init__(self, memory: Buffer, background: bool) -> None:
         """Begins."""
         self._memory = memory  # keeps it alive while it is pinned
-        self._pinned = False
+        self._open = self._pinned = False
         self.address, self.bytes = memory.address, memory.bytes
         _C.register_host(self.address, self.bytes, background)
         self._open = True
+        _registered[self.address] = self
 
     def done(self) -> bool:
         """Whether all is pinned. Raises what `wait` does."""
@@ -103,7 +114,12 @@ class Registration:
         nothing. DriverError if the driver refuses; it may be tried again."""
         if self._open:
             _C.unregister_host(self.address)
-            self._open = False
+            _registered.pop(self.address, None)
+            self.ended()
+
+    def ended(self) -> None:
+        """It is unpinned."""
+        self._open, self._pinned = False, False
 
     def __enter__(self) -> Registration:
         """Itself."""

@@ -1,6 +1,7 @@
 """Pinned memory, and memory pinned in place."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -8,6 +9,10 @@ from memory import MIB, Device, numbers
 
 from glake import _C, errors, simcuda
 from glake import transfer as t
+
+
+class Array(np.ndarray):
+    """Of which weak references can be made."""
 
 
 def pool_bytes() -> int:
@@ -84,11 +89,20 @@ def test_several_pieces_and_a_refusal() -> None:
 
 
 def test_the_engines_end_unpins() -> None:
-    data = numbers(MIB)
-    t.register_host(data, background=True)
+    data = numbers(MIB).view(Array)
+    address, gone = data.ctypes.data, weakref.ref(data)
+    pinned = t.register_host(data, background=True)
     t.default_engine().close()
     t.default_engine()
-    assert _C.place_of(data.ctypes.data) == (-1, False)
+    assert _C.place_of(address) == (-1, False)
+    pinned.unregister()
+    t.register_host(data)
+    del data, pinned
+    gc.collect()
+    assert gone() is not None  # pinned, though nobody holds it
+    t.default_engine().close()
+    gc.collect()
+    assert gone() is None
 
 
 def test_typed_errors() -> None:
