@@ -114,10 +114,8 @@ class Engine:
         InvalidPointer; CopyFailed, from the handle, if no path is left.
         """
         to, of = buffer_of(dst, write=True), buffer_of(src)
-        streams = _ordering(stream, to, of)
         to, of, parts, made = _planned(to, of)
-        if made and of.stream is not None and (of.device, of.stream) not in streams:
-            streams = [*streams, (of.device, of.stream)][-2:]
+        streams = _ordering(stream, to, of, made)
         flags = _DIRECT if direct else 0
         ids = self._ids(parts, to.device, of.device, streams, flags)
         _written(dst)
@@ -129,8 +127,8 @@ class Engine:
         groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
         keep: list[Any] = []
         for _, to, of in given:
-            streams = tuple(_ordering(stream, to, of))
-            to, of, parts, _ = _planned(to, of)
+            to, of, parts, made = _planned(to, of)
+            streams = tuple(_ordering(stream, to, of, made))
             keep.append(_owners(to, of))
             if parts.count:
                 places = (self._place(to), self._place(of))
@@ -236,16 +234,19 @@ def _written(dst: Any) -> None:
         torch.autograd.graph.increment_version(dst)
 
 
-def _ordering(stream: Stream, dst: Buffer, src: Buffer) -> Streams:
+def _ordering(stream: Stream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
+    """The streams of a copy; with `made`, its source was just made on its framework's own."""
+    found: Streams = []
+    ends: tuple[Buffer, ...] = (src, dst)
     if isinstance(stream, str):
         if stream != UNORDERED:
             raise InvalidArgument(f"{stream!r} is no stream: pass a stream, None or UNORDERED")
-        return []
-    if stream is not None:
-        gpus = [end.device for end in (src, dst) if end.device >= 0]
-        return [stream_of(stream, gpus[0] if gpus else None)]
-    found: Streams = []
-    for end in (src, dst):
+        ends = (src,) if made else ()
+    elif stream is not None:
+        gpus = [end.device for end in ends if end.device >= 0]
+        found.append(stream_of(stream, gpus[0] if gpus else None))
+        ends = (src,) if made else ()
+    for end in ends:
         if end.stream is None:
             continue
         gpu = end.device if end.device >= 0 else _C.place_of(end.address)[0]
