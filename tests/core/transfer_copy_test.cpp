@@ -42,8 +42,8 @@ std::string copy_once(int dst_place, int src_place, size_t bytes, size_t to, siz
 }
 
 void sizes_and_alignments() {
-  const std::pair<int, int> ends[] = {{0, kPinned}, {kPinned, 0}, {5, 0}, {0, kPageable},
-                                      {kPageable, 3}, {2, 2}};
+  const std::pair<int, int> ends[] = {{0, kPinned},   {kPinned, 0},   {5, 0},
+                                      {0, kPageable}, {kPageable, 3}, {2, 2}};
   for (const char* seed : {"1", "2"}) {
     Node node("dgx1v", {{"memory", "256MiB"}, {"seed", seed}});
     test::Dice dice(std::strtoull(seed, nullptr, 10));
@@ -122,9 +122,9 @@ void small_copies() {
   uint64_t id = Call(dst, 0, src, 0, 64 * kKiB).on(stream, 0).start();
   OK(glake_copy_wait(id, test::kForever));
   std::map<std::string, int64_t> before;
-  const char* const costly[] = {"cuEventCreate",        "cuEventRecord",          "cuStreamSynchronize",
-                                "cuStreamWaitValue32",  "cuPointerGetAttributes", "cuMemAlloc",
-                                "cuStreamIsCapturing",  "cuLaunchHostFunc"};
+  const char* const costly[] = {
+      "cuEventCreate",          "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitValue32",
+      "cuPointerGetAttributes", "cuMemAlloc",    "cuStreamIsCapturing", "cuLaunchHostFunc"};
   for (const char* name : costly) before[name] = simcuda_calls(name);
   const int64_t copies = simcuda_calls("cuMemcpyAsync");
   id = Call(dst, 64 * kKiB, src, 64 * kKiB, 64 * kKiB).on(stream, 0).start();
@@ -161,8 +161,8 @@ void refusals() {
   refused(GLAKE_INVALID_ARGUMENT, Call(other, 0, host, 0, 2 * kMiB).start());
   refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, a, 4096, 2 * kMiB).start());
   refused(GLAKE_INVALID_ARGUMENT, Call(a, 100, a, 0, 101).start());
-  refused(GLAKE_INVALID_ARGUMENT, Call({{a.at(), host.at(), 64}, {a.at(32), host.at(64), 64}}, 0,
-                                       GLAKE_HOST).start());
+  refused(GLAKE_INVALID_ARGUMENT,
+          Call({{a.at(), host.at(), 64}, {a.at(32), host.at(64), 64}}, 0, GLAKE_HOST).start());
   refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, host, 0, 64).flags(1u << 30).start());
   GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_wait(12345, 0));
   GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_release(12345));

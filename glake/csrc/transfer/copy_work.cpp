@@ -10,11 +10,14 @@ static int engine_of(const Hop& hop) { return hop.from.host() ? hop.to.gpu : hop
 
 Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   const int device = engine_of(flight->step());
+  flight->seen_done = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok())
-    s = streams_.next(device, flight->hop > 0, flight->lane->hops[flight->hop].alone(),
-                      &flight->stream);
+  // A short chunk's start would leave gaps.
+  const double covered = 3 * static_cast<double>(engine_.copy_ns()) * flight->lane->planned.rate;
+  const bool alone = flight->lane->hops[flight->hop].alone() &&
+                     static_cast<double>(flight->range.bytes()) > covered;
+  if (s.ok()) s = streams_.next(device, flight->hop > 0, alone, &flight->stream);
   if (s.ok()) s = streams_.event(device, &flight->event);
   if (!s.ok()) return s;
   s = copy_pieces(*flight, enqueued);

@@ -47,11 +47,14 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
 Engine::~Engine() = default;
 
 uint64_t Engine::start(Request request) {
-  const Bytes total = request.parts.total();
-  const bool wanted = (request.flags & kRelayed) != 0;
+  const bool wanted = (request.flags & kRelayed) != 0, simple = (request.flags & kDirect) != 0;
   const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
-  if ((total < kAlwaysPlain && !wanted) || (request.flags & kDirect) != 0 || local) {
-    return plain(request, false);
+  const bool possible = plain_possible(request);
+  const bool small = request.parts.total() < kAlwaysPlain;
+  if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
+  if (local || simple) {
+    throw Error(GLAKE_COPY_REFUSED, "GPU " + std::to_string(request.stream_device) +
+                                        ", whose stream it is, does not reach the memory");
   }
   open_device(request.stream_device);
   bool captured = false;
@@ -59,13 +62,15 @@ uint64_t Engine::start(Request request) {
     Status s = driver_.is_capturing(request.stream_device, request.stream, &captured);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
   }
-  if (captured && wanted) {
+  if (captured && (wanted || !possible)) {
     throw Error(GLAKE_COPY_REFUSED,
                 "the stream is being captured: a graph can hold one plain copy, no relays");
   }
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);
-  if (!request.pageable && !wanted && !worthwhile(request, plan)) return plain(request, false);
+  if (possible && !request.pageable && !wanted && !worthwhile(request, plan)) {
+    return plain(request, false);
+  }
   auto transfer = std::make_shared<Transfer>(std::move(request));
   if (transfer->request.ordered) order(transfer);
   Lock lock(mutex_);

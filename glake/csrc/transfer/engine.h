@@ -80,6 +80,7 @@ class Engine {
   // plain.cpp
   uint64_t plain(const Request& request, bool captured);
   void open_device(int device);
+  bool plain_possible(const Request& request);
   StreamHandle plain_stream(int device);
   Status submit_plain(const Request& request, StreamHandle stream);
   // ordering.cpp
@@ -102,6 +103,7 @@ class Engine {
   void learn(Lane* lane, size_t hop);
   Use use_of(int edge, const Lane& slow) const;
   void prepare(const Path& path);
+  bool reach(int gpu, int from);
   Submitter& submitter(int gpu);
 
   std::shared_ptr<Transfer> find(uint64_t id);
@@ -119,6 +121,7 @@ class Engine {
   std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
   std::mutex prepare_mutex_;        // of what has been opened for paths
   std::set<std::string> prepared_;
+  std::map<std::pair<int, int>, bool> reached_;
   std::mutex mutex_;  // of all below, and of transfers, lanes and path states
   std::map<uint64_t, std::shared_ptr<Transfer>> transfers_;
   std::vector<std::shared_ptr<Transfer>> running_;

@@ -5,7 +5,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kFirstRest = 5'000'000, kLongestRest = 10'000'000'000;  // ns
+constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;  // ns
 constexpr uint64_t kGoodChunks = 64;  // in a row, that halve the next rest
 
 }  // namespace

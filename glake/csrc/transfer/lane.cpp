@@ -8,8 +8,8 @@ namespace {
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
 constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
 constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
-constexpr double kSlow = 0.7;        // of its plan
-constexpr double kMemory = 0.75;     // weight of what was measured before, per completion
+constexpr double kSlow = 0.7;                         // of its plan
+constexpr double kMemory = 0.75;  // weight of what was measured before, per completion
 
 }  // namespace
 

@@ -39,7 +39,7 @@ class HopMeter {
 
  private:
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
-  Bytes ahead_ = 0;  // of the copies under way
+  Bytes ahead_ = 0;         // of the copies under way
   uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;

@@ -46,6 +46,22 @@ Status Engine::submit_plain(const Request& request, StreamHandle stream) {
   return {};
 }
 
+// Whether a copy on the request's stream reaches both ends: the stream's GPU makes it.
+bool Engine::plain_possible(const Request& request) {
+  const int device = request.stream_device;
+  const int src = request.src.gpu, dst = request.dst.gpu;
+  if (src == device && (dst < 0 || dst == device)) return true;
+  if (src < 0 && dst == device) return true;
+  if (src >= 0 && dst >= 0 && src != dst) return true;  // between two contexts
+  open_device(device);
+  for (int gpu : {src, dst}) {
+    if (gpu < 0) continue;
+    open_device(gpu);
+    if (!reach(gpu, device)) return false;
+  }
+  return true;
+}
+
 uint64_t Engine::plain(const Request& request, bool captured) {
   const int device = request.stream_device;
   open_device(device);

@@ -129,7 +129,8 @@ Engine::Use Engine::use_of(int edge, const Lane& slow) const {
           const Rate rate = std::min(lane->hops[h].rate(), lane->planned.rate);
           use.measured += rate * load.share;
           const bool well = rate >= kRunsWell * lane->planned.rate;
-          use.cleared = use.cleared || (well && lane.get() != &slow && lane->hops[h].completed() > 2);
+          use.cleared =
+              use.cleared || (well && lane.get() != &slow && lane->hops[h].completed() > 2);
         }
       }
     }
@@ -151,13 +152,30 @@ void Engine::prepare(const Path& path) {
       if (gpu >= 0) open_device(gpu);
     }
     if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;
-    bool reaches = false;
-    if (!driver_.can_access_peer(hop.from.gpu, hop.to.gpu, &reaches).ok() || !reaches) continue;
-    process_.device(hop.to.gpu).enable_peer(hop.from.gpu);
-    driver_.enable_peer(hop.from.gpu, hop.to.gpu);  // for memory that is not glake's
+    reach(hop.to.gpu, hop.from.gpu);
   }
   std::lock_guard<std::mutex> guard(prepare_mutex_);
   prepared_.insert(path.name);
+}
+
+// Gives GPU `from` access to the memory of `gpu`, glake's and others'. False where the machine has
+// none: then copies between the two go over the host.
+bool Engine::reach(int gpu, int from) {
+  if (gpu == from) return true;
+  {
+    std::lock_guard<std::mutex> guard(prepare_mutex_);
+    auto known = reached_.find({from, gpu});
+    if (known != reached_.end()) return known->second;
+  }
+  bool reaches = false;
+  if (!driver_.can_access_peer(from, gpu, &reaches).ok()) return false;
+  if (reaches) {
+    process_.device(gpu).enable_peer(from);
+    driver_.enable_peer(from, gpu);
+  }
+  std::lock_guard<std::mutex> guard(prepare_mutex_);
+  reached_[{from, gpu}] = reaches;
+  return reaches;
 }
 
 // Under the lock.

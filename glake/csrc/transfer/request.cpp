@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "capi_guard.h"
 
@@ -196,7 +197,10 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   host.node = node_at(driver, at, part.bytes);
   // A majority may hide stripes.
   for (Bytes i = 1; i < kLooks && host.node >= 0; ++i) {
-    if (node_at(driver, at + part.bytes / kLooks * i, kProbe) != host.node) host.node = kSpread;
+    // At no regular distance: stripes are regular.
+    const double turn = 0.6180339887 * static_cast<double>(i);
+    const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
+    if (node_at(driver, at + static_cast<Bytes>(part_of), 1) != host.node) host.node = kSpread;
   }
   if (host.node == kUnknownNode || host.node >= topology->sockets()) host.node = kSpread;
   if (host.node != kSpread || request->parts.count() > 1) return;

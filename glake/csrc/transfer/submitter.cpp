@@ -123,7 +123,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     flight->lane = &lane;
     flight->range = entry.transfer->take(lane, bytes);
     lane.claimed += flight->range.bytes();
-    lane.ramp = std::min(std::max(bytes, lane.ramp) * 5 / 4, kMostChunk);
+    lane.ramp = std::min(std::max(bytes, lane.ramp) * 3 / 2, kMostChunk);
     ++lane.in_flight;
     ++lane.in_first_hop;
     ++entry.transfer->in_flight;
@@ -259,8 +259,18 @@ void Submitter::wait() {
   oldest.expected = then + kLeastWait;
 }
 
+// An error may be the question's, not the copy's: nothing may still read or write the buffers when
+// they go to another chunk.
+void Submitter::quiesce(const Flight& flight) {
+  const Hop& hop = flight.step();
+  const int device = hop.from.host() ? hop.to.gpu : hop.from.gpu;
+  if (driver_.synchronize_stream(device, flight.stream).ok()) return;
+  driver_.synchronize_stream(device, flight.stream);  // the first told of the failed copy
+}
+
 void Submitter::complete(Flight flight, Status status) {
   const std::string why = status.ok() ? "" : failure(flight, status);
+  if (!status.ok()) quiesce(flight);
   const bool back =
       status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
   if (back) {

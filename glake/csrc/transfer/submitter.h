@@ -73,6 +73,7 @@ class Submitter {
   void launch(Flight flight);
   void wait();
   void complete(Flight flight, Status status);
+  void quiesce(const Flight& flight);
   void land(const Flight& flight);
   void overdue(size_t index, uint64_t now);
   void return_chunk(Flight* flight, const std::string& why);

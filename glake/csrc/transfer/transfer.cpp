@@ -11,7 +11,7 @@ constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
 // Chunks of a lane under way: where the slow link should be first, one waits while two go.
 constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
-constexpr double kShares = 24;  // chunks a lane's part of the transfer makes, at least
+constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
 }  // namespace
 
