@@ -78,31 +78,31 @@ class Corrupted(GlakeError, RuntimeError):
 
 
 class CopyFailed(GlakeError, RuntimeError):
-    """No path was left for a copy; the text says which bytes of the destination are written."""
+    """No path is left for a copy; the text says which bytes of the destination are written."""
 
     status = 12
 
 
 class CopyCancelled(GlakeError, RuntimeError):
-    """A copy was cancelled before all had arrived; the text says what is written."""
+    """A copy was cancelled; the text says which bytes of the destination are written."""
 
     status = 13
 
 
-class CopyRefused(GlakeError, RuntimeError):
-    """A copy cannot be made in the way asked for; nothing was done."""
+class CopyRefused(GlakeError, ValueError):
+    """The copy cannot be made in the way asked for."""
 
     status = 14
 
 
 class BusyTimeout(GlakeError, TimeoutError):
-    """It is not done in the time given, and goes on."""
+    """Not done in time; what was asked for goes on."""
 
     status = 15
 
 
 class TransferClosed(GlakeError, RuntimeError):
-    """The transfer engine is not open, or was closed meanwhile."""
+    """The transfer engine is not open."""
 
     status = 16
 

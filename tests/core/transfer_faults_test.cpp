@@ -150,7 +150,7 @@ void slow_uplink() {
 void each_call() {
   for (bool ordered : {false, true}) {
     for (int64_t times : {int64_t{1}, int64_t{-1}}) {
-      const int step = (times == 1 ? 3 : 17) * test::kSlowdown;
+      const int step = (times == 1 ? 11 : 41) * test::kSlowdown;
       for (int64_t k = 1 + (ordered ? 1 : 0);; k += step) {
         test::running() = std::string(ordered ? "ordered" : "free") + ", call " +
                           std::to_string(k) + " fails " + std::to_string(times);
@@ -177,7 +177,10 @@ void each_call() {
                      std::to_string(end));
           cuStreamSynchronize(stream);
           if (end == GLAKE_OK) {
-            CHECK_TEXT(pair.dst.holds(2, 0, 8 * kMiB, 0), test::result_of(id) + std::to_string(simcuda_landed(pair.dst.at(), 8 * kMiB, 1)) + test::violations());
+            CHECK_TEXT(pair.dst.holds(2, 0, 8 * kMiB, 0),
+                       test::result_of(id) +
+                           std::to_string(simcuda_landed(pair.dst.at(), 8 * kMiB, 1)) +
+                           test::violations());
           }
           if (id != 0) OK(glake_copy_release(id));
           test::finish(Call(pair.dst, 0, pair.src, 0, 8 * kMiB).start());

@@ -13,11 +13,7 @@ Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   flight->seen_done = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  // A short chunk's start would leave gaps.
-  const double covered = 3 * static_cast<double>(engine_.copy_ns()) * flight->lane->planned.rate;
-  const bool alone = flight->lane->hops[flight->hop].alone() &&
-                     static_cast<double>(flight->range.bytes()) > covered;
-  if (s.ok()) s = streams_.next(device, flight->hop > 0, alone, &flight->stream);
+  if (s.ok()) s = streams_.next(device, flight->hop > 0, flight->alone, &flight->stream);
   if (s.ok()) s = streams_.event(device, &flight->event);
   if (!s.ok()) return s;
   s = copy_pieces(*flight, enqueued);

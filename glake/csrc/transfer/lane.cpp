@@ -73,6 +73,11 @@ uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
   return at;
 }
 
+bool Lane::alone(size_t hop, Bytes bytes, uint64_t copy_ns) const {
+  const double covered = 3 * static_cast<double>(copy_ns) * planned.rate;
+  return hops[hop].alone() && static_cast<double>(bytes) > covered;
+}
+
 Rate Lane::pace() const {
   Rate least = hops.front().rate();
   for (const HopMeter& hop : hops) least = std::min(least, hop.rate());

@@ -58,6 +58,8 @@ struct Lane {
   Bytes least(uint64_t copy_ns) const;
   // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.
   Bytes most() const;
+  // Whether a chunk's copy goes behind the one before; a short one's start would leave gaps.
+  bool alone(size_t hop, Bytes bytes, uint64_t copy_ns) const;
   Rate pace() const;  // of its slowest hop
   // When a chunk taken now would have arrived.
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;

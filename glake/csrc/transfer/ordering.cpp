@@ -61,7 +61,10 @@ void Engine::order(const std::shared_ptr<Transfer>& transfer) {
       std::lock_guard<std::mutex> guard(gate->mutex);
       gate->engine = nullptr;
     }
-    driver_.destroy_event(passed);
+    {
+      Lock lock(mutex_);
+      passed_.push_back(passed);  // destroyed when the driver takes it
+    }
     refuse("holding the caller's stream", s);
   }
   Lock lock(mutex_);
@@ -108,9 +111,7 @@ bool Engine::reap_passed(uint64_t timeout_ns) {
   }
   auto over = [&](EventId event) {
     const Status s = timeout_ns == 0 ? driver_.query(event) : driver_.wait_event(event, timeout_ns);
-    if (s.not_ready()) return false;
-    driver_.destroy_event(event);
-    return true;
+    return !s.not_ready() && driver_.destroy_event(event).ok();
   };
   waiting.erase(std::remove_if(waiting.begin(), waiting.end(), over), waiting.end());
   Lock lock(mutex_);

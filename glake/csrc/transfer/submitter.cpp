@@ -196,6 +196,10 @@ std::string Submitter::failure(const Flight& flight, Status status) const {
 
 // Submits the chunk's next copy.
 void Submitter::launch(Flight flight) {
+  {
+    Lock lock(engine_.mutex_);
+    flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
+  }
   Bytes enqueued = 0;
   const Status status = enqueue(&flight, &enqueued);
   const std::string why = status.ok() ? "" : failure(flight, status);

@@ -29,6 +29,7 @@ struct Flight {
   LentEvent event;          // recorded behind this hop's copies
   StreamHandle stream = 0;
   uint64_t expected = 0, deadline = 0;
+  bool alone = false;      // behind the lane's copy before, not beside it
   bool seen_done = false;  // without the event
   bool late = false;       // it writes the destination: all one can do is wait
   bool given_up = false;   // its bytes are others' by now; only its buffers are waited for
