@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glake.errors import (
+    BusyTimeout,
+    CopyCancelled,
+    CopyFailed,
+    CopyRefused,
     Corrupted,
     DriverAbsent,
     DriverError,
@@ -20,6 +24,7 @@ from glake.errors import (
     InvalidOption,
     InvalidPointer,
     OutOfMemory,
+    TransferClosed,
     UnknownOption,
 )
 
@@ -75,6 +80,10 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "BusyTimeout",
+    "CopyCancelled",
+    "CopyFailed",
+    "CopyRefused",
     "Corrupted",
     "DriverAbsent",
     "DriverError",
@@ -86,6 +95,7 @@ __all__ = [
     "InvalidOption",
     "InvalidPointer",
     "OutOfMemory",
+    "TransferClosed",
     "UnknownOption",
     "__version__",
     "check",

@@ -36,7 +36,7 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
   guarded([&] {
     require(request != nullptr, "glake_copy_start needs a request");
     TransferUse use;
-    id = use->start(use->read(*request));
+    id = use->begin(use->read(*request));
   });
   return id;
 }
@@ -95,6 +95,37 @@ size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t by
                       capacity);
   });
   return length;
+}
+
+int glake_register_host(void* base, size_t bytes, int background) {
+  return guarded([&] { TransferUse()->pins().add(base, bytes, background != 0); });
+}
+
+int glake_register_host_wait(void* base, uint64_t timeout_ns) {
+  int end = GLAKE_OK;
+  std::string text;
+  const int code = guarded([&] { end = TransferUse()->pins().wait(base, timeout_ns, &text); });
+  return code != GLAKE_OK ? code : told(end, text);
+}
+
+int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total) {
+  return guarded([&] {
+    glake::Bytes done = 0, all = 0;
+    TransferUse()->pins().progress(base, &done, &all);
+    if (pinned != nullptr) *pinned = done;
+    if (total != nullptr) *total = all;
+  });
+}
+
+int glake_unregister_host(void* base) {
+  return guarded([&] { TransferUse()->pins().remove(base); });
+}
+
+int glake_place_of(const void* ptr, int* device, int* pinned) {
+  return guarded([&] {
+    require(device != nullptr && pinned != nullptr, "glake_place_of needs room for its answers");
+    TransferUse()->place_of(ptr, device, pinned);
+  });
 }
 
 }  // extern "C"

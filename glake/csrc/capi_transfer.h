@@ -15,6 +15,7 @@ enum { GLAKE_HOST = -1, GLAKE_ASK = -2 }; /* in place of a device: ask the drive
 enum {
   GLAKE_COPY_DIRECT = 1,  /* one plain copy */
   GLAKE_COPY_RELAYED = 2, /* never one plain copy: for tests, and refused where it must be */
+  GLAKE_COPY_TRACKED = 4, /* a plain copy, too, has an id of its own, which must be released */
 };
 
 typedef struct glake_copy_part {
@@ -30,6 +31,9 @@ typedef struct glake_copy_request {
   void* stream;
   int stream_device, ordered; /* ordered = 0: of no stream, it begins at once */
   unsigned flags;
+  /* A second stream that is ordered likewise, such as that of the other GPU. */
+  void* also_stream;
+  int also_device, also_ordered;
 } glake_copy_request;
 
 /* Opens the process's transfer engine. `topology` is the text of one platform, or, with `name`, of
@@ -44,14 +48,15 @@ GLAKE_API int glake_transfer_close(void);
  * copies, and those that more paths would not speed up, are one plain copy on the stream. */
 GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
 /* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
- * what state the destination is in. A plain copy is waited for with its stream. */
+ * what state the destination is in. A plain copy that is not tracked is waited for with its stream.
+ */
 GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
 GLAKE_API int glake_copy_done(uint64_t id); /* 1, 0, or a negative glake_status */
 /* Later work on `stream` waits for the copy, however it ends. */
 GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);
 /* Takes no more chunks; those under way arrive. A plain copy goes on. */
 GLAKE_API int glake_copy_cancel(uint64_t id);
-/* Forgets the id; the copy goes on. Every id but a plain copy's must be released. */
+/* Forgets the id; the copy goes on. Every id but an untracked plain copy's must be released. */
 GLAKE_API int glake_copy_release(uint64_t id);
 /* Bytes that have arrived, of all; 0 of 0 for a plain copy. */
 GLAKE_API int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total);
@@ -63,6 +68,18 @@ GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
  * the socket of the host end, or -1 for memory spread over all. */
 GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
                                      char* json, size_t capacity);
+
+/* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
+ * not pinned yet go as copies of pageable memory do. The engine's end unpins it. */
+GLAKE_API int glake_register_host(void* base, size_t bytes, int background);
+/* GLAKE_OK: all is pinned. GLAKE_BUSY_TIMEOUT: not yet. Else what ended it. */
+GLAKE_API int glake_register_host_wait(void* base, uint64_t timeout_ns);
+GLAKE_API int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total);
+/* No copy of it may be under way. */
+GLAKE_API int glake_unregister_host(void* base);
+
+/* Whose memory is at `ptr`: a GPU's or GLAKE_HOST; *pinned: whether the driver knows it at all. */
+GLAKE_API int glake_place_of(const void* ptr, int* device, int* pinned);
 
 #ifdef __cplusplus
 }

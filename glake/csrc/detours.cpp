@@ -90,6 +90,7 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
 
 void detoured_free(Process& process, void* ptr) {
   process.check_usable();
+  if (process.detoured(kCopied)) process.refuse_copied(ptr);
   {
     DebugDevice* debug = debug_of(process, ptr);
     HoldingPtr holding = debug != nullptr ? debug->take(reinterpret_cast<Address>(ptr)) : nullptr;

@@ -26,6 +26,7 @@ enum Detour : uint32_t {
   kDebug = 4,    // core/debug.h
   kKinds = 8,    // some blocks come from the escape pool
   kUnread = 16,  // the options, which may ask for the others, have not been read yet
+  kCopied = 32,  // copies of no stream's order are under way: what they use must not be freed
 };
 
 class Process {
@@ -78,6 +79,8 @@ class Process {
   // The transfer engine (csrc/transfer/); see TransferUse. Throw Error.
   void open_transfer(const std::string& topology, const std::string& name);
   void close_transfer();
+  int used_device();              // the first device in use here; 0 if none is
+  void refuse_copied(void* ptr);  // throws Error if such a copy uses the block
 
   // What an allocation of the calling thread is: its own kind if it has set one, else by the option
   // `contiguous`. set_kind() returns the kind before.

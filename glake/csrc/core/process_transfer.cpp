@@ -1,4 +1,5 @@
 // The process's transfer engine: opened and closed by its owner, used by any thread between.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -44,6 +45,26 @@ void Process::close_transfer() {
     throw;
   }
   transfer_.reset();
+}
+
+int Process::used_device() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (int device = 0; device < kMaxDevices; ++device) {
+    if (devices_[device] != nullptr) return device;
+  }
+  return 0;
+}
+
+void Process::refuse_copied(void* ptr) {
+  const Block& b = block(ptr, false);
+  const Address begin = b.ptr, end = begin + std::max<Bytes>(b.requested, 1);
+  transfer_users_.fetch_add(1);
+  transfer::Engine* engine = transfer_in_use_.load();
+  const bool used = engine != nullptr && engine->copying(begin, end);
+  transfer_users_.fetch_sub(1);
+  if (!used) return;
+  throw Error(GLAKE_INVALID_POINTER,
+              hex(ptr) + " is being copied, in no stream's order: wait for the copy, then free it");
 }
 
 }  // namespace glake

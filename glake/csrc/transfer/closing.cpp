@@ -19,12 +19,14 @@ void Engine::end_all() {
     for (auto& [id, transfer] : transfers_) all.push_back(transfer);
     all.insert(all.end(), running_.begin(), running_.end());
   }
+  marks_.stop_waits();
   for (const auto& transfer : all) end_one(transfer);
 }
 
 void Engine::close() {
   end_all();
   shut_gates();
+  marks_.close(kHoldUp);
   if (!reap_passed(kHoldUp)) {
     throw Error(GLAKE_BUSY_TIMEOUT,
                 "a stream still has work before a transfer it was given; synchronise it, then "
@@ -46,6 +48,9 @@ void Engine::close() {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a plain copy's stream: " + driver_.describe(s));
     plain_streams_[static_cast<size_t>(device)] = 0;
   }
+  guards_.clear();
+  process_.set_detour(kCopied, false);
+  pins_.close();
   slots_.close();
   holds_.close();
 }

@@ -20,6 +20,8 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
       process_(process),
       slots_(driver, process),
       holds_(host),
+      marks_(driver),
+      pins_(driver),
       devices_(driver.device_count()) {
   const auto count = static_cast<size_t>(devices_);
   plain_streams_ = std::make_unique<std::atomic<StreamHandle>[]>(count);
@@ -139,6 +141,7 @@ std::shared_ptr<Transfer> Engine::find(uint64_t id) {
 
 int Engine::wait(uint64_t id, uint64_t timeout_ns, std::string* text) {
   if (PlainId(id).valid()) return wait_plain(id, text);
+  if (Marks::is(id)) return marks_.wait(id, timeout_ns, text);
   using Clock = std::chrono::steady_clock;
   const std::shared_ptr<Transfer> transfer = find(id);
   const bool bounded = timeout_ns < UINT64_MAX / 4;
@@ -172,6 +175,7 @@ bool Engine::done(uint64_t id) {
     if (!idle) driver_.stream_idle(plain.device(), plain.stream(), &idle);
     return idle;
   }
+  if (Marks::is(id)) return marks_.done(id);
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);
   const EventId passed = transfer->state == State::kWaiting ? transfer->passed : 0;
@@ -182,7 +186,7 @@ bool Engine::done(uint64_t id) {
 }
 
 void Engine::cancel(uint64_t id) {
-  if (PlainId(id).valid()) return;  // it is the driver's
+  if (PlainId(id).valid() || Marks::is(id)) return;  // it is the driver's
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);
   if (transfer->over()) return;
@@ -193,6 +197,7 @@ void Engine::cancel(uint64_t id) {
 // Nobody asks for it any more; it goes on.
 void Engine::release(uint64_t id) {
   if (PlainId(id).valid()) return;
+  if (Marks::is(id)) return marks_.release(id);
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);
   transfers_.erase(id);
@@ -202,6 +207,11 @@ void Engine::release(uint64_t id) {
 void Engine::progress(uint64_t id, Bytes* done, Bytes* total) {
   *done = *total = 0;
   if (PlainId(id).valid()) return;
+  if (Marks::is(id)) {
+    *total = marks_.bytes(id);
+    *done = marks_.done(id) ? *total : 0;
+    return;
+  }
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);
   *done = transfer->landed.bytes();
@@ -209,10 +219,11 @@ void Engine::progress(uint64_t id, Bytes* done, Bytes* total) {
 }
 
 std::string Engine::result(uint64_t id) {
-  if (PlainId(id).valid()) {
+  if (PlainId(id).valid() || Marks::is(id)) {
     JsonText out;
     out.text("state", done(id) ? "done" : "running").flag("relayed", false);
-    out.flag("captured", PlainId(id).captured());
+    if (Marks::is(id)) out.number("bytes", static_cast<double>(marks_.bytes(id)));
+    out.flag("captured", PlainId(id).valid() && PlainId(id).captured());
     return out.raw("paths", "[]").raw("refusals", "[]").done();
   }
   const std::shared_ptr<Transfer> transfer = find(id);

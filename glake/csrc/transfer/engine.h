@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "transfer/host_pins.h"
+#include "transfer/marks.h"
 #include "transfer/planner.h"
 #include "transfer/submitter.h"
 
@@ -30,10 +32,11 @@ class Engine {
   ~Engine();
 
   Request read(const glake_copy_request& given) {
-    return make_request(driver_, topology_.get(), given);
+    return make_request(driver_, topology_.get(), given,
+                        some_device(given.dst_device, given.src_device));
   }
-  // Throw Error. Ids of plain copies: see plain.h.
-  uint64_t start(Request request);
+  // Throw Error. Ids of plain copies: see plain.h, marks.h.
+  uint64_t begin(Request request);  // of one stream or two
   // GLAKE_OK, GLAKE_BUSY_TIMEOUT, or what ended the transfer, with its text.
   int wait(uint64_t id, uint64_t timeout_ns, std::string* text);
   bool done(uint64_t id);
@@ -44,6 +47,10 @@ class Engine {
   std::string result(uint64_t id);
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
+  HostPins& pins();
+  // Whether a copy of no stream's order reads or writes there.
+  bool copying(Address begin, Address end);
+  void place_of(const void* ptr, int* device, int* pinned);
   // Cancels all transfers and waits for their copies under way: after it nobody waits for one.
   void end_all();
   // Ends the threads and gives all back; nobody uses the engine any more. Throws Error, and may be
@@ -53,8 +60,23 @@ class Engine {
  private:
   friend class Submitter;
   using Lock = std::unique_lock<std::mutex>;
+  // What a copy of no stream's order reads and writes.
+  struct Guard {
+    Address dst = 0, dst_end = 0, src = 0, src_end = 0;
+    std::shared_ptr<Transfer> transfer;
+    Marks::MarkPtr mark;
+    uint64_t plain = 0;  // its id, if it is neither
+  };
+  static Guard guard_of(const Parts& parts);
   struct Gate;  // tells the engine that a caller's stream has come to its transfer
 
+  // joining.cpp
+  int some_device(int first, int second);
+  void follow(int device, StreamHandle stream, int other_device, StreamHandle other);
+  uint64_t start(Request request);
+  // guards.cpp
+  void guard(const Guard& given, uint64_t id);
+  bool guarded(const Guard& guard);
   // plain.cpp
   uint64_t plain(const Request& request, bool captured);
   void open_device(int device);
@@ -109,6 +131,10 @@ class Engine {
   HealthBook health_;
   Slots slots_;
   Holds holds_;
+  Marks marks_;
+  HostPins pins_;
+  std::mutex guard_mutex_;
+  std::vector<Guard> guards_;
   uint64_t next_id_ = 1;
   std::vector<std::pair<int, double>> lessons_;  // edges and their scale, for replan()
   // Statistics.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "transfer/engine.h"
+#include "transfer/plain.h"
 
 namespace glake::transfer {
 namespace {
@@ -131,6 +132,17 @@ void Engine::await_gate(Lock* lock, const std::shared_ptr<Transfer>& transfer) {
 }
 
 void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
+  if (device < 0 || device >= devices_) {
+    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + " for the stream");
+  }
+  if (PlainId(id).valid()) {
+    open_device(device);
+    return follow(device, stream, PlainId(id).device(), PlainId(id).stream());
+  }
+  if (Marks::is(id)) {
+    open_device(device);
+    return marks_.hold_stream(id, device, stream);
+  }
   const std::shared_ptr<Transfer> transfer = find(id);
   open_device(device);
   Hold hold = holds_.take();

@@ -69,6 +69,8 @@ uint64_t Engine::plain(const Request& request, bool captured) {
   for (int gpu : {request.src.gpu, request.dst.gpu}) {
     if (gpu >= 0) open_device(gpu);
   }
+  const bool tracked = (request.flags & kTracked) != 0 && !captured;
+  Marks::MarkPtr mark = tracked ? marks_.make(device) : nullptr;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   if (s.ok()) s = submit_plain(request, stream);
@@ -79,6 +81,7 @@ uint64_t Engine::plain(const Request& request, bool captured) {
   }
   plain_copies_.fetch_add(1, std::memory_order_relaxed);
   plain_bytes_.fetch_add(request.parts.total(), std::memory_order_relaxed);
+  if (mark != nullptr) return marks_.put(std::move(mark), stream, request.parts.total());
   if (!PlainId::fits(stream)) {
     throw Error(GLAKE_INTERNAL, "a stream's handle has more than 53 bits");
   }

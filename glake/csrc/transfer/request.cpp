@@ -99,7 +99,7 @@ class Ends {
   int declared_;
 };
 
-End find_end(Driver& driver, const Parts& parts, int declared, bool dst) {
+End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int context) {
   if (declared < GLAKE_ASK || declared >= driver.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(declared) +
                                           ": the driver has " +
@@ -108,7 +108,7 @@ End find_end(Driver& driver, const Parts& parts, int declared, bool dst) {
   End end;
   end.place.gpu = std::max<int>(declared, GLAKE_HOST);
   if (declared != GLAKE_ASK && parts.total() < kTrusted) return end;
-  DeviceScope scope(driver, 0);
+  DeviceScope scope(driver, context);
   if (!scope.status().ok()) {
     throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver.describe(scope.status()));
   }
@@ -214,16 +214,16 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
 }  // namespace
 
 Request make_request(Driver& driver, const topology::Topology* topology,
-                     const glake_copy_request& given) {
+                     const glake_copy_request& given, int context) {
   if (given.size != sizeof(glake_copy_request)) {
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
-  if ((given.flags & ~(GLAKE_COPY_DIRECT | GLAKE_COPY_RELAYED)) != 0) bad("unknown copy flags");
+  if ((given.flags & ~(kDirect | kRelayed | kTracked)) != 0) bad("unknown copy flags");
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
-  const End dst = find_end(driver, parts, given.dst_device, true);
-  const End src = find_end(driver, parts, given.src_device, false);
+  const End dst = find_end(driver, parts, given.dst_device, true, context);
+  const End src = find_end(driver, parts, given.src_device, false, context);
   request.dst = dst.place;
   request.src = src.place;
   if (request.dst.host() && request.src.host()) {
@@ -236,6 +236,10 @@ Request make_request(Driver& driver, const topology::Topology* topology,
   request.stream = request.ordered ? capi::handle(given.stream) : 0;
   request.stream_device = request.src.host() ? request.dst.gpu : request.src.gpu;
   if (request.ordered) request.stream_device = given.stream_device;
+  request.also_ordered = given.also_ordered != 0;
+  request.also_device = given.also_device;
+  request.also_stream = capi::handle(given.also_stream);
+  if (request.also_ordered && !request.ordered) bad("a second stream, and no first one");
   if (request.stream_device < 0 || request.stream_device >= driver.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE,
                 "no device " + std::to_string(request.stream_device) + " for the stream");

@@ -8,7 +8,11 @@
 
 namespace glake::transfer {
 
-enum Flags : unsigned { kDirect = GLAKE_COPY_DIRECT, kRelayed = GLAKE_COPY_RELAYED };
+enum Flags : unsigned {
+  kDirect = GLAKE_COPY_DIRECT,
+  kRelayed = GLAKE_COPY_RELAYED,
+  kTracked = GLAKE_COPY_TRACKED
+};
 
 // Bytes of the host end up to `end` that lie on one socket.
 struct Stripe {
@@ -26,12 +30,16 @@ struct Request {
   int stream_device = 0;
   StreamHandle stream = 0;
   unsigned flags = 0;
+  bool also_ordered = false;  // by a second stream, too
+  int also_device = 0;
+  StreamHandle also_stream = 0;
   std::vector<Stripe> stripes;  // of the host end, where it is kStriped
 };
 
-// Small copies whose ends the caller has named are not looked into. `topology` may be null. Throws
+// Small copies whose ends the caller has named are not looked into; of others the driver is asked
+// in the context of device `context`, which must be open. `topology` may be null. Throws
 // Error.
 Request make_request(Driver& driver, const topology::Topology* topology,
-                     const glake_copy_request& given);
+                     const glake_copy_request& given, int context);
 
 }  // namespace glake::transfer

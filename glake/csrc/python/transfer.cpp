@@ -1,0 +1,184 @@
+// Bindings of csrc/capi_transfer.h.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "capi_transfer.h"
+#include "python/binding.h"
+
+namespace glake::python {
+namespace {
+
+// A GPU, GLAKE_HOST or GLAKE_ASK.
+int to_place(const py::int_& value) {
+  int overflow = 0;
+  long place = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
+  if (overflow != 0 || place < GLAKE_ASK || place > INT_MAX) {
+    raise(GLAKE_INVALID_DEVICE, "device " + shown(value) +
+                                    ": a GPU's number, -1 for host memory, or -2 to ask the "
+                                    "driver");
+  }
+  return static_cast<int>(place);
+}
+
+// `parts`: a dense buffer of unsigned 64-bit numbers, three to a part: dst, src, bytes. `streams`:
+// (device, handle) of none, one or two.
+uint64_t start(const py::buffer& parts, const py::int_& dst_device, const py::int_& src_device,
+               const std::vector<std::pair<py::int_, py::int_>>& streams, unsigned flags) {
+  const py::buffer_info numbers = parts.request();
+  if (numbers.itemsize != sizeof(uint64_t) || numbers.size % 3 != 0 ||
+      PyBuffer_IsContiguous(numbers.view(), 'C') == 0) {
+    raise(GLAKE_INVALID_ARGUMENT,
+          "parts: expected a dense uint64 array of three numbers a part: dst, src, bytes");
+  }
+  if (streams.size() > 2) raise(GLAKE_INVALID_ARGUMENT, "a copy is ordered by two streams at most");
+  static_assert(sizeof(glake_copy_part) == 3 * sizeof(uint64_t), "rows are parts");
+  glake_copy_request request{};
+  request.size = sizeof request;
+  request.parts = static_cast<const glake_copy_part*>(numbers.ptr);
+  request.count = static_cast<size_t>(numbers.size / 3);
+  request.dst_device = to_place(dst_device);
+  request.src_device = to_place(src_device);
+  request.flags = flags;
+  if (!streams.empty()) {
+    request.ordered = 1;
+    request.stream_device = to_device(streams[0].first);
+    request.stream = to_stream(streams[0].second);
+  }
+  if (streams.size() == 2) {
+    request.also_ordered = 1;
+    request.also_device = to_device(streams[1].first);
+    request.also_stream = to_stream(streams[1].second);
+  }
+  const uint64_t id = released(glake_copy_start, &request);
+  if (id == 0) raise_last();
+  return id;
+}
+
+int wait(uint64_t id, uint64_t timeout_ns) { return released(glake_copy_wait, id, timeout_ns); }
+
+bool done(uint64_t id) {
+  const int answer = released(glake_copy_done, id);
+  if (answer < 0) raise_last();
+  return answer != 0;
+}
+
+py::tuple progress(uint64_t id) {
+  uint64_t arrived = 0, total = 0;
+  check(released(glake_copy_progress, id, &arrived, &total));
+  return py::make_tuple(arrived, total);
+}
+
+void bind_handles(py::module_& module) {
+  module.def("copy_start", &start, py::arg("parts"), py::arg("dst_device"), py::arg("src_device"),
+             py::arg("streams"), py::arg("flags") = 0u,
+             "Starts a copy of parts (dst, src, bytes) in the order of the streams; its id.");
+  module.def(
+      "copy_wait",
+      [](uint64_t id, uint64_t timeout_ns) {
+        const int status = wait(id, timeout_ns);
+        if (status == GLAKE_BUSY_TIMEOUT) return false;
+        check(status);
+        return true;
+      },
+      py::arg("id"), py::arg("timeout_ns") = UINT64_MAX, "Whether it is done by then.");
+  module.def("copy_done", &done, py::arg("id"), "Whether it is done.");
+  module.def(
+      "copy_stream_wait",
+      [](uint64_t id, const py::int_& device, const py::int_& stream) {
+        check(released(glake_copy_stream_wait, id, to_device(device), to_stream(stream)));
+      },
+      py::arg("id"), py::arg("device"), py::arg("stream"),
+      "Later work on the stream waits for it.");
+  module.def(
+      "copy_cancel", [](uint64_t id) { check(released(glake_copy_cancel, id)); }, py::arg("id"),
+      "Takes no more chunks; those under way arrive.");
+  module.def(
+      "copy_release", [](uint64_t id) { check(released(glake_copy_release, id)); }, py::arg("id"),
+      "Forgets the id; the copy goes on.");
+  module.def("copy_progress", &progress, py::arg("id"), "(bytes that have arrived, of all).");
+  module.def(
+      "copy_result",
+      [](uint64_t id) {
+        return read_json([=](char* to, size_t room) { return glake_copy_result(id, to, room); });
+      },
+      py::arg("id"), "Bytes, time, and what went over which path.");
+}
+
+void bind_engine(py::module_& module) {
+  module.def(
+      "transfer_open",
+      [](const std::string& topology, const std::string& name) {
+        check(released(glake_transfer_open, topology.c_str(), name.c_str()));
+      },
+      py::arg("topology"), py::arg("name") = "", "Opens the process's transfer engine.");
+  module.def(
+      "transfer_close", [] { check(released(glake_transfer_close)); },
+      "Ends the engine: transfers are cancelled, its threads stop.");
+  module.def(
+      "transfer_stats", [] { return read_json(glake_transfer_stats); },
+      "Copies and bytes so far, paths and their states.");
+  module.def(
+      "transfer_plan",
+      [](const py::int_& dst, const py::int_& src, int node, const py::int_& bytes) {
+        const int to = to_place(dst), from = to_place(src);
+        const size_t size = to_bytes(bytes);
+        return read_json([=](char* text, size_t room) {
+          return glake_transfer_plan(to, from, node, size, text, room);
+        });
+      },
+      py::arg("dst_device"), py::arg("src_device"), py::arg("node"), py::arg("bytes"),
+      "What the open engine would do now: paths with rates, refusals.");
+}
+
+bool pinned(const py::int_& address, uint64_t timeout_ns) {
+  const int status = released(glake_register_host_wait, to_block(address), timeout_ns);
+  if (status == GLAKE_BUSY_TIMEOUT) return false;
+  check(status);
+  return true;
+}
+
+void bind_host_memory(py::module_& module) {
+  module.def(
+      "register_host",
+      [](const py::int_& address, const py::int_& bytes, bool background) {
+        check(released(glake_register_host, to_block(address), to_bytes(bytes),
+                       static_cast<int>(background)));
+      },
+      py::arg("address"), py::arg("bytes"), py::arg("background") = false, "Pins host memory.");
+  module.def("register_host_wait", &pinned, py::arg("address"), py::arg("timeout_ns") = UINT64_MAX,
+             "Whether all is pinned by then.");
+  module.def(
+      "register_host_progress",
+      [](const py::int_& address) {
+        uint64_t done = 0, total = 0;
+        check(released(glake_register_host_progress, to_block(address), &done, &total));
+        return py::make_tuple(done, total);
+      },
+      py::arg("address"), "(bytes pinned, of all).");
+  module.def(
+      "unregister_host",
+      [](const py::int_& address) { check(released(glake_unregister_host, to_block(address))); },
+      py::arg("address"), "Ends what register_host began.");
+  module.def(
+      "place_of",
+      [](const py::int_& address) {
+        int device = 0, known = 0;
+        check(
+            released(glake_place_of, static_cast<const void*>(to_block(address)), &device, &known));
+        return py::make_tuple(device, known != 0);
+      },
+      py::arg("address"), "(its GPU or -1, whether the driver knows it).");
+}
+
+}  // namespace
+
+void bind_transfer(py::module_& module) {
+  bind_handles(module);
+  bind_engine(module);
+  bind_host_memory(module);
+}
+
+}  // namespace glake::python

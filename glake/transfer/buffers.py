@@ -1,0 +1,232 @@
+"""What can be copied, as addresses: torch tensors, NumPy and CuPy arrays, DLPack, raw pointers."""
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from glake.errors import InvalidArgument
+from glake.transfer import dlpack
+
+HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
+
+# Pinned or not, or the simulator's: for CPU memory the driver knows.
+_DLPACK_PLACES = {dlpack.CPU: ASK, dlpack.CUDA_HOST: HOST, dlpack.CUDA_MANAGED: ASK}
+_BYTES = ("", "uint8", "int8", "B", "b", "c")  # dtypes that stand for memory of any kind
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """`bytes` bytes at `address`: of GPU `device`, of the host (HOST), or wherever it is (ASK).
+
+    Nothing keeps them alive: they must stay until the copy is done.
+    """
+
+    address: int
+    bytes: int
+    device: int = ASK
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of an array. `strides` are bytes; `owner` keeps it alive; `stream` is its framework's
+    current one on that GPU, None if it has none; `read_only` says why it is, else is empty."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item: int
+    device: int
+    owner: Any
+    dtype: str = ""
+    stream: int | None = None
+    read_only: str = ""
+    kind: str = "raw memory"  # as an error names it
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its items."""
+        count = self.item
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its items lie in C order with no gap."""
+        dense = self.item
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if stride != dense and extent != 1:
+                return 0 in self.shape
+            dense *= extent
+        return True
+
+    @property
+    def typed(self) -> bool:
+        """Whether its items are more than bytes."""
+        return self.dtype not in _BYTES
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.dtype}{list(self.shape)}"
+
+
+def buffer_of(thing: Any, write: bool = False) -> Buffer:
+    """The memory of a tensor, an array, any DLPack or buffer object, or a `Raw`.
+
+    InvalidArgument for anything else, and, with `write`, for what may not be written to.
+    """
+    if isinstance(thing, Buffer):
+        found = thing
+    elif isinstance(thing, Raw):
+        found = _raw(thing)
+    else:
+        found = _framework(thing)
+    if write and found.read_only:
+        raise InvalidArgument(f"{found} cannot be the destination of a copy: {found.read_only}")
+    return found
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether it is torch's, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor)
+
+
+def _framework(thing: Any) -> Buffer:
+    if is_tensor(thing):
+        return _tensor(sys.modules["torch"], thing)
+    for interface, on_gpu in (("__cuda_array_interface__", True), ("__array_interface__", False)):
+        facts = getattr(thing, interface, None)
+        if facts is not None:
+            return _array(thing, facts, on_gpu)
+    if hasattr(thing, "__dlpack__"):
+        return _dlpack(thing)
+    try:
+        view = memoryview(thing)
+    except TypeError:
+        raise InvalidArgument(
+            f"{type(thing).__name__} has no memory to copy: pass a torch tensor, a NumPy or CuPy "
+            "array, anything with __dlpack__, or Raw(address, bytes, device)"
+        ) from None
+    return _memory(view, thing)
+
+
+def _raw(raw: Raw) -> Buffer:
+    for name, value, least in (("address", raw.address, 1), ("bytes", raw.bytes, 0)):
+        if not isinstance(value, int) or not least <= value < 1 << 63:
+            raise InvalidArgument(f"Raw: {name} {value!r} is not a number from {least} to 2^63")
+    if not isinstance(raw.device, int) or raw.device < ASK:
+        raise InvalidArgument(
+            f"Raw: device {raw.device!r} is neither a GPU's number, HOST (-1) nor ASK (-2)"
+        )
+    return Buffer(raw.address, (raw.bytes,), (1,), 1, raw.device, None)
+
+
+def _tensor(torch: Any, tensor: Any) -> Buffer:
+    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(
+            f"a {tensor.layout} tensor on {tensor.device}: copies are of strided memory on cpu and "
+            "cuda; of a sparse tensor, copy its indices and values"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidArgument(
+            "the tensor's conjugation or sign is still to be applied: call resolve_conj() or "
+            "resolve_neg() first"
+        )
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:  # fake tensors, and subclasses that hold others
+        raise InvalidArgument(
+            f"{type(tensor).__name__} has no memory of its own: {error}"
+        ) from None
+    item = tensor.element_size()
+    on_gpu = tensor.device.type == "cuda"
+    leaf = tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
+    return Buffer(
+        address=address,
+        shape=tuple(tensor.shape),
+        strides=tuple(stride * item for stride in tensor.stride()),
+        item=item,
+        device=tensor.device.index if on_gpu else ASK,
+        owner=tensor,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        stream=torch.cuda.current_stream(tensor.device).cuda_stream if on_gpu else None,
+        read_only="it is a leaf that requires grad; use torch.no_grad()" if leaf else "",
+        kind="tensor",
+    )
+
+
+def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
+    dtype = getattr(thing, "dtype", None)
+    if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # NumPy's do not say so
+        raise InvalidArgument("a masked array cannot be copied: copy its data and mask apart")
+    if "O" in facts["typestr"] or getattr(dtype, "hasobject", False):
+        raise InvalidArgument("an array of Python objects holds pointers, not data")
+    address, read_only = facts["data"]
+    shape, typestr = tuple(facts["shape"]), facts["typestr"]
+    item = int(getattr(dtype, "itemsize", typestr[2:]))
+    strides = facts.get("strides")
+    name = typestr if typestr[0] == ">" else getattr(dtype, "name", typestr)
+    return Buffer(
+        address=address or 0,
+        shape=shape,
+        strides=tuple(strides) if strides is not None else dlpack.dense(shape, item),
+        item=item,
+        device=getattr(getattr(thing, "device", None), "id", ASK) if on_gpu else ASK,
+        owner=thing,
+        dtype=str(name),
+        # The CUDA array interface: 1 is the legacy stream, 2 the per-thread one.
+        stream=facts.get("stream") if on_gpu else None,
+        read_only="it is read-only" if read_only else "",
+        kind=type(thing).__name__,
+    )
+
+
+def _memory(view: memoryview, thing: Any) -> Buffer:
+    if not view.c_contiguous:
+        raise InvalidArgument("a strided memoryview cannot be copied: use a NumPy array")
+    return Buffer(
+        address=_address(view),
+        shape=tuple(view.shape or ()),
+        strides=tuple(view.strides or ()),
+        item=view.itemsize,
+        device=ASK,
+        owner=view,  # which keeps a bytearray from moving
+        dtype=view.format,
+        read_only="it is read-only" if view.readonly else "",
+        kind=type(thing).__name__,
+    )
+
+
+def _address(view: memoryview) -> int:
+    if view.nbytes == 0:
+        return 0
+    if not view.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    # ctypes refuses what is read-only; NumPy does not.
+    import numpy
+
+    return int(numpy.frombuffer(view, numpy.uint8).ctypes.data)
+
+
+def _dlpack(thing: Any) -> Buffer:
+    capsule = dlpack.capsule_of(thing)
+    found = dlpack.read(capsule)
+    on_gpu = found.device_type == dlpack.CUDA
+    if not on_gpu and found.device_type not in _DLPACK_PLACES:
+        raise InvalidArgument(
+            f"a DLPack tensor of device type {found.device_type}: copies are of CPU and CUDA memory"
+        )
+    return Buffer(
+        address=found.address,
+        shape=found.shape,
+        strides=found.strides,
+        item=found.item,
+        device=found.device if on_gpu else _DLPACK_PLACES[found.device_type],
+        owner=(thing, capsule),
+        dtype=found.dtype,
+        # Asked with no stream of ours, the producer orders its work before the legacy stream.
+        stream=0 if on_gpu else None,
+        read_only="it is read-only" if found.read_only else "",
+        kind=f"DLPack {type(thing).__name__}",
+    )

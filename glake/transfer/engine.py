@@ -1,0 +1,280 @@
+"""The process's transfer engine, and copies through it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from glake import _C
+from glake.errors import GlakeError, InvalidArgument, TransferClosed
+from glake.transfer import handle, host, keeper, runs
+from glake.transfer import topology as topologies
+from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
+from glake.transfer.handle import Transfer, stream_of
+
+Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own), or UNORDERED
+Streams = list[tuple[int, int]]
+UNORDERED: Literal["unordered"] = "unordered"
+
+_DIRECT, _RELAYED, _TRACKED = 1, 2, 4  # csrc/capi_transfer.h
+
+_lock = threading.RLock()
+_open: Engine | None = None
+
+
+class Engine:
+    """The engine over one topology. A process has one at a time: the first copy opens it over the
+    machine's own topology, unless one is open; `with Engine(...)` closes it at the end.
+
+    Args:
+        topology: a preset's name, a platforms file, a Topology, or None for what GLAKE_DRIVER has.
+
+    InvalidArgument if another is open; what the topology and the driver raise.
+    """
+
+    def __init__(self, topology: topologies.Topology | str | Path | None = None) -> None:
+        """Opens it."""
+        global _open
+        self.topology = _topology(topology)
+        self._process = os.getpid()
+        with _lock:
+            if _open is not None:
+                raise InvalidArgument(
+                    f"an engine over {_open.topology.name} is open: close it first (a process has "
+                    "one; the first copy opens it)"
+                )
+            _C.transfer_open(self.topology.text(), self.topology.name)
+            _open = self
+        atexit.register(self._exit)
+
+    def close(self) -> None:
+        """Ends its threads and unpins host memory; copies under way are cancelled. Closing twice
+        does nothing. BusyTimeout, DriverError if a stream holds it up: it may be tried again."""
+        global _open
+        with _lock:
+            if _open is not self:
+                return
+            with keeper.engine_ends():
+                for transfer in handle.live():
+                    transfer.close()
+                _C.transfer_close()
+            host.forget()
+            _open = None
+        atexit.unregister(self._exit)
+
+    def _exit(self) -> None:
+        # Before the interpreter, and the driver, end: nobody is left to be told of an error.
+        if os.getpid() == self._process:
+            with contextlib.suppress(GlakeError):
+                self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is the process's engine now."""
+        return _open is self
+
+    def __enter__(self) -> Engine:
+        """The engine itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Copies and bytes so far, and every path's bytes, chunks and state."""
+        return dict(_C.transfer_stats())
+
+    def copy(self, dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
+        """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+
+        Args:
+            dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
+                contiguous and of equal bytes.
+            src: read. One of many short runs (a transposed array) is made contiguous on its own
+                device first.
+            stream: the copy begins after the work on it, and later work there waits for the copy.
+                None: the current streams of the GPU arrays' frameworks, of both GPUs if there are
+                two; with host arrays alone it begins at once. UNORDERED: it begins at once. A host
+                array is only ready, or free to be changed, when the handle is done.
+            direct: one plain copy, for comparison.
+
+        InvalidArgument for memory that does not match, overlaps or is read-only; InvalidDevice,
+        InvalidPointer; CopyFailed, from the handle, if no path is left.
+        """
+        to, of = buffer_of(dst, write=True), buffer_of(src)
+        to, of, parts, made = _planned(to, of)
+        streams = _ordering(stream, to, of, made)
+        flags = _DIRECT if direct else 0
+        ids = self._ids(parts, to.device, of.device, streams, flags)
+        _written(dst)
+        return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
+
+    def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
+        """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
+        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in pairs]
+        groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
+        keep: list[Any] = []
+        for _, to, of in given:
+            to, of, parts, made = _planned(to, of)
+            streams = tuple(_ordering(stream, to, of, made))
+            keep.append(_owners(to, of))
+            if parts.count:
+                places = (self._place(to), self._place(of))
+                groups.setdefault((*places, streams), []).append(parts)
+        ids: list[int] = []
+        size = 0
+        try:
+            for (to_gpu, of_gpu, ordered), several in groups.items():
+                parts = runs.joined(several)
+                ids += self._ids(parts, to_gpu, of_gpu, list(ordered), 0)
+                size += parts.bytes
+        finally:  # those started keep their memory, whatever became of the others
+            transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
+        for dst, _, _ in given:
+            _written(dst)
+        return transfer
+
+    def gather(self, dst: Any, blocks: Any, index: Any = None, stream: Stream = None) -> Transfer:
+        """Copies blocks of `blocks` one after another into the contiguous `dst`.
+
+        Args:
+            dst: contiguous, of exactly the blocks' bytes.
+            blocks: an array (its blocks lie along the first dimension) or `Blocks`.
+            index: numbers of the blocks, in order; None: all.
+            stream: as of `copy`.
+
+        InvalidArgument for an index outside them, gaps, or sizes that do not match.
+        """
+        flat = _whole(buffer_of(dst, write=True))
+        memory, addresses, size = runs.block_addresses(blocks, index)
+        parts = runs.rows_of(_lined_up(flat, len(addresses), size), addresses, size)
+        return self._blocks(dst, parts, flat, memory, stream)
+
+    def scatter(self, blocks: Any, src: Any, index: Any = None, stream: Stream = None) -> Transfer:
+        """The other way: the contiguous `src` into blocks, which must differ from one another."""
+        import numpy as np
+
+        flat = _whole(buffer_of(src))
+        memory, addresses, size = runs.block_addresses(blocks, index, write=True)
+        if len(np.unique(addresses)) != len(addresses):
+            raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
+        parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
+        return self._blocks(blocks, parts, memory, flat, stream)
+
+    def _blocks(
+        self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
+    ) -> Transfer:
+        streams = _ordering(stream, to, of)
+        ids = self._ids(parts, to.device, of.device, streams, 0)
+        _written(dst)
+        return Transfer(ids, parts.bytes, _owners(to, of), bool(streams))
+
+    def _place(self, end: Buffer) -> int:
+        return end.device if end.device != ASK else _C.place_of(end.address)[0]
+
+    def _ids(
+        self, parts: runs.Parts, dst: int, src: int, streams: Streams, flags: int
+    ) -> list[int]:
+        if _open is not self:
+            raise TransferClosed("this engine is closed: open another, or use glake.transfer.copy")
+        if parts.count == 0:
+            return []
+        return [_C.copy_start(parts.numbers, dst, src, streams, flags | _TRACKED)]
+
+
+def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
+    """The pair, its parts, and whether the source was made contiguous for it."""
+    if runs.check_fit(to, of):
+        return to, of, runs.one_part(to.address, of.address, of.bytes), False
+    layout = runs.layout_of(to, of)
+    dense = runs.compacted(to, of) if layout.short else None
+    if dense is not None:
+        to, of = dense
+        return to, of, runs.one_part(to.address, of.address, of.bytes), True
+    return to, of, runs.parts_of(to, of, layout), False
+
+
+def _owners(to: Buffer, of: Buffer) -> Any:
+    return None if to.owner is None and of.owner is None else (to.owner, of.owner)
+
+
+def _whole(found: Buffer) -> Buffer:
+    if not found.contiguous:
+        raise InvalidArgument(f"{found} has gaps: the side that is not blocks is contiguous")
+    return found
+
+
+def _lined_up(flat: Buffer, count: int, size: int) -> Any:
+    import numpy as np
+
+    if flat.bytes != count * size:
+        raise InvalidArgument(
+            f"{count} blocks of {size} bytes are {count * size} bytes, {flat} holds {flat.bytes}"
+        )
+    return flat.address + np.arange(count) * size
+
+
+def _written(dst: Any) -> None:
+    """Tells autograd, which refuses to use a saved tensor that has changed since."""
+    if is_tensor(dst) and not dst.is_inference():
+        import torch
+
+        torch.autograd.graph.increment_version(dst)
+
+
+def _ordering(stream: Stream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
+    """The streams of a copy; with `made`, its source was just made on its framework's own."""
+    found: Streams = []
+    ends: tuple[Buffer, ...] = (src, dst)
+    if isinstance(stream, str):
+        if stream != UNORDERED:
+            raise InvalidArgument(f"{stream!r} is no stream: pass a stream, None or UNORDERED")
+        ends = (src,) if made else ()
+    elif stream is not None:
+        gpus = [end.device for end in ends if end.device >= 0]
+        found.append(stream_of(stream, gpus[0] if gpus else None))
+        ends = (src,) if made else ()
+    for end in ends:
+        if end.stream is None:
+            continue
+        gpu = end.device if end.device >= 0 else _C.place_of(end.address)[0]
+        if (gpu, end.stream) not in found:
+            found.append((gpu, end.stream))
+    return found
+
+
+def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topology:
+    if given is None:
+        return topologies.current()
+    if isinstance(given, topologies.Topology):
+        return given
+    if isinstance(given, Path) or "/" in given or given.endswith(".json"):
+        return topologies.from_file(given)
+    return topologies.from_preset(given)
+
+
+def default_engine() -> Engine:
+    """The process's engine; opens it over the machine's own topology if there is none."""
+    with _lock:
+        return _open if _open is not None else Engine()
+
+
+def _forget() -> None:
+    # The parent's engine is not the child's; what uses the driver there raises Forked.
+    global _open, _lock
+    _open, _lock = None, threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,211 @@
+"""A copy under way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glake import _C
+from glake.errors import BusyTimeout, GlakeError, InvalidArgument, TransferClosed
+from glake.transfer import keeper
+
+_SLICE_NS = 200_000_000  # so that a signal is handled while waiting
+_CLOSING_NS = 5_000_000_000
+
+_live: weakref.WeakSet[Transfer] = weakref.WeakSet()
+_live_lock = threading.Lock()
+
+
+def live() -> list[Transfer]:
+    """The handles somebody holds."""
+    with _live_lock:
+        return list(_live)
+
+
+def _forget() -> None:
+    global _live, _live_lock
+    _live, _live_lock = weakref.WeakSet(), threading.Lock()  # the parent's are not the child's
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a copy went.
+
+    paths: of each its name, bytes, chunks, planned and measured GB/s; empty for a plain copy.
+    made_contiguous: the source was first made contiguous on its own device, as its runs were short.
+    parts: what the engine says of each of its transfers.
+    """
+
+    bytes: int
+    seconds: float
+    paths: tuple[dict[str, Any], ...]
+    made_contiguous: bool = False
+    parts: tuple[dict[str, Any], ...] = field(repr=False, default=())
+
+    @property
+    def rate(self) -> float:
+        """GB/s over all paths; 0 for a plain copy, which the engine does not time."""
+        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+class Transfer:
+    """One call's copies: to wait for, to ask about, to `await`.
+
+    It may be dropped: the copy goes on, and what it uses is kept alive until it is done.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        size: int,
+        keep: Any,
+        ordered: bool = False,
+        made_contiguous: bool = False,
+    ) -> None:
+        """Takes over the engine's `ids`; `keep` is what must live until they are done."""
+        self._ids = tuple(ids)
+        self._keep = keep
+        self._over = not self._ids
+        self._error: GlakeError | None = None
+        self._told: tuple[dict[str, Any], ...] | None = None
+        self._process = os.getpid()
+        self.bytes, self.ordered = size, ordered  # whether streams wait for it
+        self.made_contiguous = made_contiguous
+        if self._ids:
+            keeper.keeper.start()
+            with _live_lock:
+                _live.add(self)
+
+    def __repr__(self) -> str:
+        """Its size, and whether it is over."""
+        state = "failed" if self._error else "done" if self._over else "started"
+        return f"<Transfer of {self.bytes} bytes, {state}>"
+
+    def done(self) -> bool:
+        """Whether all its bytes have arrived, or it has failed: then wait() raises."""
+        return self._over or all(_C.copy_done(each) for each in self._ids)
+
+    def wait(self, timeout: float | None = None) -> Transfer:
+        """Returns itself once the copy is done. `timeout` in seconds.
+
+        BusyTimeout (a TimeoutError) if it is not by then; CopyFailed, CopyCancelled name the
+        destination's state; TransferClosed if its engine was closed before it was done.
+        """
+        if timeout is not None and not timeout >= 0:
+            raise InvalidArgument(f"timeout {timeout!r}: seconds from 0 on, or None for no end")
+        if not self._over:
+            end = None if timeout is None else time.monotonic() + timeout
+            error = None
+            for each in self._ids:
+                try:
+                    self._wait_one(each, end, timeout)
+                except BusyTimeout:
+                    raise
+                except GlakeError as failure:
+                    error = error or failure
+            self._settle(error)
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def _wait_one(self, copy: int, end: float | None, timeout: float | None) -> None:
+        while True:
+            left = _SLICE_NS if end is None else int((end - time.monotonic()) * 1e9)
+            if _C.copy_wait(copy, max(0, min(left, _SLICE_NS))):
+                return
+            if left <= 0:
+                raise BusyTimeout(f"the copy of {self.bytes} bytes is not done in {timeout} s")
+
+    def _settle(self, error: GlakeError | None) -> None:
+        keeper.keep_until_the_end(self._keep)
+        self._over, self._error, self._keep = True, error, None
+
+    def close(self) -> None:
+        """Cancels it, and keeps what there is to say of it: its engine is about to end."""
+        if self._over:
+            return
+        self.cancel()
+        error: GlakeError | None = None
+        try:
+            for each in self._ids:
+                if not _C.copy_wait(each, _CLOSING_NS):
+                    error = TransferClosed("the engine was closed; this copy goes on in its stream")
+            self._told = tuple(_C.copy_result(each) for each in self._ids)
+        except GlakeError as failure:
+            error = failure
+        self._settle(error)
+
+    def __await__(self) -> Generator[Any, None, Transfer]:
+        """Waits on a thread of the running loop's executor."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, self.wait).__await__()
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Waits, then says how it went. Raises what `wait` does."""
+        self.wait(timeout)
+        if self._told is None:
+            self._told = tuple(_C.copy_result(each) for each in self._ids)
+        return Result(
+            bytes=self.bytes,
+            seconds=max((float(one.get("time_ns", 0)) for one in self._told), default=0.0) / 1e9,
+            paths=tuple(path for one in self._told for path in one["paths"]),
+            made_contiguous=self.made_contiguous,
+            parts=self._told,
+        )
+
+    def stream_wait(self, stream: Any, device: int | None = None) -> None:
+        """Later work on `stream` (a torch or CuPy stream, or a handle with `device`) waits for it,
+        however it ends."""
+        gpu, handle = stream_of(stream, device)
+        for each in self._ids if not self._over else ():
+            _C.copy_stream_wait(each, gpu, handle)
+
+    def cancel(self) -> None:
+        """Takes no more chunks. wait() then raises CopyCancelled, unless all had been taken; a
+        plain copy goes on."""
+        for each in self._ids if not self._over else ():
+            _C.copy_cancel(each)
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes that have arrived, bytes of all)."""
+        if self._over and self._error is None:
+            return self.bytes, self.bytes
+        return sum(_C.copy_progress(each)[0] for each in self._ids), self.bytes
+
+    def __del__(self) -> None:
+        """Gives the ids back; what is under way goes on."""
+        if not getattr(self, "_ids", ()) or self._process != os.getpid() or sys.is_finalizing():
+            return
+        if self._over or self._keep is None:
+            keeper.release(self._ids)  # nothing has to outlive it
+        else:
+            keeper.keeper.take(keeper.Dropped(self._ids, self._keep))
+
+
+def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:
+    """(GPU, handle) of a torch or CuPy stream, of such a pair, or of a handle and its `device`."""
+    if isinstance(stream, tuple) and len(stream) == 2:
+        return stream
+    for name in ("cuda_stream", "ptr"):  # torch's, CuPy's
+        handle = getattr(stream, name, None)
+        if isinstance(handle, int):
+            own = getattr(stream, "device_index", getattr(stream, "device_id", None))
+            gpu = own if isinstance(own, int) and own >= 0 else device
+            return (gpu if gpu is not None else 0), handle
+    if not isinstance(stream, int) or isinstance(stream, bool):
+        raise InvalidArgument(
+            f"{stream!r} is no stream: pass a torch or CuPy stream, or its handle"
+        )
+    if device is None:
+        raise InvalidArgument(f"stream {stream:#x}: say whose it is, as (GPU, handle)")
+    return device, stream

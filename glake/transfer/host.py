@@ -1,0 +1,162 @@
+"""Pinned host memory: allocated so, or an array's own made so. Copies of it are the fastest.
+
+Pageable memory is copied as well, through pinned buffers of the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from glake import _C
+from glake.errors import BusyTimeout, GlakeError, InvalidArgument
+from glake.transfer.buffers import Buffer, buffer_of
+
+
+def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
+    """A new array of pinned host memory, uninitialised, from glake's host pool.
+
+    A NumPy array, or a torch tensor where `dtype` is torch's (torch.float32). The memory returns to
+    the pool when no array or view of it is left; copies of it must be done then, which a handle of
+    glake.transfer sees to. InvalidArgument, OutOfMemory, DriverError.
+    """
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(not isinstance(extent, int) or extent < 0 for extent in extents):
+        raise InvalidArgument(f"shape {shape!r}: whole numbers from 0 on")
+    count = math.prod(extents)
+    if type(dtype).__module__ == "torch":
+        import torch
+
+        if count == 0:
+            return torch.empty(extents, dtype=dtype)
+        memory, _ = pinned_block(count * dtype.itemsize)
+        return torch.frombuffer(memory, dtype=dtype, count=count).view(extents)
+    import numpy as np
+
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise InvalidArgument("an array of Python objects cannot be pinned")
+    if count * kind.itemsize == 0:
+        return np.empty(extents, kind)
+    memory, _ = pinned_block(count * kind.itemsize)
+    return np.frombuffer(memory, dtype=kind, count=count).reshape(extents)
+
+
+def pinned_block(size: int, freed: Callable[[int], object] | None = None) -> tuple[Any, int]:
+    """(a ctypes array over a block of the pool, its address). When the array is collected `freed`
+    is called with the address, and the block goes back to the pool."""
+    address = _C.host_malloc(size)
+    memory = (ctypes.c_char * size).from_address(address)
+    # At exit the process ends with its memory; arrays may be in use until then.
+    weakref.finalize(memory, _give_back, address, freed).atexit = False
+    return memory, address
+
+
+def _give_back(address: int, freed: Callable[[int], object] | None) -> None:
+    if freed is not None:
+        freed(address)
+    with contextlib.suppress(GlakeError):  # of a forked child, or after the driver was shut down
+        _C.host_free(address)
+
+
+# Pinned memory must not be freed: kept until it is unpinned, whoever drops the registration.
+_registered: dict[int, Registration] = {}
+
+
+def forget() -> None:
+    """The engine has ended, and has unpinned all."""
+    while _registered:
+        _registered.popitem()[1].ended()
+
+
+class Registration:
+    """Host memory being pinned, or pinned. A context manager: `with register_host(a): ...`."""
+
+    def __init__(self, memory: Buffer, background: bool) -> None:
+        """Begins."""
+        self._memory = memory  # keeps it alive while it is pinned
+        self._open = self._pinned = False
+        self.address, self.bytes = memory.address, memory.bytes
+        _C.register_host(self.address, self.bytes, background)
+        self._open = True
+        _registered[self.address] = self
+
+    def done(self) -> bool:
+        """Whether all is pinned. Raises what `wait` does."""
+        if not self._pinned:
+            self._pinned = _C.register_host_wait(self.address, 0)
+        return self._pinned
+
+    def wait(self, timeout: float | None = None) -> Registration:
+        """Returns itself once all is pinned; `timeout` in seconds.
+
+        BusyTimeout; DriverError if the driver refuses; InvalidPointer after unregister().
+        """
+        if timeout is not None and not timeout >= 0:
+            raise InvalidArgument(f"timeout {timeout!r}: seconds from 0 on, or None for no end")
+        limit = (1 << 64) - 1 if timeout is None else min(int(timeout * 1e9), 1 << 60)
+        if not _C.register_host_wait(self.address, limit):
+            raise BusyTimeout(f"pinning {self.bytes} bytes is not done in {timeout} s")
+        self._pinned = True
+        return self
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes pinned, bytes of all)."""
+        return _C.register_host_progress(self.address)
+
+    def unregister(self) -> None:
+        """Unpins it; what is not pinned yet stays so. No copy of it may be under way. Twice does
+        nothing. DriverError if the driver refuses; it may be tried again."""
+        if self._open:
+            _C.unregister_host(self.address)
+            _registered.pop(self.address, None)
+            self.ended()
+
+    def ended(self) -> None:
+        """It is unpinned."""
+        self._open, self._pinned = False, False
+
+    def __enter__(self) -> Registration:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Unpins it."""
+        self.unregister()
+
+
+def register_host(array: Any, background: bool = False) -> Registration:
+    """Pins an array's memory in place, in pieces; with `background` on a thread of its own.
+
+    Pinning takes about 0.1 s a GB. Meanwhile it can be copied, as pageable memory is. It stays
+    pinned, and alive, until unregister() or the engine's end.
+
+    Args:
+        array: a contiguous CPU tensor or array, a buffer object, or `Raw`.
+        background: return at once.
+
+    InvalidArgument for gaps, no bytes, or memory that is registered already; DriverError.
+    """
+    from glake.transfer.engine import default_engine
+
+    memory = array if isinstance(array, Buffer) else buffer_of(array)
+    if not memory.contiguous or memory.bytes == 0:
+        raise InvalidArgument(f"{memory} has gaps or no bytes: pin the whole array it is a part of")
+    if memory.device >= 0:
+        raise InvalidArgument(f"{memory} is memory of GPU {memory.device}: host memory is pinned")
+    default_engine()
+    device, known = _C.place_of(memory.address)
+    if device >= 0 or known:
+        where = f"memory of GPU {device}" if device >= 0 else "pinned already"
+        raise InvalidArgument(f"{memory} is {where}: there is nothing to pin")
+    return Registration(memory, background)

@@ -1,0 +1,124 @@
+"""Watches copies under way whose handles nobody holds, or whose end has something done."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from glake import _C
+from glake.errors import GlakeError
+
+_SLICE_NS = 50_000_000
+
+
+class Watched(Protocol):
+    """What a keeper holds until it is over."""
+
+    def over(self, wait: bool) -> bool:
+        """Whether it is; with `wait`, after a while at most. Raises nothing."""
+        ...
+
+
+class Dropped:
+    """Copies whose handle is gone, and what they need."""
+
+    def __init__(self, ids: tuple[int, ...], keep: Any) -> None:
+        """Keeps `keep`."""
+        self._ids, self._keep = ids, keep
+
+    def over(self, wait: bool) -> bool:
+        """Whether they are done, or have failed; then they are released."""
+        if not all(_over(each, wait) for each in self._ids):
+            return False
+        keep_until_the_end(self._keep)
+        release(self._ids)
+        return True
+
+
+class Keeper:
+    """A thread that sleeps until it is given something to watch."""
+
+    def __init__(self) -> None:
+        """Starts nothing."""
+        self._given: queue.SimpleQueue[Watched] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Has the thread run: not in take(), where no thread may be started."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="glake-keeper", daemon=True
+                    )
+                    self._thread.start()
+
+    def take(self, item: Watched) -> None:
+        """Keeps it until it is over. May be called by a finaliser, on any thread."""
+        self._given.put(item)
+
+    def _run(self) -> None:
+        held: collections.deque[Watched] = collections.deque()
+        while True:
+            held.append(self._given.get())
+            while held:
+                # Mostly they end in the order they came; others are looked at when one is late.
+                if held[0].over(wait=True):
+                    held.popleft()
+                else:
+                    held = collections.deque(each for each in held if not each.over(wait=False))
+                while not self._given.empty():
+                    held.append(self._given.get())
+
+
+def _over(copy: int, wait: bool) -> bool:
+    try:
+        return _C.copy_wait(copy, _SLICE_NS) if wait else _C.copy_done(copy)
+    except GlakeError:  # it has failed, or its engine ends
+        return True
+
+
+# While the engine ends nobody can ask about a copy, and some are still under way.
+_ending = 0
+_until_the_end: list[Any] = []
+
+
+def keep_until_the_end(keep: Any) -> None:
+    """Keeps what copies of an engine that is ending may still use."""
+    if _ending:
+        _until_the_end.append(keep)
+
+
+@contextlib.contextmanager
+def engine_ends() -> Iterator[None]:
+    """Inside, the engine is closed; if that fails, all goes on being kept."""
+    global _ending
+    _ending += 1
+    yield
+    _ending = 0
+    _until_the_end.clear()
+
+
+def release(ids: tuple[int, ...]) -> None:
+    """Forgets copies that are done; those of a closed engine are forgotten already."""
+    for each in ids:
+        with contextlib.suppress(GlakeError):
+            _C.copy_release(each)
+
+
+keeper = Keeper()
+
+
+def _renew() -> None:
+    global keeper, _ending
+    _ending = 0
+    keeper = Keeper()  # the parent's copies, and its thread, are not the child's
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,307 @@
+"""Tensors moved out of GPU memory into a bounded pool of pinned host memory, and back.
+
+A tensor keeps its object: its `.data` is on the host while it is away. Copies are ordered by the
+GPU's current stream, and go on while the caller does. Not seen on hardware yet: run on CPU tensors
+in simulated GPU memory (GLAKE_DRIVER=sim with the emulation), where no stream orders what the CPU
+does, so that a handle must be waited for before its tensors are used.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from glake import _C, config
+from glake.errors import (
+    CopyCancelled,
+    CopyFailed,
+    DriverError,
+    GlakeError,
+    InvalidArgument,
+    OutOfMemory,
+    TransferClosed,
+)
+from glake.transfer import keeper
+from glake.transfer.engine import default_engine
+from glake.transfer.handle import Transfer
+from glake.transfer.host import pinned_block
+from glake.transfer.storages import Storage, groups, storages_of, tensors_in
+
+
+class PoolFull(OutOfMemory):
+    """The offloader's pool has no room; the text says what holds it. Nothing was moved."""
+
+
+@dataclass
+class _Away:
+    """A block of the pool: where its bytes belong, and the copy that brought them."""
+
+    device: Any
+    bytes: int
+    transfer: Transfer | None = None
+
+
+class _Group:
+    """Storages that move together, and how to take the move back."""
+
+    def __init__(self, transfer: Transfer, undo: list[Callable[[], None]]) -> None:
+        self.transfer, self._undo = transfer, undo
+        self._lock = threading.Lock()
+        self.error: GlakeError | None = None
+
+    def over(self, wait: bool) -> bool:
+        """Settles it once the copy is done: one that failed leaves its tensors where they were."""
+        try:
+            if wait:
+                self.transfer.wait(0.05)
+            elif not self.transfer.done():
+                return False
+            else:
+                self.transfer.wait()
+        except TimeoutError:
+            return False
+        except GlakeError as error:
+            self._take_back(error)
+        self._undo = []
+        return True
+
+    def _take_back(self, error: GlakeError) -> None:
+        with self._lock:
+            undo, self._undo = self._undo, []
+            for step in undo:
+                step()
+            self.error = self.error or error
+
+
+class Move:
+    """An offload or a prefetch under way. It may be dropped; the copies go on."""
+
+    def __init__(self, groups: list[_Group]) -> None:
+        """Watches the groups."""
+        self.groups = groups
+        if groups:
+            keeper.keeper.start()
+        self.bytes = sum(group.transfer.bytes for group in groups)
+        for group in groups:
+            keeper.keeper.take(group)
+
+    def done(self) -> bool:
+        """Whether all copies are; wait() raises if one has failed."""
+        return all(group.over(wait=False) for group in self.groups)
+
+    def wait(self, timeout: float | None = None) -> Move:
+        """Returns itself when all is copied; `timeout` in seconds.
+
+        BusyTimeout; CopyFailed and the like: then the tensors of that copy are where they were.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        for group in self.groups:
+            # A failure is kept by over(), which takes the move back.
+            with suppress(CopyFailed, CopyCancelled, TransferClosed, DriverError):
+                group.transfer.wait(None if end is None else max(0.0, end - time.monotonic()))
+            group.over(wait=False)
+        for group in self.groups:
+            if group.error is not None:
+                raise group.error
+        return self
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes that have arrived, bytes of all)."""
+        return sum(group.transfer.progress()[0] for group in self.groups), self.bytes
+
+
+class Offloader:
+    """A pool of at most `limit` bytes ("8GiB") of pinned host memory for tensors that are away.
+
+    Tensors are found in modules (parameters and buffers), mappings and iterables. All that share a
+    storage move together if all are given; one that is not given keeps the old memory.
+    """
+
+    def __init__(self, limit: str | int) -> None:
+        """Pins nothing yet. InvalidArgument for a limit that is no size."""
+        try:
+            self.limit = config.parse_bytes(str(limit))
+        except ValueError as error:
+            raise InvalidArgument(f"limit {limit!r}: {error}; a size such as '8GiB'") from None
+        self._lock = threading.RLock()
+        self._away: dict[int, _Away] = {}  # by address of the block
+        self._coming: list[_Group] = []  # whose blocks return to the pool when they are done
+
+    @property
+    def used(self) -> int:
+        """Bytes of the pool in use: of tensors that are away, and of those on their way back."""
+        return sum(away.bytes for away in list(self._away.values()))
+
+    def offload(self, things: Any) -> Move:
+        """Starts moving tensors to the pool; those that are there, or on the CPU, stay.
+
+        The move is ordered after the work on the current stream. The host's copy is ready when the
+        handle is done; the GPU's memory is freed by then, group by group.
+
+        PoolFull if they do not fit: nothing is moved. InvalidArgument, and what copies raise.
+        """
+        engine = default_engine()
+        with self._lock:
+            storages = [one for one in storages_of(things) if self._on_gpu(one)]
+            # No stream has what is offloaded wait until it has arrived.
+            Move([one for one in self._coming if not one.transfer.ordered]).wait()
+            self._make_room(sum(one.bytes for one in storages))
+            return self._moved(engine, storages, self._to_host)
+
+    def prefetch(self, things: Any) -> Move:
+        """Starts moving tensors back to the GPU they came from; those that are not away stay.
+
+        They may be used at once by work on the current stream of their GPU, which waits for them.
+        OutOfMemory of the GPU's allocator, and what copies raise: those not moved stay away.
+        """
+        engine = default_engine()
+        with self._lock:
+            storages = [one for one in storages_of(things) if one.address in self._away]
+            move = self._moved(engine, storages, self._to_gpu)
+            self._coming = [one for one in self._coming if not one.over(wait=False)]
+            self._coming += move.groups
+            return move
+
+    def offload_optimizer(self, optimizer: Any) -> Callable[[], None]:
+        """Keeps a torch optimizer's state away except while it steps; returns what ends that.
+
+        State that exists moves now, and the rest after the step that makes it.
+        """
+
+        def state() -> list[Any]:
+            return [value for each in optimizer.state.values() for value in tensors_in(each)]
+
+        def before(*_: Any) -> None:
+            self._settled(self.prefetch(state()))
+
+        def after(*_: Any) -> None:
+            self._settled(self.offload(state()))
+
+        after()
+        hooks = (
+            optimizer.register_step_pre_hook(before),
+            optimizer.register_step_post_hook(after),
+        )
+
+        def end() -> None:
+            for hook in hooks:
+                hook.remove()
+            self.prefetch(state()).wait()
+
+        return end
+
+    @contextmanager
+    def alternate(self, modules: Iterable[Any]) -> Iterator[None]:
+        """Double buffering: while one module computes its forward pass the next one is fetched, and
+        the last one leaves, so that about two of them are on the GPU at a time. They start and
+        end away. InvalidArgument, from the forward pass, if it is recorded for a backward pass.
+        """
+        order = list(modules)
+        moves: dict[int, Move] = {}
+        self.offload(order).wait()
+
+        def fetch(at: int) -> None:
+            if at not in moves:
+                moves[at] = self.prefetch(order[at])
+
+        def before(at: int) -> Callable[..., None]:
+            def hook(module: Any, *_: Any) -> None:
+                _refuse_grad(module)
+                fetch(at)
+                self._settled(moves.pop(at))
+                if len(order) > 1:
+                    fetch((at + 1) % len(order))
+
+            return hook
+
+        def after(at: int) -> Callable[..., None]:
+            def hook(*_: Any) -> None:
+                self._settled(self.offload(order[at]))
+
+            return hook
+
+        hooks = []
+        for at, module in enumerate(order):
+            hooks.append(module.register_forward_pre_hook(before(at)))
+            hooks.append(module.register_forward_hook(after(at)))
+        try:
+            yield
+        finally:
+            for each in hooks:
+                each.remove()
+            for move in moves.values():
+                move.wait()
+            self.offload(order).wait()
+
+    def _settled(self, move: Move) -> None:
+        # The GPU's stream waits for the copies by itself. In the emulation the CPU computes.
+        if not all(group.transfer.ordered for group in move.groups):
+            move.wait()
+
+    def _on_gpu(self, one: Storage) -> bool:
+        if one.bytes == 0 or one.address in self._away:
+            return False
+        return bool(one.device.type == "cuda" or _C.place_of(one.address)[0] >= 0)
+
+    def _make_room(self, size: int) -> None:
+        if size + self.used > self.limit:
+            Move(self._coming).wait()
+            self._coming = []
+        if size + self.used > self.limit:
+            raise PoolFull(
+                f"{size} bytes do not fit the offloader's pool: {self.used} of its {self.limit} "
+                f"bytes hold {len(self._away)} storages that are away; nothing was moved. Give it "
+                "a larger limit, prefetch or drop some of them, or offload less"
+            )
+
+    def _moved(self, engine: Any, storages: list[Storage], place: Callable[..., Any]) -> Move:
+        started: list[_Group] = []
+        try:
+            for group in groups(storages):
+                started.append(self._move(engine, group, place))
+        finally:  # those that have begun are seen to, whatever became of the others
+            move = Move(started)
+        return move
+
+    def _move(self, engine: Any, group: list[Storage], place: Callable[..., Any]) -> _Group:
+        made = [(one, place(one)) for one in group]
+        transfer = engine.copy_batch([(new, one.flat()) for one, new in made])
+        undo = []
+        for one, new in made:
+            if new.untyped_storage().data_ptr() in self._away:
+                self._away[new.untyped_storage().data_ptr()].transfer = transfer
+            undo.append(one.rebase(new))
+        return _Group(transfer, undo)
+
+    def _to_host(self, one: Storage) -> Any:
+        import torch
+
+        away = self._away  # not the offloader: its tensors may outlive it
+        memory, address = pinned_block(one.bytes, lambda block: away.pop(block, None))
+        away[address] = _Away(one.device, one.bytes)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def _to_gpu(self, one: Storage) -> Any:
+        import torch
+
+        away = self._away[one.address]
+        if away.transfer is not None and not away.transfer.done():
+            if away.device.type == "cuda":
+                away.transfer.stream_wait(torch.cuda.current_stream(away.device))
+            else:
+                away.transfer.wait()
+        return torch.empty(one.bytes, dtype=torch.uint8, device=away.device)
+
+
+def _refuse_grad(module: Any) -> None:
+    import torch
+
+    if torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters()):
+        raise InvalidArgument(
+            "alternate() is for forward passes: a backward pass would find the weights away; use "
+            "torch.no_grad()"
+        )

@@ -1,0 +1,97 @@
+"""Tensors by the storages they share, which move as one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from glake.errors import InvalidArgument
+
+GROUP = 256 << 20  # bytes copied as one: the GPU memory of one group is free while the next goes
+
+
+class Storage:
+    """A storage and the tensors given that are views of it."""
+
+    def __init__(self, tensor: Any) -> None:
+        """That of a tensor."""
+        storage = tensor.untyped_storage()
+        self.address, self.bytes, self.device = storage.data_ptr(), storage.nbytes(), tensor.device
+        self._storage = storage
+        self.tensors: list[Any] = []
+
+    def flat(self) -> Any:
+        """All its bytes, as a tensor."""
+        import torch
+
+        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(self._storage)
+
+    def rebase(self, flat: Any) -> Callable[[], None]:
+        """Has the tensors be views of `flat`; returns what takes that back."""
+        import torch
+
+        storage = flat.untyped_storage()
+        before = [(weakref.ref(tensor), tensor.data) for tensor in self.tensors]
+        for tensor in self.tensors:
+            view = torch.empty(0, dtype=tensor.dtype, device=flat.device)
+            tensor.data = view.set_(
+                storage, tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
+
+        def undo() -> None:
+            for reference, data in before:
+                tensor = reference()
+                if tensor is not None:
+                    tensor.data = data
+
+        return undo
+
+
+def tensors_in(things: Any) -> Iterator[Any]:
+    """The tensors of a module (parameters and buffers), a mapping or an iterable, at any depth.
+    InvalidArgument for what is none of them."""
+    import torch
+
+    if isinstance(things, torch.Tensor):
+        yield things
+    elif isinstance(things, torch.nn.Module):
+        yield from things.parameters()
+        yield from things.buffers()
+    elif isinstance(things, Mapping):
+        yield from tensors_in(things.values())
+    elif isinstance(things, Iterable) and not isinstance(things, (str, bytes)):
+        for each in things:
+            if not isinstance(each, (str, bytes, int, float, bool, type(None))):
+                yield from tensors_in(each)
+    elif not isinstance(things, (int, float, bool, type(None))):
+        raise InvalidArgument(f"{type(things).__name__} holds no tensors to move")
+
+
+def storages_of(things: Any) -> list[Storage]:
+    """The storages of the strided tensors in `things`, each once."""
+    import torch
+
+    found: dict[int, Storage] = {}
+    seen: set[int] = set()
+    for tensor in tensors_in(things):
+        if id(tensor) in seen or tensor.layout is not torch.strided:
+            continue
+        seen.add(id(tensor))
+        key = tensor.untyped_storage()._cdata
+        found.setdefault(key, Storage(tensor)).tensors.append(tensor)
+    return list(found.values())
+
+
+def groups(storages: list[Storage]) -> Iterator[list[Storage]]:
+    """Of about GROUP bytes, each of one device."""
+    group: list[Storage] = []
+    size = 0
+    for one in storages:
+        if group and (size + one.bytes > GROUP or one.device != group[0].device):
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one.bytes
+    if group:
+        yield group

@@ -1,0 +1,70 @@
+"""Scatter and gather of blocks."""
+
+import numpy as np
+import pytest
+from memory import Device, numbers
+
+from glake import errors
+from glake import transfer as t
+
+
+@pytest.mark.parametrize("count", [1, 33, 700])
+def test_gather_and_scatter_by_index(count: int) -> None:
+    cache = numbers(800 * 2048).reshape(800, 2, 1024)
+    pool = Device(cache.shape).set(cache)
+    index = np.random.default_rng(1).permutation(800)[:count]
+    picked = np.zeros((count, 2, 1024), np.uint8)
+    handle = t.gather(picked, pool, index).wait()
+    assert handle.bytes == picked.nbytes and (picked == cache[index]).all()
+    put = numbers(count * 2048, 2).reshape(count, 2, 1024)
+    t.scatter(pool, put, index.tolist()).wait()
+    cache[index] = put
+    assert (pool.get() == cache).all()
+
+
+def test_blocks_with_a_stride() -> None:
+    memory = numbers(64 * 512)
+    pool = Device(memory.shape).set(memory)
+    blocks = t.Blocks(pool.address + 128, 512, 60, 256, 0)
+    rows = memory[128 : 128 + 60 * 512].reshape(60, 512)[:, :256]
+    picked = np.zeros((60, 256), np.uint8)
+    t.gather(picked, blocks).wait()
+    assert (picked == rows).all()
+    t.gather(picked[:2], blocks, [59, 3]).wait()
+    assert (picked[:2] == rows[[59, 3]]).all()
+    t.scatter(blocks, np.zeros(256, np.uint8), [7]).wait()
+    after = pool.get()
+    assert not after[128 + 7 * 512 :][:256].any() and (after[:128] == memory[:128]).all()
+
+
+def test_between_gpus_and_nothing() -> None:
+    memory = numbers(40 * 4096).reshape(40, 4096)
+    here, there = Device(memory.shape).set(memory), Device((5, 4096), gpu=2)
+    t.gather(there, here, [4, 4, 1, 0, 39]).wait()
+    assert (there.get() == memory[[4, 4, 1, 0, 39]]).all()
+    assert t.gather(np.zeros((0, 4096), np.uint8), here, []).wait().bytes == 0
+
+
+def test_typed_errors() -> None:
+    pool, flat = Device((8, 64)), np.zeros((2, 64), np.uint8)
+    for match, index, block in [
+        ("block 8 of", [8, 0], flat),
+        ("block -1 of", [0, -1], flat),
+        ("whole numbers", [0.5, 1.0], flat),
+        ("whole numbers", [[0, 1]], flat),
+        ("2 blocks of 64 bytes are 128", [0, 1], flat[:1]),
+        ("gaps", [0, 1], np.zeros((2, 128), np.uint8)[:, ::2]),
+    ]:
+        with pytest.raises(errors.InvalidArgument, match=match):
+            t.gather(block, pool, index)
+        with pytest.raises(errors.InvalidArgument, match=match):
+            t.scatter(pool, block, index)
+    with pytest.raises(errors.InvalidArgument, match="named twice"):
+        t.scatter(pool, flat, [3, 3])
+    with pytest.raises(errors.InvalidArgument, match="first dimension"):
+        t.gather(flat, Device(()), None)
+    with pytest.raises(errors.InvalidArgument, match="every 8 bytes"):
+        t.gather(flat, t.Blocks(pool.address, 8, 2, 64, 0))
+    pool.read_only = True
+    with pytest.raises(errors.InvalidArgument, match="read-only"):
+        t.scatter(pool, flat, [0, 1])

@@ -1,0 +1,221 @@
+"""What can be copied, and what is refused."""
+
+import array
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import MIB, Device, numbers
+
+from glake import _C, errors
+from glake import transfer as t
+
+
+@pytest.mark.parametrize("size", [1, 3, 4096, MIB + 1, 16 * MIB + 13])
+def test_raw_memory_there_and_back(size: int) -> None:
+    data, back, block = numbers(size), np.zeros(size, np.uint8), Device((size,))
+    handle = t.copy(block.raw(), data).wait()
+    assert handle.done() and handle.progress() == (size, size)
+    assert t.copy(back, t.Raw(block.address, size)).result().bytes == size
+    assert (back == data).all()
+
+
+@pytest.mark.parametrize("size", [4097, 32 * MIB])
+def test_between_gpus(size: int) -> None:
+    data, one, two = numbers(size), Device((size,)), Device((size,), gpu=3)
+    one.set(data)
+    t.copy(two, one).wait()
+    assert (two.get() == data).all()
+
+
+def test_large_copies_take_several_paths() -> None:
+    data, block = numbers(32 * MIB), Device((32 * MIB,))
+    many = t.copy(block, data).result()
+    assert len(many.paths) > 1 and sum(path["bytes"] for path in many.paths) == data.size
+    direct = t.copy(block, data, direct=True).result()
+    assert direct.paths == () and many.rate > 1.5 * 26 and (block.get() == data).all()
+    assert t.stats()["transfers"] >= 1
+
+
+def test_buffers_and_dlpack() -> None:
+    block = Device((64,))
+    t.copy(block, bytes(range(64))).wait()
+    assert block.get().tolist() == list(range(64))
+    back = bytearray(64)
+    t.copy(back, block).wait()
+    assert back == bytes(range(64))
+    floats = array.array("d", [0.0] * 8)
+    t.copy(floats, block).wait()
+    assert floats.tobytes() == bytes(back)
+
+    class Producer:
+        """Of DLPack, before version 1 or after."""
+
+        def __init__(self, value: np.ndarray, old: bool) -> None:
+            self.value, self.old = value, old
+
+        def __dlpack__(self, **given: object) -> object:
+            if self.old and given:
+                raise TypeError
+            return self.value.__dlpack__(**given)
+
+    for old in (True, False):
+        matrix = np.zeros((6, 4), np.float32)
+        source = np.arange(24, dtype=np.float32).reshape(4, 6)
+        gpu = Device((6, 4), "float32")
+        t.copy(gpu, Producer(source.T, old)).wait()
+        assert (gpu.get() == source.T).all()
+        t.copy(Producer(matrix, old), gpu).wait()
+        assert (matrix == source.T).all()
+    matrix.flags.writeable = False
+    with pytest.raises(errors.InvalidArgument, match="read-only"):
+        t.copy(Producer(matrix, old=False), gpu)
+
+
+def test_nothing_to_copy() -> None:
+    for shape in [(0,), (3, 0), (0, 5)]:
+        handle = t.copy(Device(shape), np.zeros(shape, np.uint8))
+        assert handle.done() and handle.wait().result().bytes == 0
+    point = Device((), "float64")
+    t.copy(point, np.array(2.5)).wait()
+    assert point.get() == 2.5
+
+
+def test_short_runs_are_made_contiguous_first() -> None:
+    data = np.arange(300 * 400, dtype=np.int32).reshape(300, 400)
+    block = Device((400, 300), "int32")
+    result = t.copy(block, data.T).result()
+    assert result.made_contiguous and (block.get() == data.T).all()
+    assert not t.copy(Device((300, 400), "int32"), data).result().made_contiguous
+
+
+def refused(match: str, dst: object, src: object, **more: object) -> None:
+    with pytest.raises(errors.GlakeError, match=match) as caught:
+        t.copy(dst, src, **more)
+    assert isinstance(caught.value, (errors.InvalidArgument, errors.InvalidPointer, ValueError))
+
+
+def test_typed_errors() -> None:
+    block, other = Device((1024,)), Device((1024,))
+    host = np.zeros(1024, np.uint8)
+    refused("equal sizes", block, host[:1000])
+    refused("equal sizes", host[:1000], block)
+    refused("overlap", t.Raw(block.address, 512), t.Raw(block.address + 256, 512))
+    refused("host memory", host, np.ones(1024, np.uint8))
+    refused("no memory to copy", block, 3)
+    refused("no memory to copy", block, None)
+    refused("converts nothing", Device((4,), "float32"), np.zeros(4, np.int32))
+    square = np.zeros((4, 4), np.uint8)
+    refused("does not fit", Device((4, 4)).like(square[:, :2], square), host[:8])
+    refused("Python objects", block, np.zeros(4, object))
+    refused("no device 99", t.Raw(block.address, 8, 99), host[:8])
+    refused("neither", t.Raw(block.address, 8, -7), host[:8])
+    refused("address", t.Raw(0, 8), host[:8])
+    refused("not a number", t.Raw(block.address, -1), host[:8])
+    refused("no memory the driver or this process knows", t.Raw(64, MIB), np.zeros(MIB, np.uint8))
+    refused("no stream", block, other, stream="soon")
+    refused("no stream", block, other, stream=1.5)
+    refused("masked", block, np.ma.masked_array(host, host))
+    host.flags.writeable = False
+    refused("read-only", host, block)
+    block.read_only = True
+    refused("read-only", block, other)
+    refused("read-only", bytes(1024), other)
+
+
+def test_ends_are_where_they_are_said_to_be() -> None:
+    block, data = Device((2 * MIB,), gpu=1), np.zeros(2 * MIB, np.uint8)
+    with pytest.raises(errors.InvalidDevice, match="GPU 1, not memory of GPU 2"):
+        t.copy(t.Raw(block.address, 2 * MIB, 2), data)
+    with pytest.raises(errors.InvalidPointer, match="no memory the driver|beyond"):
+        t.copy(t.Raw(block.address, 64 * MIB, 1), np.zeros(64 * MIB, np.uint8))
+
+
+def test_expanded_and_too_many_pieces() -> None:
+    wide = Device((512, 512))
+    whole = np.zeros((512, 512), np.uint8)
+    expanded = wide.like(np.broadcast_to(whole[0], (512, 512)), whole)
+    refused("expanded", expanded, whole)
+    t.copy(wide, np.broadcast_to(numbers(512), (512, 512))).wait()
+    assert (wide.get() == numbers(512)).all()
+    refused("pieces", wide.like(whole[:, ::2], whole), np.zeros((512, 256), np.uint8))
+
+
+def test_freed_while_it_is_copied() -> None:
+    address = _C.malloc(32 * MIB)
+    data = numbers(32 * MIB)
+    handle = t.copy(t.Raw(address, data.size), data)
+    with pytest.raises(errors.InvalidPointer, match="is being copied"):
+        _C.free(address)
+    handle.wait()
+    _C.free(address)
+
+
+def test_batch_across_places() -> None:
+    data = [numbers(n, seed) for seed, n in enumerate([10, 5000, 3 * MIB, 2 * MIB, 0])]
+    blocks = [Device(one.shape, gpu=gpu) for gpu, one in zip([0, 1, 1, 2, 0], data, strict=True)]
+    handle = t.copy_batch(zip(blocks, data, strict=True)).wait()
+    assert handle.bytes == sum(one.size for one in data)
+    back = [np.zeros_like(one) for one in data]
+    raws = [t.Raw(block.address, block.bytes) for block in blocks]
+    t.copy_batch(zip(back, raws, strict=True)).wait()
+    assert all((one == other).all() for one, other in zip(back, data, strict=True))
+    assert t.copy_batch([]).wait().bytes == 0
+    with pytest.raises(errors.InvalidArgument):
+        t.copy_batch([(blocks[0], data[0]), (blocks[1], data[0])])
+
+
+@st.composite
+def views(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], list[slice], list[int]]:
+    """(shape of the whole, order of its axes, slices, shape of the part) of a strided array."""
+    part = draw(st.lists(st.integers(0, 5), min_size=0, max_size=4))
+    whole, cuts = [], []
+    for extent in part:
+        step = draw(st.sampled_from([1, 1, 2, 3, -1, -2]))
+        before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+        length = before + max(0, (extent - 1) * abs(step) + 1 if extent else 0) + after
+        indices = range(before, before + extent * abs(step), abs(step))
+        first, last = (indices[0], indices[-1]) if extent else (0, -1)
+        cuts.append((first, last, step, extent))
+        whole.append(max(length, 1))
+    order = draw(st.permutations(range(len(part))))
+    slices = []
+    for first, last, step, extent in cuts:
+        if extent == 0:
+            slices.append(slice(0, 0))
+        elif step > 0:
+            slices.append(slice(first, last + 1, step))
+        else:
+            slices.append(slice(last, first - 1 if first else None, step))
+    return tuple(whole), tuple(order), slices, part
+
+
+def strided(given: tuple, fill: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the whole array, laid out in an order of its own; the part)."""
+    shape, order, slices, _ = given
+    memory = fill[: int(np.prod(shape))].reshape([shape[axis] for axis in order])
+    whole = memory.transpose(np.argsort(order)) if shape else memory
+    return memory, whole[(*slices, ...)]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(st.data(), st.sampled_from(["<u1", "<i2", "<f4", "<c16"]), st.booleans())
+def test_strided_copies_equal_numpys(data: st.DataObject, dtype: str, to_gpu: bool) -> None:
+    to, of = data.draw(views()), data.draw(views())
+    of = of if to[3] == of[3] else to
+    room = 4096
+    fill = numbers(room * np.dtype(dtype).itemsize, 1).view(dtype)
+    old = numbers(room * np.dtype(dtype).itemsize, 2).view(dtype)
+    target_memory, target = strided(to, old.copy())
+    source_memory, source = strided(of, fill)
+    gpu_memory = target_memory if to_gpu else source_memory
+    block = Device(gpu_memory.shape, dtype).set(gpu_memory)
+    expected_memory, expected = strided(to, old.copy())
+    np.copyto(expected, source)
+    if to_gpu:
+        t.copy(block.like(target, target_memory), source).wait()
+        assert block.get().tobytes() == np.ascontiguousarray(expected_memory).tobytes()
+    else:
+        t.copy(target, block.like(source, source_memory)).wait()
+        assert target_memory.tobytes() == expected_memory.tobytes()

@@ -1,0 +1,141 @@
+"""Tensors that leave GPU memory and come back, in the emulation."""
+
+import gc
+
+import pytest
+import torch
+
+import glake
+from glake import _C, errors, simcuda
+from glake import transfer as t
+from glake.transfer.offload import PoolFull
+
+glake.enable()
+
+
+def gpu_bytes() -> int:
+    gc.collect()
+    return int(_C.stats(0)["requested_bytes.all.current"])
+
+
+def away(tensor: torch.Tensor) -> bool:
+    return _C.place_of(tensor.untyped_storage().data_ptr()) == (-1, True)
+
+
+def model() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(256, 256) for _ in range(4)]
+    return torch.nn.Sequential(*layers, torch.nn.BatchNorm1d(256))
+
+
+def test_a_module_leaves_and_comes_back() -> None:
+    net, offloader = model().eval(), t.Offloader("8MiB")
+    x = torch.randn(2, 256)
+    parameters, expected = list(net.parameters()), net(x).detach()
+    before = gpu_bytes()
+    move = offloader.offload(net).wait()
+    assert move.done() and move.progress() == (move.bytes, move.bytes)
+    assert offloader.used == move.bytes >= 4 * 256 * 257 * 4
+    assert before - gpu_bytes() >= move.bytes
+    assert all(away(one) for one in [*net.parameters(), *net.buffers()])
+    assert offloader.offload(net).bytes == 0  # is away already
+    offloader.prefetch(net)
+    offloader.offload(net)
+    offloader.prefetch(net).wait()
+    assert all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
+    assert not any(away(one) for one in net.parameters()) and torch.equal(net(x), expected)
+    gc.collect()
+    assert offloader.used == 0 and offloader.prefetch(net).bytes == 0
+
+
+def test_what_shares_memory_still_does() -> None:
+    base = torch.arange(100.0)
+    view, tied = base[10:20].view(2, 5).T, base[:4]
+    offloader = t.Offloader("1MiB")
+    offloader.offload({"a": [base, view], "b": (tied, 3, None, "name")}).wait()
+    assert base.untyped_storage().data_ptr() == view.untyped_storage().data_ptr()
+    base[10] = -1
+    assert view[0, 0] == -1 and view.stride() == (1, 5)
+    offloader.prefetch([base, view, tied]).wait()
+    view[0, 0] = -2
+    assert base[10] == -2 and tied.tolist() == [0, 1, 2, 3]
+
+
+def test_a_pool_that_is_too_small() -> None:
+    tensors, offloader = [torch.ones(64 << 10) for _ in range(5)], t.Offloader("1MiB")
+    offloader.offload(tensors[:3]).wait()
+    with pytest.raises(PoolFull, match="nothing was moved") as caught:
+        offloader.offload(tensors)
+    assert isinstance(caught.value, errors.OutOfMemory) and "786432 of its 1048576" in str(
+        caught.value
+    )
+    assert [away(one) for one in tensors] == [True, True, True, False, False]
+    offloader.prefetch(tensors[0])  # not waited for: the pool waits until its block is back
+    offloader.offload([tensors[3], tensors[4]]).wait()
+    assert offloader.used == 1 << 20
+    del tensors, caught
+    gc.collect()
+    assert offloader.used == 0
+    for wrong in ("much", "-1", 0, ""):
+        with pytest.raises(errors.InvalidArgument, match="limit"):
+            t.Offloader(wrong)
+    with pytest.raises(errors.InvalidArgument, match="no tensors"):
+        offloader.offload(object())
+
+
+def test_a_copy_that_fails_leaves_tensors_where_they_are() -> None:
+    tensor, offloader = torch.arange(1 << 20, dtype=torch.float32), t.Offloader("64MiB")
+    place = tensor.data_ptr()
+    for symbol in ("cuMemcpyAsync", "cuMemcpyPeerAsync"):
+        simcuda.fail(symbol, 1, 999, -1)
+    try:
+        move = offloader.offload(tensor)
+        with pytest.raises(errors.GlakeError):
+            move.wait(60)
+    finally:
+        simcuda.fail(None)
+    assert tensor.data_ptr() == place and torch.equal(tensor, torch.arange(1 << 20).float())
+    del move
+    gc.collect()
+    assert offloader.used == 0
+
+
+def test_optimizer_state_is_away_between_steps() -> None:
+    def train(offloader: t.Offloader | None) -> list[float]:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        end = offloader.offload_optimizer(optimizer) if offloader is not None else None
+        losses = []
+        for _ in range(3):
+            loss = net(torch.ones(4, 256)).square().sum()
+            losses.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if offloader is not None:
+                moments = [state["exp_avg"] for state in optimizer.state.values()]
+                assert moments and all(away(one) for one in moments)
+        if end is not None:
+            end()
+            assert not any(away(state["exp_avg"]) for state in optimizer.state.values())
+        return losses
+
+    assert train(None) == train(t.Offloader("16MiB"))
+
+
+def test_layers_in_turn() -> None:
+    net, offloader = model()[:4], t.Offloader("8MiB")
+    x = torch.randn(2, 256)
+    with torch.no_grad():
+        expected, most = net(x), 0
+        with offloader.alternate(net):
+            start = gpu_bytes()
+            net[2].register_forward_hook(lambda *_: None)
+            for _ in range(2):
+                assert torch.equal(net(x), expected)
+                most = max(most, gpu_bytes() - start)
+        assert all(away(one) for one in net.parameters())
+        assert most < 3 * 256 * 257 * 4
+    with pytest.raises(errors.InvalidArgument, match="forward passes"), offloader.alternate(net):
+        net(x)
+    offloader.prefetch(net).wait()
