@@ -46,12 +46,11 @@ def _growth(result: ReplayResult) -> float:
     return sum(step.growth_us or 0.0 for step in half) / len(half) if half else 0.0
 
 
-def _ratio(over: float | None, under: float | None) -> str:
-    if over is None or under is None:
-        return "-"
-    if over == 0:
-        return "none at all"
-    return f"1/{under / over:.1f}"
+def _beside(ours: float | None, peer: float | None) -> str:
+    """How our time compares, as the rest of a phrase; empty where there is nothing to compare."""
+    if not ours or not peer:
+        return ""
+    return f", {ours / peer:.2f} x expandable's"
 
 
 def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str, object]]:
@@ -103,8 +102,8 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
     driver_time("expandable", "512", peer)
     for name, delay in DELAYS.items():
         roomy = run("glake", ROOMY, delay, growth=True)
-        ratio = _ratio(roomy.driver_us_per_step, peer.driver_us_per_step)
-        driver_time("glake", name, roomy, f", {ratio} of expandable's")
+        beside = _beside(roomy.driver_us_per_step, peer.driver_us_per_step)
+        driver_time("glake", name, roomy, beside)
         calls = _worst(roomy, "driver_calls")
         row("calls", "driver calls, worst step from the 4th", "glake", name, f"{calls:,.0f}", calls)
         waits = roomy.stream_waits_per_step
