@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from glake.trace import holders, roles
@@ -18,10 +19,16 @@ _WASTE_SHARE = 0.02
 _ROLE_SHARE = 0.25
 _LARGE_SHARE = 0.04
 _GROWTH_SHARE = 0.01
+_STEADY = 2.0
 _UNEVEN_STEPS = 1.25
 _DRIVER_US = 1000.0
 
-_LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss|lm_head|embed_out", re.I)
+_LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss", re.I)
+# The projection has logits where its product is made; its casts, its gradients and what it gathers
+# are its weight's.
+_PROJECTION = re.compile(
+    r"(lm_head|embed_out)[^;]*(;[^;]*(aten\.[^;]*mm|matmul|linear|einsum)[^;]*)?$", re.I
+)
 
 _ROLE_ADVICE = {
     roles.PARAMETERS: "Shard them (FSDP, ZeRO-3), train adapters instead (LoRA), or load "
@@ -246,7 +253,11 @@ def _roles(job: Digest) -> Iterator[Advice]:
 
 def _loss(job: Digest) -> Iterator[Advice]:
     """Logits and what the loss makes of them are often the largest tensors of a model."""
-    held = [each for each in job.peak.by_tag if _LOSS.search(each[0])]
+    held = [
+        holder
+        for role, holder in roles.with_roles(job.peak.by_tag, job.peak.lasting)
+        if _of_loss(role, holder[0])
+    ]
     total = sum(held_bytes for _, held_bytes, _ in held)
     if not held or total < _LARGE_SHARE * job.peak.live:
         return
@@ -260,6 +271,12 @@ def _loss(job: Digest) -> Iterator[Advice]:
         f"({share(total, job.peak.live)}; most of it from {name}). Compute projection and loss in "
         "chunks of the sequence, or with a fused kernel that never holds all logits.",
     )
+
+
+def _of_loss(role: str, tag: str) -> bool:
+    if role in (roles.ACTIVATIONS, roles.OTHER) and _PROJECTION.search(tag):
+        return "backward" not in tag.lower()
+    return role in (roles.ACTIVATIONS, roles.GRADIENTS, roles.OTHER) and bool(_LOSS.search(tag))
 
 
 def _largest(job: Digest) -> Iterator[Advice]:
@@ -297,19 +314,29 @@ def _activations(job: Digest) -> Iterator[Advice]:
 
 
 def _growth(job: Digest) -> Iterator[Advice]:
-    """Live memory at step starts that only ever rises is something kept by mistake."""
+    """Live memory at step starts that only ever rises is something kept by mistake.
+
+    Of few steps the end counts as one more start, unless it breaks a growth that is steady.
+    """
     starts = [span.start_live for span in job.steps[2:]]
-    if len(starts) < 4 or starts != sorted(starts):
+    where = "at the start of a step"
+    if 2 <= len(starts) < 4 and job.end_live is not None:
+        starts.append(job.end_live)
+        where += " (the last: at the end)"
+        grown_each = [after - before for before, after in pairwise(starts)]
+        if max(grown_each) > _STEADY * min(grown_each):
+            return
+    elif len(starts) < 4 or starts != sorted(starts):
         return
     grown = starts[-1] - starts[0]
-    if grown < _GROWTH_SHARE * job.peak.live:
+    if grown <= 0 or grown < _GROWTH_SHARE * job.peak.live:
         return
     each = grown / (len(starts) - 1)
     yield Advice(
         "problem",
         f"{size(each)} a step",
         "Memory kept grows with every step",
-        f"Live memory at the start of a step rises from {size(starts[0])} to {size(starts[-1])} "
+        f"Live memory {where} rises from {size(starts[0])} to {size(starts[-1])} "
         f"over {len(starts) - 1} steps, {size(each)} a step. Something keeps tensors: a loss that "
         "is summed with its graph (use .item() or .detach()), a list of outputs, a cache.",
     )
@@ -318,6 +345,11 @@ def _growth(job: Digest) -> Iterator[Advice]:
 def _uneven(job: Digest) -> Iterator[Advice]:
     steps = job.steps[1:]
     if len(steps) < 3:
+        return
+    # Where memory grows steadily, a step's own part is what it adds to its start.
+    grows = any(_growth(job))
+    own = [span.peak_live - (span.start_live - steps[0].start_live) * grows for span in steps]
+    if max(own) < _UNEVEN_STEPS * median(own):
         return
     middle = median(span.peak_live for span in steps)
     top = max(steps, key=lambda span: span.peak_live)

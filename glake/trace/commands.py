@@ -11,7 +11,7 @@ from rich.console import Console
 
 from glake.trace import convert as conversion
 from glake.trace import facts, memory_viz, perfetto
-from glake.trace.inputs import InputFile, refuse_same, rereadable
+from glake.trace.inputs import InputFile, check_output, rereadable
 from glake.trace.replay import load_trace
 from glake.trace.replay import replay as run_replay
 from glake.trace.replay_options import Capacity, device_options, parse_policies
@@ -54,7 +54,7 @@ def convert(file: str, output: str, device: int | None) -> None:
     A snapshot is the pickle that torch.cuda.memory._dump_snapshot() or glake.dump_snapshot()
     writes. Nothing in the pickle is run.
     """
-    refuse_same(file, output)
+    check_output(file, output)
     with rereadable(file) as path:
         result = conversion.convert(path, output, device)
     click.echo(
@@ -92,7 +92,7 @@ def export(
     as a microsecond. memory_viz: a snapshot for pytorch.org/memory_viz; the trace has no addresses,
     so its blocks are laid out best fit, and nothing in it is about fragmentation.
     """
-    refuse_same(file, output)
+    check_output(file, output)
     if form == "memory_viz" and policy_names:
         raise click.UsageError("--policy is for --to perfetto")
     with rereadable(file) as path:

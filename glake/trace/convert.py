@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 
 from glake.trace import history
-from glake.trace.format import MAX_BYTES
+from glake.trace.format import MAX_BYTES, read_events
 from glake.trace.history import Conversion, ConvertError, Entry
+from glake.trace.plain_pickle import RefusedPickle
 from glake.trace.snapshot import Snapshot
 
 _RMM_HEADER = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"]
@@ -47,8 +48,19 @@ def convert(
                 "room); a trace does not say so, and a policy decides for itself"
             )
         return result
+    except RefusedPickle:
+        if not _is_trace(name):
+            raise
+        raise ConvertError(f"{name}: a trace already: replay or export it as it is") from None
     except ConvertError as error:
         raise ConvertError(f"{name}: {error}") from error
+
+
+def _is_trace(path: str) -> bool:
+    try:
+        return next(read_events(path), None) is not None
+    except ValueError:
+        return False
 
 
 def _rmm_entries(path: str) -> Iterator[Entry]:

@@ -98,7 +98,7 @@ class Digest:
     after the first, and at the end; None for a trace of less than two steps. ``buckets`` are
     (exponent, allocations, bytes) of requests from 2^exponent up to twice that; the least holds
     everything below 512 bytes, which all policies round up. ``live`` are (event, most live bytes)
-    of runs of events over the whole trace.
+    of runs of events over the whole trace, ``end_live`` what it ends with.
     """
 
     name: str
@@ -114,6 +114,7 @@ class Digest:
     buckets: list[tuple[int, int, int]]
     policies: list[PolicyDigest]
     live: list[tuple[int, int]] = field(default_factory=list)
+    end_live: int | None = None
 
     def policy(self, name: str) -> PolicyDigest | None:
         return next((each for each in self.policies if each.name == name), None)
@@ -214,6 +215,7 @@ def digest(
         buckets=_buckets(sizes),
         policies=policies,
         live=trace.live_timeline(LIVE_POINTS),
+        end_live=trace.end_live_bytes,
     )
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from glake.trace.format import parsed
 from glake.trace.replay import Holder
-from glake.trace.units import counted, size, size_range
+from glake.trace.units import counted, size, size_range, titled
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def to_json(facts: TraceFacts) -> dict[str, Any]:
 def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
     """Tables: the figures with the header, sizes, streams, and the largest holders at the peak."""
     # Foreign words are Text, since a markup string would read :100: as a picture.
-    table = Table(title=Text(os.path.basename(facts.trace)), title_justify="left")
+    table = Table(title=Text(titled(facts.trace)), title_justify="left")
     table.add_column("what")
     table.add_column("figure", overflow="fold")
     for name, value in _rows(facts):

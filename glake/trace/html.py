@@ -34,7 +34,7 @@ from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
 from glake.trace.roles import by_role
-from glake.trace.units import micros, share, size, size_range, times
+from glake.trace.units import micros, share, size, size_range, times, titled
 
 _KINDS = {
     "glake": "this library",
@@ -159,7 +159,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _title(job: Digest) -> str:
-    name, model = os.path.basename(job.name), job.header.get("model", "")
+    name, model = titled(job.name), job.header.get("model", "")
     return f"{model} ({name})" if 0 < len(model) <= _LONGEST_TITLE else name
 
 

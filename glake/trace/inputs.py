@@ -77,7 +77,9 @@ def _copy(pipe: Any, copy: Any, path: str) -> None:
         ) from full
 
 
-def refuse_same(source: str, out: str) -> None:
-    """Raises BadParameter if the output `out` is the input `source`."""
+def check_output(source: str, out: str) -> None:
+    """Raises BadParameter if the output `out` is the input `source`, or its folder is not there."""
+    if not os.path.isdir(os.path.dirname(os.path.realpath(out))):
+        raise click.BadParameter(f"{out}: there is no such folder", param_hint="-o")
     if os.path.exists(out) and os.path.samefile(source, out):
         raise click.BadParameter(f"{out} is the input", param_hint="-o")

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from glake.trace.format import Event, read_events
 from glake.trace.replay import ReplayResult
+from glake.trace.units import titled
 
 _PROCESS = 1
 _STEPS = 1  # thread of the steps' slices
@@ -41,7 +42,7 @@ def export(
     total, header = _count(path)
     with _opened(out) as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')
-        facts = {"trace": os.path.basename(os.fspath(path)), "time": "1 us is 1 event", **header}
+        facts = {"trace": titled(os.fspath(path)), "time": "1 us is 1 event", **header}
         json.dump(facts, file)
         file.write(',\n"traceEvents": [\n')
         separator = ""
@@ -80,7 +81,7 @@ def _events(
     points: int,
     blocks: int,
 ) -> Iterator[dict[str, Any]]:
-    name = os.path.basename(os.fspath(path))
+    name = titled(os.fspath(path))
     yield _event("M", "process_name", 0, args={"name": name})
     yield _event("M", "thread_name", 0, args={"name": "steps"})
     for result in results:

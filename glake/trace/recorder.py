@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from glake.trace.scratch import Scratch
 from glake.trace.where import Where
 
 _KEEP = 4096  # events held back before they are written
+_KEEP_UNSETTLED = 64 * _KEEP  # and where the phase of some is still open
 
 
 class Writer(Protocol):
@@ -52,13 +53,14 @@ class Recorder(TorchDispatchMode):
     def __init__(self, writer: Writer, scratch: Scratch, device: str = "cuda") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.writer, self.device, self.scratch = writer, device, scratch
-        self.where, self.expected = Where(), Expected(lambda: self)
+        self.where, self.expected = Where(self._settle), Expected(lambda: self)
         self.live_bytes = self.peak_bytes = self.setup_bytes = self.end_bytes = 0
         self.pinned_bytes = self.pinned_peak = 0
         self.allocations = 0
         self.operators: dict[str, int] = {}
         self._storages: dict[int, _Storage] = {}
-        self._events: deque[tuple[Any, ...]] = deque()
+        self._events: deque[Sequence[Any]] = deque()
+        self._unsettled: list[tuple[list[Any], str]] = []  # events of phase `step`, and operators
         self._paused = 0
         self._ids = 0
         self._held = True  # set-up is held back, so that parameters can be named
@@ -91,7 +93,8 @@ class Recorder(TorchDispatchMode):
         self._take_scratch(func, args, out)
         if func is torch.ops.aten._pin_memory.default or kwargs.get("pin_memory"):
             self._pin(out)
-        if fresh and not self._held and len(self._events) > _KEEP:
+        keep = _KEEP_UNSETTLED if self._unsettled else _KEEP
+        if fresh and not self._held and len(self._events) > keep:
             self.flush()
         return out
 
@@ -132,9 +135,17 @@ class Recorder(TorchDispatchMode):
         self.allocations += 1
         self.live_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        tag = self._tag(*(frames or self.where.frames()), operator)
-        self._events.append(("a", self._ids, nbytes, self._stream(), tag))
+        phase, path = frames or self.where.frames()
+        event = ["a", self._ids, nbytes, self._stream(), self._tag(phase, path, operator)]
+        self._events.append(event)
+        if phase == "step":
+            self._unsettled.append((event, operator))
         return self._ids
+
+    def _settle(self, phase: str) -> None:
+        for event, operator in self._unsettled:
+            event[4] = self._tag(phase, "", operator)
+        self._unsettled.clear()
 
     def _stream(self) -> int:
         if self.device != "cuda":
@@ -210,12 +221,14 @@ class Recorder(TorchDispatchMode):
     def step(self, number: int) -> None:
         """Step `number` begins; with the first, set-up is over."""
         self._held = False
+        self._unsettled.clear()
         self.where.begin_step()
         self._events.append(("s", number))
 
     def flush(self) -> None:
         """Writes the events seen so far. A death during it is written by the next one."""
         writer, events = self.writer, self._events
+        self._unsettled.clear()
         for _ in range(len(events)):
             kind, *fields = events.popleft()
             if kind == "a":

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
-from glake.trace.units import counted, micros, nanos, scale, size
+from glake.trace.units import counted, micros, nanos, scale, size, titled
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250
@@ -59,10 +59,7 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
     limit = "unlimited" if capacity is None else size(capacity)
     after = results[0].complete_after
     pace = "never" if after < 0 else f"after {after} events"
-    title = (
-        f"{os.path.basename(trace)}: peak live {size(live)}, "
-        f"capacity {limit}, work completes {pace}"
-    )
+    title = f"{titled(trace)}: peak live {size(live)}, capacity {limit}, work completes {pace}"
     table = Table(title=escape(title), title_justify="left", pad_edge=False)
     table.add_column("policy")
     table.add_column("fits")
@@ -219,7 +216,7 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
     if crosses:
         axes.plot([], [], color="white", label="out of memory", **_CROSS)
     top = max([highest, capacity or 0, *(held for _, held, _ in crosses)])
-    axes.set_title(os.path.basename(panel[0].trace), loc="left", fontsize=10, pad=18)
+    axes.set_title(titled(panel[0].trace), loc="left", fontsize=10, pad=18)
     axes.set_xlabel("event")
     axes.set_ylabel(unit)
     axes.set_ylim(0, 1.05 * top / bytes_of_unit or 1)

@@ -8,7 +8,7 @@ it outlives the step, and a temporary of the update if not.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from glake.trace.holders import Holder
 
@@ -77,16 +77,21 @@ def by_role(held: Sequence[Holder], lasting: Sequence[Holder]) -> list[tuple[str
     """
     if not any(tag for tag, _, _ in held):
         return []
-    kinds = any(_has_kind(tag) for tag, _, _ in held)
-    stays = {tag: size for tag, size, _ in lasting}
     sums: dict[str, int] = {}
-    for tag, size, _ in held:
-        kept = stays.get(tag, 0)
-        for part, outlives in ((kept, True), (size - kept, False)):
-            if part:
-                role = role_of(tag, outlives, kinds)
-                sums[role] = sums.get(role, 0) + part
+    for role, (_, size, _) in with_roles(held, lasting):
+        sums[role] = sums.get(role, 0) + size
     return sorted(sums.items(), key=lambda each: -each[1])
+
+
+def with_roles(held: Sequence[Holder], lasting: Sequence[Holder]) -> Iterator[tuple[str, Holder]]:
+    """(role, holder) of what is live; a tag of which a part outlives its step may have two."""
+    kinds = any(_has_kind(tag) for tag, _, _ in held)
+    stays = {tag: (size, blocks) for tag, size, blocks in lasting}
+    for tag, size, blocks in held:
+        kept, of = stays.get(tag, (0, 0))
+        for part, count, outlives in ((kept, of, True), (size - kept, blocks - of, False)):
+            if part:
+                yield role_of(tag, outlives, kinds), (tag, part, count)
 
 
 def _has_kind(tag: str) -> bool:

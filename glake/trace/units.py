@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -61,6 +63,12 @@ def nanos(value: float) -> str:
 def share(part: float, whole: float) -> str:
     """A part of a whole in percent."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def titled(path: str) -> str:
+    """A file's name for a title; a pipe's is the number of its descriptor, which says nothing."""
+    folder, name = os.path.split(path)
+    return f"pipe {name}" if folder in ("/dev/fd", "/proc/self/fd") else name
 
 
 def times(part: float, whole: float) -> str:

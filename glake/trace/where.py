@@ -1,11 +1,15 @@
-"""Which phase of a job and which of its modules are at work: the first frames of a tag."""
+"""Which phase of a job and which of its modules are at work: the first frames of a tag.
+
+After a backward or an optimizer's step, outside all modules, only what comes next tells what an
+operator was for: an update (clipping), another forward (its inputs), or neither (`step`).
+"""
 
 from __future__ import annotations
 
 import bisect
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,38 +25,40 @@ from torch.optim.optimizer import (
 
 
 class Where:
-    """Phase and module path of what runs now, forward and backward."""
+    """Phase and module path of what runs now, forward and backward. ``settle`` is told the phase of
+    all that was last said to be ``step`` and turns out to be an update's or a forward's."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Callable[[str], None] = lambda phase: None) -> None:
         self.phase = "setup"
-        self.in_optimizer = ""
+        self._settle = settle
+        self._optimizers: list[Any] = []
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._modules: list[tuple[Any, str]] = []
         # Per thread: autograd's sequence numbers from which on nodes belong to a module.
         self._marks: dict[int, tuple[list[int], list[str]]] = {}
         self._tasks: dict[int, int] = {}
-        self._after_backward = False
+        self._between = False  # after a backward or an update, before a module
         self._last = ""
 
     def frames(self) -> tuple[str, str]:
         """The phase and the module path of the operator that runs now."""
         task = torch._C._current_graph_task_id()
-        if self.in_optimizer:
-            return "optimizer", self.in_optimizer
+        if self._optimizers:
+            return "optimizer", type(self._optimizers[-1]).__name__
         if task != -1:
-            self._after_backward = True
+            self._settle("forward")
+            self._between = True
             if self._modules:
                 return "recompute", self._modules[-1][1]
             return "backward", self._backward_path(task)
         if self._modules:
             return self.phase, self._modules[-1][1]
-        if self.phase == "forward" and self._after_backward:
-            return "optimizer", ""
-        return self.phase, ""
+        return "step" if self.phase == "forward" and self._between else self.phase, ""
 
     def begin_step(self) -> None:
         """A step begins: forward until something else is seen."""
-        self.phase, self._after_backward, self.in_optimizer = "forward", False, ""
+        self.phase, self._between = "forward", False
+        self._optimizers.clear()
         self._modules.clear()
         self._marks.clear()
         self._tasks.clear()
@@ -104,8 +110,9 @@ class Where:
         """Hooks on every module and optimizer of the process."""
 
         def enter(module: Any, _: Any) -> None:
-            if torch._C._current_graph_task_id() == -1:
-                self._after_backward = False
+            if torch._C._current_graph_task_id() == -1 and not self._optimizers:
+                self._settle("forward")
+                self._between = False
             self._modules.append((module, self._path(module)))
             self._mark()
 
@@ -115,10 +122,13 @@ class Where:
             self._mark()
 
         def begin(optimizer: Any, *_: Any) -> None:
-            self.in_optimizer = type(optimizer).__name__
+            self._settle("optimizer")
+            self._optimizers.append(optimizer)
 
-        def end(*_: Any) -> None:
-            self.in_optimizer = ""
+        def end(optimizer: Any, *_: Any) -> None:
+            while self._optimizers and self._optimizers.pop() is not optimizer:
+                pass
+            self._between = True
 
         handles = [
             register_module_forward_pre_hook(enter),

@@ -62,6 +62,47 @@ def replicated(job):
     return step
 
 
+def accumulating(job):
+    """Two micro-batches, each of three tensors outside all modules, to one update of two halves."""
+    model = nn.Linear(64, 64, device=job.device)
+    weight = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9, foreach=True)
+    bias = torch.optim.AdamW([model.bias], foreach=True)
+    kept = []
+
+    def step(i):
+        for _ in range(2):
+            batch = torch.empty(100, 64, device=job.device)
+            model(batch).sum().backward()
+        nn.utils.clip_grad_norm_([model.weight], 1.0, foreach=True)
+        weight.step()
+        clipped = torch.empty(300, device=job.device)
+        bias.step()
+        weight.zero_grad()
+        kept.append(torch.empty(7000, device=job.device))
+        bias.zero_grad()
+        scratch = torch.empty(9000, device=job.device)
+        del clipped, scratch
+
+    return step
+
+
+def adversarial(job):
+    """A discriminator and a generator, each updated in every step, the first one twice."""
+    one, other = (nn.Linear(64, 64, device=job.device) for _ in range(2))
+    first = torch.optim.SGD(one.parameters(), lr=0.1, foreach=True)
+    second = torch.optim.SGD(other.parameters(), lr=0.1, foreach=True)
+
+    def step(i):
+        for model, optimizer in ((one, first), (one, first), (other, second)):
+            noise = torch.empty(50, 64, device=job.device)
+            (noise @ model.weight).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.empty(9000, device=job.device)
+
+    return step
+
+
 def flat(job):
     """A flat buffer of each kind, as ZeRO has them, and one that nobody told of."""
     weights = torch.empty(1000, dtype=torch.bfloat16, device=job.device)

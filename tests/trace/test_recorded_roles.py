@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from glake.trace.format import read_events
 from glake.trace.record import record
 from glake.trace.replay import load_trace
 from glake.trace.roles import by_role
@@ -39,6 +40,38 @@ def test_adamw_keeps_two_moments_and_borrows_one(roles_at_most):
     # The square roots, and what clipping has left: a scale, until the update is done.
     assert 0 <= held["optimizer temporaries"] - 4 * TINY <= 64
     assert "gradient buckets and communication buffers" not in held
+
+
+def tags_of_empty(path):
+    """Of each size of aten.empty, the tags it has."""
+    tags = {}
+    for event in read_events(path):
+        if event.op == "a" and event.tag.endswith(";aten.empty"):
+            tags.setdefault(event.bytes, set()).add(event.tag)
+    return tags
+
+
+def test_an_update_ends_where_its_optimizer_does(roles_at_most, tmp_path):
+    held = roles_at_most("accumulating", "other")
+    assert held["other"] == 4 * 9000 + 2 * 4 * 7000
+    # Momentum of the weight and two moments of the bias; its count of steps is on the host.
+    assert held["optimizer state"] == 4 * (64 * 64 + 2 * 64)
+    assert tags_of_empty(tmp_path / "accumulating.trace.gz") == {
+        4 * 100 * 64: {"forward;aten.empty"},  # a second batch, too, though a backward came before
+        4 * 300: {"optimizer;aten.empty"},  # as clipping for the second would be
+        4 * 7000: {"step;aten.empty"},
+        4 * 9000: {"step;aten.empty"},
+    }
+
+
+def test_three_updates_in_a_step(roles_at_most, tmp_path):
+    held = roles_at_most("adversarial", "other")
+    assert held["other"] == 4 * 9000
+    assert not [role for role in held if "optimizer" in role]
+    assert tags_of_empty(tmp_path / "adversarial.trace.gz") == {
+        4 * 50 * 64: {"forward;aten.empty"},
+        4 * 9000: {"step;aten.empty"},
+    }
 
 
 def test_ddp_has_its_gradients_once_more_in_buckets(roles_at_most):

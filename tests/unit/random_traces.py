@@ -39,4 +39,6 @@ def lines_of(plan: list[PlannedEvent], scales: int = 4) -> list[str]:
             lines.append(f"r {live[pick % len(live)]} {stream}")
         elif op == "s":
             lines.append(f"s {number + 1}")
+    if not any(line.startswith("a") for line in lines):  # which would be no trace
+        lines.append(f"a {len(plan)} 1 0")
     return lines

@@ -61,6 +61,8 @@ def test_a_trace_from_a_pipe_gives_what_its_file_gives(tmp_path: Path, data: byt
     assert piped == read
     piped, read = both("replay", "PIPE", "--policy", "bound", "--json")
     assert piped[0]["events"] == read[0]["events"] > 1000
+    ran = through_a_pipe(data, "replay", "PIPE", "--policy", "bound")
+    assert ran.stdout.startswith("pipe ")
     for form in ("perfetto", "memory_viz"):
         out = tmp_path / form
         ran = through_a_pipe(data, "trace", "export", "PIPE", "--to", form, "-o", out)

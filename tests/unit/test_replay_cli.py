@@ -135,6 +135,15 @@ def test_bad_input_exits_with_two_and_a_reason(arguments):
     assert "Error" in ran.stderr
 
 
+def test_a_trace_of_steps_alone_is_refused_like_an_empty_one(tmp_path):
+    path, page, picture = (tmp_path / name for name in ("n.trace", "n.html", "n.png"))
+    path.write_text("s 1\ns 2\n")
+    ran = run(str(path), "--policy", "native", "--html", str(page), "--plot", str(picture))
+    assert ran.exit_code == 2 and ran.stdout == ""
+    assert ran.stderr == f"Error: {path}:3: op: the trace ends without an allocation\n"
+    assert not page.exists() and not picture.exists()
+
+
 def test_a_bad_trace_exits_with_two_and_the_line(tmp_path):
     bad = tmp_path / "bad.trace"
     bad.write_text("a 0 512 0\nf 1\n")
@@ -214,8 +223,11 @@ def test_outputs_never_replace_an_input(tmp_path):
 POLICIES = "glake,compact,native,expandable,gmlake,bound"
 
 
-@pytest.mark.parametrize("size", [1 << 44, (1 << 46) + 1, (1 << 63) - 1])
-def test_a_block_no_device_holds_is_out_of_memory_under_every_policy(tmp_path, tiny, size):
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(1 << 44, "16.00 TiB"), (1 << 52, "4.00 PiB"), ((1 << 63) - 1, "8.00 EiB")],
+)
+def test_a_block_no_device_holds_is_out_of_memory_under_every_policy(tmp_path, tiny, size, shown):
     absurd = tmp_path / "absurd.trace"
     absurd.write_text(f"a 1 512 0\ns 0\na 2 {size - 512} 0\n")
     for capacity, names in (
@@ -231,6 +243,8 @@ def test_a_block_no_device_holds_is_out_of_memory_under_every_policy(tmp_path, t
         for each in results[len(results) // 2 :]:
             assert (each["oom"]["event"], each["oom"]["step"]) == (2, 0), each["policy"]
             assert each["oom"]["message"].startswith("out of memory")
+            if each["policy"] != "bound":  # which speaks of all that is live
+                assert f"{shown} asked for" in each["oom"]["message"]
             assert each["peak_physical_bytes"] <= 20 * MIB
 
 

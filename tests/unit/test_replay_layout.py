@@ -133,4 +133,4 @@ def test_no_layout_where_none_was_asked_for_or_memory_ran_out_before():
 @pytest.mark.parametrize("event", [-1, 3])
 def test_an_event_outside_the_trace_is_refused(event):
     with pytest.raises(ValueError, match=f"layout_at: {event} is not one of the 3 events"):
-        replay(trace_of("s 0", "s 1", "s 2"), "native", layout_at=event)
+        replay(trace_of("s 0", "s 1", "a 0 1 0"), "native", layout_at=event)

@@ -230,9 +230,9 @@ def test_fixed_shapes_cost_no_driver_call_once_warm():
     assert all(each.driver_calls == 0 for each in result.steps[3:])
 
 
-def test_a_trace_of_steps_alone():
-    result = replay(trace_of("s 0", "s 1"), "native", find_min_capacity=True)
-    assert (result.events, result.min_capacity_bytes, result.utilisation) == (2, 0, None)
+def test_a_replay_that_fails_at_once_has_no_utilisation():
+    result = replay(trace_of("a 0 50000000 0", "s 1"), "native", capacity=20 << 20)
+    assert (result.events, result.peak_physical_bytes, result.utilisation) == (0, 0, None)
 
 
 def test_unknown_policy_and_bad_options():

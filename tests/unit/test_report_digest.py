@@ -265,6 +265,30 @@ def test_logits():
     assert (found.title, found.figure) == ("Chunk the loss", "4.00 GiB")
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "setup;module.lm_head.weight;parameter",
+        "backward;module.lm_head;aten.mm",
+        "backward;lm_head;aten._to_copy",
+        "optimizer;AdamW;lm_head",
+        "forward;lm_head;storage.resize_",
+        "forward;lm_head;aten._to_copy",  # autocast's copy of the weight
+        "workspace;lm_head",
+    ],
+)
+def test_the_projections_weight_is_no_logits(tag):
+    weight = (tag, 4 * GIB, 1)
+    assert titles(job(peak=tagged(weight))) == titles(job(peak=tagged(weight, lasting=[weight])))
+    assert "Chunk the loss" not in titles(job(peak=tagged(weight)))
+    # Beside it, the logits and their gradient alone count.
+    logits = ("forward;module.lm_head;aten.mm", 3 * GIB, 1)
+    loss = ("backward;aten._log_softmax_backward_data", 2 * GIB, 1)
+    (found,) = advise(job(peak=tagged(weight, logits, loss)))
+    assert (found.title, found.figure) == ("Chunk the loss", "5.00 GiB")
+    assert "in 2 blocks" in found.text and "from aten.mm" in found.text
+
+
 def test_growth_from_step_to_step():
     def spans(grown):
         return [
@@ -274,6 +298,30 @@ def test_growth_from_step_to_step():
     (found,) = advise(job(spans=spans(GIB)))
     assert found.level == "problem" and found.figure == "1.00 GiB a step"
     assert titles(job(spans=spans(0))) == []
+
+
+def grown(*starts, end, peak=60 * GIB):
+    spans = [Span(i, 100 * i, 100, at, peak + at, 100 * i + 5) for i, at in enumerate(starts)]
+    return job(spans=spans, end_live=end)
+
+
+def test_four_steps_and_the_end_show_a_leak():
+    leak = [GIB * at for at in (0, 20, 22, 24)]
+    (found,) = advise(grown(*leak, end=26 * GIB, peak=4 * GIB))
+    assert (found.title, found.figure) == ("Memory kept grows with every step", "2.00 GiB a step")
+    assert "from 22.00 GiB to 26.00 GiB over 2 steps" in found.text
+    # No growth, one that is not steady (the record may end within a step), or too few steps.
+    for end in (24, 23, 33):
+        assert "Memory kept grows with every step" not in titles(grown(*leak, end=end * GIB))
+    assert titles(grown(*leak[:3], end=24 * GIB)) == []
+
+
+def test_growth_explains_the_last_steps_peak():
+    starts = [GIB * at for at in (0, 0, 20, 40, 60, 80, 100)]
+    assert titles(grown(*starts, end=120 * GIB, peak=GIB)) == ["Memory kept grows with every step"]
+    high = grown(*starts, end=120 * GIB, peak=GIB)
+    high.spans[5] = dataclasses.replace(high.spans[5], peak_live=200 * GIB)
+    assert "A few steps decide how much memory is needed" in titles(high)
 
 
 def test_one_long_step_decides():

@@ -285,9 +285,8 @@ def test_a_trace_without_steps(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "s 0\n",
-        "s 0\ns 1\ns 2\n",
         "a 0 1 0\n",
+        "a 0 1 0\ns 0\ns 1\ns 2\n",
         f"a 0 512 0\nr 0 3\nf 0\ns {2**64 - 1}\n",
         f"a 0 {2 * MIB} 0\nf 0\ns 0\ns 1\n",
     ],

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "../capi.h"
+#include "caching_policy.h"
 #include "driver_cost.h"
 #include "sim_driver.h"
 
@@ -125,9 +126,9 @@ void* GlakePolicy::stream_of(uint32_t stream) {
 
 uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
   if (bytes > kMostBytes) {  // may be bad input to the core; in a trace it is out of memory
-    oom_message_ = "out of memory: " + std::to_string(bytes) + " bytes asked for on stream " +
-                   std::to_string(stream) + ", more than the " + std::to_string(kMostBytes) +
-                   " (8 TiB) of the largest device";
+    oom_message_ = "out of memory: " + size_text(bytes) + " asked for on stream " +
+                   std::to_string(stream) + ", more than the " + size_text(kMostBytes) +
+                   " of the largest device";
     return 0;
   }
   void* block = glake_malloc(bytes, kDevice, stream_of(stream));

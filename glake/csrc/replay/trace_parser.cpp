@@ -74,6 +74,7 @@ void TraceParser::finish() {
     partial_.clear();
   }
   if (!any_event_) fail("op", "the trace ends without an event");
+  if (slots_ == 0) fail("op", "the trace ends without an allocation");
 }
 
 void TraceParser::parse_line(std::string_view line) {

@@ -50,7 +50,7 @@ class TraceParser {
  public:
   TraceParser(std::string file, TraceSink& sink) : file_(std::move(file)), sink_(sink) {}
   void feed(std::string_view chunk);
-  // The text has ended; throws TraceError if it held no event.
+  // The text has ended; throws TraceError if it held no allocation.
   void finish();
   // The line the next error would name.
   uint64_t line() const { return line_; }
