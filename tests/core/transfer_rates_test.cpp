@@ -49,7 +49,7 @@ Least least(const Row& row) {
   if (row.platform == "hgx_h100_h200" && !local) return {spread ? 0.74 : 0.80, 0.85};
   // Pages of both sockets in every chunk: half of the bytes cross the link between them.
   if (row.platform == "gb200_tray" && spread) return {0.49, 0.51};
-  if (row.platform == "gb200_tray" && !local) return {0.78, 0.90};
+  if (row.platform == "gb200_tray" && !local) return {0.78, 0.85};
   return {0.88, 0.94};
 }
 

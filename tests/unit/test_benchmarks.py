@@ -28,6 +28,7 @@ ARGUMENTS = {
     "stitch_cost": ("--rounds", "2", "--most", "64"),
     "growth": ("--rounds", "1"),
 }
+PLAN_TIME = "plan_time"  # has no alternative to be beside
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def binaries() -> Path:
     return native.build(
         ROOT / "build" / "tests",
         werror=werror,
-        targets=sorted(ARGUMENTS),
+        targets=sorted([*ARGUMENTS, PLAN_TIME]),
         definitions=["GLAKE_BENCHMARKS=ON"],
     )
 
@@ -76,7 +77,15 @@ def summary(name: str, *arguments: str) -> dict[tuple[str, str], dict[str, Any]]
 
 
 def test_every_program_is_tried_here() -> None:
-    assert sorted(ARGUMENTS) == native.programs("benchmarks")
+    assert sorted([*ARGUMENTS, PLAN_TIME]) == native.programs("benchmarks")
+
+
+def test_plans_are_timed_on_every_platform(binaries: Path) -> None:
+    platforms = ROOT / "glake" / "csrc" / "simcuda" / "platforms.json"
+    done = subprocess.run(
+        [str(binaries / PLAN_TIME), str(platforms)], capture_output=True, text=True, check=True
+    )
+    assert all(name in done.stdout for name in ("dgx_a100", "hgx_h100_h200", "gb200_tray"))
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
