@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from glake import _C
@@ -83,12 +82,7 @@ class Engine:
         """The engine itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes it."""
         self.close()
 

@@ -10,7 +10,6 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from glake import _C
@@ -125,12 +124,7 @@ class Registration:
         """Itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Unpins it."""
         self.unregister()
 
