@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from glake import library_path, simcuda
 from glake.platforms import load_platforms
-from glake.transfer.probe import Copy, probe
+from glake.transfer.topology.probe import Copy, probe
 
 BYTES = 256 << 20
 cuda = ctypes.CDLL(str(library_path().with_name("libsimcuda.so")))

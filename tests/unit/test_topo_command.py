@@ -15,7 +15,7 @@ from rich.console import Console
 from glake.cli import main
 from glake.platforms import load_platforms
 from glake.transfer import topology
-from glake.transfer.topo_view import show
+from glake.transfer.topology.view import show
 
 PRESETS = list(load_platforms())
 
@@ -99,7 +99,7 @@ def test_the_driver_chooses() -> None:
 
 
 def test_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glake.transfer.sysfs.Sysfs.gpus", lambda self: [])
+    monkeypatch.setattr("glake.transfer.topology.sysfs.Sysfs.gpus", lambda self: [])
     monkeypatch.setitem(sys.modules, "pynvml", None)
     refused(r"no GPU here \(nvidia-ml-py is not installed.*--preset NAME")
 

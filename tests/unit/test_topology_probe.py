@@ -13,14 +13,14 @@ import pytest
 
 from glake.errors import DriverAbsent
 from glake.platforms import Edge, Joint, Platform, load_platforms
-from glake.transfer import calibration_cache, topology
-from glake.transfer.discovery import discover
-from glake.transfer.nvml import Nvml
-from glake.transfer.probe import Copy, driver_copier, probe
-from glake.transfer.rates import ESTIMATE
-from glake.transfer.routes import Routes
-from glake.transfer.sysfs import Sysfs
-from glake.transfer.topology import Topology
+from glake.transfer import topology
+from glake.transfer.topology import Topology, calibration_cache
+from glake.transfer.topology.discovery import discover
+from glake.transfer.topology.nvml import Nvml
+from glake.transfer.topology.probe import Copy, driver_copier, probe
+from glake.transfer.topology.rates import ESTIMATE
+from glake.transfer.topology.routes import Routes
+from glake.transfer.topology.sysfs import Sysfs
 
 
 class KnownCopier:
@@ -176,7 +176,7 @@ def test_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_current_applies_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     box = machines.dgx1v()
     found = discover({}, Nvml(box.nvml()), Sysfs(box.sysfs(tmp_path / "root")))
-    monkeypatch.setattr("glake.transfer.discovery.discover", lambda environ: found)
+    monkeypatch.setattr("glake.transfer.topology.discovery.discover", lambda environ: found)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     plain = topology.current({})
     assert "probed" not in plain.source and plain.devices[0] == "Tesla V100-SXM2 0000:06:00.0"

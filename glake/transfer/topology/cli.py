@@ -11,7 +11,7 @@ from rich.console import Console
 from glake.errors import GlakeError
 from glake.platforms import load_platforms
 from glake.transfer import topology as topologies
-from glake.transfer.topology import Topology
+from glake.transfer.topology.sources import Topology
 
 _TABLE_WIDTH = 118
 
@@ -50,7 +50,7 @@ def topo(
             return
         shown = _chosen(preset, path, name, probe)
         if picture is not None:
-            from glake.transfer.picture import draw
+            from glake.transfer.topology.picture import draw
 
             draw(shown, Path(picture))
     except (GlakeError, OSError) as error:
@@ -91,14 +91,14 @@ def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool)
     if path is not None:
         return topologies.from_file(path, name)
     if probe:
-        from glake.transfer import probe as probing
+        from glake.transfer.topology import probe as probing
 
         return probing.measure(topologies.current(calibrated=False), probing.driver_copier())
     return topologies.current()
 
 
 def _list(path: str | None, as_json: bool) -> None:
-    from glake.transfer.topo_view import presets
+    from glake.transfer.topology.view import presets
 
     platforms = load_platforms(path)
     if as_json:
@@ -108,7 +108,7 @@ def _list(path: str | None, as_json: bool) -> None:
 
 
 def _print(shown: Topology) -> None:
-    from glake.transfer.topo_view import show, width
+    from glake.transfer.topology.view import show, width
 
     show(shown, _console(width(shown.platform)))
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from glake.platforms import Joint
-from glake.transfer.probe import Calibration
-from glake.transfer.topology import Topology
+from glake.transfer.topology.probe import Calibration
+from glake.transfer.topology.sources import Topology
 
 _VERSION = 1  # of the file's content and of how the probe measures
 

@@ -58,14 +58,14 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
         return _simulated(options)
     if Path(options.driver).name.startswith("libsimcuda.so"):
         return _simulated(options)
-    from glake.transfer.discovery import discover
+    from glake.transfer.topology.discovery import discover
 
     found = discover(environ)
     described = zip(found.names, found.addresses, strict=True)
     devices = tuple(f"{name} {address}" for name, address in described)
     topology = Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
     if calibrated:
-        from glake.transfer import calibration_cache
+        from glake.transfer.topology import calibration_cache
 
         measured = calibration_cache.load(topology)
         if measured is not None:

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from glake.errors import DriverAbsent
 from glake.platforms import Joint, Platform
-from glake.transfer.rates import ESTIMATE
-from glake.transfer.routes import Routes, Way, parents
-from glake.transfer.topology import Topology
+from glake.transfer.topology.rates import ESTIMATE
+from glake.transfer.topology.routes import Routes, Way, parents
+from glake.transfer.topology.sources import Topology
 
 _SATURATED = 0.95  # a total below this share of its parts: something they share was full
 _POOR = 0.7  # a pair below this share of what the graph says is told
@@ -67,8 +67,8 @@ def probe(platform: Platform, copier: Copier) -> Calibration:
 
 
 def measure(topology: Topology, copier: Copier) -> Topology:
-    """Probes the topology; a real machine's result is kept for later processes (cache.py)."""
-    from glake.transfer import calibration_cache
+    """Probes the topology; a real machine's result is kept for later processes."""
+    from glake.transfer.topology import calibration_cache
 
     found = probe(topology.platform, copier)
     if topology.devices:

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from glake.platforms import Joint, Platform
-from glake.transfer.routes import Routes, parents
-from glake.transfer.topology import Topology
+from glake.transfer.topology.routes import Routes, parents
+from glake.transfer.topology.sources import Topology
 
 _SHORT = {"same switch": "switch", "same socket": "socket", "across sockets": "across"}
 _SHORTER = {
