@@ -91,7 +91,8 @@ class Engine:
         return dict(_C.transfer_stats())
 
     def copy(self, dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
-        """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+        """Copies `src` into `dst`, the destination first as memcpy has it (`plan` takes the source
+        first): tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
             dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
