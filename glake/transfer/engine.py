@@ -266,6 +266,11 @@ def default_engine() -> Engine:
         return _open if _open is not None else Engine()
 
 
+def open_engine() -> Engine | None:
+    """The process's engine, if one is open."""
+    return _open
+
+
 def _forget() -> None:
     # The parent's engine is not the child's; what uses the driver there raises Forked.
     global _open, _lock

@@ -111,7 +111,6 @@ def test_refusals(tmp_path: Path) -> None:
     refused("--name chooses", "--preset", "dgx1v", "--name", "x")
     refused("--list goes with", "--list", "--preset", "dgx1v")
     refused("--probe measures", "--probe", "--preset", "dgx1v")
-    refused("without --probe the rates", "--probe", GLAKE_DRIVER="sim")
     refused(r"ends in .png or .svg", "--preset", "dgx1v", "--picture", str(tmp_path / "a.gif"))
     refused("GLAKE_SIM_DEVICES", GLAKE_DRIVER="sim", GLAKE_SIM_DEVICES="-1")
     gone = str(tmp_path / "none" / "a.png")
