@@ -159,7 +159,7 @@ def test_a_probe_says_what_is_measured() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"Rates: measured by a probe on 20\d\d-\d\d-\d\d", done.stdout)
-    assert "platform gb200_tray, probed" in done.stdout and "756" in done.stdout
+    assert "platform gb200_tray, probed" in done.stdout and "201" in done.stdout
     assert "nominal, as the platform gives them" in run("--preset", "gb200_tray").stdout
 
 
