@@ -1,8 +1,9 @@
 """What can be copied, as addresses: torch tensors, NumPy and CuPy arrays, DLPack, raw pointers."""
 
 import ctypes
+import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from glake.errors import InvalidArgument
@@ -27,10 +28,12 @@ class Raw:
     device: int = ASK
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would triple what making one costs: small copies are as quick as this is.
+@dataclass(slots=True)
 class Buffer:
-    """Memory of an array. `strides` are bytes; `owner` keeps it alive; `stream` is its framework's
-    current one on that GPU, None if it has none; `read_only` says why it is, else is empty."""
+    """Memory of an array; nobody changes it. `strides` are bytes; `owner` keeps it alive; `stream`
+    is its framework's current one on that GPU, None if it has none; `read_only` says why it is,
+    else is empty."""
 
     address: int
     shape: tuple[int, ...]
@@ -42,18 +45,25 @@ class Buffer:
     stream: int | None = None
     read_only: str = ""
     kind: str = "raw memory"  # as an error names it
+    # What follows from the above, once somebody has asked or whoever made it knew.
+    _bytes: int | None = field(default=None, init=False, compare=False)
+    _dense: bool | None = field(default=None, init=False, compare=False)
 
     @property
     def bytes(self) -> int:
         """Bytes of its items."""
-        count = self.item
-        for extent in self.shape:
-            count *= extent
-        return count
+        if self._bytes is None:
+            self._bytes = self.item * math.prod(self.shape)
+        return self._bytes
 
     @property
     def contiguous(self) -> bool:
         """Whether its items lie in C order with no gap."""
+        if self._dense is None:
+            self._dense = self._is_dense()
+        return self._dense
+
+    def _is_dense(self) -> bool:
         dense = self.item
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if stride != dense and extent != 1:
@@ -75,10 +85,10 @@ def buffer_of(thing: Any, write: bool = False) -> Buffer:
 
     InvalidArgument for anything else, and, with `write`, for what may not be written to.
     """
-    if isinstance(thing, Buffer):
-        found = thing
-    elif isinstance(thing, Raw):
+    if isinstance(thing, Raw):
         found = _raw(thing)
+    elif isinstance(thing, Buffer):
+        found = thing
     else:
         found = _framework(thing)
     if write and found.read_only:
@@ -89,7 +99,7 @@ def buffer_of(thing: Any, write: bool = False) -> Buffer:
 def is_tensor(thing: Any) -> bool:
     """Whether it is torch's, without importing torch."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.Tensor)
+    return torch is not None and (type(thing) is torch.Tensor or isinstance(thing, torch.Tensor))
 
 
 def _framework(thing: Any) -> Buffer:
@@ -119,11 +129,14 @@ def _raw(raw: Raw) -> Buffer:
         raise InvalidArgument(
             f"Raw: device {raw.device!r} is neither a GPU's number, HOST (-1) nor ASK (-2)"
         )
-    return Buffer(raw.address, (raw.bytes,), (1,), 1, raw.device, None)
+    found = Buffer(raw.address, (raw.bytes,), (1,), 1, raw.device, None)
+    found._bytes, found._dense = raw.bytes, True
+    return found
 
 
 def _tensor(torch: Any, tensor: Any) -> Buffer:
-    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda"):
+    on_gpu = tensor.is_cuda
+    if tensor.layout is not torch.strided or not (on_gpu or tensor.is_cpu):
         raise InvalidArgument(
             f"a {tensor.layout} tensor on {tensor.device}: copies are of strided memory on cpu and "
             "cuda; of a sparse tensor, copy its indices and values"
@@ -139,21 +152,48 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
         raise InvalidArgument(
             f"{type(tensor).__name__} has no memory of its own: {error}"
         ) from None
-    item = tensor.element_size()
-    on_gpu = tensor.device.type == "cuda"
+    item, dtype = tensor.element_size(), tensor.dtype
     leaf = tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
-    return Buffer(
-        address=address,
-        shape=tuple(tensor.shape),
-        strides=tuple(stride * item for stride in tensor.stride()),
-        item=item,
-        device=tensor.device.index if on_gpu else ASK,
-        owner=tensor,
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        stream=torch.cuda.current_stream(tensor.device).cuda_stream if on_gpu else None,
-        read_only="it is a leaf that requires grad; use torch.no_grad()" if leaf else "",
-        kind="tensor",
+    found = Buffer(
+        address,
+        tensor.shape,  # a tuple
+        tensor.stride() if item == 1 else tuple([stride * item for stride in tensor.stride()]),
+        item,
+        tensor.get_device() if on_gpu else ASK,
+        tensor,
+        _names.get(dtype) or _named(dtype, str(dtype).removeprefix("torch.")),
+        _current_stream(torch, tensor.get_device()) if on_gpu else None,
+        "it is a leaf that requires grad; use torch.no_grad()" if leaf else "",
+        "tensor",
     )
+    found._dense = tensor.is_contiguous()
+    return found
+
+
+def _current_stream(torch: Any, gpu: int) -> int:
+    # torch's own compiler asks like this: no object is made of it.
+    quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(quick(gpu) if quick else torch.cuda.current_stream(gpu).cuda_stream)
+
+
+_names: dict[Any, str] = {}  # of dtypes, which take long to say theirs
+_MOST_NAMES = 256  # of structured ones there is no end
+
+
+def _named(dtype: Any, name: str) -> str:
+    if len(_names) < _MOST_NAMES:
+        _names[dtype] = name
+    return name
+
+
+def _array_dtype(dtype: Any, typestr: str) -> str:
+    try:
+        known = _names.get(dtype) if typestr[0] != ">" else typestr
+    except TypeError:  # an array library's own kind, not hashable
+        return str(getattr(dtype, "name", typestr))
+    if known is not None:
+        return known
+    return typestr if dtype is None else _named(dtype, str(getattr(dtype, "name", typestr)))
 
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
@@ -166,20 +206,21 @@ def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     shape, typestr = tuple(facts["shape"]), facts["typestr"]
     item = int(getattr(dtype, "itemsize", typestr[2:]))
     strides = facts.get("strides")
-    name = typestr if typestr[0] == ">" else getattr(dtype, "name", typestr)
-    return Buffer(
+    found = Buffer(
         address=address or 0,
         shape=shape,
         strides=tuple(strides) if strides is not None else dlpack.dense(shape, item),
         item=item,
         device=getattr(getattr(thing, "device", None), "id", ASK) if on_gpu else ASK,
         owner=thing,
-        dtype=str(name),
+        dtype=_array_dtype(dtype, typestr),
         # The CUDA array interface: 1 is the legacy stream, 2 the per-thread one.
         stream=facts.get("stream") if on_gpu else None,
         read_only="it is read-only" if read_only else "",
         kind=type(thing).__name__,
     )
+    found._dense = True if strides is None else None  # C order, or to be looked at
+    return found
 
 
 def _memory(view: memoryview, thing: Any) -> Buffer:

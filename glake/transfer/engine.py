@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,7 +114,8 @@ class Engine:
         streams = _ordering(stream, to, of, made)
         flags = _DIRECT if direct else 0
         ids = self._ids(parts, to.device, of.device, streams, flags)
-        _written(dst)
+        if to.kind == "tensor":
+            _written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
@@ -224,9 +226,7 @@ def _lined_up(flat: Buffer, count: int, size: int) -> Any:
 def _written(dst: Any) -> None:
     """Tells autograd, which refuses to use a saved tensor that has changed since."""
     if is_tensor(dst) and not dst.is_inference():
-        import torch
-
-        torch.autograd.graph.increment_version(dst)
+        sys.modules["torch"].autograd.graph.increment_version(dst)
 
 
 def _ordering(stream: Stream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
@@ -262,6 +262,9 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
 
 def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
+    engine = _open
+    if engine is not None:
+        return engine
     with _lock:
         return _open if _open is not None else Engine()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Generator, Sequence
@@ -19,19 +18,19 @@ from glake.transfer import keeper
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
 
-_live: weakref.WeakSet[Transfer] = weakref.WeakSet()
-_live_lock = threading.Lock()
+_family = object()  # this process's, not a child's
+_live: dict[int, weakref.ref[Transfer]] = {}  # by id(); each step on it is one of the interpreter's
 
 
 def live() -> list[Transfer]:
     """The handles somebody holds."""
-    with _live_lock:
-        return list(_live)
+    found = (reference() for reference in list(_live.values()))
+    return [transfer for transfer in found if transfer is not None]
 
 
 def _forget() -> None:
-    global _live, _live_lock
-    _live, _live_lock = weakref.WeakSet(), threading.Lock()  # the parent's are not the child's
+    global _live, _family
+    _live, _family = {}, object()  # the parent's are not the child's
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -78,13 +77,12 @@ class Transfer:
         self._over = not self._ids
         self._error: GlakeError | None = None
         self._told: tuple[dict[str, Any], ...] | None = None
-        self._process = os.getpid()
+        self._family = _family
         self.bytes, self.ordered = size, ordered  # whether streams wait for it
         self.made_contiguous = made_contiguous
         if self._ids:
             keeper.keeper.start()
-            with _live_lock:
-                _live.add(self)
+            _live[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
         """Its size, and whether it is over."""
@@ -184,8 +182,9 @@ class Transfer:
 
     def __del__(self) -> None:
         """Gives the ids back; what is under way goes on."""
-        if not getattr(self, "_ids", ()) or self._process != os.getpid() or sys.is_finalizing():
+        if not getattr(self, "_ids", ()) or self._family is not _family or sys.is_finalizing():
             return
+        _live.pop(id(self), None)
         if self._over or self._keep is None:
             keeper.release(self._ids)  # nothing has to outlive it
         else:

@@ -19,7 +19,7 @@ MOST_SHORT_PARTS = 1 << 16  # a sixth of a second of enqueueing, for what a kern
 MOST_PARTS = 1 << 22
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Parts:
     """Three unsigned 64-bit numbers each: dst, src, bytes."""
 
@@ -84,7 +84,7 @@ class Layout:
 def check_fit(dst: Buffer, src: Buffer) -> bool:
     """Whether both are contiguous. InvalidArgument unless `src` can be copied to `dst`: equal
     shapes and items in any strides, or both contiguous and of equal bytes."""
-    if dst.typed and src.typed and dst.dtype != src.dtype:
+    if dst.dtype != src.dtype and dst.typed and src.typed:
         raise InvalidArgument(
             f"{src} does not fit {dst}: a copy converts nothing; view one as the other's dtype, or "
             "convert it first"
