@@ -76,7 +76,7 @@ typedef struct glake_timed_copy {
 /* What the probe of a topology measures by. Makes `count` copies at once, between buffers of the
  * engine's, each `repeats` times `bytes` (at most 32 MiB; 64 copies, 64 repeats) on a stream of its
  * own; ns[i * repeats + r]: from the start of copy i to the end of its r-th. GLAKE_COPY_REFUSED:
- * host memory cannot be had on that socket. Buffers (32 MiB of a GPU, 64 MiB of pinned host memory
+ * host memory cannot be had on that socket. Buffers (32 MiB of a GPU, 32 MiB of pinned host memory
  * a copy) are kept for the next call; count = 0 gives them back, as the engine's end does. */
 GLAKE_API int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes,
                                 int repeats, uint64_t* ns);

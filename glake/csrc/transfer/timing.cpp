@@ -13,7 +13,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr Bytes kGpuBuffer = 32 * kMiB, kHostBuffer = 64 * kMiB;
+constexpr Bytes kGpuBuffer = 32 * kMiB, kHostBuffer = 32 * kMiB;
 constexpr size_t kMostCopies = 64;
 constexpr int kMostRepeats = 64;
 constexpr uint64_t kStuck = 20'000'000'000;  // ns for one set of copies
@@ -30,29 +30,35 @@ void expect_ok(Driver& driver, Status s, const char* what) {
 
 }  // namespace
 
-// An event that is destroyed in the end; the driver keeps what is enqueued of it.
+// An event that goes back to the timer's in the end; the driver keeps what is enqueued of it.
 class CopyTimer::Event {
  public:
-  explicit Event(Driver& driver) : driver_(&driver) {}
-  Event(Event&& other) noexcept : driver_(other.driver_), event_(std::exchange(other.event_, 0)) {}
+  explicit Event(CopyTimer& timer) : timer_(&timer) {}
+  Event(Event&& other) noexcept
+      : timer_(other.timer_), device_(other.device_), event_(std::exchange(other.event_, 0)) {}
   Event& operator=(Event&&) = delete;
   ~Event() {
-    if (event_ != 0) driver_->destroy_event(event_);
+    if (event_ != 0) timer_->events_[device_].push_back(event_);
   }
-  void record(int device, StreamHandle stream, bool timed) {
+  void record(int device, StreamHandle stream) {
+    Driver& driver = timer_->engine_.driver_;
     if (event_ == 0) {
-      expect_ok(
-          *driver_,
-          timed ? driver_->create_timer(device, &event_) : driver_->create_event(device, &event_),
-          "an event");
+      device_ = device;
+      std::vector<EventId>& spare = timer_->events_[device];
+      if (spare.empty()) {
+        expect_ok(driver, driver.create_timer(device, &event_), "an event");
+      } else {
+        event_ = spare.back();
+        spare.pop_back();
+      }
     }
-    expect_ok(*driver_, driver_->record(device, event_, stream), "an event");
+    expect_ok(driver, driver.record(device, event_, stream), "an event");
   }
   EventId id() const { return event_; }
-  EventId release() { return std::exchange(event_, 0); }
 
  private:
-  Driver* driver_;
+  CopyTimer* timer_;
+  int device_ = 0;
   EventId event_ = 0;
 };
 
@@ -90,8 +96,13 @@ class CopyTimer::HostBuffer {
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
   ~HostBuffer() {
-    // Memory the driver still knows as pinned must stay.
-    if (!pinned_ || unpin().ok()) munmap(base_, kHostBuffer);
+    if (!pinned_) munmap(base_, kHostBuffer);  // what the driver knows as pinned must stay
+  }
+  void unpin() {
+    DeviceScope scope(driver_, device_);
+    expect_ok(driver_, scope.status(), "a context");
+    expect_ok(driver_, driver_.unregister_host(base_), "unpinning host memory");
+    pinned_ = false;
   }
   Address at() const { return reinterpret_cast<Address>(base_); }
 
@@ -107,10 +118,6 @@ class CopyTimer::HostBuffer {
                 "host memory could not be had on socket " + std::to_string(socket) +
                     ": the system does not let this process choose the NUMA node of its memory (a "
                     "container: allow it mbind, that is the capability SYS_NICE, and all cores)");
-  }
-  Status unpin() {
-    DeviceScope scope(driver_, device_);
-    return scope.status().ok() ? driver_.unregister_host(base_) : scope.status();
   }
 
   Driver& driver_;
@@ -202,8 +209,8 @@ void CopyTimer::begin_together(std::vector<Running>* running) {
   Driver& driver = engine_.driver_;
   Running& first = running->front();
   const auto follow = [&](Running& behind, Running& ahead) {
-    Event event(driver);
-    event.record(ahead.device, ahead.stream, false);
+    Event event(*this);
+    event.record(ahead.device, ahead.stream);
     expect_ok(driver, driver.wait_stream(behind.device, behind.stream, event.id()),
               "joining streams");
   };
@@ -215,26 +222,36 @@ void CopyTimer::enqueue(const std::vector<TimedCopy>& copies, Bytes bytes, int r
                         std::vector<Running>* running) {
   for (size_t i = 0; i < copies.size(); ++i) submit(copies[i], (*running)[i], bytes, 0);
   begin_together(running);
-  for (Running& run : *running) run.start.record(run.device, run.stream, true);
+  for (Running& run : *running) run.start.record(run.device, run.stream);
   for (int round = 0; round < repeats; ++round) {
     for (size_t i = 0; i < copies.size(); ++i) {
       Running& run = (*running)[i];
       submit(copies[i], run, bytes, round + 1);
-      run.ends[static_cast<size_t>(round)].record(run.device, run.stream, true);
+      run.ends[static_cast<size_t>(round)].record(run.device, run.stream);
     }
+  }
+}
+
+// What is enqueued uses the buffers: the next call, or the end, waits for it.
+void CopyTimer::remember_end(Running* run) {
+  try {
+    Event last(*this);
+    last.record(run->device, run->stream);
+    ends_.push_back(std::move(last));
+  } catch (const Error&) {
+    engine_.driver_.synchronize_stream(run->device, run->stream);
   }
 }
 
 // Waits for copies of before, which use the buffers.
 void CopyTimer::settle(uint64_t timeout_ns) {
   for (; !ends_.empty(); ends_.pop_back()) {
-    const Status s = engine_.driver_.wait_event(ends_.back().second, timeout_ns);
+    const Status s = engine_.driver_.wait_event(ends_.back().id(), timeout_ns);
     if (s.not_ready()) {
       throw Error(GLAKE_BUSY_TIMEOUT, "copies that were timed stand still: after " +
                                           std::to_string(timeout_ns / 1'000'000'000) +
                                           " s they are not done");
     }
-    engine_.driver_.destroy_event(ends_.back().second);
   }
 }
 
@@ -255,9 +272,9 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
                        src,
                        copy.dst.host() ? kHostBuffer : kGpuBuffer,
                        copy.src.host() ? kHostBuffer : kGpuBuffer,
-                       Event(driver),
+                       Event(*this),
                        {}});
-    for (int round = 0; round < repeats; ++round) running.back().ends.emplace_back(driver);
+    for (int round = 0; round < repeats; ++round) running.back().ends.emplace_back(*this);
     if (!copy.dst.host() && !copy.src.host()) {
       engine_.reach(copy.dst.gpu, copy.src.gpu);
       engine_.reach(copy.src.gpu, copy.dst.gpu);
@@ -271,12 +288,7 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
       expect_ok(driver, s, "a copy");
     }
   } catch (const Error&) {
-    // What is enqueued uses the buffers: the next call, or the end, waits for it.
-    for (Running& run : running) {
-      Event last(driver);
-      last.record(run.device, run.stream, false);
-      ends_.emplace_back(run.device, last.release());
-    }
+    for (Running& run : running) remember_end(&run);
     throw;
   }
   for (size_t i = 0; i < running.size(); ++i) {
@@ -297,7 +309,14 @@ void CopyTimer::close() {
       expect_ok(engine_.driver_, engine_.driver_.destroy_stream(streams.back()), "a stream");
     }
   }
-  hosts_.clear();
+  for (auto& [device, events] : events_) {
+    for (; !events.empty(); events.pop_back()) {
+      expect_ok(engine_.driver_, engine_.driver_.destroy_event(events.back()), "an event");
+    }
+  }
+  for (auto& [socket, buffers] : hosts_) {
+    for (; !buffers.empty(); buffers.pop_back()) buffers.back()->unpin();
+  }
   gpus_.clear();
   engine_.slots_.trim();
 }

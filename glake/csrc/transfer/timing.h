@@ -19,8 +19,8 @@ struct TimedCopy {
   Place dst, src;
 };
 
-// Buffers, kept from one set of copies to the next: kTimedBytes of each GPU, and pinned host memory
-// for each copy of a set that uses a socket's.
+// Buffers are kept from one set of copies to the next: one of each GPU, and pinned host memory for
+// each copy of a set that uses a socket's.
 class CopyTimer {
  public:
   explicit CopyTimer(Engine& engine);
@@ -48,6 +48,7 @@ class CopyTimer {
                std::vector<Running>* running);
   void begin_together(std::vector<Running>* running);
   void submit(const TimedCopy& copy, const Running& run, Bytes bytes, int round);
+  void remember_end(Running* run);
   void settle(uint64_t timeout_ns);
 
   Engine& engine_;
@@ -55,7 +56,8 @@ class CopyTimer {
   std::map<int, Slot> gpus_;
   std::map<int, std::vector<std::unique_ptr<HostBuffer>>> hosts_;  // by socket
   std::map<int, std::vector<StreamHandle>> streams_;               // by device
-  std::vector<std::pair<int, EventId>> ends_;  // of copies that were not seen to end
+  std::map<int, std::vector<EventId>> events_;                     // likewise
+  std::vector<Event> ends_;  // of copies that were not seen to end
 };
 
 }  // namespace glake::transfer
