@@ -72,7 +72,11 @@ uint64_t Engine::start(Request request) {
     return plain(request, false);
   }
   auto transfer = std::make_shared<Transfer>(std::move(request));
-  if (transfer->request.ordered) order(transfer);
+  if (transfer->request.ordered && !order(transfer)) {
+    const char* const why = "the driver has no stream that waits for a value";
+    if (!possible) throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": copy without a stream");
+    return plain(transfer->request, false, why);
+  }
   Lock lock(mutex_);
   const uint64_t id = next_id_++;
   transfer->plan.plain = plan.plain;
@@ -222,9 +226,15 @@ std::string Engine::result(uint64_t id) {
   if (PlainId(id).valid() || Marks::is(id)) {
     JsonText out;
     out.text("state", done(id) ? "done" : "running").flag("relayed", false);
-    if (Marks::is(id)) out.number("bytes", static_cast<double>(marks_.bytes(id)));
+    std::string refusals;
+    if (Marks::is(id)) {
+      out.number("bytes", static_cast<double>(marks_.bytes(id)));
+      if (const char* why = marks_.why(id)) {
+        refusals = JsonText().text("path", "*").text("reason", why).done();
+      }
+    }
     out.flag("captured", PlainId(id).valid() && PlainId(id).captured());
-    return out.raw("paths", "[]").raw("refusals", "[]").done();
+    return out.raw("paths", "[]").raw("refusals", "[" + refusals + "]").done();
   }
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);
