@@ -98,7 +98,8 @@ class Engine:
         direct: bool = False,
         checksum: bool = False,
     ) -> Transfer:
-        """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+        """Copies `src` into `dst`, the destination first as memcpy has it (`plan` takes the source
+        first): tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
             dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
@@ -272,6 +273,11 @@ def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
     with _lock:
         return _open if _open is not None else Engine()
+
+
+def open_engine() -> Engine | None:
+    """The process's engine, if one is open."""
+    return _open
 
 
 def _forget() -> None:

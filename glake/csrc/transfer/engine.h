@@ -20,6 +20,7 @@
 #include "transfer/planner.h"
 #include "transfer/staging.h"
 #include "transfer/submitter.h"
+#include "transfer/timing.h"
 
 namespace glake::transfer {
 
@@ -49,6 +50,7 @@ class Engine {
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
   HostPins& pins();
+  CopyTimer& timer() { return timer_; }
   // Whether a copy of no stream's order reads or writes there.
   bool copying(Address begin, Address end);
   void place_of(const void* ptr, int* device, int* pinned);
@@ -59,6 +61,7 @@ class Engine {
   void close();
 
  private:
+  friend class CopyTimer;
   friend class Submitter;
   using Lock = std::unique_lock<std::mutex>;
   // What a copy of no stream's order reads and writes.
@@ -136,6 +139,7 @@ class Engine {
   Holds holds_;
   Marks marks_;
   HostPins pins_;
+  CopyTimer timer_{*this};
   std::mutex guard_mutex_;
   std::vector<Guard> guards_;
   uint64_t next_id_ = 1;
