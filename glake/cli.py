@@ -22,6 +22,7 @@ _LAZY = {
     "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
+    "bench": ("glake.transfer.bench.cli", "Measure glake beside its alternatives, without a GPU."),
     "topo": ("glake.transfer.cli", "Show how GPUs and host memory are joined."),
 }
 

@@ -1,0 +1,93 @@
+"""The picture: rate against size, a row of panels for each platform.
+
+matplotlib (the `topology` extra) is imported only here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from glake.errors import InvalidArgument
+
+Row = dict[str, Any]
+_LINES = (
+    ("achieved", "glake", "#15803d", "-"),
+    ("plain", "plain copy", "#6b7280", "-"),
+    ("equal_split", "equal shares", "#c2410c", "--"),
+    ("bound", "bound", "#1d4ed8", ":"),
+)
+_PANELS = 5  # in a row
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
+
+    InvalidArgument without matplotlib; OSError if the file cannot be written.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InvalidArgument(
+            'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
+        ) from error
+    platforms = [
+        (name, [list(each) for _, each in groupby(of, key=_curve)])
+        for name, of in groupby(rows, key=lambda row: str(row["platform"]))
+    ]
+    lines = sum(-(-len(curves) // _PANELS) for _, curves in platforms)
+    with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": 7}):
+        figure = Figure(figsize=(3.0 * _PANELS, 2.1 * lines + 0.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(lines, _PANELS, squeeze=False)
+        line = 0
+        for name, curves in platforms:
+            for number, curve in enumerate(curves):
+                _panel(grid[line + number // _PANELS][number % _PANELS], name, curve)
+            more = -(-len(curves) // _PANELS)
+            for spare in range(len(curves), more * _PANELS):
+                grid[line + spare // _PANELS][spare % _PANELS].set_axis_off()
+            line += more
+        handles, labels = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(_LINES))
+        _save(figure, file)
+
+
+def _curve(row: Row) -> tuple[str, str]:
+    return row["transfer"], row["host"]
+
+
+def _panel(axes: Any, platform: str, curve: Sequence[Row]) -> None:
+    sizes = [row["size"] / 2**20 for row in curve]
+    for key, label, colour, style in _LINES:
+        axes.plot(
+            sizes, [row[key] for row in curve], style,
+            color=colour, label=label, marker="." if key == "achieved" else None, linewidth=1.2,
+        )  # fmt: skip
+    axes.set_xscale("log", base=4)
+    axes.set_ylim(bottom=0)
+    host = f", {curve[0]['host']}" if "p2p" not in curve[0]["transfer"] else ""
+    title = f"{platform}: {curve[0]['transfer']}{host}".replace("$", r"\$")
+    axes.set_title(title, fontsize=7)
+    axes.set_xlabel("MiB")
+    axes.set_ylabel("GB/s")
+    axes.grid(alpha=0.3)
+
+
+def _save(figure: Any, file: Path) -> None:
+    kind = file.suffix.lower().lstrip(".")
+    made = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(made, "xb") as stream:
+            figure.savefig(
+                stream, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else {}
+            )
+        os.replace(made, file)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
