@@ -20,7 +20,15 @@ _LINES = (
     ("equal_split", "equal shares", "#c2410c", "--"),
     ("bound", "bound", "#1d4ed8", ":"),
 )
-_PANELS = 5  # in a row
+_PANELS = 6  # in a row
+_WHOLE = 2  # platforms, of which every transfer is shown
+_TELLING = (
+    ("h2d", "local"),
+    ("h2d", "interleaved"),
+    ("d2h", "interleaved"),
+    ("h2d:pair", "interleaved"),
+    ("bidir", "interleaved"),
+)
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
@@ -36,15 +44,12 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         raise InvalidArgument(
             'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
         ) from error
-    platforms = [
-        (name, [list(each) for _, each in groupby(of, key=_curve)])
-        for name, of in groupby(rows, key=lambda row: str(row["platform"]))
-    ]
+    platforms = _chosen(rows)
     lines = sum(-(-len(curves) // _PANELS) for _, curves in platforms)
     with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": 7}):
-        figure = Figure(figsize=(3.0 * _PANELS, 2.1 * lines + 0.6), layout="constrained")
+        figure = Figure(figsize=(2.6 * _PANELS, 2.1 * lines + 0.6), layout="constrained")
         FigureCanvasAgg(figure)
-        grid = figure.subplots(lines, _PANELS, squeeze=False)
+        grid = figure.subplots(lines, _PANELS, squeeze=False)  # axes, by line and place
         line = 0
         for name, curves in platforms:
             for number, curve in enumerate(curves):
@@ -56,6 +61,23 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(_LINES))
         _save(figure, file)
+
+
+def _chosen(rows: Sequence[Row]) -> list[tuple[str, list[list[Row]]]]:
+    """Each platform's curves; of many platforms, a row of the most telling ones."""
+    platforms = [
+        (name, [list(each) for _, each in groupby(of, key=_curve)])
+        for name, of in groupby(rows, key=lambda row: str(row["platform"]))
+    ]
+    if len(platforms) <= _WHOLE:
+        return platforms
+    shown = []
+    for name, curves in platforms:
+        by_name = {_curve(curve[0]): curve for curve in curves}
+        peers = [curve for curve in curves if curve[0]["transfer"].startswith("p2p:")]
+        telling = [by_name[key] for key in _TELLING if key in by_name]
+        shown.append((name, (telling + peers)[:_PANELS]))
+    return shown
 
 
 def _curve(row: Row) -> tuple[str, str]:
@@ -85,7 +107,7 @@ def _save(figure: Any, file: Path) -> None:
     try:
         with open(made, "xb") as stream:
             figure.savefig(
-                stream, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else {}
+                stream, format=kind, dpi=100, metadata={"Date": None} if kind == "svg" else {}
             )
         os.replace(made, file)
     except BaseException:
