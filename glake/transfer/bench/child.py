@@ -17,7 +17,7 @@ from glake.errors import GlakeError, Internal
 from glake.platforms import Platform, load_platforms
 from glake.transfer import baselines, bounds
 from glake.transfer.bench import subjects
-from glake.transfer.bench.cases import PAGES, Case, cases
+from glake.transfer.bench.cases import Case, cases
 from glake.transfer.bench.goals import GATE
 from glake.transfer.bench.machine import Machine
 from glake.transfer.place import graph_of
@@ -83,17 +83,15 @@ class _Bench:
     def _limits(self, case: Case) -> dict[str, Any]:
         """The bound of the sum and, of several copies, that of equal rates; whether it is worth
         relays."""
-        # An honest bound of memory that changes socket every page would be lower.
-        host = case.host if case.host != PAGES else "interleaved"
         found: dict[str, Any]
         if case.together:
-            joint = bounds.joint_bound(self._graph, case.copies, host=host)
+            joint = bounds.joint_bound(self._graph, case.copies, host=case.host)
             fair = joint.fair * len(case.copies)
             found = {"bound": round(joint.total, 3), "fair_bound": round(fair, 3)}
         else:
-            alone = bounds.bound(self._graph, *case.copies[0], host=host)
+            alone = bounds.bound(self._graph, *case.copies[0], host=case.host)
             found = {"bound": round(alone, 3)}
-        plain = baselines.plain(self._graph, case.copies, host=host)
+        plain = baselines.plain(self._graph, case.copies, host=case.host)
         return {**found, "gain": bool(found["bound"] >= GATE * plain)}
 
     def _row(

@@ -60,6 +60,8 @@ def transfer(
             from glake.transfer.bench.plot import draw
 
             draw(rows, picture)
+    except run.BenchFailed as error:
+        raise click.ClickException(str(error)) from error
     except (GlakeError, OSError) as error:
         raise BadInput(" ".join(str(error).split("\n"))) from error
     if as_json:

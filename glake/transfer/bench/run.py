@@ -23,6 +23,8 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_BYTES = 16 * GIB
 _AT_ONCE = 2
+_SILENT_S = 300  # without a row: it hangs
+_SILENT_S = 300.0  # without a row: it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
 
 Row = dict[str, Any]
@@ -108,7 +110,7 @@ class _Child:
         self._name, self._platform = name, platform
         self._request = {"name": _INSIDE, "sizes": sorted(set(sizes)), "pages": pages}
         self._process: subprocess.Popen[str] | None = None
-        self._stopped = False
+        self._stopped = self._hung = False
         self._lock = threading.Lock()
 
     def stop(self) -> None:
@@ -117,6 +119,16 @@ class _Child:
             self._stopped = True
             if self._process is not None:
                 self._process.kill()
+
+    def _alarm(self) -> threading.Timer:
+        def ring() -> None:
+            self._hung = True
+            self.stop()
+
+        alarm = threading.Timer(_SILENT_S, ring)
+        alarm.daemon = True
+        alarm.start()
+        return alarm
 
     def run(self, progress: Progress) -> list[Row]:
         """Its rows. BenchFailed."""
@@ -158,8 +170,11 @@ class _Child:
         assert self._process is not None and self._process.stdout is not None
         rows: list[Row] = []
         total, error = 0, ""
+        alarm = self._alarm()
         with self._process:
             for line in self._process.stdout:
+                alarm.cancel()
+                alarm = self._alarm()
                 told: dict[str, Any] = {}
                 with contextlib.suppress(json.JSONDecodeError):
                     told = json.loads(line)
@@ -170,6 +185,11 @@ class _Child:
                 if "text" in told:
                     error = told["text"]
                 progress(self._name, len(rows), total)
-        if not error and len(rows) < total and self._process.returncode == 0:
+        alarm.cancel()
+        if self._hung:
+            error = (
+                f"its process said nothing for {_SILENT_S:g} s, after row {len(rows)} of {total}"
+            )
+        elif not error and len(rows) < total and self._process.returncode == 0:
             error = f"{len(rows)} of {total} rows came"
         return rows, error
