@@ -49,17 +49,15 @@ def transfer(
 
     Exit code 2 for a platform, a size or a file that cannot be used.
     """
+    picture = None if as_json and plot is None else Path(plot or "glake-transfer.png")
     try:
-        if plot is not None and Path(plot).suffix.lower() not in (".png", ".svg"):
-            raise BadInput(f"--plot {plot}: give a name that ends in .png or .svg")
-        platforms = run.platforms_of(given)
-        chosen = run.sizes_of(sizes)
-        rows = _measured(platforms, chosen, pages)
-        picture = None if as_json and plot is None else Path(plot or "glake-transfer.png")
         if picture is not None:
-            from glake.transfer.bench.plot import draw
+            from glake.transfer.bench import plot as drawing
 
-            draw(rows, picture)
+            drawing.check(picture)
+        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages)
+        if picture is not None:
+            drawing.draw(rows, picture)
     except run.BenchFailed as error:
         raise click.ClickException(str(error)) from error
     except (GlakeError, OSError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glake.errors import InvalidArgument
+from glake.transfer.bench.view import size_text
 
 Row = dict[str, Any]
 _LINES = (
@@ -21,6 +22,7 @@ _LINES = (
     ("bound", "bound", "#1d4ed8", ":"),
 )
 _PANELS = 6  # in a row
+_LINE, _HEAD = 2.1, 0.5  # inches
 _WHOLE = 2  # platforms, of which every transfer is shown
 _TELLING = (
     ("h2d", "local"),
@@ -31,35 +33,46 @@ _TELLING = (
 )
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
-
-    InvalidArgument without matplotlib; OSError if the file cannot be written.
-    """
+def check(file: Path) -> None:
+    """Whether `draw` can write there: InvalidArgument without matplotlib, for a wrong suffix or
+    folder."""
+    if file.suffix.lower() not in (".png", ".svg"):
+        raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
+    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
+        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
     try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise InvalidArgument(
             'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
         ) from error
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
+
+    InvalidArgument as `check`; OSError if the file cannot be written.
+    """
+    check(file)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     platforms = _chosen(rows)
     lines = sum(-(-len(curves) // _PANELS) for _, curves in platforms)
+    height = _LINE * lines + _HEAD
     with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": 7}):
-        figure = Figure(figsize=(2.6 * _PANELS, 2.1 * lines + 0.6), layout="constrained")
+        figure = Figure(figsize=(2.6 * _PANELS, height))
         FigureCanvasAgg(figure)
-        grid = figure.subplots(lines, _PANELS, squeeze=False)  # axes, by line and place
         line = 0
         for name, curves in platforms:
             for number, curve in enumerate(curves):
-                _panel(grid[line + number // _PANELS][number % _PANELS], name, curve)
-            more = -(-len(curves) // _PANELS)
-            for spare in range(len(curves), more * _PANELS):
-                grid[line + spare // _PANELS][spare % _PANELS].set_axis_off()
-            line += more
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(_LINES))
+                place = (line + number // _PANELS) * _PANELS + number % _PANELS
+                _panel(figure.add_subplot(lines, _PANELS, place + 1), name, curve)
+            line += -(-len(curves) // _PANELS)
+        figure.subplots_adjust(0.04, 0.4 / height, 0.99, 1 - _HEAD / height, 0.25, 0.45)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper center", ncols=len(_LINES))
         _save(figure, file)
 
 
@@ -85,19 +98,18 @@ def _curve(row: Row) -> tuple[str, str]:
 
 
 def _panel(axes: Any, platform: str, curve: Sequence[Row]) -> None:
-    sizes = [row["size"] / 2**20 for row in curve]
+    places = range(len(curve))  # sizes at equal distances: a logarithmic axis draws slowly
     for key, label, colour, style in _LINES:
         axes.plot(
-            sizes, [row[key] for row in curve], style,
+            places, [row[key] for row in curve], style,
             color=colour, label=label, marker="." if key == "achieved" else None, linewidth=1.2,
         )  # fmt: skip
-    axes.set_xscale("log", base=4)
+    axes.set_xticks(places, [size_text(row["size"]) for row in curve], rotation=40, fontsize=6)
     axes.set_ylim(bottom=0)
     host = f", {curve[0]['host']}" if "p2p" not in curve[0]["transfer"] else ""
     title = f"{platform}: {curve[0]['transfer']}{host}".replace("$", r"\$")
     axes.set_title(title, fontsize=7)
-    axes.set_xlabel("MiB")
-    axes.set_ylabel("GB/s")
+    axes.set_ylabel("GB/s", labelpad=1)
     axes.grid(alpha=0.3)
 
 

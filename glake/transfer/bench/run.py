@@ -23,8 +23,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_BYTES = 16 * GIB
 _AT_ONCE = 2
-_SILENT_S = 300  # without a row: it hangs
-_SILENT_S = 300.0  # without a row: it hangs
+_SILENT_S: float = 300  # without a row: it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
 
 Row = dict[str, Any]

@@ -139,7 +139,7 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
 def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:
     """What the engine would have planned for a copy it made plain, and why it did not."""
-    rate = copy.size / ns
+    rate = round(copy.size / ns, 3)
     outcome.paths.append({"path": _name(copy), "bytes": copy.size, "rate": rate, "plain": True})
     node = _STRIPED_NODE if case.host != "pages" else _PAGES_NODE
     if case.host == LOCAL:
@@ -178,9 +178,9 @@ def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 class EqualShares:
     """GLake's way: equal parts over the GPU's own link and each NVLink peer of another index pair.
 
-    A relay's part goes in chunks through four buffers, two streams in and two out. GLake has a
-    thread for each path, so that only one call is charged, as to a plain copy; its own costs (calls
-    to its server for every copy) are left out.
+    Parts go in chunks, those of relays through four buffers, by two streams in and two out. GLake
+    has a thread for each path, so that only one call is charged, as to a plain copy; its own costs
+    (calls to its server for every copy) are left out.
     """
 
     def __init__(self, machine: Machine, graph: Any) -> None:
@@ -205,39 +205,43 @@ class EqualShares:
         bounds = [*(i * part for i in range(len(relays))), copy.size]
         events = []
         for relay, (begin, end) in zip(relays, itertools.pairwise(bounds), strict=True):
-            if begin == end:
-                continue
-            if relay is None:
-                stream = copy.stream(self._machine)
-                self._machine.copy(
-                    copy.dst + begin, copy.src + begin, end - begin,
-                    copy.gpu, stream, copy.to, copy.of,
-                )  # fmt: skip
-                name = f"direct {copy.number}"
-                events.append(self._machine.record(copy.gpu, stream, name))
-            else:
-                events += self._relay(copy, relay, begin, end)
+            if begin < end and len(relays) == 1 and relay is None:
+                events += self._whole(copy)
+            elif begin < end:
+                events += self._part(copy, relay, begin, end)
         return events
 
-    def _relay(self, copy: Ends, relay: int, begin: int, end: int) -> list[int]:
-        machine = self._machine
+    def _whole(self, copy: Ends) -> list[int]:
+        stream = copy.stream(self._machine)
+        self._machine.copy(copy.dst, copy.src, copy.size, copy.gpu, stream, copy.to, copy.of)
+        return [self._machine.record(copy.gpu, stream, f"end {copy.number}")]
+
+    def _part(self, copy: Ends, relay: int | None, begin: int, end: int) -> list[int]:
+        """One path's part in chunks, the own link's too: links are shared alike by what is under
+        way, and one long copy would get less of them than the two of each relay."""
+        machine, direct = self._machine, relay is None
+        gpu = copy.gpu if relay is None else relay
+        name = f"part {copy.number} g{gpu}"
         chunk = min(max((end - begin) // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
-        slots = machine.device_buffer(relay, f"slots {copy.number}", _SLOTS * _MOST_CHUNK)
+        slots = 0 if direct else machine.device_buffer(gpu, name, _SLOTS * _MOST_CHUNK)
         # Copy engines push: into the buffer by the source's GPU, if there is one.
-        first = copy.of if copy.of >= 0 else relay
+        first = copy.of if copy.of >= 0 else gpu
         ended: dict[int, int] = {}
-        for number, at in enumerate(range(begin, end, chunk)):
-            length = min(chunk, end - at)
-            turn = number % _SLOTS
-            slot = slots + turn * _MOST_CHUNK
-            key = f"relay {copy.number} g{relay}"
-            into = machine.stream(first, f"{key} in {number % _LANES}")
-            onward = machine.stream(relay, f"{key} out {number % _LANES}")
-            if turn in ended:  # the buffer is empty again
-                machine.after(first, into, ended[turn])
-            machine.copy(slot, copy.src + at, length, first, into, relay, copy.of)
-            arrived = machine.record(first, into, f"{key} arrived {turn}")
-            machine.after(relay, onward, arrived)
-            machine.copy(copy.dst + at, slot, length, relay, onward, copy.to, relay)
-            ended[turn] = machine.record(relay, onward, f"{key} left {turn}")
+        # The first chunk is half as long: else both streams would start copies, and wait, at once.
+        starts = [begin, *range(begin + chunk // 2, end, chunk), end]
+        for number, (at, stop) in enumerate(itertools.pairwise(starts)):
+            turn, lane = number % _SLOTS, number % _LANES
+            onward = machine.stream(gpu, f"{name} out {lane}")
+            dst, src, length = copy.dst + at, copy.src + at, stop - at
+            if direct:
+                machine.copy(dst, src, length, gpu, onward, copy.to, copy.of)
+            else:
+                slot = slots + turn * _MOST_CHUNK
+                into = machine.stream(first, f"{name} in {lane}")
+                if turn in ended:  # the buffer is empty again
+                    machine.after(first, into, ended[turn])
+                machine.copy(slot, src, length, first, into, gpu, copy.of)
+                machine.after(gpu, onward, machine.record(first, into, f"{name} arrived {turn}"))
+                machine.copy(dst, slot, length, gpu, onward, copy.to, gpu)
+            ended[turn] = machine.record(gpu, onward, f"{name} left {turn}")
         return list(ended.values())
