@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -104,18 +103,6 @@ bool HostMemory::placed(uint64_t address, size_t bytes, int* node) const {
   if (at == placed_.end() || at->first >= address + bytes) return false;
   *node = at->second.node;
   return true;
-}
-
-std::map<int, uint64_t> HostMemory::placed_bytes(uint64_t address, size_t bytes) const {
-  std::map<int, uint64_t> found;
-  const uint64_t end = address + bytes;
-  auto at = placed_.upper_bound(address);
-  if (at != placed_.begin()) --at;
-  for (; at != placed_.end() && at->first < end; ++at) {
-    const uint64_t from = std::max(at->first, address), to = std::min(at->second.end, end);
-    if (from < to) found[at->second.node] += to - from;
-  }
-  return found;
 }
 
 }  // namespace simcuda

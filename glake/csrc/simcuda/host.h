@@ -30,8 +30,6 @@ class HostMemory {
   void place(uint64_t address, size_t bytes, int node);
   // Of the first placed byte in the range. False: none is.
   bool placed(uint64_t address, size_t bytes, int* node) const;
-  // The placed bytes of the range, by socket.
-  std::map<int, uint64_t> placed_bytes(uint64_t address, size_t bytes) const;
 
  private:
   std::map<uint64_t, HostBlock> blocks_;

@@ -57,25 +57,6 @@ Route route(const Topology& topology, const Op::Place& from, const Op::Place& to
   return topology.device_to_device(from.gpu, to.gpu);
 }
 
-// Of a copy with one end in host memory: where its bytes are of several sockets, each gives its
-// part of the load, as over the whole of a copy that meets them one after another.
-Route route_by_bytes(const Driver& driver, const CopyEnd& host, size_t span, const Op& op) {
-  const std::map<int, uint64_t> sockets = driver.host.placed_bytes(host.address, span);
-  if (sockets.size() < 2) return route(driver.topology, op.from, op.to);
-  uint64_t total = 0;
-  for (const auto& [node, bytes] : sockets) total += bytes;
-  std::map<int, double> loads;
-  for (const auto& [node, bytes] : sockets) {
-    Op::Place from = op.from, to = op.to;
-    (from.gpu < 0 ? from : to).node = node;
-    const double part = static_cast<double>(bytes) / static_cast<double>(total);
-    for (const auto& [edge, share] : route(driver.topology, from, to)) loads[edge] += share * part;
-  }
-  Route whole;
-  for (const auto& [edge, load] : loads) whole.push_back({edge, load});
-  return whole;
-}
-
 void take_source(Op* op) {
   op->staged.resize(op->bytes * op->rows);
   for (size_t row = 0; row < op->rows; ++row) {
@@ -128,11 +109,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   const bool capturing = stream->capture != nullptr;
   const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
   locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
-  if (dst.host == src.host) {
-    op->route = route(driver->topology, op->from, op->to);
-  } else {
-    op->route = route_by_bytes(*driver, dst.host ? dst : src, dst.host ? dst_span : src_span, *op);
-  }
+  op->route = route(driver->topology, op->from, op->to);
   // Pageable memory is read before the call returns, and written before it returns.
   if (src.host && !capturing && !driver->options.phantom &&
       !driver->host.pinned(src.address, src_span)) {
