@@ -164,9 +164,9 @@ std::vector<Stripe> find_stripes(Driver& driver, Address at, Bytes bytes) {
   for (Bytes begin = 0; begin < bytes;) {
     const int node = node_at(driver, at + begin, std::min(kProbe, bytes - begin));
     if (node < 0) return {};
+    // By one page: where a stripe ends, several are of no single socket.
     auto same = [&](Bytes offset) {
-      return offset < bytes &&
-             node_at(driver, at + offset, std::min(kProbe, bytes - offset)) == node;
+      return offset < bytes && node_at(driver, at + offset, 1) == node;
     };
     Bytes low = 0, high = length;
     if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
