@@ -21,6 +21,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simcuda_calls": (ctypes.c_int64, [_Text]),
     "simcuda_cost_us": (ctypes.c_double, [_Text]),
     "simcuda_reset_calls": (None, []),
+    "simcuda_price": (
+        ctypes.c_int,
+        [_Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+    ),
     "simcuda_now_ns": (ctypes.c_uint64, []),
     "simcuda_tick": (None, [ctypes.c_uint64]),
     "simcuda_expect": (ctypes.c_int, [ctypes.c_int]),
@@ -130,6 +134,14 @@ def cost_us(symbol: str = "*") -> float:
 def reset_calls() -> None:
     """Sets the counts and costs to zero."""
     _library().simcuda_reset_calls()
+
+
+def price_us(symbol: str) -> float:
+    """Modelled time of one call of `symbol`. InvalidOption: the simulator has no such call."""
+    first, further = ctypes.c_double(), ctypes.c_double()
+    result = _library().simcuda_price(symbol.encode(), ctypes.byref(first), ctypes.byref(further))
+    _check(result, f"to tell the price of {symbol}")
+    return first.value
 
 
 def now_ns() -> int:

@@ -167,9 +167,9 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
   for (Bytes begin = 0; begin < bytes;) {
     const int node = socket_at(driver, topology, at + begin, std::min(kProbe, bytes - begin));
     if (node < 0) return {};
+    // By one page: where a stripe ends, several are of no single socket.
     auto same = [&](Bytes offset) {
-      return offset < bytes &&
-             socket_at(driver, topology, at + offset, std::min(kProbe, bytes - offset)) == node;
+      return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
     Bytes low = 0, high = length;
     if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
