@@ -52,6 +52,7 @@ void Engine::close() {
   process_.set_detour(kCopied, false);
   pins_.close();
   slots_.close();
+  kernel_.close();
   holds_.close();
 }
 

@@ -199,6 +199,7 @@ void Submitter::launch(Flight flight) {
   {
     Lock lock(engine_.mutex_);
     flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
+    flight.link = flight.lane->hops[flight.hop].link();
   }
   Bytes enqueued = 0;
   const Status status = enqueue(&flight, &enqueued);
@@ -286,6 +287,8 @@ void Submitter::complete(Flight flight, Status status) {
     }
   }
   flight.event.reset();
+  flight.table.reset();
+  flight.bounce.reset();
   const bool ends = !status.ok() || flight.last();
   if (ends) {
     flight.slots.clear();  // before the transfer may end
