@@ -4,6 +4,14 @@
 // Whatever the running GPU reaches may be at either end: its own memory, a peer's, pinned host
 // memory. No two blocks overlap.
 
+#ifdef __CUDACC__
+#define UNROLLED _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+#else  // tests/core/copy_kernel_test.cpp
+#define UNROLLED
+#define ROLLED
+#endif
+
 struct Block {  // as CopyBlock in copy_blocks.h
   unsigned long long dst, src, bytes;
 };
@@ -19,16 +27,12 @@ __device__ void copy_words(char* dst, const char* src, unsigned long long words,
   Word* to = reinterpret_cast<Word*>(dst) + lane;
   const Word* from = reinterpret_cast<const Word*>(src) + lane;
   const Word* const end = from + words - lane;
-#pragma unroll 1
-  for (; from + (kAhead - 1) * kWarp < end; from += kAhead * kWarp, to += kAhead * kWarp) {
+  ROLLED for (; from + (kAhead - 1) * kWarp < end; from += kAhead * kWarp, to += kAhead * kWarp) {
     Word held[kAhead];
-#pragma unroll
-    for (unsigned k = 0; k < kAhead; ++k) held[k] = __ldcs(from + k * kWarp);
-#pragma unroll
-    for (unsigned k = 0; k < kAhead; ++k) __stcs(to + k * kWarp, held[k]);
+    UNROLLED for (unsigned k = 0; k < kAhead; ++k) held[k] = __ldcs(from + k * kWarp);
+    UNROLLED for (unsigned k = 0; k < kAhead; ++k) __stcs(to + k * kWarp, held[k]);
   }
-#pragma unroll 1
-  for (; from < end; from += kWarp, to += kWarp) __stcs(to, __ldcs(from));
+  ROLLED for (; from < end; from += kWarp, to += kWarp) __stcs(to, __ldcs(from));
 }
 
 // Bytes up to where both ends are aligned, words, and the bytes that are left.
@@ -50,13 +54,11 @@ extern "C" __global__ void __launch_bounds__(256)
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warps = gridDim.x * (blockDim.x / kWarp);
   const unsigned warp = blockIdx.x * (blockDim.x / kWarp) + threadIdx.x / kWarp;
-#pragma unroll 1
-  for (unsigned long long base = warp; base < count; base += 1ull * kWarp * warps) {
+  ROLLED for (unsigned long long base = warp; base < count; base += 1ull * kWarp * warps) {
     const unsigned long long mine = base + 1ull * lane * warps;
     Block block = {0, 0, 0};
     if (mine < count) block = table[mine];
-#pragma unroll 1
-    for (unsigned k = 0; k < kWarp && base + 1ull * k * warps < count; ++k) {
+    ROLLED for (unsigned k = 0; k < kWarp && base + 1ull * k * warps < count; ++k) {
       char* dst = reinterpret_cast<char*>(__shfl_sync(0xffffffffu, block.dst, k));
       const char* src = reinterpret_cast<const char*>(__shfl_sync(0xffffffffu, block.src, k));
       const unsigned long long bytes = __shfl_sync(0xffffffffu, block.bytes, k);
