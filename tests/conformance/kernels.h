@@ -1,5 +1,5 @@
-// Kernels as PTX text, which the driver compiles: no nvcc. The simulator runs none of them: there open()
-// returns false, and callers fill memory by memsets instead.
+// Kernels as PTX text, which the driver compiles: no nvcc. The simulator runs none of them: there
+// open() returns false, and callers fill memory by memsets instead.
 #pragma once
 
 #include <cuda.h>

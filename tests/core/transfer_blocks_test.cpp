@@ -39,8 +39,8 @@ struct Blocks {
     from_offset = (*dice)(0, 15);
     for (size_t i = 0; i < count; ++i) {
       const size_t at = packed_dst ? i : order[i], of = packed_dst ? order[i] : i;
-      parts.push_back({dst.at(to_offset + at * dst_step), src.at(from_offset + of * src_step),
-                       block});
+      parts.push_back(
+          {dst.at(to_offset + at * dst_step), src.at(from_offset + of * src_step), block});
     }
   }
   std::string copy(unsigned flags = 0) {
@@ -119,8 +119,8 @@ void faults() {
   test::running() = "faults";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   test::Dice dice(5);
-  for (auto [from, to] : {std::pair<const char*, const char*>{"host", "g2"}, {"g2", "g0"},
-                          {"host", "g0"}}) {
+  for (auto [from, to] :
+       {std::pair<const char*, const char*>{"host", "g2"}, {"g2", "g0"}, {"host", "g0"}}) {
     test::running() = std::string("a fault from ") + from + " to " + to;
     Blocks blocks(0, kPinned, 1500, 16 * kKiB, 16, &dice);
     CHECK(simcuda_fail_copy(from, to, 2, CUDA_ERROR_ECC_UNCORRECTABLE, 1) == 0);

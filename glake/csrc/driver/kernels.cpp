@@ -27,8 +27,8 @@ Status Driver::load_kernel(int device, const char* image, const char* name, Kern
   int same = 0;
   CUresult r = table.cuDeviceGet(&d, device);
   if (r == CUDA_SUCCESS) {
-    r = table.cuDeviceGetAttribute(
-        &same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, d);
+    r = table.cuDeviceGetAttribute(&same,
+                                   CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, d);
   }
   if (r == CUDA_SUCCESS && same == 0) r = CUDA_ERROR_NOT_SUPPORTED;
   CUmodule module = nullptr;

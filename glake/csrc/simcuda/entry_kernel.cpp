@@ -95,8 +95,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   return in_context(CALL(cuModuleGetFunction), 0, [&](Driver& driver, Context&) -> CUresult {
     if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
     uint64_t id = 0;
-    const CUresult result =
-        driver.kernels.function(reinterpret_cast<uint64_t>(module), name, &id);
+    const CUresult result = driver.kernels.function(reinterpret_cast<uint64_t>(module), name, &id);
     if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(id);
     return result;
   });

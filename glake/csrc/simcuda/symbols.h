@@ -2,9 +2,10 @@
 // the published costs: modelled microseconds of a call and of each further 2 MiB page in it, in
 // force unless the cost file says otherwise (costs.h). UNMEASURED: taken from vAttention's and
 // GMLake's published tables, slopes assumed; an asynchronous copy and an event query as published
-// for an A10 (2.6 and 0.7). Assumed to be like those: peer, 2D and batched copies, host functions, launches,
-// stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or waited for,
-// 0.2 for each further copy of a batch (where "page" means copy). Zero is "not modelled".
+// for an A10 (2.6 and 0.7). Assumed to be like those: peer, 2D and batched copies, host functions,
+// launches, stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or
+// waited for, 0.2 for each further copy of a batch (where "page" means copy). Zero is "not
+// modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \
