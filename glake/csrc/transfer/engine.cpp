@@ -48,10 +48,15 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
 Engine::~Engine() = default;
 
 uint64_t Engine::start(Request request) {
-  const bool wanted = (request.flags & kRelayed) != 0, simple = (request.flags & kDirect) != 0;
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
+             simple = (request.flags & kDirect) != 0;
   const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
   const bool possible = plain_possible(request);
   const bool small = request.parts.total() < kAlwaysPlain;
+  if (local && (request.flags & kChecksum) != 0) {
+    throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within GPU " +
+                                        std::to_string(request.src.gpu));
+  }
   if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
   if (local || simple) {
     throw Error(GLAKE_COPY_REFUSED, "GPU " + std::to_string(request.stream_device) +
@@ -64,8 +69,9 @@ uint64_t Engine::start(Request request) {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
   }
   if (captured && (wanted || !possible)) {
-    throw Error(GLAKE_COPY_REFUSED,
-                "the stream is being captured: a graph can hold one plain copy, no relays");
+    throw Error(
+        GLAKE_COPY_REFUSED,
+        "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);
@@ -74,7 +80,11 @@ uint64_t Engine::start(Request request) {
     return plain(request, false);
   }
   auto transfer = std::make_shared<Transfer>(std::move(request));
-  if (transfer->request.ordered) order(transfer);
+  if (transfer->request.ordered && !order(transfer)) {
+    const char* const why = "the driver has no stream that waits for a value";
+    if (!possible) throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": copy without a stream");
+    return plain(transfer->request, false, why);
+  }
   Lock lock(mutex_);
   const uint64_t id = next_id_++;
   transfer->plan.plain = plan.plain;
@@ -224,9 +234,15 @@ std::string Engine::result(uint64_t id) {
   if (PlainId(id).valid() || Marks::is(id)) {
     JsonText out;
     out.text("state", done(id) ? "done" : "running").flag("relayed", false);
-    if (Marks::is(id)) out.number("bytes", static_cast<double>(marks_.bytes(id)));
+    std::string refusals;
+    if (Marks::is(id)) {
+      out.number("bytes", static_cast<double>(marks_.bytes(id)));
+      if (const char* why = marks_.why(id)) {
+        refusals = JsonText().text("path", "*").text("reason", why).done();
+      }
+    }
     out.flag("captured", PlainId(id).valid() && PlainId(id).captured());
-    return out.raw("paths", "[]").raw("refusals", "[]").done();
+    return out.raw("paths", "[]").raw("refusals", "[" + refusals + "]").done();
   }
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);

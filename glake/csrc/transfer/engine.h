@@ -20,6 +20,7 @@
 #include "transfer/host_pins.h"
 #include "transfer/marks.h"
 #include "transfer/planner.h"
+#include "transfer/staging.h"
 #include "transfer/submitter.h"
 
 namespace glake::transfer {
@@ -80,13 +81,14 @@ class Engine {
   void guard(const Guard& given, uint64_t id);
   bool guarded(const Guard& guard);
   // plain.cpp
-  uint64_t plain(const Request& request, bool captured);
+  // `why`: the reason it is not more, where that is not the copy's own.
+  uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
   void open_device(int device);
   bool plain_possible(const Request& request);
   StreamHandle plain_stream(int device);
   Status submit_plain(const Request& request, StreamHandle stream);
   // ordering.cpp
-  void order(const std::shared_ptr<Transfer>& transfer);
+  bool order(const std::shared_ptr<Transfer>& transfer);
   void open_gate(const std::shared_ptr<Transfer>& transfer);
   void shut_gates();
   bool reap_passed(uint64_t timeout_ns);
@@ -139,6 +141,7 @@ class Engine {
   HealthBook health_;
   Slots slots_;
   CopyKernel kernel_;
+  Staging staging_;
   Holds holds_;
   Marks marks_;
   HostPins pins_;
