@@ -172,10 +172,13 @@ class Engine:
 
         flat = _whole(buffer_of(src))
         memory, addresses, size = runs.block_addresses(blocks, index, write=True)
-        if len(np.unique(addresses)) != len(addresses):
-            raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
         parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
-        return self._blocks(blocks, parts, memory, flat, stream)
+        try:
+            return self._blocks(blocks, parts, memory, flat, stream)
+        except InvalidArgument:  # overlapping parts, among others
+            if len(np.unique(addresses)) == len(addresses):
+                raise
+        raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
 
     def _blocks(
         self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream

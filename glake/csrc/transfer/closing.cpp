@@ -54,6 +54,7 @@ void Engine::close() {
   pins_.close();
   timer_.close();
   slots_.close();
+  kernel_.close();
   holds_.close();
 }
 

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "transfer/block_ways.h"
+#include "transfer/copy_kernel.h"
 #include "transfer/host_pins.h"
 #include "transfer/marks.h"
 #include "transfer/planner.h"
@@ -99,6 +101,7 @@ class Engine {
   // planning.cpp
   TransferPlan plan_alone(const Request& request);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
+  bool kernel_pays(const Request& request, const TransferPlan& plan);
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
   struct Use {
@@ -116,6 +119,11 @@ class Engine {
   void end_one(const std::shared_ptr<Transfer>& transfer);
   void rouse(uint64_t now);
   void conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer);
+  BlockCosts block_costs() const {
+    BlockCosts costs;
+    costs.copy_ns = static_cast<double>(copy_ns());
+    return costs;
+  }
   uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
 
   Driver& driver_;
@@ -135,6 +143,7 @@ class Engine {
   std::map<int, std::unique_ptr<Submitter>> submitters_;
   HealthBook health_;
   Slots slots_;
+  CopyKernel kernel_;
   Staging staging_;
   Holds holds_;
   Marks marks_;
