@@ -23,6 +23,7 @@ _LAZY = {
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
     "topo": ("glake.transfer.cli", "Show how GPUs and host memory are joined."),
+    "relayd": ("glake.transfer.relay.cli", "Lend GPUs and links to several processes' copies."),
 }
 
 

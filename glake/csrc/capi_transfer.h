@@ -69,6 +69,16 @@ GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
 GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
                                      char* json, size_t capacity);
 
+/* Sharing with other processes of the node (docs/relayd.md). `relays`: the GPUs that may relay, as
+ * bits, besides those this process copies to or from; at first all. `factors`: the part of each
+ * limit of the topology that is this process's, 0 to 1, edges first, in their order; none: all of
+ * all. Transfers under way are planned anew. */
+GLAKE_API int glake_transfer_lend(uint32_t relays, const double* factors, size_t count);
+/* The GPUs used, and the ends (GPU, socket, GPU, socket) of all transfers under way: JSON. */
+GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
+/* An eventfd, readable after these have changed. The engine's own, until its end. -1: failed. */
+GLAKE_API int glake_transfer_demands_event(void);
+
 /* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
  * not pinned yet go as copies of pageable memory do. The engine's end unpins it. */
 GLAKE_API int glake_register_host(void* base, size_t bytes, int background);
