@@ -6,6 +6,7 @@ end the connection at the first that is wrong. Bumping VERSION parts old from ne
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from collections.abc import Callable
@@ -222,7 +223,7 @@ def decode(text: bytes, known: tuple[type[Any], ...]) -> Any:
     for each in known:
         if each.kind != kind:
             continue
-        fields = set(each.__dataclass_fields__)
+        fields = {one.name for one in dataclasses.fields(each)}
         if set(given) != fields:
             _refuse(kind, sorted(given), f"{', '.join(sorted(fields))}")
         return each.read(given)
