@@ -32,6 +32,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_Text, _Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64],
     ),
     "simcuda_stall_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_uint64]),
+    "simcuda_corrupt_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_int64]),
     "simcuda_edges": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
     "simcuda_watch_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t]),
     "simcuda_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]),
@@ -176,6 +177,13 @@ def stall_copy(source: str, target: str, k: int, ns: int) -> None:
     """The k-th later copy between two places starts `ns` later. Otherwise as fail_copy."""
     result = _library().simcuda_stall_copy(source.encode(), target.encode(), k, ns)
     _check(result, f"to stall copy {k} from {source} to {target} by {ns} ns")
+
+
+def corrupt_copy(source: str, target: str, k: int = 1, times: int = 1) -> None:
+    """The k-th later copy between two places lands with its first bit flipped. Otherwise as
+    fail_copy."""
+    result = _library().simcuda_corrupt_copy(source.encode(), target.encode(), k, times)
+    _check(result, f"to corrupt copy {k} from {source} to {target}")
 
 
 def edges(clear: bool = False) -> dict[str, Any]:

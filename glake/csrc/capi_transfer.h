@@ -16,6 +16,9 @@ enum {
   GLAKE_COPY_DIRECT = 1,  /* one plain copy */
   GLAKE_COPY_RELAYED = 2, /* never one plain copy: for tests, and refused where it must be */
   GLAKE_COPY_TRACKED = 4, /* a plain copy, too, has an id of its own, which must be released */
+  /* Each chunk's ends are read again and compared, and a chunk that changed on its way is sent
+   * again: two copies more of every GPU's end. Never one plain copy. */
+  GLAKE_COPY_CHECKSUM = 8,
 };
 
 typedef struct glake_copy_part {

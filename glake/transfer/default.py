@@ -9,9 +9,11 @@ from glake.transfer.engine import Stream, default_engine
 from glake.transfer.handle import Transfer
 
 
-def copy(dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
+def copy(
+    dst: Any, src: Any, stream: Stream = None, direct: bool = False, checksum: bool = False
+) -> Transfer:
     """Copies `src` into `dst`: Engine.copy."""
-    return default_engine().copy(dst, src, stream, direct)
+    return default_engine().copy(dst, src, stream, direct, checksum)
 
 
 def copy_batch(pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:

@@ -25,7 +25,7 @@ Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own
 Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
-_DIRECT, _RELAYED, _TRACKED = 1, 2, 4  # csrc/capi_transfer.h
+_DIRECT, _RELAYED, _TRACKED, _CHECKSUM = 1, 2, 4, 8  # csrc/capi_transfer.h
 
 _lock = threading.RLock()
 _open: Engine | None = None
@@ -126,7 +126,14 @@ class Engine:
         lending = {"mode": self.relays} | (lender.stats() if lender is not None else {})
         return dict(_C.transfer_stats()) | {"lending": lending}
 
-    def copy(self, dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
+    def copy(
+        self,
+        dst: Any,
+        src: Any,
+        stream: Stream = None,
+        direct: bool = False,
+        checksum: bool = False,
+    ) -> Transfer:
         """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
@@ -139,6 +146,8 @@ class Engine:
                 two; with host arrays alone it begins at once. UNORDERED: it begins at once. A host
                 array is only ready, or free to be changed, when the handle is done.
             direct: one plain copy, for comparison.
+            checksum: both ends of each chunk are read again and compared; one that changed on its
+                way is sent again. Slower by what reading a GPU's end back costs.
 
         InvalidArgument for memory that does not match, overlaps or is read-only; InvalidDevice,
         InvalidPointer; CopyFailed, from the handle, if no path is left.
@@ -146,7 +155,7 @@ class Engine:
         to, of = buffer_of(dst, write=True), buffer_of(src)
         to, of, parts, made = _planned(to, of)
         streams = _ordering(stream, to, of, made)
-        flags = _DIRECT if direct else 0
+        flags = (_DIRECT if direct else 0) | (_CHECKSUM if checksum else 0)
         ids = self._ids(parts, to.device, of.device, streams, flags)
         _written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)

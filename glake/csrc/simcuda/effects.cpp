@@ -86,6 +86,7 @@ void Scheduler::perform(const Op& op) {
   if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) return;
   if (!op.parts.empty()) {
     perform_parts(op, op.seq % 2 == 1);
+    if (op.corrupt) *reinterpret_cast<char*>(op.parts[0].dst.address) ^= 1;
     return;
   }
   auto* to = reinterpret_cast<char*>(op.dst.address);
@@ -97,6 +98,7 @@ void Scheduler::perform(const Op& op) {
       for (size_t row = 0; row < op.rows; ++row) {
         std::memmove(to + row * op.dst.pitch, from + row * pitch, op.bytes);
       }
+      if (op.corrupt) *to ^= 1;
       break;
     }
     case Op::Kind::kMemset:

@@ -62,6 +62,7 @@ struct Op {
   Place from, to;
   CUresult fault = CUDA_SUCCESS;   // it ends with this after its latency, and lands nothing
   uint64_t stall_ns = 0;           // on top of its latency
+  bool corrupt = false;            // it lands with its first bit flipped
   bool told = false;               // somebody has been given `fault`
   bool landed = false;             // its bytes were written
   std::vector<OpPtr> answers_for;  // of an event: copies of the stream since the event before

@@ -108,6 +108,8 @@ SIMCUDA_API int simcuda_fail_copy(const char* from, const char* to, int64_t k, i
                                   int64_t times);
 /* The k-th later copy takes `ns` longer to start. */
 SIMCUDA_API int simcuda_stall_copy(const char* from, const char* to, int64_t k, uint64_t ns);
+/* The k-th later copy, and `times` in a row from there, lands with its first bit flipped. */
+SIMCUDA_API int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t times);
 
 /* The load of every link since cuInit or the last clear, as JSON: {"edges": {"s0>u0": {"rate": now,
  * "peak": GB/s, "load": most of the rate of then that was in use, "bytes"}}, "joint": [{"edges",

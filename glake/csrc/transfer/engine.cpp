@@ -51,11 +51,15 @@ Engine::~Engine() {
 }
 
 uint64_t Engine::start(Request request) {
-  use_gpus(request);
-  const bool wanted = (request.flags & kRelayed) != 0, simple = (request.flags & kDirect) != 0;
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
+             simple = (request.flags & kDirect) != 0;
   const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
   const bool possible = plain_possible(request);
   const bool small = request.parts.total() < kAlwaysPlain;
+  if (local && (request.flags & kChecksum) != 0) {
+    throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within GPU " +
+                                        std::to_string(request.src.gpu));
+  }
   if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
   if (local || simple) {
     throw Error(GLAKE_COPY_REFUSED, "GPU " + std::to_string(request.stream_device) +
@@ -68,8 +72,9 @@ uint64_t Engine::start(Request request) {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
   }
   if (captured && (wanted || !possible)) {
-    throw Error(GLAKE_COPY_REFUSED,
-                "the stream is being captured: a graph can hold one plain copy, no relays");
+    throw Error(
+        GLAKE_COPY_REFUSED,
+        "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);

@@ -19,6 +19,7 @@
 #include "transfer/host_pins.h"
 #include "transfer/marks.h"
 #include "transfer/planner.h"
+#include "transfer/staging.h"
 #include "transfer/submitter.h"
 
 namespace glake::transfer {
@@ -152,6 +153,7 @@ class Engine {
   std::map<int, std::unique_ptr<Submitter>> submitters_;
   HealthBook health_;
   Slots slots_;
+  Staging staging_;
   Holds holds_;
   Marks marks_;
   HostPins pins_;

@@ -219,7 +219,10 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
-  if ((given.flags & ~(kDirect | kRelayed | kTracked)) != 0) bad("unknown copy flags");
+  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum)) != 0) bad("unknown copy flags");
+  if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
+    bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
+  }
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
   const End dst = find_end(driver, parts, given.dst_device, true, context);

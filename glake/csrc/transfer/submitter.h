@@ -76,6 +76,10 @@ class Submitter {
   void complete(Flight flight, Status status);
   void quiesce(const Flight& flight);
   void land(const Flight& flight);
+  // verify.cpp: how a chunk that is there is not what was sent; "" if it is.
+  enum class Side { kSrc, kDst };
+  std::string difference(const Flight& flight);
+  uint64_t sum_at(const Flight& flight, Side side);
   void overdue(size_t index, uint64_t now);
   void return_chunk(Flight* flight, const std::string& why);
   void drop_chunk(Flight* flight, const std::string& why);
