@@ -19,8 +19,9 @@ NAMES, COUNT = GRAPH.edges(), len(GRAPH.limits())
 @pytest.fixture(autouse=True)
 def all_again() -> object:
     """Every test starts with all GPUs and all of every link."""
-    yield
+    t.default_engine()
     _C.transfer_lend(0xFFFF, [])
+    yield
 
 
 def relays_of(gpu: int) -> set[str]:
