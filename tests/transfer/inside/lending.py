@@ -1,4 +1,4 @@
-"""What an engine does with the GPUs and parts of links it is lent, and what it tells of its copies."""
+"""What an engine does with the GPUs and parts of links it is lent, and what it tells of copies."""
 
 import itertools
 import os
