@@ -1,6 +1,7 @@
 """One process of several: copies to its GPU in a loop, checks every byte, answers on its input.
 
-state: what it has done and is lent; die: ends itself in the middle of a copy; end: closes.
+state: what it has done and is lent; fork: makes a child that does nothing; die: ends itself in the
+middle of a copy; end: closes.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -28,11 +30,15 @@ def main() -> None:
     source[:] = np.random.default_rng(gpu).integers(0, 256, SIZE, dtype=np.uint8)
     found = np.empty(SIZE, np.uint8)
     done = {"copies": 0, "relayed": 0, "over": [], "wrong": 0}
+    dying = False
     while True:
         asked = _asked()
+        dying = dying or asked == "die"
+        if asked == "fork":
+            _fork()
         source[:4096] += 1
         handle = t.copy(block, source)
-        if asked == "die":
+        if dying:
             _die_within(handle)
         handle.wait()
         ctypes.memmove(found.ctypes.data, block.address, SIZE)  # the simulator's memory is ours
@@ -51,6 +57,14 @@ def main() -> None:
 
 def _asked() -> str:
     return sys.stdin.readline().strip() if select.select([sys.stdin], [], [], 0)[0] else ""
+
+
+def _fork() -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(120)
+        os._exit(0)
+    print(json.dumps({"wrong": 0, "child": child}), flush=True)
 
 
 def _die_within(handle: t.Transfer) -> None:

@@ -55,6 +55,7 @@ class RelayClient:
         self._socket: socket.socket | None = None
         self._demands: dict[Ends, float] = {}  # until when; inf: under way
         self._told: tuple[tuple[int, ...], tuple[Ends, ...]] | None = None
+        self._lent: tuple[tuple[int, ...], tuple[float, ...]] | None = None
         self._serial = 0
         self._said = False
         self.grants = 0
@@ -93,6 +94,7 @@ class RelayClient:
 
     def _alone(self, error: Exception) -> None:
         self.state = f"alone: {error}"
+        self._lent = None
         try:
             _C.transfer_lend(0, [])
         except GlakeError as closed:
@@ -186,7 +188,10 @@ class RelayClient:
             grant = message
         if grant is None:
             return
-        _C.transfer_lend(sum(1 << gpu for gpu in grant.relays), list(grant.limits))
+        lent = grant.relays, grant.limits
+        if lent != self._lent:  # it costs the engine its plans
+            _C.transfer_lend(sum(1 << gpu for gpu in grant.relays), list(grant.limits))
+            self._lent = lent
         self.grants += 1
         self.state = "lent"
 

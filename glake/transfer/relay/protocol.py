@@ -72,7 +72,7 @@ def _demand(field: str, value: Any) -> Demand:
     nodes = [_whole(field, value[i], -2, MOST_NODES - 1) for i in (1, 3)]
     if max(gpus) < 0:
         _refuse(field, value, "a copy with a GPU at one end")
-    return gpus[0], nodes[0], gpus[1], nodes[1], _number(field, value[4], 1e-3, 1e3)
+    return gpus[0], nodes[0], gpus[1], nodes[1], _number(field, value[4], 0.1, 10)
 
 
 def _part(field: str, value: Any) -> float:

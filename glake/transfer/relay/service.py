@@ -21,6 +21,7 @@ from glake.transfer.relay.sharing import Client, Ledger
 from glake.transfer.topology import Topology
 
 IDLE = 30.0  # seconds without a client after which a service started on demand ends
+GAP = 0.005  # seconds between two grants: each has every client plan anew
 PATIENCE = 5.0  # seconds a new connection has to say who it is
 MOST_CLIENTS = 64
 _LOG_BYTES = 256 << 10
@@ -111,6 +112,7 @@ class Service:
             self._grants += 1
             for number, connection in self._connections.items():
                 connection.grant(self._ledger.clients[number])
+            await asyncio.sleep(GAP)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -250,6 +252,7 @@ def serve(
     held = directory.lock(where)
     if held is None:
         return False
+    before = os.umask(0o077)  # of the log, and of the socket
     handler = RotatingFileHandler(where.log, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _log.addHandler(handler)
@@ -263,6 +266,7 @@ def serve(
             with contextlib.suppress(OSError):
                 where.socket.unlink()  # nobody else makes one while the lock is held
     finally:
+        os.umask(before)
         os.close(held)
         _log.removeHandler(handler)
         handler.close()

@@ -76,17 +76,17 @@ class Ledger:
         """All that the client copies now. BadMessage if the machine has no such places."""
         client = self.clients[number]
         used = self._known(gpus, client.visible)
-        asked: dict[tuple[int, ...], float] = {}
-        for *ends, weight in demands:
-            for gpu, node in (ends[:2], ends[2:]):
+        asked: dict[tuple[int, int, int, int], float] = {}
+        for a, b, c, d, weight in demands:
+            for gpu, node in ((a, b), (c, d)):
                 if gpu >= client.visible or (gpu < 0 and node >= self._graph.sockets):
                     raise BadMessage(f"demands: no place (GPU {gpu}, socket {node}) here")
-            key = tuple(int(end) for end in ends)
+            key = a, 0 if a >= 0 else b, c, 0 if c >= 0 else d
             asked[key] = max(asked.get(key, 0), weight)  # between the same places: one demand
         if used != client.gpus:
             client.gpus = used
             client.relays = self._relays_for(client)
-        client.demands = tuple((*key, weight) for key, weight in asked.items())  # type: ignore[misc]
+        client.demands = tuple((*key, weight) for key, weight in asked.items())
 
     def share(self) -> None:
         """Makes every client's part anew, from the demands of all."""
