@@ -22,7 +22,6 @@ from glake.transfer.relay import directory, protocol, starting
 from glake.transfer.relay.directory import Files
 from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
 from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
-from glake.transfer.relay.service import IDLE
 from glake.transfer.topology import Topology
 
 Ends = tuple[int, int, int, int]
@@ -44,7 +43,7 @@ class RelayClient:
     """
 
     def __init__(
-        self, topology: Topology, gpus: tuple[int, ...], visible: int, idle: float = IDLE
+        self, topology: Topology, gpus: tuple[int, ...], visible: int, idle: float = starting.IDLE
     ) -> None:
         """Starts the thread."""
         self._topology, self._gpus, self._visible, self._idle = topology, gpus, visible, idle

@@ -20,7 +20,6 @@ from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Message, R
 from glake.transfer.relay.sharing import Client, Ledger
 from glake.transfer.topology import Topology
 
-IDLE = 30.0  # seconds without a client after which a service started on demand ends
 GAP = 0.005  # seconds between two grants: each has every client plan anew
 PATIENCE = 5.0  # seconds a new connection has to say who it is
 MOST_CLIENTS = 64

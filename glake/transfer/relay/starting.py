@@ -18,6 +18,7 @@ from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
 from glake.transfer.relay.protocol import Ask, Refused, Status
 from glake.transfer.topology import Topology
 
+IDLE = 30.0  # seconds without a client after which a service that we start ends
 START_SECONDS = 20.0  # for a service to come up: Python on a busy machine
 SEND_SECONDS = 5.0  # a service that takes no message for so long is as good as gone
 _LOOK = 0.05
