@@ -24,6 +24,7 @@ _LAZY = {
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
     "topo": ("glake.transfer.topology.cli", "Show how GPUs and host memory are joined."),
     "bench": ("glake.transfer.bench.cli", "Measure glake beside its alternatives, without a GPU."),
+    "relayd": ("glake.transfer.relay.cli", "Lend GPUs and links to several processes' copies."),
 }
 
 
