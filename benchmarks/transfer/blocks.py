@@ -1,6 +1,7 @@
 """Many small blocks between GPU and host: the engine beside the driver's own ways, and the bound.
 
-    python benchmarks/transfer/blocks.py [--platform NAME|FILE]... [--blocks N] [--size KIB]... [--json]
+    python benchmarks/transfer/blocks.py [--platform NAME|FILE]... [--blocks N] [--size KIB]...
+        [--json]
 
 Each measurement is a process of its own on the simulated driver, in virtual time: a gather or a
 scatter of N blocks in random order between GPU 0 and pinned memory of its socket. `single` is one
