@@ -21,6 +21,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simcuda_calls": (ctypes.c_int64, [_Text]),
     "simcuda_cost_us": (ctypes.c_double, [_Text]),
     "simcuda_reset_calls": (None, []),
+    "simcuda_price": (
+        ctypes.c_int,
+        [_Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+    ),
     "simcuda_now_ns": (ctypes.c_uint64, []),
     "simcuda_tick": (None, [ctypes.c_uint64]),
     "simcuda_expect": (ctypes.c_int, [ctypes.c_int]),
@@ -32,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_Text, _Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64],
     ),
     "simcuda_stall_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_uint64]),
+    "simcuda_corrupt_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_int64]),
     "simcuda_edges": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
     "simcuda_watch_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t]),
     "simcuda_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]),
@@ -131,6 +136,14 @@ def reset_calls() -> None:
     _library().simcuda_reset_calls()
 
 
+def price_us(symbol: str) -> float:
+    """Modelled time of one call of `symbol`. InvalidOption: the simulator has no such call."""
+    first, further = ctypes.c_double(), ctypes.c_double()
+    result = _library().simcuda_price(symbol.encode(), ctypes.byref(first), ctypes.byref(further))
+    _check(result, f"to tell the price of {symbol}")
+    return first.value
+
+
 def now_ns() -> int:
     """The virtual clock in nanoseconds."""
     return int(_library().simcuda_now_ns())
@@ -186,6 +199,13 @@ def stall_copy(source: str, target: str, k: int, ns: int) -> None:
     """The k-th later copy between two places starts `ns` later. Otherwise as fail_copy."""
     result = _library().simcuda_stall_copy(source.encode(), target.encode(), k, ns)
     _check(result, f"to stall copy {k} from {source} to {target} by {ns} ns")
+
+
+def corrupt_copy(source: str, target: str, k: int = 1, times: int = 1) -> None:
+    """The k-th later copy between two places lands with its first bit flipped. Otherwise as
+    fail_copy."""
+    result = _library().simcuda_corrupt_copy(source.encode(), target.encode(), k, times)
+    _check(result, f"to corrupt copy {k} from {source} to {target}")
 
 
 def edges(clear: bool = False) -> dict[str, Any]:

@@ -113,6 +113,25 @@ int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t byt
   });
 }
 
+int glake_transfer_lend(uint32_t relays, const double* factors, size_t count) {
+  return guarded([&] {
+    require(factors != nullptr || count == 0, "glake_transfer_lend needs its factors");
+    TransferUse()->lend(relays, std::vector<double>(factors, factors + count));
+  });
+}
+
+size_t glake_transfer_demands(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->demands(), json, capacity); });
+  return length;
+}
+
+int glake_transfer_demands_event(void) {
+  int event = -1;
+  guarded([&] { event = TransferUse()->demands_event(); });
+  return event;
+}
+
 int glake_register_host(void* base, size_t bytes, int background) {
   return guarded([&] { TransferUse()->pins().add(base, bytes, background != 0); });
 }

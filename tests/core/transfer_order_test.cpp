@@ -141,6 +141,31 @@ void captured() {
   }
 }
 
+// A driver without waits for values: one plain copy, in order, and the result says why.
+void no_waits() {
+  test::running() = "a driver without stream waits";
+  for (bool busy : {false, true}) {
+    Node node("dgx_a100", {{"memory", "256MiB"}});
+    Buffer a(0, kBytes), host(kPinned, kBytes);
+    test::CurrentContext context(0);
+    Stream stream;
+    if (busy) CU(cuMemsetD8Async(a.at(), 3, kBytes, stream.handle));
+    CHECK(simcuda_fail("cuStreamWaitValue32", 1, CUDA_ERROR_NOT_SUPPORTED, -1) == 0);
+    const uint64_t id =
+        Call(host, 0, a, 0, kBytes).on(stream.handle, 0).flags(GLAKE_COPY_TRACKED).start();
+    CHECK_TEXT(id != 0, test::last_error());
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    CU(cuMemsetD8Async(a.at(), 4, kBytes, stream.handle));
+    OK(glake_copy_wait(id, test::kForever));
+    if (busy) CHECK(all(host, 3));
+    const std::string result = test::result_of(id);
+    CHECK_TEXT(result.find("waits for a value") != std::string::npos, result);
+    OK(glake_copy_release(id));
+    CU(cuStreamSynchronize(stream.handle));
+    CHECK(test::violations() == "[]");
+  }
+}
+
 void closes_with_a_stream_that_waits() {
   test::running() = "close while a stream waits";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -168,6 +193,7 @@ int main() {
   for (int seed = 1; seed <= 3; ++seed) chain("dgx_a100", seed);
   chain("dgx1v", 4);
   waits_for_the_stream();
+  no_waits();
   captured();
   closes_with_a_stream_that_waits();
   return 0;

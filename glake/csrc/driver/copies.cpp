@@ -86,6 +86,10 @@ Status Driver::copy_batch(const Address* dsts, const Address* srcs, const Bytes*
                                    &attributes, &first, 1, &failed, stream_of(stream)));
 }
 
+bool Driver::has_batches() const { return table_->copy_batch != nullptr; }
+
+Status Driver::unsupported() { return absent(); }
+
 Status Driver::host_function(int device, StreamHandle stream, void (*function)(void*), void* data) {
   if (table_->cuLaunchHostFunc == nullptr) return absent();
   DeviceScope scope(*this, device);
@@ -159,6 +163,15 @@ Status Driver::pointer_facts(Address address, PointerFacts* facts) {
     facts->read_only = access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
   }
   return {};
+}
+
+bool Driver::accessible(Address address) {
+  if (table_->cuPointerGetAttributes == nullptr) return false;
+  unsigned long long access = 0;
+  CUpointer_attribute flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+  void* word = &access;
+  return table_->cuPointerGetAttributes(1, &flags, &word, address) == CUDA_SUCCESS &&
+         access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
 }
 
 Status Driver::enable_peer(int device, int peer) {

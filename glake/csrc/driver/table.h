@@ -71,7 +71,11 @@
   X(cuMemHostUnregister, "cuMemHostUnregister", 4000, false)                             \
   X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", 3020, false)              \
   X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000, false)                       \
-  X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, false)
+  X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, false)                         \
+  X(cuModuleLoadData, "cuModuleLoadData", 2000, false)                                   \
+  X(cuModuleUnload, "cuModuleUnload", 2000, false)                                       \
+  X(cuModuleGetFunction, "cuModuleGetFunction", 2000, false)                             \
+  X(cuLaunchKernel, "cuLaunchKernel", 4000, false)
 
 namespace glake::driver {
 

@@ -159,6 +159,26 @@ void bind_engine(py::module_& module) {
              "buffers back.");
 }
 
+void bind_lending(py::module_& module) {
+  module.def(
+      "transfer_lend",
+      [](uint32_t relays, const std::vector<double>& factors) {
+        check(released(glake_transfer_lend, relays, factors.data(), factors.size()));
+      },
+      py::arg("relays"), py::arg("factors"), "GPUs that may relay, as bits; our part of limits.");
+  module.def(
+      "transfer_demands", [] { return read_json(glake_transfer_demands); },
+      "GPUs used, and the ends of transfers under way.");
+  module.def(
+      "transfer_demands_event",
+      [] {
+        const int event = released(glake_transfer_demands_event);
+        if (event < 0) raise_last();
+        return event;
+      },
+      "A descriptor that is readable when they have changed.");
+}
+
 bool pinned(const py::int_& address, uint64_t timeout_ns) {
   const int status = released(glake_register_host_wait, to_block(address), timeout_ns);
   if (status == GLAKE_BUSY_TIMEOUT) return false;
@@ -204,6 +224,7 @@ void bind_host_memory(py::module_& module) {
 void bind_transfer(py::module_& module) {
   bind_handles(module);
   bind_engine(module);
+  bind_lending(module);
   bind_host_memory(module);
 }
 

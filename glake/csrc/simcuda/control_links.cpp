@@ -24,9 +24,9 @@ int set_link(Driver* driver, uint64_t at_ns, const char* from, const char* to, d
   return result;
 }
 
-int arm(const char* from, const char* to, int64_t k, int code, int64_t times, uint64_t stall_ns) {
+int arm(const char* from, const char* to, int64_t k, int64_t times, const CopyFault& fault) {
   return control([&](Driver& driver, Lock*) -> int {
-    return driver.scheduler.links.arm(from, to, k, static_cast<CUresult>(code), times, stall_ns);
+    return driver.scheduler.links.arm(from, to, k, times, fault);
   });
 }
 
@@ -75,11 +75,15 @@ int simcuda_fail_copy(const char* from, const char* to, int64_t k, int code, int
     });
   }
   if (code == CUDA_SUCCESS) return fail(CUDA_ERROR_INVALID_VALUE, "a copy cannot fail with 0");
-  return arm(from, to, k, code, times, 0);
+  return arm(from, to, k, times, {static_cast<CUresult>(code), 0, false});
 }
 
 int simcuda_stall_copy(const char* from, const char* to, int64_t k, uint64_t ns) {
-  return arm(from, to, k, CUDA_SUCCESS, 1, ns);
+  return arm(from, to, k, 1, {CUDA_SUCCESS, ns, false});
+}
+
+int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t times) {
+  return arm(from, to, k, times, {CUDA_SUCCESS, 0, true});
 }
 
 size_t simcuda_edges(char* json, size_t capacity, int clear) {

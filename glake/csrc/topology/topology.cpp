@@ -150,9 +150,9 @@ void Topology::read(const Json& platform) {
   }
 }
 
-void Topology::set_rate(int edge, double rate) {
-  limits_[static_cast<size_t>(edge)].limit = std::max(rate, 0.0);
-}
+void Topology::set_rate(int edge, double rate) { set_limit(static_cast<size_t>(edge), rate); }
+
+void Topology::set_limit(size_t limit, double rate) { limits_[limit].limit = std::max(rate, 0.0); }
 
 int Topology::add_edge(const std::string& from, const std::string& to, double limit) {
   if (!(limit > 0)) throw JsonError("edges: " + from + ">" + to + " needs a positive rate");

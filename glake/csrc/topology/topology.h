@@ -53,6 +53,8 @@ class Topology {
   double rate(int edge) const { return limits_[static_cast<size_t>(edge)].limit; }
   // A link whose speed changes; 0: what it carries stands still. Joint limits stay as they are.
   void set_rate(int edge, double rate);
+  // Any limit, those over several edges included.
+  void set_limit(size_t limit, double rate);
 
   // What no set of copies may exceed: sum of weight x rate over `terms`. Limit i < edges() is that
   // of edge i alone; after them, those over several edges (both directions of a link at once).

@@ -18,7 +18,7 @@ Marks::MarkPtr Marks::make(int device) {
   return std::make_shared<Mark>(driver_, event, device);
 }
 
-uint64_t Marks::put(MarkPtr mark, StreamHandle stream, Bytes bytes) {
+uint64_t Marks::put(MarkPtr mark, StreamHandle stream, Bytes bytes, const char* why) {
   Status s = driver_.record(mark->device_, mark->event_, stream);
   // The copy is enqueued already: without its event it is waited for here.
   if (!s.ok()) {
@@ -27,6 +27,7 @@ uint64_t Marks::put(MarkPtr mark, StreamHandle stream, Bytes bytes) {
     mark->done_ = true;
   }
   mark->bytes_ = bytes;
+  mark->why_ = why;
   const uint64_t id = uint64_t{1} << kShift | next_number.fetch_add(1);
   std::lock_guard<std::mutex> guard(mutex_);
   marks_.emplace(id, std::move(mark));

@@ -30,6 +30,7 @@ class Marks {
     EventId event_;
     int device_;
     Bytes bytes_ = 0;
+    const char* why_ = nullptr;
     std::atomic<bool> done_{false};
   };
   using MarkPtr = std::shared_ptr<Mark>;
@@ -39,8 +40,9 @@ class Marks {
   static bool is(uint64_t id) { return id >> kShift == 1; }
   // An event for a copy about to be made, so that no event is no copy. Throws Error.
   MarkPtr make(int device);
-  // The id of the copy of `bytes` that `stream` holds last.
-  uint64_t put(MarkPtr mark, StreamHandle stream, Bytes bytes);
+  // The id of the copy of `bytes` that `stream` holds last. `why`, a literal or null: why it is
+  // plain.
+  uint64_t put(MarkPtr mark, StreamHandle stream, Bytes bytes, const char* why);
   // GLAKE_OK, GLAKE_BUSY_TIMEOUT, or the status of what went wrong, with its text.
   int wait(uint64_t id, uint64_t timeout_ns, std::string* text);
   bool done(uint64_t id) { return done(*find(id)); }
@@ -48,6 +50,7 @@ class Marks {
   void hold_stream(uint64_t id, int device, StreamHandle stream);
   MarkPtr find(uint64_t id);  // throws Error
   Bytes bytes(uint64_t id) { return find(id)->bytes_; }
+  const char* why(uint64_t id) { return find(id)->why_; }
   void release(uint64_t id);
   // Those who wait return; the copies go on.
   void stop_waits() { stopped_ = true; }

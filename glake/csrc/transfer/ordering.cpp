@@ -28,8 +28,9 @@ struct Engine::Gate {
 };
 
 // Stream work in order: a host function that lets the transfer begin (none if the stream is idle),
-// the wait for its end, an event behind it. If a call is refused the stream is let go.
-void Engine::order(const std::shared_ptr<Transfer>& transfer) {
+// the wait for its end, an event behind it. If a call is refused the stream is let go, and the
+// transfer, which may have begun, has ended. False: the driver cannot have a stream wait.
+bool Engine::order(const std::shared_ptr<Transfer>& transfer) {
   const Request& request = transfer->request;
   const int device = request.stream_device;
   auto refuse = [&](const char* what, Status s) {
@@ -61,15 +62,21 @@ void Engine::order(const std::shared_ptr<Transfer>& transfer) {
       std::lock_guard<std::mutex> guard(gate->mutex);
       gate->engine = nullptr;
     }
+    transfer->hold.let_go();
+    bool begun = false;
     {
       Lock lock(mutex_);
       passed_.push_back(passed);  // destroyed when the driver takes it
+      begun = transfer->listed;
     }
+    if (begun) end_one(transfer);
+    if (s.not_supported()) return false;
     refuse("holding the caller's stream", s);
   }
   Lock lock(mutex_);
   transfer->passed = passed;
   if (transfer->state == State::kWaiting) gates_.push_back(gate);
+  return true;
 }
 
 void Engine::open_gate(const std::shared_ptr<Transfer>& transfer) {

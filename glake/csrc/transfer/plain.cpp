@@ -62,7 +62,7 @@ bool Engine::plain_possible(const Request& request) {
   return true;
 }
 
-uint64_t Engine::plain(const Request& request, bool captured) {
+uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
   const int device = request.stream_device;
   open_device(device);
   const StreamHandle stream = request.ordered ? request.stream : plain_stream(device);
@@ -81,7 +81,7 @@ uint64_t Engine::plain(const Request& request, bool captured) {
   }
   plain_copies_.fetch_add(1, std::memory_order_relaxed);
   plain_bytes_.fetch_add(request.parts.total(), std::memory_order_relaxed);
-  if (mark != nullptr) return marks_.put(std::move(mark), stream, request.parts.total());
+  if (mark != nullptr) return marks_.put(std::move(mark), stream, request.parts.total(), why);
   if (!PlainId::fits(stream)) {
     throw Error(GLAKE_INTERNAL, "a stream's handle has more than 53 bits");
   }

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "capi_guard.h"
+#include "transfer/overlap.h"
 
 namespace glake::transfer {
 namespace {
@@ -53,8 +55,27 @@ class Ends {
   Ends(Driver& driver, const char* name, int declared)
       : driver_(driver), name_(name), declared_(declared) {}
 
-  // Where [at, at + bytes) is. Throws Error unless it is all in one place, the declared one.
+  // Where [at, at + bytes) is. Throws Error unless it is all in one place, the declared one. The
+  // driver is asked once about each range it knows: blocks of a buffer share one.
   End look(Address at, Bytes bytes, bool written) {
+    if (at < range_.begin || at + bytes > range_.end) {
+      auto after = ranges_.upper_bound(at);
+      if (after != ranges_.begin() && at + bytes <= std::prev(after)->second.end) {
+        range_ = std::prev(after)->second;
+      } else {
+        return ask(at, bytes, written);
+      }
+    }
+    return range_.where;
+  }
+
+ private:
+  struct Range {
+    Address begin = 0, end = 0;
+    End where;
+  };
+
+  End ask(Address at, Bytes bytes, bool written) {
     const End first = look_at(at, written), last = look_at(at + bytes - 1, written);
     if (!(first.place == last.place)) {
       throw Error(GLAKE_INVALID_POINTER, std::string(name_) + " " + hex(at) + ": its " +
@@ -64,7 +85,6 @@ class Ends {
     return {first.place, first.pinned && last.pinned};
   }
 
- private:
   End look_at(Address at, bool written) {
     PointerFacts facts;
     const Status s = driver_.pointer_facts(at, &facts);
@@ -87,7 +107,28 @@ class Ends {
     if (written && facts.read_only) {
       throw Error(GLAKE_INVALID_POINTER, "dst " + hex(at) + " may only be read");
     }
+    if (facts.size != 0) remember({facts.base, facts.base + facts.size, end});
     return end;
+  }
+
+  // Joined with its neighbours, as the granules of a buffer are many.
+  void remember(Range range) {
+    auto same = [&](const Range& other) {
+      return other.where.place == range.where.place && other.where.pinned == range.where.pinned;
+    };
+    auto next = ranges_.lower_bound(range.begin);
+    if (next != ranges_.end() && next->first <= range.end && same(next->second)) {
+      range.end = std::max(range.end, next->second.end);
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin()) {
+      auto before = std::prev(next);
+      if (before->second.end >= range.begin && same(before->second)) {
+        range.begin = before->first;
+        range.end = std::max(range.end, before->second.end);
+      }
+    }
+    range_ = ranges_[range.begin] = range;
   }
 
   static std::string where(int gpu) {
@@ -97,6 +138,8 @@ class Ends {
   Driver& driver_;
   const char* name_;
   int declared_;
+  Range range_;  // the last one
+  std::map<Address, Range> ranges_;
 };
 
 End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int context) {
@@ -119,33 +162,23 @@ End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int con
     if (i == 0) end = found;
     if (!(found.place == end.place)) bad("the parts of one copy are between the same two places");
     end.pinned = end.pinned && found.pinned;
-    // Many small blocks are of one buffer: the first ones and the last speak for all.
-    if (i == 16 && parts.count() > 32) i = parts.count() - 17;
+    // Of pageable blocks, about which nothing is known, the first ones and the last speak for all.
+    if (!found.pinned && i >= 16 && parts.count() > 32) i = std::max(i, parts.count() - 17);
   }
   return end;
 }
 
-// Written bytes must be neither read by another part nor written twice.
-void refuse_overlap(const Parts& parts) {
-  struct Span {
-    Address begin, end;
-    bool written;
-  };
+// What is read matters only in the memory that is written.
+void refuse_overlap(const Parts& parts, bool apart) {
   std::vector<Span> spans;
-  spans.reserve(2 * parts.count());
+  spans.reserve((apart ? 1 : 2) * parts.count());
   for (size_t i = 0; i < parts.count(); ++i) {
-    spans.push_back({parts[i].dst, parts[i].dst + parts[i].bytes, true});
-    spans.push_back({parts[i].src, parts[i].src + parts[i].bytes, false});
+    const Part& part = parts[i];
+    spans.push_back({part.dst, part.dst + part.bytes, true});
+    if (!apart) spans.push_back({part.src, part.src + part.bytes, false});
   }
-  std::sort(spans.begin(), spans.end(),
-            [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  Address written = 0, read = 0;  // ends of the spans so far
-  for (const Span& span : spans) {
-    if (span.begin < written || (span.written && span.begin < read)) {
-      bad("source and destination overlap at " + hex(span.begin));
-    }
-    (span.written ? written : read) = std::max(span.written ? written : read, span.end);
-  }
+  const Address at = find_overlap(std::move(spans));
+  if (at != 0) bad("source and destination overlap at " + hex(at));
 }
 
 constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
@@ -167,9 +200,9 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
   for (Bytes begin = 0; begin < bytes;) {
     const int node = socket_at(driver, topology, at + begin, std::min(kProbe, bytes - begin));
     if (node < 0) return {};
+    // By one page: where a stripe ends, several are of no single socket.
     auto same = [&](Bytes offset) {
-      return offset < bytes &&
-             socket_at(driver, topology, at + offset, std::min(kProbe, bytes - offset)) == node;
+      return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
     Bytes low = 0, high = length;
     if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
@@ -220,7 +253,10 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
-  if ((given.flags & ~(kDirect | kRelayed | kTracked)) != 0) bad("unknown copy flags");
+  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum)) != 0) bad("unknown copy flags");
+  if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
+    bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
+  }
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
   const End dst = find_end(driver, parts, given.dst_device, true, context);
@@ -230,7 +266,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
   if (request.dst.host() && request.src.host()) {
     bad("both ends of the copy are host memory: that takes no GPU");
   }
-  refuse_overlap(parts);
+  refuse_overlap(parts, request.dst.gpu != request.src.gpu);
   request.pageable = !dst.pinned || !src.pinned;
   request.flags = given.flags;
   request.ordered = given.ordered != 0;

@@ -263,6 +263,7 @@ std::string Transfer::json(uint64_t now) const {
   out.flag("relayed", std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) {
              return lane->relayed() && lane->landed != 0;
            }));
+  out.flag("verified", (request.flags & kChecksum) != 0 && state == State::kDone);
   uint64_t resent = 0;
   std::string list;
   for (const auto& lane : lanes) {
