@@ -38,7 +38,12 @@ ODD = {
     + _both([["g0", "g1", 40]]),
 }
 # One GPU: nothing to relay over, no pairs.
-ALONE = {"gpus": 1, "sockets": [[0]], "edges": _both([["m0", "s0", 90], ["s0", "g0", 30]])}
+ALONE = {
+    "per_copy_us": 0,
+    "gpus": 1,
+    "sockets": [[0]],
+    "edges": _both([["m0", "s0", 90], ["s0", "g0", 30]]),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +140,12 @@ def test_the_bound_is_the_computed_one(
 
 
 def test_a_plain_copy_takes_its_latency_its_call_and_its_bytes(rows: list[dict[str, Any]]) -> None:
-    for platform, rate in (("alone", 30), ("odd [box]", 18)):
+    for platform, rate, latency in (("alone", 30, 0), ("odd [box]", 18, 8)):
         for size in (65536, 4 * MIB, 64 * MIB):
             row = only(rows, platform=platform, transfer="d2h", host="local", size=size)
-            # 8 us for each copy of the file, 2.6 us for the driver call of the cost table.
-            assert row["us"]["plain"] == pytest.approx(8 + 2.6 + size / rate / 1e3, rel=1e-3)
+            # 2.6 us for the driver call by the cost table.
+            time = latency + 2.6 + size / rate / 1e3
+            assert row["us"]["plain"] == pytest.approx(time, rel=1e-3)
     # From three sockets alike, two of them over 15 GB/s links; whatever lies where at first.
     for host in ("interleaved", "pages"):
         row = only(rows, platform="odd [box]", transfer="all-h2d", host=host, size=64 * MIB)
@@ -244,7 +250,8 @@ def test_a_child_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def _row(**changed: Any) -> dict[str, Any]:
     row = {
         "transfer": "h2d", "size": 256 * MIB, "gain": True, "bound": 100.0, "achieved": 90.0,
-        "plain": 25.0, "equal_split": 80.0, "us": {"achieved": 50.0, "plain": 50.0},
+        "fair_bound": 98.0, "plain": 25.0, "equal_split": 80.0,
+        "us": {"achieved": 50.0, "plain": 50.0},
     }  # fmt: skip
     return row | changed
 
@@ -256,6 +263,8 @@ def _row(**changed: Any) -> dict[str, Any]:
         ({"achieved": 87.0}, ["bound"]),
         ({"achieved": 94.0, "size": 1024 * MIB}, ["bound"]),
         ({"achieved": 87.0, "jain": 0.94, "transfer": "h2d:pair"}, ["bound", "jain"]),
+        ({"achieved": 89.0, "jain": 1.0, "transfer": "bidir", "fair_bound": 91.0}, []),
+        ({"achieved": 81.0, "jain": 0.9, "transfer": "bidir", "fair_bound": 91.0}, ["fair_bound"]),
         ({"achieved": 87.0, "gain": False}, []),
         ({"achieved": 24.0, "gain": False, "equal_split": 25.0}, ["plain"]),
         ({"achieved": 75.0, "size": 64 * MIB}, ["equal_split"]),

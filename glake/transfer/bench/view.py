@@ -44,7 +44,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def _cells(row: Row, named: tuple[str, str]) -> list[str]:
-    below = {each["of"] for each in row["missed"]}
+    below = {each["of"].removeprefix("fair_") for each in row["missed"]}
 
     def marked(text: str, of: str) -> str:
         return f"[red]{text}*[/red]" if of in below else text + " "
