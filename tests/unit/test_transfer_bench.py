@@ -196,14 +196,26 @@ def test_every_kind_of_route_is_there() -> None:
                 assert ("h2d:pair" if first else f"h2d:pair:{pair[1]}") in transfers, (name, key)
 
 
-def test_table_and_picture(files: Path, tmp_path: Path) -> None:
+def test_table_and_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot = tmp_path / "a.svg"
-    done = run("--platform", str(files), "--sizes", "1MiB", "--plot", str(plot))
+    file, plot = tmp_path / "boxes.json", tmp_path / "a.svg"
+    file.write_text(json.dumps({"odd [box]": ALONE}))
+    done = run("--platform", str(file), "--sizes", "1MiB", "--plot", str(plot))
     assert done.exit_code == 0, done.output
     assert "odd [box]" in done.stdout and f"Drawn into {plot}" in done.stdout
-    assert re.search(r"h2d:pair +interleaved +1MiB +[\d.]+", done.stdout)
-    assert "odd [box]: p2p:0&gt;1" in plot.read_text()
+    assert re.search(r"bidir +local +1MiB +[\d.]+ +60.0", done.stdout)
+    assert "odd [box]: h2d, interleaved" in plot.read_text()
+
+
+def test_without_matplotlib_or_the_solver(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    table = run("--platform", str(files), "--sizes", "1MiB")
+    assert table.exit_code == 0 and "No picture: a picture needs matplotlib" in table.stdout
+    asked = run("--platform", str(files), "--plot", "a.png")
+    assert asked.exit_code == 2 and "needs matplotlib" in asked.stderr
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    absent = run("--platform", str(files), "--json")
+    assert absent.exit_code == 2 and "pip install glake[transfer]" in absent.stderr
 
 
 @pytest.mark.parametrize(

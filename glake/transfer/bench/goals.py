@@ -42,7 +42,8 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
             least(0.95 if size >= 1 << 30 else 0.88, "bound")
         else:  # of the largest sum, unless equal copies cannot have that
             least(0.90, "bound" if 0.90 * row["bound"] < 0.98 * row["fair_bound"] else "fair_bound")
-    alike = joint and row["transfer"] != "bidir"
+    # Where GPUs differ, equal rates would be no fair ones.
+    alike = joint and row["transfer"] != "bidir" and row["fair_bound"] > 0.9 * row["bound"]
     if alike and size >= 256 * _MIB and row["jain"] < 0.95:
         found.append({"of": "jain", "is": row["jain"], "goal": 0.95})
     return found
