@@ -52,6 +52,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+_resets = 0
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
     path = library_path().with_name("libsimcuda.so")
@@ -95,9 +98,16 @@ def configure(key: str, value: str | int) -> None:
 
 def reset() -> None:
     """Forgets devices, streams, books, faults and options. Nothing may be using the simulator."""
+    global _resets
     code = _library().simcuda_reset()
     if code != 0:
         raise InvalidOption(f"the simulator refused to be reset (CUresult {code})")
+    _resets += 1
+
+
+def resets() -> int:
+    """How often this process has reset it: what was learnt of a machine of before is void."""
+    return _resets
 
 
 def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -> None:
@@ -232,15 +242,17 @@ def landed(address: int, size: int, times: int = 1) -> int:
 
 
 def place_host(address: int, size: int, node: int) -> None:
-    """Host memory there is in socket `node`'s, or spread over all (-1): routes of copies go by it.
+    """Host memory there is on NUMA node `node`, or spread over all (-1): routes of copies go by it.
 
+    Nodes are the platform's `numa_nodes`; where it has none, socket S is node S.
     InvalidOption: the platform has no such socket, or no device was used yet.
     """
     _check(_library().simcuda_place_host(address, size, node), f"socket {node} for host memory")
 
 
 def host_node(address: int, size: int) -> int:
-    """The socket of host memory; -1: spread over all; -2: by the device a copy goes to or from."""
+    """The NUMA node of host memory (of a socket with several, its first); -1: spread over all; -2:
+    by the device a copy goes to or from."""
     node = ctypes.c_int()
     _check(_library().simcuda_host_node(address, size, ctypes.byref(node)), "to tell a socket")
     return node.value

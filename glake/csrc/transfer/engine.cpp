@@ -1,5 +1,7 @@
 #include "transfer/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -19,6 +21,7 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
     : driver_(driver),
       process_(process),
       slots_(driver, process),
+      kernel_(driver),
       holds_(host),
       marks_(driver),
       pins_(driver),
@@ -44,7 +47,9 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
   for (int gpu = devices_; gpu < topology_->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (demands_event_ >= 0) ::close(demands_event_);
+}
 
 uint64_t Engine::start(Request request) {
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
@@ -74,7 +79,8 @@ uint64_t Engine::start(Request request) {
   }
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);
-  if (possible && !request.pageable && !wanted && !worthwhile(request, plan)) {
+  if (possible && !request.pageable && !wanted && !worthwhile(request, plan) &&
+      !kernel_pays(request, plan)) {
     return plain(request, false);
   }
   auto transfer = std::make_shared<Transfer>(std::move(request));
@@ -130,6 +136,7 @@ void Engine::finish(Transfer* transfer) {
   auto same = [&](const auto& other) { return other.get() == transfer; };
   running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
   for (auto& [gpu, submitter] : submitters_) submitter->remove(transfer);
+  tell_demands();
   ++finished_;
   failed_ += transfer->state == State::kFailed;
   for (const auto& lane : transfer->lanes) {
@@ -263,6 +270,10 @@ std::string Engine::stats() {
   number("waiting", gates_.size());
   number("threads", submitters_.size());
   number("slots", slots_.count());
+  number("kernel_launches", kernel_.launches());
+  out.text("without_kernels", kernel_.why());
+  out.flag("lent", !lent_.empty());
+  if (planner_ != nullptr) out.raw("relays", gpus_text(lent_relays_ | own_.load()));
   std::string list;
   for (const auto& [name, health] : health_.all()) {
     JsonText one;

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from glake.platforms import Platform
-from glake.transfer.routes import Routes, Way, parents
+from glake.transfer.topology.routes import Routes, Way, parents
 
 # Where host memory is: all on the GPU's socket; an equal part on each, changing in stripes; the
 # same, changing every page.
