@@ -123,7 +123,7 @@ def _number(value: Any, where: str, field: str, unit: str, most: float = MOST_RA
 
 def _copy_us(row: dict[str, Any], where: str) -> float:
     value = row.get("per_copy_us", COPY_US)
-    if value == 0 and _is_integer(value):
+    if value == 0 and not isinstance(value, bool):
         return 0.0
     return _number(value, where, "per_copy_us", "microseconds", 1e6)
 

@@ -49,15 +49,16 @@ def transfer(
 
     Exit code 2 for a platform, a size or a file that cannot be used.
     """
-    picture = None if as_json and plot is None else Path(plot or "glake-transfer.png")
+    wanted = None if as_json and plot is None else Path(plot or "glake-transfer.png")
     try:
-        if picture is not None:
-            from glake.transfer.bench import plot as drawing
-
-            drawing.check(picture)
+        no_picture = _no_picture(wanted)
+        if plot is not None and no_picture is not None:
+            raise BadInput(f"--plot: {no_picture}")
         rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages)
-        if picture is not None:
-            drawing.draw(rows, picture)
+        if wanted is not None and no_picture is None:
+            from glake.transfer.bench.plot import draw
+
+            draw(rows, wanted)
     except run.BenchFailed as error:
         raise click.ClickException(str(error)) from error
     except (GlakeError, OSError) as error:
@@ -71,7 +72,21 @@ def transfer(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     show(rows, console)
-    console.print(f"Drawn into {picture}", highlight=False, markup=False)
+    said = f"Drawn into {wanted}" if no_picture is None else f"No picture: {no_picture}"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def _no_picture(file: Path | None) -> str | None:
+    """Why `file` cannot be drawn, known before all is measured."""
+    if file is None:
+        return None
+    from glake.transfer.bench.plot import check
+
+    try:
+        check(file)
+    except GlakeError as error:
+        return str(error)
+    return None
 
 
 def _measured(platforms: dict[str, Platform], sizes: list[int], pages: bool) -> list[run.Row]:

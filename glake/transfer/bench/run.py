@@ -17,6 +17,7 @@ from typing import Any
 from glake import config
 from glake.errors import GlakeError, InvalidArgument, InvalidOption
 from glake.platforms import Platform, file_text, load_platforms
+from glake.transfer import bounds
 from glake.transfer.bench.goals import missed
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -84,13 +85,15 @@ def measure(
         pages: measure host memory that changes socket every page, too.
         progress: called with (platform, rows done, rows of all), from several threads.
 
-    Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. BenchFailed.
+    Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. BenchFailed;
+    SolverAbsent without HiGHS.
     """
     if not platforms or not sizes or not all(0 < size <= MOST_BYTES for size in sizes):
         raise InvalidArgument(
             f"{len(platforms)} platforms, sizes {list(sizes)}: give one of each at least, sizes "
             f"from 1 to {MOST_BYTES}"
         )
+    bounds.require_solver()
     children = [_Child(name, each, sizes, pages) for name, each in platforms.items()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         runs = [pool.submit(child.run, progress or (lambda *_: None)) for child in children]

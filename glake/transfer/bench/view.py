@@ -44,7 +44,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def _cells(row: Row, named: tuple[str, str]) -> list[str]:
-    below = {each["of"] for each in row["missed"]}
+    below = {each["of"].removeprefix("fair_") for each in row["missed"]}
 
     def marked(text: str, of: str) -> str:
         return f"[red]{text}*[/red]" if of in below else text + " "
@@ -55,11 +55,15 @@ def _cells(row: Row, named: tuple[str, str]) -> list[str]:
     return [
         *named,
         size_text(row["size"]),
-        marked(f"{row['achieved']:.1f}", "time"),
-        *(f"{row[name]:.1f}" for name in ("bound", "plain", "equal_split")),
+        marked(_rate(row["achieved"]), "time"),
+        *(_rate(row[name]) for name in ("bound", "plain", "equal_split")),
         *(ratio(name) for name in ("bound", "plain", "equal_split")),
         marked(f"{row['jain']:.3f}", "jain") if "jain" in row else "",
     ]
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def size_text(size: int) -> str:
