@@ -145,7 +145,9 @@ def main() -> int:
         for source in sources:
             made, text = made_of(source), header(source, plain(compiler.compile(source)))
             if options.check and (not made.exists() or made.read_text() != text):
-                wrong.append(f"{made.name} is not what NVRTC {compiler.version} makes of {source.name}")
+                wrong.append(
+                    f"{made.name} is not what NVRTC {compiler.version} makes of {source.name}"
+                )
             elif not options.check:
                 made.write_text(text)
                 print(f"{made.relative_to(ROOT)}, by NVRTC {compiler.version}")
