@@ -1,7 +1,7 @@
 """Many small blocks between GPU and host: the engine beside the driver's own ways, and the bound.
 
     python benchmarks/transfer/blocks.py [--platform NAME|FILE]... [--blocks N] [--size KIB]...
-                                         [--json]
+        [--json]
 
 Each measurement is a process of its own on the simulated driver, in virtual time: a gather or a
 scatter of N blocks in random order between GPU 0 and pinned memory of its socket. `single` is one
@@ -37,24 +37,16 @@ def addresses(count: int, size: int, base: int, shuffled: bool) -> Any:
     return (base + order * size).astype(np.uint64)
 
 
-def simulator() -> Any:
-    """The driver in use, by ctypes."""
+def by_driver(dsts: Any, srcs: Any, size: int, batch: bool) -> float:
+    """Nanoseconds of the driver's own copies, one each or in batches."""
     import ctypes
+
+    import numpy as np
 
     from glake import _C
 
     library = ctypes.CDLL(str(Path(_C.__file__).parent / "lib" / "libsimcuda.so"))
     library.simcuda_now_ns.restype = ctypes.c_uint64
-    return library
-
-
-def by_driver(dsts: Any, srcs: Any, size: int, batch: bool) -> None:
-    """The driver's own copies, one each or in batches, to their end."""
-    import ctypes
-
-    import numpy as np
-
-    library = simulator()
     stream = ctypes.c_void_p()
 
     def call(name: str, *arguments: Any) -> None:
@@ -66,6 +58,7 @@ def by_driver(dsts: Any, srcs: Any, size: int, batch: bool) -> None:
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     call("cuCtxSetCurrent", context)
     call("cuStreamCreate", ctypes.byref(stream), 1)
+    start = library.simcuda_now_ns()
     if batch:
         sizes = np.full(BATCH, size, np.uint64)
         attributes, first, failed = (ctypes.c_int * 16)(1), ctypes.c_size_t(), ctypes.c_size_t()
@@ -79,6 +72,7 @@ def by_driver(dsts: Any, srcs: Any, size: int, batch: bool) -> None:
             call("cuMemcpyAsync", ctypes.c_uint64(dst), ctypes.c_uint64(src),
                  ctypes.c_size_t(size), stream)  # fmt: skip
     call("cuStreamSynchronize", stream)
+    return float(library.simcuda_now_ns() - start)
 
 
 def measure(subject: str, way: str, count: int, size: int) -> dict[str, float]:
@@ -95,11 +89,9 @@ def measure(subject: str, way: str, count: int, size: int) -> dict[str, float]:
     devices = (0, -1) if direction == "h2d" else (-1, 0)
     dsts = addresses(count, size, places[0], what == "scatter")
     srcs = addresses(count, size, places[1], what == "gather")
-    clock = simulator().simcuda_now_ns
-    begun = clock()
     if subject in ("single", "batch"):
-        by_driver(dsts, srcs, size, subject == "batch")
-        return {"rate": count * size / (clock() - begun), "submit": 0.0}
+        ns = by_driver(dsts, srcs, size, subject == "batch")
+        return {"rate": count * size / ns, "submit": 0.0}
     index = np.random.default_rng(1).permutation(count)
     flat = [transfer.Raw(at, count * size, on) for at, on in zip(places, devices, strict=True)]
     blocks = [transfer.Blocks(at, size, count, size) for at in places]
@@ -110,7 +102,7 @@ def measure(subject: str, way: str, count: int, size: int) -> dict[str, float]:
         handle = engine.scatter(blocks[0], flat[1], index)
     submit = time.thread_time() - start
     handle.wait()
-    return {"rate": count * size / (clock() - begun), "submit": 1e3 * submit}
+    return {"rate": handle.result().rate, "submit": 1e3 * submit}
 
 
 def elsewhere(platform: str, subject: str, way: str, count: int, size: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
@@ -16,6 +16,10 @@ from glake.transfer import handle, host, keeper, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
+from glake.transfer.relay import modes
+
+if TYPE_CHECKING:
+    from glake.transfer.relay.client import RelayClient
 
 Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own), or UNORDERED
 Streams = list[tuple[int, int]]
@@ -33,14 +37,24 @@ class Engine:
 
     Args:
         topology: a preset's name, a platforms file, a Topology, or None for what GLAKE_DRIVER has.
+        relays: GPUs that copies may go over besides those they are from or to: "all" visible ones,
+            those the relay service lends ("lent", docs/relayd.md), or only those of this process's
+            copies ("own"). None: GLAKE_RELAYS, else "lent" if LOCAL_WORLD_SIZE is above 1, else
+            "all".
 
     InvalidArgument if another is open; what the topology and the driver raise.
     """
 
-    def __init__(self, topology: topologies.Topology | str | Path | None = None) -> None:
+    def __init__(
+        self,
+        topology: topologies.Topology | str | Path | None = None,
+        relays: str | None = None,
+    ) -> None:
         """Opens it."""
         global _open
+        self.relays = modes.chosen(relays)
         self.topology = _topology(topology)
+        self._lender: RelayClient | None = None
         self._process = os.getpid()
         with _lock:
             if _open is not None:
@@ -50,6 +64,9 @@ class Engine:
                 )
             _C.transfer_open(self.topology.text(), self.topology.name)
             _open = self
+            if self.relays != "all":
+                _C.transfer_lend(0, [])
+            self._borrow()
         atexit.register(self._exit)
 
     def close(self) -> None:
@@ -59,13 +76,29 @@ class Engine:
         with _lock:
             if _open is not self:
                 return
-            with keeper.engine_ends():
-                for transfer in handle.live():
-                    transfer.close()
-                _C.transfer_close()
+            if self._lender is not None:
+                self._lender.stop()
+                self._lender = None
+            try:
+                with keeper.engine_ends():
+                    for transfer in handle.live():
+                        transfer.close()
+                    _C.transfer_close()
+            except BaseException:
+                self._borrow()
+                raise
             host.forget()
             _open = None
         atexit.unregister(self._exit)
+
+    def _borrow(self) -> None:
+        """Begins to use what other processes lend, if that is wanted and there is any."""
+        gpus = _C.device_count()
+        if self.relays != "lent" or gpus < 2 or self.topology.platform.gpus < 2:
+            return
+        from glake.transfer.relay.client import RelayClient
+
+        self._lender = RelayClient(self.topology, modes.own_gpus(gpus), gpus)
 
     def _exit(self) -> None:
         # Before the interpreter, and the driver, end: nobody is left to be told of an error.
@@ -87,8 +120,11 @@ class Engine:
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Copies and bytes so far, and every path's bytes, chunks and state."""
-        return dict(_C.transfer_stats())
+        """Copies and bytes so far, every path's bytes, chunks and state, the GPUs that may relay,
+        and, under "lending", what the relay service has to do with it."""
+        lender = self._lender
+        lending = {"mode": self.relays} | (lender.stats() if lender is not None else {})
+        return dict(_C.transfer_stats()) | {"lending": lending}
 
     def copy(
         self,
@@ -98,7 +134,8 @@ class Engine:
         direct: bool = False,
         checksum: bool = False,
     ) -> Transfer:
-        """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+        """Copies `src` into `dst`, the destination first as memcpy has it (`plan` takes the source
+        first): tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
             dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
@@ -275,6 +312,11 @@ def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
     with _lock:
         return _open if _open is not None else Engine()
+
+
+def open_engine() -> Engine | None:
+    """The process's engine, if one is open."""
+    return _open
 
 
 def _forget() -> None:

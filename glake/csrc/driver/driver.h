@@ -183,6 +183,9 @@ class Driver {
   Status destroy_event(EventId event);
   Status record(int device, EventId event, StreamHandle stream);
   Status query(EventId event);
+  // Events that keep the time, and what passed between two that are done, of one device.
+  Status create_timer(int device, EventId* event);
+  Status elapsed_ns(EventId start, EventId end, uint64_t* ns);
   Status wait_host(EventId event);
   Status wait_stream(int device, StreamHandle stream, EventId event);
   Status is_capturing(int device, StreamHandle stream, bool* yes);
@@ -231,8 +234,13 @@ class Driver {
   Status pointer_facts(Address address, PointerFacts* facts);
   // Whether the driver says that kernels of the DeviceScope's device may write there.
   bool accessible(Address address);
-  // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode.
-  Status host_node(const void* base, Bytes bytes, int* node) const;
+  // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode. With `groups`
+  // (a number for each node, -1 or none: elsewhere), the group of nodes that it is in.
+  Status host_node(const void* base, Bytes bytes, int* node,
+                   const std::vector<int>& groups = {}) const;
+  // Puts fresh pages of the caller's on these nodes, spread over them, and makes them resident. Not
+  // ok: they are where the system wants them.
+  Status place_host(void* base, Bytes bytes, const std::vector<int>& nodes) const;
   Status enable_peer(int device, int peer);  // both attached; enabled already is fine
 
   // Time (clock.cpp). A driver that keeps virtual time must know which threads are at work; with

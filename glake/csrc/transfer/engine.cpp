@@ -1,5 +1,7 @@
 #include "transfer/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -45,7 +47,9 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
   for (int gpu = devices_; gpu < topology_->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (demands_event_ >= 0) ::close(demands_event_);
+}
 
 uint64_t Engine::start(Request request) {
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
@@ -132,6 +136,7 @@ void Engine::finish(Transfer* transfer) {
   auto same = [&](const auto& other) { return other.get() == transfer; };
   running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
   for (auto& [gpu, submitter] : submitters_) submitter->remove(transfer);
+  tell_demands();
   ++finished_;
   failed_ += transfer->state == State::kFailed;
   for (const auto& lane : transfer->lanes) {
@@ -267,6 +272,8 @@ std::string Engine::stats() {
   number("slots", slots_.count());
   number("kernel_launches", kernel_.launches());
   out.text("without_kernels", kernel_.why());
+  out.flag("lent", !lent_.empty());
+  if (planner_ != nullptr) out.raw("relays", gpus_text(lent_relays_ | own_.load()));
   std::string list;
   for (const auto& [name, health] : health_.all()) {
     JsonText one;

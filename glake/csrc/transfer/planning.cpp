@@ -102,6 +102,7 @@ void Engine::replan() {
     const bool none = plans.empty() || plans[i].paths.empty();
     adopt(all[i], none ? direct_plan(all[i]->request) : plans[i]);
   }
+  tell_demands();
   rouse(now);
 }
 
@@ -126,10 +127,10 @@ void Engine::learn(Lane* lane, size_t hop) {
   int slowest = -1;
   double scale = 1;
   for (const auto& load : lane->planned.path.hops[hop].route) {
-    const Rate nominal = topology_->rate(load.edge);
+    const Rate nominal = ours(load.edge);
     const Use use = use_of(load.edge, *lane);
     if (use.cleared || use.measured / nominal >= scale) continue;
-    if (slowest >= 0 && nominal > topology_->rate(slowest)) continue;
+    if (slowest >= 0 && nominal > ours(slowest)) continue;
     slowest = load.edge;
     scale = use.measured / nominal;
   }

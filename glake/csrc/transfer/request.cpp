@@ -185,23 +185,26 @@ void refuse_overlap(const Parts& parts, bool apart) {
 
 constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
 
-int node_at(Driver& driver, Address at, Bytes bytes) {
-  int node = kUnknownNode;
-  driver.host_node(reinterpret_cast<const void*>(at), bytes, &node);
-  return node;
+// The socket of memory the system has on any of its NUMA nodes; kUnknownNode for memory of none, as
+// a GPU's on Grace.
+int socket_at(Driver& driver, const topology::Topology& topology, Address at, Bytes bytes) {
+  int socket = kUnknownNode;
+  driver.host_node(reinterpret_cast<const void*>(at), bytes, &socket, topology.node_sockets());
+  return socket;
 }
 
 // Memory that changes socket every few MiB: where each stretch ends. Empty if it changes more often
 // than that, or is not resident.
-std::vector<Stripe> find_stripes(Driver& driver, Address at, Bytes bytes) {
+std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topology, Address at,
+                                 Bytes bytes) {
   std::vector<Stripe> stripes;
   Bytes length = 0;  // of the stripe before: the next is probably as long
   for (Bytes begin = 0; begin < bytes;) {
-    const int node = node_at(driver, at + begin, std::min(kProbe, bytes - begin));
+    const int node = socket_at(driver, topology, at + begin, std::min(kProbe, bytes - begin));
     if (node < 0) return {};
+    // By one page: where a stripe ends, several are of no single socket.
     auto same = [&](Bytes offset) {
-      return offset < bytes &&
-             node_at(driver, at + offset, std::min(kProbe, bytes - offset)) == node;
+      return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
     Bytes low = 0, high = length;
     if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
@@ -220,7 +223,7 @@ std::vector<Stripe> find_stripes(Driver& driver, Address at, Bytes bytes) {
   return stripes;
 }
 
-// The socket of the host end; a node the topology does not have counts as spread.
+// The socket of the host end; memory of no socket the topology has counts as spread.
 void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
   Place& host = request->dst.host() ? request->dst : request->src;
   if (!host.host() || topology == nullptr || topology->sockets() == 1) {
@@ -229,20 +232,18 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   }
   const Part& part = request->parts[0];
   const Address at = request->dst.host() ? part.dst : part.src;
-  host.node = node_at(driver, at, part.bytes);
+  host.node = socket_at(driver, *topology, at, part.bytes);
   // A majority may hide stripes.
   for (Bytes i = 1; i < kLooks && host.node >= 0; ++i) {
     // At no regular distance: stripes are regular.
     const double turn = 0.6180339887 * static_cast<double>(i);
     const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
-    if (node_at(driver, at + static_cast<Bytes>(part_of), 1) != host.node) host.node = kSpread;
+    const Address look = at + static_cast<Bytes>(part_of);
+    if (socket_at(driver, *topology, look, 1) != host.node) host.node = kSpread;
   }
-  if (host.node == kUnknownNode || host.node >= topology->sockets()) host.node = kSpread;
+  if (host.node == kUnknownNode) host.node = kSpread;
   if (host.node != kSpread || request->parts.count() > 1) return;
-  request->stripes = find_stripes(driver, at, part.bytes);
-  for (const Stripe& stripe : request->stripes) {
-    if (stripe.node >= topology->sockets()) request->stripes.clear();
-  }
+  request->stripes = find_stripes(driver, *topology, at, part.bytes);
   if (!request->stripes.empty()) host.node = kStriped;
 }
 
