@@ -102,9 +102,11 @@ Status Submitter::copy_together(Flight* flight) {
 }
 
 // Whether a kernel on the GPU that works for this hop reaches all of its pieces. An access it has
-// not would end its context, so a peer's memory is asked about where it is not our own buffer.
+// not would end its context: it is given nothing the driver has not been asked about, and a peer's
+// memory is asked about once more where it is not our own buffer.
 bool Submitter::kernel_reaches(const Flight& flight) {
   const Hop& hop = flight.step();
+  if (!flight.transfer->request.known) return false;
   if (!engine_.kernel_.ready(engine_of(hop))) return false;
   if (!between_gpus(hop)) return true;
   if (!engine_.reach(hop.to.gpu, hop.from.gpu)) return false;

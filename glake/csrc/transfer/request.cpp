@@ -48,6 +48,7 @@ bool mapped(Address at) {
 struct End {
   Place place;
   bool pinned = true;
+  bool known = false;
 };
 
 class Ends {
@@ -82,7 +83,7 @@ class Ends {
                                              std::to_string(bytes) +
                                              " bytes reach beyond the memory it is in");
     }
-    return {first.place, first.pinned && last.pinned};
+    return {first.place, first.pinned && last.pinned, true};
   }
 
   End look_at(Address at, bool written) {
@@ -93,6 +94,7 @@ class Ends {
     }
     using Kind = PointerFacts::Kind;
     End end;
+    end.known = true;
     end.pinned = facts.kind != Kind::kUnregistered;
     const bool device = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
     end.place.gpu = device ? facts.device : -1;
@@ -267,6 +269,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     bad("both ends of the copy are host memory: that takes no GPU");
   }
   refuse_overlap(parts, request.dst.gpu != request.src.gpu);
+  request.known = dst.known && src.known;
   request.pageable = !dst.pinned || !src.pinned;
   request.flags = given.flags;
   request.ordered = given.ordered != 0;

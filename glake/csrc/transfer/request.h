@@ -26,6 +26,7 @@ struct Request {
 
   Parts parts;
   Place dst, src;
+  bool known = false;     // the driver has been asked about all of both ends
   bool pageable = false;  // the host end is not pinned: chunks pass through pinned buffers
   bool ordered = false;   // after and before the caller's work on `stream`
   int stream_device = 0;

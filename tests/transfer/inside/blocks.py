@@ -37,6 +37,34 @@ def test_blocks_with_a_stride() -> None:
     assert not after[128 + 7 * 512 :][:256].any() and (after[:128] == memory[:128]).all()
 
 
+def launches() -> int:
+    return int(t.stats()["kernel_launches"])
+
+
+@pytest.mark.parametrize(("size", "pinned"), [(16384, True), (4099, True), (16384, False)])
+def test_many_blocks_go_by_kernels(size: int, pinned: bool) -> None:
+    # Odd strides and offsets: no block is aligned like its neighbour, nor like its copy.
+    count, stride = 1200, size + 37
+    memory = numbers(count * stride)
+    pool, index = Device(memory.shape).set(memory), np.random.default_rng(3).permutation(count)
+    blocks = t.Blocks(pool.address + 5, stride, count - 1, size, 0)
+    rows = np.lib.stride_tricks.as_strided(memory[5:], (count - 1, size), (stride, 1))
+    index = index[index < count - 1]
+    shape = (len(index), size)
+    picked = t.pinned(shape, np.uint8) if pinned else np.zeros(shape, np.uint8)
+    before = launches()
+    result = t.gather(picked, blocks, index).result()
+    assert (picked == rows[index]).all() and launches() > before
+    assert result.rate > 20  # GB/s; a batch of such blocks has 1.6 to 6
+    put = t.pinned(shape, np.uint8) if pinned else np.zeros(shape, np.uint8)
+    put[:] = numbers(put.size, 2).reshape(shape)
+    t.scatter(blocks, put, index).wait()
+    for at, block in zip(index.tolist(), put, strict=True):
+        memory[5 + at * stride : 5 + at * stride + size] = block
+    assert (pool.get() == memory).all()
+    assert t.stats()["without_kernels"] == ""
+
+
 def test_between_gpus_and_nothing() -> None:
     memory = numbers(40 * 4096).reshape(40, 4096)
     here, there = Device(memory.shape).set(memory), Device((5, 4096), gpu=2)
