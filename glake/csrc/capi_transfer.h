@@ -72,6 +72,17 @@ GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
 GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
                                      char* json, size_t capacity);
 
+/* A plain copy between two places: a GPU (>= 0), or GLAKE_HOST and the socket. */
+typedef struct glake_timed_copy {
+  int dst_device, dst_node, src_device, src_node;
+} glake_timed_copy;
+/* What the probe of a topology measures by. Makes `count` copies at once, between buffers of the
+ * engine's, each `repeats` times `bytes` (at most 32 MiB; 64 copies, 64 repeats) on a stream of its
+ * own; ns[i * repeats + r]: from the start of copy i to the end of its r-th. GLAKE_COPY_REFUSED:
+ * host memory cannot be had on that socket. Buffers (32 MiB of a GPU, 64 MiB of pinned host memory
+ * a copy) are kept for the next call; count = 0 gives them back, as the engine's end does. */
+GLAKE_API int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes,
+                                int repeats, uint64_t* ns);
 /* Sharing with other processes of the node (docs/relayd.md). `relays`: the GPUs that may relay, as
  * bits, besides those this process copies to or from; at first all. `factors`: the part of each
  * limit of the topology that is this process's, 0 to 1, edges first, in their order; none: all of

@@ -134,7 +134,8 @@ class Engine:
         direct: bool = False,
         checksum: bool = False,
     ) -> Transfer:
-        """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+        """Copies `src` into `dst`, the destination first as memcpy has it (`plan` takes the source
+        first): tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
             dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
@@ -207,10 +208,13 @@ class Engine:
 
         flat = _whole(buffer_of(src))
         memory, addresses, size = runs.block_addresses(blocks, index, write=True)
-        if len(np.unique(addresses)) != len(addresses):
-            raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
         parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
-        return self._blocks(blocks, parts, memory, flat, stream)
+        try:
+            return self._blocks(blocks, parts, memory, flat, stream)
+        except InvalidArgument:  # overlapping parts, among others
+            if len(np.unique(addresses)) == len(addresses):
+                raise
+        raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
 
     def _blocks(
         self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
@@ -308,6 +312,11 @@ def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
     with _lock:
         return _open if _open is not None else Engine()
+
+
+def open_engine() -> Engine | None:
+    """The process's engine, if one is open."""
+    return _open
 
 
 def _forget() -> None:

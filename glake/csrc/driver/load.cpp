@@ -77,6 +77,7 @@ void fill_extras(Extras* extras, void* library) {
   find(library, "simcuda_expect", &extras->expect);
   find(library, "simcuda_wait_event", &extras->wait_event);
   find(library, "simcuda_host_node", &extras->host_node);
+  find(library, "simcuda_place_host", &extras->place_host);
 }
 
 }  // namespace

@@ -123,6 +123,7 @@ void bind_graph(py::module_& module) {
       .def_property_readonly("gpus", &Topology::gpus)
       .def_property_readonly("sockets", &Topology::sockets)
       .def_property_readonly("copy_ns", &Topology::copy_ns)
+      .def_property_readonly("node_sockets", &Topology::node_sockets)
       .def("socket_of",
            [](const Topology& graph, int gpu) { return graph.socket_of(to_gpu(graph, gpu)); })
       .def("linked", [](const Topology& graph, int a,

@@ -126,10 +126,15 @@ uint64_t simcuda_landed(uint64_t address, size_t bytes, int times) {
 
 int simcuda_place_host(const void* address, size_t bytes, int node) {
   return control([&](Driver& driver, Lock*) -> int {
-    if (node < -1 || node >= driver.topology.sockets()) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "the platform has no such socket");
+    const std::vector<int>& sockets = driver.topology.node_sockets();
+    int socket = -1;
+    if (node >= 0 && static_cast<size_t>(node) < sockets.size()) {
+      socket = sockets[static_cast<size_t>(node)];
     }
-    driver.host.place(reinterpret_cast<uint64_t>(address), bytes, node);
+    if (node < -1 || (node >= 0 && socket < 0)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "the platform has no such socket or NUMA node");
+    }
+    driver.host.place(reinterpret_cast<uint64_t>(address), bytes, socket);
     return CUDA_SUCCESS;
   });
 }
@@ -138,6 +143,7 @@ int simcuda_host_node(const void* address, size_t bytes, int* node) {
   return control([&](Driver& driver, Lock*) -> int {
     if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *node = node_of_host(driver, reinterpret_cast<uint64_t>(address), bytes);
+    if (*node >= 0) *node = driver.topology.nodes_of(*node)[0];
     return CUDA_SUCCESS;
   });
 }

@@ -52,7 +52,9 @@ void Engine::close() {
   guards_.clear();
   process_.set_detour(kCopied, false);
   pins_.close();
+  timer_.close();
   slots_.close();
+  kernel_.close();
   holds_.close();
 }
 

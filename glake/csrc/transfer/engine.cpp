@@ -21,6 +21,7 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
     : driver_(driver),
       process_(process),
       slots_(driver, process),
+      kernel_(driver),
       holds_(host),
       marks_(driver),
       pins_(driver),
@@ -78,7 +79,8 @@ uint64_t Engine::start(Request request) {
   }
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);
-  if (possible && !request.pageable && !wanted && !worthwhile(request, plan)) {
+  if (possible && !request.pageable && !wanted && !worthwhile(request, plan) &&
+      !kernel_pays(request, plan)) {
     return plain(request, false);
   }
   auto transfer = std::make_shared<Transfer>(std::move(request));
@@ -268,6 +270,8 @@ std::string Engine::stats() {
   number("waiting", gates_.size());
   number("threads", submitters_.size());
   number("slots", slots_.count());
+  number("kernel_launches", kernel_.launches());
+  out.text("without_kernels", kernel_.why());
   out.flag("lent", !lent_.empty());
   if (planner_ != nullptr) out.raw("relays", gpus_text(lent_relays_ | own_.load()));
   std::string list;

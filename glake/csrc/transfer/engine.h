@@ -16,11 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "transfer/block_ways.h"
+#include "transfer/copy_kernel.h"
 #include "transfer/host_pins.h"
 #include "transfer/marks.h"
 #include "transfer/planner.h"
 #include "transfer/staging.h"
 #include "transfer/submitter.h"
+#include "transfer/timing.h"
 
 namespace glake::transfer {
 
@@ -50,6 +53,7 @@ class Engine {
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
   HostPins& pins();
+  CopyTimer& timer() { return timer_; }
   // Whether a copy of no stream's order reads or writes there.
   bool copying(Address begin, Address end);
   void place_of(const void* ptr, int* device, int* pinned);
@@ -67,6 +71,7 @@ class Engine {
   void close();
 
  private:
+  friend class CopyTimer;
   friend class Submitter;
   using Lock = std::unique_lock<std::mutex>;
   // What a copy of no stream's order reads and writes.
@@ -104,6 +109,7 @@ class Engine {
   // planning.cpp
   TransferPlan plan_alone(const Request& request);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
+  bool kernel_pays(const Request& request, const TransferPlan& plan);
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
   struct Use {
@@ -131,6 +137,11 @@ class Engine {
   void end_one(const std::shared_ptr<Transfer>& transfer);
   void rouse(uint64_t now);
   void conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer);
+  BlockCosts block_costs() const {
+    BlockCosts costs;
+    costs.copy_ns = static_cast<double>(copy_ns());
+    return costs;
+  }
   uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
 
   Driver& driver_;
@@ -153,10 +164,12 @@ class Engine {
   std::map<int, std::unique_ptr<Submitter>> submitters_;
   HealthBook health_;
   Slots slots_;
+  CopyKernel kernel_;
   Staging staging_;
   Holds holds_;
   Marks marks_;
   HostPins pins_;
+  CopyTimer timer_{*this};
   std::mutex guard_mutex_;
   std::vector<Guard> guards_;
   uint64_t next_id_ = 1;

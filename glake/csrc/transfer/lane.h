@@ -25,6 +25,7 @@ class HopMeter {
   void replan(Rate planned);
   // The link is much faster than what is asked of it: then chunks go one after the other.
   bool alone() const { return alone_; }
+  Rate link() const { return link_; }
   void set_link(Rate link, bool alone) {
     link_ = link;
     alone_ = alone;

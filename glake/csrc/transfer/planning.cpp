@@ -50,6 +50,25 @@ bool Engine::worthwhile(const Request& request, const TransferPlan& plan) const 
   return many * kLeastGain < copy + bytes / plan.plain;
 }
 
+// Whether many blocks go better through the engine, whose kernels copy them, than as the driver's
+// own copies, over one path as well.
+bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
+  if (request.parts.count() < 2 || plan.plain <= 0) return false;
+  const BlockCosts costs = block_costs();
+  BlockLoad load;
+  for (size_t i = 0; i < request.parts.count(); ++i) load.add(request.parts[i].bytes, costs);
+  const bool between = !request.src.host() && !request.dst.host();
+  const BlockWay way = best_way(load, plan.plain, costs, !between && driver_.has_batches(), false);
+  const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
+  const double kernels = static_cast<double>(kHandOver) + costs.copy_ns * chunks +
+                         block_ns(BlockWay::kKernel, load, plan.plain, costs);
+  if (kernels * kLeastGain >= block_ns(way, load, plan.plain, costs)) return false;
+  const int gpu = request.src.host() ? request.dst.gpu : request.src.gpu;
+  open_device(gpu);
+  DeviceScope scope(driver_, gpu);
+  return scope.status().ok() && kernel_.ready(gpu);
+}
+
 // Shares the node anew among all transfers under way.
 void Engine::replan() {
   std::lock_guard<std::mutex> guard(plan_mutex_);

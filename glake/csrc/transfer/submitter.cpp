@@ -195,6 +195,7 @@ void Submitter::launch(Flight flight) {
   {
     Lock lock(engine_.mutex_);
     flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
+    flight.link = flight.lane->hops[flight.hop].link();
   }
   Bytes enqueued = 0;
   const Status status = enqueue(&flight, &enqueued);
@@ -278,6 +279,8 @@ void Submitter::complete(Flight flight, Status status) {
                           Staging::Way::kOut);
   }
   flight.event.reset();
+  flight.table.reset();
+  flight.bounce.reset();
   if (status.ok() && flight.last() && (flight.transfer->request.flags & kChecksum) != 0) {
     why = difference(flight);
   }

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from glake.errors import GlakeError
 from glake.transfer import topology as topologies
-from glake.transfer.cli import BadInput
 from glake.transfer.relay import directory, starting
 from glake.transfer.relay.directory import Files
 from glake.transfer.relay.errors import BadMessage, RelayRefused
 from glake.transfer.topology import Topology
+from glake.transfer.topology.cli import BadInput
 
 _WIDTH = 110
 
