@@ -16,7 +16,7 @@ from glake.transfer.relay import directory, starting
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PATIENCE = 60  # seconds, on a busy machine
+PATIENCE = 120  # seconds, on a busy machine
 
 Books = dict[str, Any]
 
