@@ -16,7 +16,7 @@ from glake.transfer.relay import directory, starting
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PATIENCE = 60  # seconds, on a busy machine
+PATIENCE = 120  # seconds, on a busy machine
 
 Books = dict[str, Any]
 
@@ -37,13 +37,13 @@ def environment(runtime: Path, **more: str) -> dict[str, str]:
 class Worker:
     """A process of relay_worker.py."""
 
-    def __init__(self, runtime: Path, rank: int, size: int) -> None:
+    def __init__(self, runtime: Path, rank: int) -> None:
         self.rank = rank
         self.errors = runtime / f"errors-{rank}"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "relay_worker.py")],
-                env=environment(runtime, LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size)),
+                env=environment(runtime, LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -79,7 +79,7 @@ class Node:
         self.most = 0.0  # of any limit that was ever granted
 
     def start(self, count: int) -> list[Worker]:
-        self.workers = [Worker(self.runtime, rank, count) for rank in range(count)]
+        self.workers = [Worker(self.runtime, rank) for rank in range(count)]
         return self.workers
 
     def books(self) -> Books | None:
@@ -172,14 +172,30 @@ def test_three_share_and_one_is_killed(node: Node) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
     for worker in (first, second):
-        copies = worker.ask("state")["copies"]
+        copies, client = worker.ask("state")["copies"], of(before, worker)
         answer = worker.end()
+        over = {name for path in answer["over"] for name in path.split(">")[1:-1]}
+        assert over <= {f"g{gpu}" for gpu in [*client["gpus"], *client["relays"]]}
         assert answer["copies"] > copies and answer["service"] == "lent"
         # Over GPUs that are not its own.
         assert set(answer["relays"]) - {worker.rank} and answer["relayed"] > 2
         assert worker.errors.read_text() == ""
     node.until(lambda books: not books["clients"])
     assert node.most > 0.9
+
+
+def test_no_service_to_be_had(node: Node) -> None:
+    """A directory that is not private: copies go over the process's own GPU, which is said once."""
+    (node.runtime / "glake-relay").mkdir()
+    (node.runtime / "glake-relay").chmod(0o755)
+    (worker,) = node.start(1)
+    end = time.monotonic() + PATIENCE
+    while "755" not in worker.ask("state")["service"]:
+        assert time.monotonic() < end
+    answer = worker.end()
+    assert answer["relays"] == [0] and answer["relayed"] == 0 and answer["copies"] > 1
+    assert worker.errors.read_text().count("no relay service") == 1
+    assert list((node.runtime / "glake-relay").iterdir()) == []
 
 
 def test_service_killed_under_its_clients(node: Node) -> None:

@@ -124,10 +124,10 @@ def test_paths_too_long_for_a_socket(tmp_path: Path) -> None:
 
 def test_one_lock(tmp_path: Path) -> None:
     files = directory.Files(directory.private(tmp_path / "d"), "key")
-    held = directory.lock(files)
-    assert held is not None and directory.lock(files) is None
+    held = directory.lock(files.lock)
+    assert held is not None and directory.lock(files.lock) is None
     os.close(held)
-    again = directory.lock(files)
+    again = directory.lock(files.lock)
     assert again is not None
     os.close(again)
 

@@ -185,6 +185,36 @@ def test_starters_at_once_leave_one(files: directory.Files) -> None:
     assert not files.socket.exists()
 
 
+def test_clients_at_once_start_one(files: directory.Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one starts the service others wait for it, though not for ever."""
+    spawned, spawn = [], starting.spawn
+
+    def counting(*arguments: Any) -> subprocess.Popen[bytes]:
+        spawned.append(spawn(*arguments))
+        return spawned[-1]
+
+    monkeypatch.setattr(starting, "spawn", counting)
+    another = directory.lock(files.starting)
+    assert another is not None
+    process = spawn(files, TOPOLOGY, PATIENCE)
+    for _ in range(2):
+        connection = starting.reach(files, TOPOLOGY, PATIENCE, threading.Event())
+        assert connection is not None and not spawned
+        connection.close()
+    starting.ask(files, "stop")
+    assert process.wait(PATIENCE) == 0
+    monkeypatch.setattr(starting, "PATIENCE", 0.1)
+    connection = starting.reach(files, TOPOLOGY, PATIENCE, threading.Event())
+    assert connection is not None and len(spawned) == 1
+    connection.close()
+    starting.ask(files, "stop")
+    assert spawned[0].wait(PATIENCE) == 0
+    os.close(another)
+    stopped = threading.Event()
+    stopped.set()
+    assert starting.reach(files, TOPOLOGY, 0.05, stopped) is None
+
+
 def test_stale_socket_and_idle_end(files: directory.Files) -> None:
     """A killed service's socket is in nobody's way; one without clients ends."""
     stale = socket.socket(socket.AF_UNIX)

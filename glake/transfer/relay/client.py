@@ -27,6 +27,7 @@ from glake.transfer.topology import Topology
 Ends = tuple[int, int, int, int]
 
 LINGER = 0.02  # seconds a demand that has ended is kept: the next copy is often like the last
+REST = 0.002  # seconds between two looks for changes, so that many short copies are one look
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between attempts, doubling
 _PIECE = 1 << 16
 _clients: weakref.WeakSet[RelayClient] = weakref.WeakSet()
@@ -133,8 +134,11 @@ class RelayClient:
             polled.register(descriptor, select.POLLIN)
         unread = bytearray()
         self._report(connection)
+        looked = time.monotonic()
         while not self._stopped.is_set():
-            ready = {descriptor for descriptor, _ in polled.poll(self._patience())}
+            rest = looked + REST - time.monotonic()
+            polled.modify(self._event, 0 if rest > 0 else select.POLLIN)
+            ready = {descriptor for descriptor, _ in polled.poll(self._patience(rest))}
             if connection.fileno() in ready:
                 part = connection.recv(_PIECE)
                 if not part:
@@ -143,12 +147,15 @@ class RelayClient:
                 self._take(unread)
             if self._event in ready:
                 os.read(self._event, 8)
+                looked = time.monotonic()
             self._report(connection)
 
-    def _patience(self) -> float | None:
-        """Milliseconds until a demand that has ended is forgotten."""
-        ends = [until for until in self._demands.values() if until != float("inf")]
-        return max(0.0, (min(ends) - time.monotonic()) * 1000 + 1) if ends else None
+    def _patience(self, rest: float) -> float | None:
+        """Milliseconds until we look for changes again, or a demand that has ended is forgotten."""
+        now = time.monotonic()
+        ends = [until - now for until in self._demands.values() if until != float("inf")]
+        ends += [rest] if rest > 0 else []
+        return max(0.0, min(ends) * 1000 + 1) if ends else None
 
     def _report(self, connection: socket.socket) -> None:
         """Tells of new demands at once, of those that have ended after a while."""

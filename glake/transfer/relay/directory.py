@@ -2,7 +2,8 @@
 
 `$XDG_RUNTIME_DIR/glake-relay`, else `glake-relay-UID` in the directory for temporary files. It and
 its files are the user's alone; one that is somebody else's, or open to others, is refused. By
-topology key: KEY.sock, KEY.lock (held by the one service), KEY.log, KEY.json (what it is over).
+topology key: KEY.sock, KEY.lock (the one service has it), KEY.log, KEY.json (what it is over),
+KEY.starting (a client that starts one has it).
 """
 
 from __future__ import annotations
@@ -94,6 +95,11 @@ class Files:
         return self.where / f"{self.key}.lock"
 
     @property
+    def starting(self) -> Path:
+        """Locked by the client that is starting a service: not all need to."""
+        return self.where / f"{self.key}.starting"
+
+    @property
     def log(self) -> Path:
         """What happened, bounded."""
         return self.where / f"{self.key}.log"
@@ -132,10 +138,10 @@ def stored(file: Path) -> Topology:
         raise InvalidArgument(f"{file} describes no topology: {error}") from error
 
 
-def lock(files: Files) -> int | None:
-    """The lock's descriptor, to be kept open; None: another service has it."""
+def lock(file: Path) -> int | None:
+    """The locked file's descriptor, to be kept open; None: another process has the lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    held = os.open(files.lock, flags, 0o600)
+    held = os.open(file, flags, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

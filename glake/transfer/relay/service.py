@@ -248,7 +248,7 @@ def serve(
 
     OSError if the socket cannot be made.
     """
-    held = directory.lock(where)
+    held = directory.lock(where.lock)
     if held is None:
         return False
     before = os.umask(0o077)  # of the log, and of the socket

@@ -20,8 +20,9 @@ from glake.transfer.topology import Topology
 
 IDLE = 30.0  # seconds without a client after which a service that we start ends
 START_SECONDS = 20.0  # for a service to come up: Python on a busy machine
+PATIENCE = 5.0  # seconds that another process's start is waited for before we start one too
 SEND_SECONDS = 5.0  # a service that takes no message for so long is as good as gone
-_LOOK = 0.05
+_LOOK = 0.02
 
 
 def connect(files: Files) -> socket.socket | None:
@@ -84,27 +85,38 @@ def reach(
 
     RelayUnavailable, RelayRefused, OSError.
     """
-    connection = connect(files)
-    if connection is not None:
-        return connection
-    process = spawn(files, topology, idle)
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and not stopped.wait(_LOOK):
-        connection = connect(files)
-        if connection is not None:
+    process: subprocess.Popen[bytes] | None = None
+    held: int | None = None
+    began = time.monotonic()
+    try:
+        while True:
+            connection = connect(files)
+            if connection is not None:
+                return connection
+            waited = time.monotonic() - began
+            if process is None and held is None:
+                held = directory.lock(files.starting)  # and look once more, unless it is another's
+                if held is None and waited > PATIENCE:
+                    process = spawn(files, topology, idle)
+            elif process is None:
+                process = spawn(files, topology, idle)
+            elif process.poll() == 0:
+                process = None  # it left the place to another, which may be ending itself
+            elif process.poll() is not None:
+                raise RelayUnavailable(
+                    f"the relay service ended at once with {process.returncode}: see {files.log}"
+                )
+            if waited > START_SECONDS:
+                raise RelayUnavailable(
+                    f"the relay service does not answer after {waited:.0f} s: see {files.log}"
+                )
+            if stopped.wait(_LOOK):
+                return None
+    finally:
+        if held is not None:
+            os.close(held)
+        if process is not None:
             _await_in_background(process)
-            return connection
-        # One that ended well left the place to another, which may not listen yet.
-        if process.poll() not in (None, 0):
-            raise RelayUnavailable(
-                f"the relay service ended at once with {process.returncode}: see {files.log}"
-            )
-    _await_in_background(process)
-    if stopped.is_set():
-        return None
-    raise RelayUnavailable(
-        f"the relay service does not answer after {START_SECONDS:g} s: see {files.log}"
-    )
 
 
 def _await_in_background(process: subprocess.Popen[bytes]) -> None:
