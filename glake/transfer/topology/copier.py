@@ -37,8 +37,8 @@ class DriverCopier:
     """Plain copies of glake's driver, timed by its events.
 
     A context manager: it opens the process's engine over the topology, whose GPUs and sockets the
-    copies name, and closes it, which gives all memory back: 32 MiB of each GPU and as much pinned host
-    memory for each copy of a set. InvalidArgument if an engine is open: its copies would
+    copies name, and closes it, which gives all memory back: 32 MiB of each GPU and as much pinned
+    host memory for each copy of a set. InvalidArgument if an engine is open: its copies would
     disturb. `notes` says what could not be measured.
     """
 
