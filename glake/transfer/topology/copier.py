@@ -56,7 +56,7 @@ class DriverCopier:
                 "an engine is open, whose copies would disturb the probe: close it first "
                 "(glake.transfer.default_engine().close())"
             )
-        self._engine = Engine(self._topology)
+        self._engine = Engine(self._topology, relays="all")  # asks no relay service
         return self
 
     def __exit__(
