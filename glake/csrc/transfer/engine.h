@@ -97,6 +97,7 @@ class Engine {
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
+  void measure_links();
   struct Use {
     Rate measured = 0;
     bool cleared = false;

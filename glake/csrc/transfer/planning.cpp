@@ -83,21 +83,42 @@ void Engine::replan() {
     const bool none = plans.empty() || plans[i].paths.empty();
     adopt(all[i], none ? direct_plan(all[i]->request) : plans[i]);
   }
+  measure_links();
   rouse(now);
 }
 
 void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
   transfer->replan(plan, &health_);
   for (const auto& lane : transfer->lanes) {
-    for (size_t h = 0; h < lane->hops.size() && topology_ != nullptr; ++h) {
-      Rate link = 1e9;
-      for (const auto& load : lane->planned.path.hops[h].route) {
-        link = std::min(link, topology_->rate(load.edge) / load.share);
-      }
-      lane->hops[h].set_link(link, link > kMuchFaster * lane->planned.rate);
-    }
     if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
   }
+}
+
+// Under the lock. What each hop of the lanes could carry at most, and beside the others.
+void Engine::measure_links() {
+  if (topology_ == nullptr) return;
+  std::vector<double> taken(static_cast<size_t>(topology_->edges()), 0.0);
+  const auto each_hop = [&](auto&& visit) {
+    for (const auto& transfer : running_) {
+      for (const auto& lane : transfer->lanes) {
+        for (size_t h = 0; h < lane->hops.size() && !lane->closed; ++h) visit(lane.get(), h);
+      }
+    }
+  };
+  each_hop([&](Lane* lane, size_t h) {
+    for (const auto& load : lane->planned.path.hops[h].route) {
+      taken[static_cast<size_t>(load.edge)] += load.share * lane->planned.rate;
+    }
+  });
+  each_hop([&](Lane* lane, size_t h) {
+    Rate link = 1e9, spare = 1e9;
+    for (const auto& load : lane->planned.path.hops[h].route) {
+      const Rate rate = topology_->rate(load.edge);
+      link = std::min(link, rate / load.share);
+      spare = std::min(spare, (rate - taken[static_cast<size_t>(load.edge)]) / load.share);
+    }
+    lane->hops[h].set_link(link, spare > (kMuchFaster - 1) * lane->planned.rate);
+  });
 }
 
 // Under the lock. A hop falls behind its plan: one of its edges is slower than the topology says,

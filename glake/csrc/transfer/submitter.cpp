@@ -12,7 +12,6 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kLeastWait = 5'000;           // ns, between two looks at the same copy
 constexpr uint64_t kGrace = 1'000'000;           // ns a copy may be late whatever was expected
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 constexpr uint64_t kLatePoll = 1'000'000;        // ns: there may be other work by then
@@ -232,35 +231,32 @@ void Submitter::launch(Flight flight) {
   flights_.push_back(std::move(flight));
 }
 
-// Waits for the copy that should be done first, at most until another should be.
+// Waits until a copy is done, or overdue.
 void Submitter::wait() {
   const uint64_t now = driver_.now_ns();
-  size_t first = 0;
-  for (size_t i = 1; i < flights_.size(); ++i) {
-    if (flights_[i].expected < flights_[first].expected) first = i;
+  uint64_t until = UINT64_MAX;
+  events_.clear();
+  for (const Flight& flight : flights_) {
+    until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
+    if (flight.seen_done) until = now;
+    events_.push_back(flight.event.id());
   }
-  uint64_t until = flights_[first].deadline;
-  for (size_t i = 0; i < flights_.size(); ++i) {
-    if (i != first) until = std::min(until, flights_[i].expected);
-  }
-  if (flights_[first].late) until = std::min(until, now + kLatePoll);
-  until = std::max(until, now + kLeastWait);
-  Flight& oldest = flights_[first];
-  Status status;
-  if (!oldest.seen_done) status = driver_.wait_event(oldest.event.id(), until - now);
-  if (!status.not_ready()) {
-    Flight flight = std::move(oldest);
-    flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(first));
-    complete(std::move(flight), status);
-    return;
-  }
+  // What the wait itself has to say is said again of the copy it is about.
+  if (until > now) driver_.wait_any(events_, until - now);
   const uint64_t then = driver_.now_ns();
-  if (then >= oldest.deadline) {
-    overdue(first, then);
-    return;
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    Status status;
+    if (!flights_[i].seen_done) status = driver_.wait_event(flights_[i].event.id(), 0);
+    if (!status.not_ready()) {
+      Flight flight = std::move(flights_[i]);
+      flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+      complete(std::move(flight), status);
+      return;
+    }
   }
-  // Others' turn: this one is looked at again when they have been.
-  oldest.expected = then + kLeastWait;
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    if (then >= flights_[i].deadline) return overdue(i, then);
+  }
 }
 
 // An error may be the question's, not the copy's: nothing may still read or write the buffers when

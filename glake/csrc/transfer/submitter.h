@@ -93,7 +93,8 @@ class Submitter {
   // Its thread's alone.
   WorkStreams streams_;
   std::vector<Flight> flights_, lost_;  // lost: given up, their copies not seen done
-  std::vector<Piece> pieces_;           // scratch, as the next three
+  std::vector<EventId> events_;         // scratch, as all that follow
+  std::vector<Piece> pieces_;
   std::vector<Address> dsts_, srcs_;
   std::vector<Bytes> sizes_;
   std::thread thread_;

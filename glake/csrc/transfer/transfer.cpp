@@ -13,6 +13,14 @@ constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
+// About `wanted`, so that the last part of `whole` is no sliver, whose copy would cost as much as
+// any.
+Bytes even_part(Bytes whole, Bytes wanted) {
+  Bytes count = std::max<Bytes>((whole + wanted - wanted / 4 - 1) / wanted, 1);
+  if (whole > count * kMostChunk) ++count;
+  return std::min(round_up(whole / count, 4 * kKiB), whole);
+}
+
 }  // namespace
 
 const char* state_name(State state) {
@@ -86,7 +94,8 @@ bool Transfer::live(const Lane& lane) const {
 Range Transfer::take(const Lane& lane, Bytes wanted) {
   Pool& pool = const_cast<Pool&>(*pool_for(lane));
   Range& front = pool.ranges.front();
-  const Range taken{front.begin, request.parts.chunk_end(front.begin, wanted, front.end)};
+  const Bytes bytes = even_part(front.bytes(), wanted);
+  const Range taken{front.begin, request.parts.chunk_end(front.begin, bytes, front.end)};
   front.begin = taken.end;
   if (front.begin == front.end) pool.ranges.pop_front();
   pool.bytes -= taken.bytes();
