@@ -6,6 +6,9 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
+// Of a copy's start: two streams take turns, and each copy covers the other's start with half of
+// its bytes.
+constexpr double kCovering = 2;
 constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
 constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
 constexpr double kSlow = 0.7;                         // of its plan
@@ -57,13 +60,14 @@ int Lane::node() const {
 }
 
 Bytes Lane::least(uint64_t copy_ns) const {
-  const double covering = planned.rate * static_cast<double>(copy_ns) * 1.25;
-  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, kMostChunk / 2);
+  const double covering = planned.rate * static_cast<double>(copy_ns) * kCovering;
+  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most());
 }
 
 Bytes Lane::most() const {
+  const Bytes limit = relayed() ? kMostChunk : kMostDirect;
   Bytes bytes = 2 * kLeastChunk;
-  while (bytes < kMostChunk && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
+  while (bytes < limit && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
   return bytes;
 }
 

@@ -13,7 +13,8 @@
 namespace glake::transfer {
 
 constexpr Bytes kLeastChunk = 512 * kKiB;
-constexpr Bytes kMostChunk = 8 * kMiB;
+constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
+constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
 
 // How fast one hop of a lane goes: bytes completed while at least one copy was under way.
 class HopMeter {

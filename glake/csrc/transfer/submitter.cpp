@@ -122,7 +122,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     flight->lane = &lane;
     flight->range = entry.transfer->take(lane, bytes);
     lane.claimed += flight->range.bytes();
-    lane.ramp = std::min(std::max(bytes, lane.ramp) * 3 / 2, kMostChunk);
+    lane.ramp = std::min(std::max(bytes, lane.ramp) * 3 / 2, kMostDirect);
     ++lane.in_flight;
     ++lane.in_first_hop;
     ++entry.transfer->in_flight;

@@ -16,8 +16,7 @@ constexpr double kShares = 24;      // chunks a lane's part of the transfer make
 // About `wanted`, so that the last part of `whole` is no sliver, whose copy would cost as much as
 // any.
 Bytes even_part(Bytes whole, Bytes wanted) {
-  Bytes count = std::max<Bytes>((whole + wanted - wanted / 4 - 1) / wanted, 1);
-  if (whole > count * kMostChunk) ++count;
+  const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
   return std::min(round_up(whole / count, 4 * kKiB), whole);
 }
 
@@ -158,7 +157,8 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
   if (!may_take(lane, now)) return 0;
   const Bytes rest = pool->bytes;
-  const Bytes least = lane.least(copy_ns);
+  const Bytes limit = request.pageable || lane.relayed() ? kMostChunk : kMostDirect;
+  const Bytes least = std::min(lane.least(copy_ns), limit);
   if (lane.health->state() == PathState::kQuarantined) return std::min(rest, least);
   const bool idle = std::none_of(lanes.begin(), lanes.end(), [&](const auto& other) {
     return other->in_flight != 0 && own_pool(*other) == own_pool(lane);
@@ -169,9 +169,12 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
   const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
                                         static_cast<double>(pools_.size()) * share / kShares);
-  const Bytes most = std::clamp(whole, least, std::max(lane.most(), least));
+  const Bytes most = std::clamp(whole, least, std::max(std::min(lane.most(), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
-  if (bytes + least / 2 >= rest) bytes = std::min(rest, kMostChunk);
+  // Half as long as the next: were the copies of two streams to end together, both would start
+  // together, and the link stand idle meanwhile.
+  if (lane.in_first_hop == 0) bytes = std::max(bytes / 2, std::min(bytes, kLeastChunk));
+  if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
   // Were each to leave it to another, nobody would ever take it.
   return idle || best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
 }
