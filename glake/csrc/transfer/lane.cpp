@@ -32,6 +32,7 @@ uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   const uint64_t end = finish(now, now, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
+  submitted_ = now;
   ahead_ += bytes;
   return end;
 }

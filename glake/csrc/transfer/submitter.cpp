@@ -193,8 +193,19 @@ std::string Submitter::failure(const Flight& flight, Status status) const {
          driver_.describe(status);
 }
 
+// Whether the chunk's next copy waits for a better moment.
+bool Submitter::hold(Flight* flight) {
+  Lock lock(engine_.mutex_);
+  const uint64_t until = flight->lane->hops[flight->hop].held_until(engine_.copy_ns());
+  if (until <= driver_.now_ns()) return false;
+  flight->held_until = until;
+  flights_.push_back(std::move(*flight));
+  return true;
+}
+
 // Submits the chunk's next copy.
 void Submitter::launch(Flight flight) {
+  flight.held_until = 0;
   {
     Lock lock(engine_.mutex_);
     flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
@@ -231,12 +242,27 @@ void Submitter::launch(Flight flight) {
   flights_.push_back(std::move(flight));
 }
 
+// When a lane that has to wait for its moment may take a chunk.
+uint64_t Submitter::next_claim(uint64_t now) const {
+  Lock lock(engine_.mutex_);
+  uint64_t next = UINT64_MAX;
+  for (const Entry& entry : entries_) {
+    const uint64_t until = entry.lane->hops.front().held_until(engine_.copy_ns());
+    if (until > now) next = std::min(next, until);
+  }
+  return next;
+}
+
 // Waits until a copy is done, or overdue.
 void Submitter::wait() {
   const uint64_t now = driver_.now_ns();
-  uint64_t until = UINT64_MAX;
+  uint64_t until = next_claim(now);
   events_.clear();
   for (const Flight& flight : flights_) {
+    if (flight.held_until != 0) {
+      until = std::min(until, std::max(flight.held_until, now));
+      continue;
+    }
     until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
     if (flight.seen_done) until = now;
     events_.push_back(flight.event.id());
@@ -245,6 +271,12 @@ void Submitter::wait() {
   if (until > now) driver_.wait_any(events_, until - now);
   const uint64_t then = driver_.now_ns();
   for (size_t i = 0; i < flights_.size(); ++i) {
+    if (flights_[i].held_until != 0) {
+      if (flights_[i].held_until > then) continue;
+      Flight flight = std::move(flights_[i]);
+      flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+      return launch(std::move(flight));
+    }
     Status status;
     if (!flights_[i].seen_done) status = driver_.wait_event(flights_[i].event.id(), 0);
     if (!status.not_ready()) {
@@ -255,7 +287,7 @@ void Submitter::wait() {
     }
   }
   for (size_t i = 0; i < flights_.size(); ++i) {
-    if (then >= flights_[i].deadline) return overdue(i, then);
+    if (flights_[i].held_until == 0 && then >= flights_[i].deadline) return overdue(i, then);
   }
 }
 
@@ -301,7 +333,7 @@ void Submitter::complete(Flight flight, Status status) {
   if (!ends) {
     ++flight.hop;
     lock.unlock();
-    launch(std::move(flight));
+    if (!hold(&flight)) launch(std::move(flight));
     return;
   }
   land(flight);

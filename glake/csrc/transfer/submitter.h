@@ -29,6 +29,7 @@ struct Flight {
   LentEvent event;          // recorded behind this hop's copies
   StreamHandle stream = 0;
   uint64_t expected = 0, deadline = 0;
+  uint64_t held_until = 0;  // not submitted before
   bool alone = false;      // behind the lane's copy before, not beside it
   bool seen_done = false;  // without the event
   bool late = false;       // it writes the destination: all one can do is wait
@@ -72,6 +73,8 @@ class Submitter {
   Status enqueue(Flight* flight, Bytes* enqueued);
   Status copy_pieces(const Flight& flight, Bytes* enqueued);
   void launch(Flight flight);
+  bool hold(Flight* flight);
+  uint64_t next_claim(uint64_t now) const;
   void wait();
   void complete(Flight flight, Status status);
   void quiesce(const Flight& flight);

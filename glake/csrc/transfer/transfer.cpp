@@ -101,7 +101,7 @@ Range Transfer::take(const Lane& lane, Bytes wanted) {
   return taken;
 }
 
-bool Transfer::may_take(const Lane& lane, uint64_t now) const {
+bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
   if (lane.closed) return false;
   if (lane.health->state() == PathState::kSuspect) return false;
   if (lane.health->state() == PathState::kQuarantined) {
@@ -112,6 +112,7 @@ bool Transfer::may_take(const Lane& lane, uint64_t now) const {
     });
     return lane.health->may_probe(now) || !others;
   }
+  if (now < lane.hops.front().held_until(copy_ns)) return false;
   const unsigned first = lane.relayed() && !request.src.host() ? kFromGpu : kFromHost;
   const auto later = kLaterHops * static_cast<unsigned>(lane.hops.size() - 1);
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
@@ -155,7 +156,7 @@ bool Transfer::ahead_of_share(const Lane& lane) const {
 Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
   const Pool* pool = pool_for(lane);
   if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
-  if (!may_take(lane, now)) return 0;
+  if (!may_take(lane, now, copy_ns)) return 0;
   const Bytes rest = pool->bytes;
   const Bytes limit = request.pageable || lane.relayed() ? kMostChunk : kMostDirect;
   const Bytes least = std::min(lane.least(copy_ns), limit);
@@ -171,9 +172,6 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
                                         static_cast<double>(pools_.size()) * share / kShares);
   const Bytes most = std::clamp(whole, least, std::max(std::min(lane.most(), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
-  // Half as long as the next: were the copies of two streams to end together, both would start
-  // together, and the link stand idle meanwhile.
-  if (lane.in_first_hop == 0) bytes = std::max(bytes / 2, std::min(bytes, kLeastChunk));
   if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
   // Were each to leave it to another, nobody would ever take it.
   return idle || best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
