@@ -32,7 +32,7 @@ uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   const uint64_t end = finish(now, now, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
-  submitted_ = now;
+  started_ = now;
   ahead_ += bytes;
   return end;
 }
@@ -49,6 +49,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
+  started_ = now;
   ++completed_;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
   withdraw(bytes);

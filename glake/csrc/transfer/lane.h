@@ -37,16 +37,17 @@ class HopMeter {
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
-  // Until when a copy should not be submitted. Two that begin together end together: their starts
-  // hide behind nobody's bytes, and the next ones begin together again.
+  // Until when a copy should not be submitted, as another has just begun: one that was submitted,
+  // or one that waited for a copy that is complete. Two that begin together end together, and the
+  // link stands idle while the next two start, for ever.
   uint64_t held_until(uint64_t copy_ns) const {
-    return under_way_ == 0 || alone_ ? 0 : submitted_ + copy_ns;
+    return under_way_ == 0 || alone_ ? 0 : started_ + copy_ns;
   }
 
  private:
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
   Bytes ahead_ = 0;         // of the copies under way
-  uint64_t mark_ = 0, submitted_ = 0;
+  uint64_t mark_ = 0, started_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
   double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less
