@@ -49,7 +49,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
-  started_ = now;
+  if (under_way_ > 2) started_ = now;  // of two streams' the third
   ++completed_;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
   withdraw(bytes);

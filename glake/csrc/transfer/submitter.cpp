@@ -275,7 +275,8 @@ void Submitter::wait() {
       if (flights_[i].held_until > then) continue;
       Flight flight = std::move(flights_[i]);
       flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
-      return launch(std::move(flight));
+      if (!hold(&flight)) launch(std::move(flight));
+      return;
     }
     Status status;
     if (!flights_[i].seen_done) status = driver_.wait_event(flights_[i].event.id(), 0);
