@@ -5,7 +5,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
+constexpr double kChunkNs = 32'000;  // what a chunk should take at the planned rate, about
 // Of a copy's start: two streams take turns, and each copy covers the other's start with half of
 // its bytes.
 constexpr double kCovering = 2;
