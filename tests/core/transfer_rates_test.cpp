@@ -3,6 +3,7 @@
 //   transfer_rates_test [PLATFORM [TRANSFER [HOST [-v]]]]
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "topology/json.h"
 #include "transfer_play.h"
@@ -51,7 +52,7 @@ double measure(const Row& row, size_t bytes, std::string* result) {
 void try_one(const Row& row) {
   test::running() = row.platform + " " + row.transfer + " " + row.host;
   test::Node node(row.platform,
-                  {{"phantom", "1"}, {"host_node", row.host == "local" ? "0" : "interleave"}});
+                  {{"phantom", "1"}, {"host_node", row.host == "local" ? "0" : row.host == "-" ? "local" : "interleave"}});
   std::printf("%-20s %-8s %-8s bound %6.1f plain %6.1f |", row.platform.c_str(),
               row.transfer.c_str(), row.host.c_str(), row.bound, row.plain);
   for (size_t mib : {1, 4, 16, 64, 256, 1024}) {
@@ -100,6 +101,31 @@ void together(const std::string& platform, const std::string& key, int a, int b,
   OK(glake_copy_release(second));
 }
 
+// As many copies as GPUs, each of its own host memory.
+void all_of(const std::string& platform, bool load, double bound, double plain) {
+  test::running() = platform + " all";
+  for (size_t mib : {4, 16, 64, 256}) {
+    const size_t bytes = mib * kMiB;
+    test::Node node(platform, {{"phantom", "1"}, {"host_node", "interleave"}});
+    std::vector<std::unique_ptr<test::Buffer>> hosts, gpus;
+    for (int gpu = 0; gpu < node.gpus(); ++gpu) {
+      gpus.push_back(std::make_unique<test::Buffer>(gpu, bytes));
+      hosts.push_back(std::make_unique<test::Buffer>(test::kPinned, bytes));
+      stripe(hosts.back()->at(), bytes, sockets_of(platform));
+    }
+    const uint64_t begin = simcuda_now_ns();
+    std::vector<uint64_t> ids;
+    for (size_t i = 0; i < gpus.size(); ++i) {
+      ids.push_back(load ? test::Call(*gpus[i], 0, *hosts[i], 0, bytes).start() : test::Call(*hosts[i], 0, *gpus[i], 0, bytes).start());
+    }
+    for (const uint64_t id : ids) OK(glake_copy_wait(id, test::kForever));
+    const auto rate = static_cast<double>(bytes * ids.size()) / static_cast<double>(simcuda_now_ns() - begin);
+    std::printf("%-20s all-%s %zu: %.1f (%.3f of bound, %.3f of plain)\n", platform.c_str(), load ? "h2d" : "d2h", mib, rate, rate / bound, rate / plain);
+    if (verbose) std::printf("%s\n", test::result_of(ids[0]).c_str());
+    for (const uint64_t id : ids) OK(glake_copy_release(id));
+  }
+}
+
 bool skip(int at, const std::string& name) {
   return wanted[at] != nullptr && std::strcmp(wanted[at], "-") != 0 &&
          name.find(wanted[at]) != 0;
@@ -131,6 +157,8 @@ int main(int argc, char** argv) {
       } else if (key.find("two h2d") == 0) {
         CHECK(std::sscanf(key.c_str() + key.find('('), "(%d,%d)", &a, &b) == 2);
         together(name, key, a, b, bound, entry.at("fair_each").number());
+      } else if (key == "all h2d inter" || key == "all d2h inter") {
+        all_of(name, key == "all h2d inter", bound, plain);
       } else if (key.find("bidir") == 0) {
         together(name, key, 0, 0, bound, entry.at("fair_each").number());
       }
