@@ -247,7 +247,12 @@ void even_out(const Topology& topology, std::vector<Party>* parties) {
     totals.push_back(party.total);
     for (const Candidate* path : party.paths) even.alone.push_back(alone(topology, *path));
   }
-  even.fixed.assign(even.alone.size(), -1.0);
+  // The direct path is not held back: nothing of it has to fill up first.
+  for (const Party& party : *parties) {
+    for (const Candidate* path : party.paths) {
+      even.fixed.push_back(path->direct ? alone(topology, *path) : -1.0);
+    }
+  }
   even.tight.assign(even.alone.size(), false);
   std::vector<Party> tried = *parties;
   for (int round = 0; round < kEvenRounds; ++round) {

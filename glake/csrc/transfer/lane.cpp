@@ -8,7 +8,7 @@ namespace {
 constexpr double kChunkNs = 32'000;  // what a chunk should take at the planned rate, about
 // Of a copy's start: two streams take turns, and each copy covers the other's start with half of
 // its bytes.
-constexpr double kCovering = 2;
+constexpr double kCovering = 1.25;
 constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
 constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
 constexpr double kSlow = 0.7;                         // of its plan
