@@ -22,6 +22,12 @@ void HopMeter::replan(Rate planned) {
   completed_ = 0;
 }
 
+void HopMeter::set_link(Rate link, Rate room, bool alone) {
+  link_ = link;
+  alone_ = alone;
+  if (completed_ == 0) rate_ = std::max(rate_, room);
+}
+
 uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const {
   auto time = [&](Bytes b) {
     return static_cast<uint64_t>(static_cast<double>(b) / std::max(rate_, 1e-3));

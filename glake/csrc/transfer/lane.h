@@ -26,10 +26,8 @@ class HopMeter {
   void replan(Rate planned);
   // The link is much faster than what is asked of it: then chunks go one after the other.
   bool alone() const { return alone_; }
-  void set_link(Rate link, bool alone) {
-    link_ = link;
-    alone_ = alone;
-  }
+  // `room`: what it could carry beside all others.
+  void set_link(Rate link, Rate room, bool alone);
 
   // When a copy submitted now would be done; submit() also counts it as under way.
   // `at`: when its bytes are there.

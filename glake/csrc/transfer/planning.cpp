@@ -117,7 +117,8 @@ void Engine::measure_links() {
       link = std::min(link, rate / load.share);
       spare = std::min(spare, (rate - taken[static_cast<size_t>(load.edge)]) / load.share);
     }
-    lane->hops[h].set_link(link, spare > (kMuchFaster - 1) * lane->planned.rate);
+    const Rate planned = lane->planned.rate;
+    lane->hops[h].set_link(link, planned + spare, spare > (kMuchFaster - 1) * planned);
   });
 }
 

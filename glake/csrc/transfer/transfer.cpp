@@ -121,21 +121,30 @@ bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const 
 // A path that would finish a chunk later than the others finish all that is left leaves it to them.
 bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
   const uint64_t mine = lane.arrival(now, bytes, copy_ns);
-  double rate = 0;
-  Bytes ahead = pool_for(lane)->bytes;
+  // From when on each of the others lands what it has not taken yet, and how fast.
+  std::vector<std::pair<double, Rate>> others;
   uint64_t first = UINT64_MAX;
   for (const auto& other : lanes) {
     if (other.get() == &lane || !live(*other) || other->health->state() != PathState::kHealthy) {
       continue;
     }
     if (own_pool(*other) != own_pool(lane)) continue;
-    rate += std::min(other->pace(), kOverPlan * other->planned.rate);
-    ahead += other->claimed - other->landed;
-    first = std::min(first, other->arrival(now, bytes, copy_ns));
+    const Rate rate = std::max(std::min(other->pace(), kOverPlan * other->planned.rate), 1e-3);
+    const uint64_t arrival = other->arrival(now, bytes, copy_ns);
+    first = std::min(first, arrival);
+    others.emplace_back(static_cast<double>(arrival - now) - static_cast<double>(bytes) / rate,
+                        rate);
   }
   if (first >= mine) return true;
-  const auto all = static_cast<uint64_t>(static_cast<double>(ahead) / rate);
-  return mine <= std::max(first, now + all + copy_ns);
+  std::sort(others.begin(), others.end());
+  double end = 0, rate = 0, owed = static_cast<double>(pool_for(lane)->bytes);
+  for (const auto& [start, each] : others) {
+    if (rate > 0 && end <= start) break;
+    rate += each;
+    owed += each * start;
+    end = owed / rate;
+  }
+  return static_cast<double>(mine - now) <= end;
 }
 
 // Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
