@@ -28,15 +28,17 @@ void HopMeter::set_link(Rate link, Rate room, bool alone) {
   if (completed_ == 0) rate_ = std::max(rate_, room);
 }
 
-uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const {
+uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes,
+                          uint64_t copy_ns) const {
   auto time = [&](Bytes b) {
     return static_cast<uint64_t>(static_cast<double>(b) / std::max(rate_, 1e-3));
   };
-  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead_)) + time(bytes);
+  const Bytes ahead = std::max(ahead_, claimed - std::min(passed_, claimed));
+  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead)) + time(bytes);
 }
 
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
-  const uint64_t end = finish(now, now, bytes, copy_ns);
+  const uint64_t end = finish(now, now, 0, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
   started_ = now;
   ahead_ += bytes;
@@ -57,6 +59,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   mark_ = std::max(mark_, now);
   if (under_way_ > 2) started_ = now;  // of two streams' the third
   ++completed_;
+  passed_ += bytes;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
   withdraw(bytes);
 }
@@ -81,7 +84,7 @@ Bytes Lane::most() const {
 
 uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
   uint64_t at = now;
-  for (const HopMeter& hop : hops) at = hop.finish(now, at, bytes, copy_ns);
+  for (const HopMeter& hop : hops) at = hop.finish(now, at, claimed, bytes, copy_ns);
   return at;
 }
 

@@ -29,9 +29,9 @@ class HopMeter {
   // `room`: what it could carry beside all others.
   void set_link(Rate link, Rate room, bool alone);
 
-  // When a copy submitted now would be done; submit() also counts it as under way.
-  // `at`: when its bytes are there.
-  uint64_t finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const;
+  // When a copy would be done whose bytes are there `at`, behind all of `claimed` that has not
+  // passed yet. submit() counts one that is submitted now as under way.
+  uint64_t finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes, uint64_t copy_ns) const;
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
@@ -45,6 +45,7 @@ class HopMeter {
  private:
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
   Bytes ahead_ = 0;         // of the copies under way
+  Bytes passed_ = 0;        // of those complete
   uint64_t mark_ = 0, started_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
