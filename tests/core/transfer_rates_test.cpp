@@ -55,7 +55,7 @@ void try_one(const Row& row) {
                   {{"phantom", "1"}, {"host_node", row.host == "local" ? "0" : row.host == "-" ? "local" : "interleave"}});
   std::printf("%-20s %-8s %-8s bound %6.1f plain %6.1f |", row.platform.c_str(),
               row.transfer.c_str(), row.host.c_str(), row.bound, row.plain);
-  for (size_t mib : {1, 4, 16, 64, 256, 1024}) {
+  for (size_t mib : {1, 2, 4, 8, 16, 32, 64, 256, 1024}) {
     if (getenv("MIB") && atoi(getenv("MIB")) != (int)mib) continue;
  std::fprintf(stderr, "TR size %zu\n", mib);
     std::string result;

@@ -3,13 +3,14 @@
 
 #include "core/process.h"
 #include "transfer/engine.h"
+#include "transfer/estimate.h"
 
 namespace glake::transfer {
 namespace {
 
 constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has described
-constexpr uint64_t kHandOver = 15'000;     // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.05;        // in time, over a plain copy
+constexpr double kHandOver = 5'000;        // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;        // in time, over a plain copy
 constexpr double kRunsWell = 0.85;         // of its plan: such a lane clears its edges
 constexpr double kMuchFaster = 2;          // a link than what a lane asks of it
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -43,11 +44,9 @@ TransferPlan Engine::plan_alone(const Request& request) {
 // Filling the pipe costs a chunk's way over a relay; what remains must still be a gain.
 bool Engine::worthwhile(const Request& request, const TransferPlan& plan) const {
   if (plan.paths.size() < 2 || plan.plain <= 0) return plan.plain <= 0;
-  const auto bytes = static_cast<double>(request.parts.total());
-  const auto copy = static_cast<double>(copy_ns());
-  const double thin = static_cast<double>(kLeastChunk) / plan.paths.back().rate;
-  const double many = static_cast<double>(kHandOver) + 2 * copy + thin + bytes / plan.rate;
-  return many * kLeastGain < copy + bytes / plan.plain;
+  const Bytes bytes = request.parts.total();
+  const double many = kHandOver + expected_ns(plan, bytes, copy_ns());
+  return many * kLeastGain < plain_ns(plan, bytes, copy_ns());
 }
 
 // Shares the node anew among all transfers under way.
