@@ -153,9 +153,6 @@ void Scheduler::begin(const OpPtr& op) {
 void Scheduler::finish(const OpPtr& op) {
   op->timed = true;
   op->end_ns = now_ns_;
-  if (op->kind == Op::Kind::kCopy && std::getenv("SIM_TRACE") != nullptr) {  // XXX
-    std::fprintf(stderr, "TR %d %d %d %d %d %zu %lu %lu\n", op->device, op->from.gpu, op->from.node, op->to.gpu, op->to.node, op->bytes, (unsigned long)op->latency_end_ns - op->latency_ns, (unsigned long)now_ns_);
-  }
   for (const OpPtr& next : op->dependents) {
     if (--next->untimed_deps == 0) ready_.push_back(next);
   }
