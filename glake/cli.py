@@ -22,7 +22,9 @@ _LAZY = {
     "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
-    "topo": ("glake.transfer.cli", "Show how GPUs and host memory are joined."),
+    "topo": ("glake.transfer.topology.cli", "Show how GPUs and host memory are joined."),
+    "bench": ("glake.transfer.bench.cli", "Measure glake beside its alternatives, without a GPU."),
+    "relayd": ("glake.transfer.relay.cli", "Lend GPUs and links to several processes' copies."),
 }
 
 

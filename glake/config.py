@@ -186,6 +186,11 @@ class Config:
         "where code compiled against the installed torch is kept (default: the user's cache)",
         "python",
     )  # fmt: skip
+    relays: str | None = _option(
+        "", _optional(_choice("all", "lent", "own")), "all, lent or own",
+        "GPUs that copies may go over: all visible, those the relay service lends, or only those "
+        "this process uses (default: lent if LOCAL_WORLD_SIZE is above 1, else all)", "python",
+    )  # fmt: skip
     driver: str = _option(
         "cuda", _driver, "cuda, sim[:preset] or the path of a driver library (with a /)",
         "the CUDA driver to use; nothing falls back to the simulator",

@@ -1,6 +1,6 @@
 """A machine as a directed capacity graph: the nouns, and the platforms file that holds them.
 
-One format serves presets, a user's own file, what discovery finds (glake/transfer/topology.py) and
+One format serves presets, a user's own file, what discovery finds (glake/transfer/topology/) and
 the simulator; `docs/topology.md` describes it.
 """
 

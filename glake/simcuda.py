@@ -21,6 +21,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simcuda_calls": (ctypes.c_int64, [_Text]),
     "simcuda_cost_us": (ctypes.c_double, [_Text]),
     "simcuda_reset_calls": (None, []),
+    "simcuda_price": (
+        ctypes.c_int,
+        [_Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+    ),
     "simcuda_now_ns": (ctypes.c_uint64, []),
     "simcuda_tick": (None, [ctypes.c_uint64]),
     "simcuda_expect": (ctypes.c_int, [ctypes.c_int]),
@@ -32,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_Text, _Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64],
     ),
     "simcuda_stall_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_uint64]),
+    "simcuda_corrupt_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_int64]),
     "simcuda_edges": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
     "simcuda_watch_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t]),
     "simcuda_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]),
@@ -45,6 +50,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simcuda_ledger": (ctypes.c_size_t, [ctypes.c_int, _Text, ctypes.c_size_t]),
     "simcuda_violations": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
 }
+
+
+_resets = 0
 
 
 @functools.cache
@@ -90,9 +98,16 @@ def configure(key: str, value: str | int) -> None:
 
 def reset() -> None:
     """Forgets devices, streams, books, faults and options. Nothing may be using the simulator."""
+    global _resets
     code = _library().simcuda_reset()
     if code != 0:
         raise InvalidOption(f"the simulator refused to be reset (CUresult {code})")
+    _resets += 1
+
+
+def resets() -> int:
+    """How often this process has reset it: what was learnt of a machine of before is void."""
+    return _resets
 
 
 def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -> None:
@@ -119,6 +134,14 @@ def cost_us(symbol: str = "*") -> float:
 def reset_calls() -> None:
     """Sets the counts and costs to zero."""
     _library().simcuda_reset_calls()
+
+
+def price_us(symbol: str) -> float:
+    """Modelled time of one call of `symbol`. InvalidOption: the simulator has no such call."""
+    first, further = ctypes.c_double(), ctypes.c_double()
+    result = _library().simcuda_price(symbol.encode(), ctypes.byref(first), ctypes.byref(further))
+    _check(result, f"to tell the price of {symbol}")
+    return first.value
 
 
 def now_ns() -> int:
@@ -178,6 +201,13 @@ def stall_copy(source: str, target: str, k: int, ns: int) -> None:
     _check(result, f"to stall copy {k} from {source} to {target} by {ns} ns")
 
 
+def corrupt_copy(source: str, target: str, k: int = 1, times: int = 1) -> None:
+    """The k-th later copy between two places lands with its first bit flipped. Otherwise as
+    fail_copy."""
+    result = _library().simcuda_corrupt_copy(source.encode(), target.encode(), k, times)
+    _check(result, f"to corrupt copy {k} from {source} to {target}")
+
+
 def edges(clear: bool = False) -> dict[str, Any]:
     """What each link carried since the last clear: {"edges": {"s0>u0": {"rate", "peak" (GB/s),
     "load" (the most of its rate that was in use), "bytes"}}, "joint": limits over several edges}.
@@ -212,15 +242,17 @@ def landed(address: int, size: int, times: int = 1) -> int:
 
 
 def place_host(address: int, size: int, node: int) -> None:
-    """Host memory there is in socket `node`'s, or spread over all (-1): routes of copies go by it.
+    """Host memory there is on NUMA node `node`, or spread over all (-1): routes of copies go by it.
 
+    Nodes are the platform's `numa_nodes`; where it has none, socket S is node S.
     InvalidOption: the platform has no such socket, or no device was used yet.
     """
     _check(_library().simcuda_place_host(address, size, node), f"socket {node} for host memory")
 
 
 def host_node(address: int, size: int) -> int:
-    """The socket of host memory; -1: spread over all; -2: by the device a copy goes to or from."""
+    """The NUMA node of host memory (of a socket with several, its first); -1: spread over all; -2:
+    by the device a copy goes to or from."""
     node = ctypes.c_int()
     _check(_library().simcuda_host_node(address, size, ctypes.byref(node)), "to tell a socket")
     return node.value

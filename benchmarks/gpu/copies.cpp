@@ -1,4 +1,5 @@
-// Copies by size and direction, and whether kernels run slower on stitched memory.
+// Copies by size and direction, many small blocks by glake's own kernel and without it, and whether
+// kernels run slower on stitched memory.
 //
 //   copies [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 64, 2)
 //
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "block_rates.h"
 #include "measure.h"
 
 using namespace measure;
@@ -191,6 +193,13 @@ int main(int argc, char** argv) {
   kinds_of_memory(std::min<size_t>(memory / 8 / (2 * kMiB) * (2 * kMiB), 4096 * kMiB),
                   has_kernels ? &kernel : nullptr);
   copies(std::min<size_t>(memory / 4, 1024 * kMiB));
+  kernels::BlockKernel blocks;
+  OK(blocks.open(library));
+  Watch watch;
+  const size_t most = std::min<size_t>(memory / 4, 64 * kMiB);
+  block_rates(&rows, &blocks, watch.stream, most, [&](size_t bytes, auto&& work) {
+    return rate(static_cast<double>(bytes), watch.ms(work));
+  });
   rows.print("copies", library, has_kernels);
   cu.cuDevicePrimaryCtxRelease(0);
   return 0;

@@ -97,6 +97,41 @@ size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t by
   return length;
 }
 
+int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes, int repeats,
+                      uint64_t* ns) {
+  return guarded([&] {
+    TransferUse use;
+    if (count == 0) return use->timer().close();
+    require(copies != nullptr && ns != nullptr,
+            "glake_time_copies needs copies and room for times");
+    std::vector<glake::transfer::TimedCopy> timed;
+    for (size_t i = 0; i < count; ++i) {
+      timed.push_back(
+          {{copies[i].dst_device, copies[i].dst_node}, {copies[i].src_device, copies[i].src_node}});
+    }
+    use->timer().time(timed, bytes, repeats, ns);
+  });
+}
+
+int glake_transfer_lend(uint32_t relays, const double* factors, size_t count) {
+  return guarded([&] {
+    require(factors != nullptr || count == 0, "glake_transfer_lend needs its factors");
+    TransferUse()->lend(relays, std::vector<double>(factors, factors + count));
+  });
+}
+
+size_t glake_transfer_demands(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->demands(), json, capacity); });
+  return length;
+}
+
+int glake_transfer_demands_event(void) {
+  int event = -1;
+  guarded([&] { event = TransferUse()->demands_event(); });
+  return event;
+}
+
 int glake_register_host(void* base, size_t bytes, int background) {
   return guarded([&] { TransferUse()->pins().add(base, bytes, background != 0); });
 }

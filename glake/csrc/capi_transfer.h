@@ -16,6 +16,9 @@ enum {
   GLAKE_COPY_DIRECT = 1,  /* one plain copy */
   GLAKE_COPY_RELAYED = 2, /* never one plain copy: for tests, and refused where it must be */
   GLAKE_COPY_TRACKED = 4, /* a plain copy, too, has an id of its own, which must be released */
+  /* Each chunk's ends are read again and compared, and a chunk that changed on its way is sent
+   * again: two copies more of every GPU's end. Never one plain copy. */
+  GLAKE_COPY_CHECKSUM = 8,
 };
 
 typedef struct glake_copy_part {
@@ -68,6 +71,27 @@ GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
  * the socket of the host end, or -1 for memory spread over all. */
 GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
                                      char* json, size_t capacity);
+
+/* A plain copy between two places: a GPU (>= 0), or GLAKE_HOST and the socket. */
+typedef struct glake_timed_copy {
+  int dst_device, dst_node, src_device, src_node;
+} glake_timed_copy;
+/* What the probe of a topology measures by. Makes `count` copies at once, between buffers of the
+ * engine's, each `repeats` times `bytes` (at most 32 MiB; 64 copies, 64 repeats) on a stream of its
+ * own; ns[i * repeats + r]: from the start of copy i to the end of its r-th. GLAKE_COPY_REFUSED:
+ * host memory cannot be had on that socket. Buffers (32 MiB of a GPU, 64 MiB of pinned host memory
+ * a copy) are kept for the next call; count = 0 gives them back, as the engine's end does. */
+GLAKE_API int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes,
+                                int repeats, uint64_t* ns);
+/* Sharing with other processes of the node (docs/relayd.md). `relays`: the GPUs that may relay, as
+ * bits, besides those this process copies to or from; at first all. `factors`: the part of each
+ * limit of the topology that is this process's, 0 to 1, edges first, in their order; none: all of
+ * all. Transfers under way are planned anew. */
+GLAKE_API int glake_transfer_lend(uint32_t relays, const double* factors, size_t count);
+/* The GPUs used, and the ends (GPU, socket, GPU, socket) of all transfers under way: JSON. */
+GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
+/* An eventfd, readable after these have changed. The engine's own, until its end. -1: failed. */
+GLAKE_API int glake_transfer_demands_event(void);
 
 /* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
  * not pinned yet go as copies of pageable memory do. The engine's end unpins it. */

@@ -77,34 +77,45 @@ def _alive(graph: CapacityGraph, a: int, b: int) -> bool:
     return all(graph.rate(edge) > 0 for edge, _ in edges)
 
 
-def _shares(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> Loads:
+def shared_paths(
+    graph: CapacityGraph, src: Place, dst: Place, barred: Iterable[int] = ()
+) -> list[int | None]:
+    """The ways GLake gives equal parts of a copy to: relay GPUs, None: the plain copy's own way."""
+    shut = set(barred)
     if src.gpu is not None and dst.gpu is not None:
-        return _one_relay(graph, src, dst, barred)
+        return [_one_relay(graph, src, dst, shut)]
     own = src.gpu if src.gpu is not None else dst.gpu
     assert own is not None
     peers = [
         gpu
         for gpu in range(graph.gpus)
-        if gpu // 2 != own // 2 and gpu not in barred and _alive(graph, gpu, own)
+        if gpu // 2 != own // 2 and gpu not in shut and _alive(graph, gpu, own)
     ]
-    parts = [_plain(graph, src, dst), *(_over(graph, src, gpu, dst) for gpu in peers)]
+    return [None, *peers]
+
+
+def _shares(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> Loads:
+    relays = shared_paths(graph, src, dst, barred)
     loads: Loads = defaultdict(float)
-    for part in parts:
+    for relay in relays:
+        part = _plain(graph, src, dst) if relay is None else _over(graph, src, relay, dst)
         for edge, share in part.items():
-            loads[edge] += share / len(parts)
+            loads[edge] += share / len(relays)
     return dict(loads)
 
 
-def _one_relay(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> Loads:
-    direct = _plain(graph, src, dst)
+def _one_relay(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> int | None:
+    """The best relay of GPUs without NVLink between them."""
     assert src.gpu is not None and dst.gpu is not None
     if _alive(graph, src.gpu, dst.gpu):
-        return direct
+        return None
     relays = [
-        _over(graph, src, gpu, dst)
+        gpu
         for gpu in range(graph.gpus)
         if gpu not in barred | {src.gpu, dst.gpu}
         and _alive(graph, src.gpu, gpu)
         and _alive(graph, gpu, dst.gpu)
     ]
-    return max(relays, key=lambda loads: _together(graph, [loads]), default=direct)
+    return max(
+        relays, key=lambda gpu: _together(graph, [_over(graph, src, gpu, dst)]), default=None
+    )

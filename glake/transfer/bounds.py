@@ -45,8 +45,8 @@ def bound(
     """GB/s of one transfer at most, whatever the paths.
 
     Ends are "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places: "local" on the GPU's
-    socket, "interleaved" on all, an equal part each. `scales`: edges ("g0>N") that run at a factor
-    of their rate, 0: dead. `exclude`: GPUs that may not relay.
+    socket; "interleaved" on all, an equal part each; "pages" likewise on each path. `scales`: edges
+    ("g0>N") that run at a factor of their rate, 0: dead. `exclude`: GPUs that may not relay.
 
     InvalidArgument, InvalidDevice: ends or edges the platform does not have. SolverAbsent.
     """
@@ -110,13 +110,21 @@ class _Flow:
         for row, (terms, _) in zip(limit_rows, limits, strict=True):
             for edge, weight in terms:
                 holds[edge].append((row, weight))
-        edges = [tuple(name.split(">")) for name in graph.edges()]
+        edges: list[_Edge] = []
+        for index, name in enumerate(graph.edges()):
+            a, _, b = name.partition(">")
+            edges.append((a, b, [(index, 1.0)]))
         for src, dst in demands:
             starts, stops = src.nodes(graph.sockets), dst.nodes(graph.sockets)
             if starts == stops:
                 raise InvalidArgument(f"from {starts[0]} to itself: no link bounds that copy")
             closed = {f"g{gpu}" for gpu in exclude} - set(starts) - set(stops)
-            self._demand(edges, holds, starts, stops, closed, relays)
+            hops: list[_Edge] = []
+            if src.pages:
+                starts, hops = ["M"], _of_pages(graph, src, True)
+            elif dst.pages:
+                stops, hops = ["M"], _of_pages(graph, dst, False)
+            self._demand(edges + hops, holds, starts, stops, closed, relays)
 
     def _row(self, lower: float, upper: float) -> int:
         self.rows.append((lower, upper))
@@ -128,7 +136,7 @@ class _Flow:
 
     def _demand(
         self,
-        edges: Sequence[tuple[str, ...]],
+        edges: Sequence[_Edge],
         holds: dict[int, list[tuple[int, float]]],
         starts: list[str],
         stops: list[str],
@@ -137,16 +145,16 @@ class _Flow:
     ) -> None:
         kept: dict[tuple[str, int], int] = {}  # what enters a node in a layer leaves it there
         row = {node: self._row(0, 0) for node in starts + stops}
-        for index, (a, b) in enumerate(edges):
+        for a, b, loads in edges:
             if a == b or a in closed or b in closed or a in stops or b in starts:
                 continue
-            if (a[0] == "m" and a not in starts) or (b[0] == "m" and b not in stops):
+            if (a[0] in "mM" and a not in starts) or (b[0] in "mM" and b not in stops):
                 continue
             for layer in range(relays + 1):
                 after = layer + (b[0] == "g" and b not in stops)
                 if after > relays or (a in starts and layer > 0):
                     continue
-                entries = list(holds[index])
+                entries = _loaded(holds, loads)
                 for node, at, sign in ((a, layer, -1.0), (b, after, 1.0)):
                     if node in row:
                         entries.append((row[node], 1.0))
@@ -178,6 +186,29 @@ class _Flow:
 
 
 _INFINITY = float("inf")
+_Edge = tuple[str, str, list[tuple[int, float]]]  # from, to, the graph's edges it loads
+
+
+def _of_pages(graph: CapacityGraph, memory: Place, source: bool) -> list[_Edge]:
+    """Ways between memory whose every page is on another socket, "M", and each GPU: a plain copy's,
+    which loads those of all sockets alike."""
+    found: list[_Edge] = []
+    for gpu in range(graph.gpus):
+        at = Place(gpu=gpu).code
+        route = graph.route(memory.code, at) if source else graph.route(at, memory.code)
+        found.append(("M", f"g{gpu}", route) if source else (f"g{gpu}", "M", route))
+    return found
+
+
+def _loaded(
+    holds: Mapping[int, list[tuple[int, float]]], loads: list[tuple[int, float]]
+) -> list[tuple[int, float]]:
+    """(limit, load) of a unit over an edge."""
+    found: dict[int, float] = defaultdict(float)
+    for edge, share in loads:
+        for row, weight in holds[edge]:
+            found[row] += weight * share
+    return list(found.items())
 
 
 def _maximum(

@@ -9,9 +9,12 @@ from glake.transfer.engine import Stream, default_engine
 from glake.transfer.handle import Transfer
 
 
-def copy(dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
-    """Copies `src` into `dst`: Engine.copy."""
-    return default_engine().copy(dst, src, stream, direct)
+def copy(
+    dst: Any, src: Any, stream: Stream = None, direct: bool = False, checksum: bool = False
+) -> Transfer:
+    """Copies `src` INTO `dst`: the destination first, unlike `plan(src, dst, bytes)`. Where that
+    might be read wrongly: `copy(dst=..., src=...)`. Engine.copy tells the rest."""
+    return default_engine().copy(dst, src, stream, direct, checksum)
 
 
 def copy_batch(pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:

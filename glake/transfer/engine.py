@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
@@ -16,12 +16,16 @@ from glake.transfer import handle, host, keeper, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
+from glake.transfer.relay import modes
+
+if TYPE_CHECKING:
+    from glake.transfer.relay.client import RelayClient
 
 Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own), or UNORDERED
 Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
-_DIRECT, _RELAYED, _TRACKED = 1, 2, 4  # csrc/capi_transfer.h
+_DIRECT, _RELAYED, _TRACKED, _CHECKSUM = 1, 2, 4, 8  # csrc/capi_transfer.h
 
 _lock = threading.RLock()
 _open: Engine | None = None
@@ -33,14 +37,24 @@ class Engine:
 
     Args:
         topology: a preset's name, a platforms file, a Topology, or None for what GLAKE_DRIVER has.
+        relays: GPUs that copies may go over besides those they are from or to: "all" visible ones,
+            those the relay service lends ("lent", docs/relayd.md), or only those of this process's
+            copies ("own"). None: GLAKE_RELAYS, else "lent" if LOCAL_WORLD_SIZE is above 1, else
+            "all".
 
     InvalidArgument if another is open; what the topology and the driver raise.
     """
 
-    def __init__(self, topology: topologies.Topology | str | Path | None = None) -> None:
+    def __init__(
+        self,
+        topology: topologies.Topology | str | Path | None = None,
+        relays: str | None = None,
+    ) -> None:
         """Opens it."""
         global _open
+        self.relays = modes.chosen(relays)
         self.topology = _topology(topology)
+        self._lender: RelayClient | None = None
         self._process = os.getpid()
         with _lock:
             if _open is not None:
@@ -50,6 +64,9 @@ class Engine:
                 )
             _C.transfer_open(self.topology.text(), self.topology.name)
             _open = self
+            if self.relays != "all":
+                _C.transfer_lend(0, [])
+            self._borrow()
         atexit.register(self._exit)
 
     def close(self) -> None:
@@ -59,13 +76,29 @@ class Engine:
         with _lock:
             if _open is not self:
                 return
-            with keeper.engine_ends():
-                for transfer in handle.live():
-                    transfer.close()
-                _C.transfer_close()
+            if self._lender is not None:
+                self._lender.stop()
+                self._lender = None
+            try:
+                with keeper.engine_ends():
+                    for transfer in handle.live():
+                        transfer.close()
+                    _C.transfer_close()
+            except BaseException:
+                self._borrow()
+                raise
             host.forget()
             _open = None
         atexit.unregister(self._exit)
+
+    def _borrow(self) -> None:
+        """Begins to use what other processes lend, if that is wanted and there is any."""
+        gpus = _C.device_count()
+        if self.relays != "lent" or gpus < 2 or self.topology.platform.gpus < 2:
+            return
+        from glake.transfer.relay.client import RelayClient
+
+        self._lender = RelayClient(self.topology, modes.own_gpus(gpus), gpus)
 
     def _exit(self) -> None:
         # Before the interpreter, and the driver, end: nobody is left to be told of an error.
@@ -87,11 +120,22 @@ class Engine:
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Copies and bytes so far, and every path's bytes, chunks and state."""
-        return dict(_C.transfer_stats())
+        """Copies and bytes so far, every path's bytes, chunks and state, the GPUs that may relay,
+        and, under "lending", what the relay service has to do with it."""
+        lender = self._lender
+        lending = {"mode": self.relays} | (lender.stats() if lender is not None else {})
+        return dict(_C.transfer_stats()) | {"lending": lending}
 
-    def copy(self, dst: Any, src: Any, stream: Stream = None, direct: bool = False) -> Transfer:
-        """Copies `src` into `dst`: tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+    def copy(
+        self,
+        dst: Any,
+        src: Any,
+        stream: Stream = None,
+        direct: bool = False,
+        checksum: bool = False,
+    ) -> Transfer:
+        """Copies `src` into `dst`, the destination first as memcpy has it (`plan` takes the source
+        first): tensors, arrays, DLPack or buffer objects, or `Raw` memory.
 
         Args:
             dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
@@ -103,6 +147,8 @@ class Engine:
                 two; with host arrays alone it begins at once. UNORDERED: it begins at once. A host
                 array is only ready, or free to be changed, when the handle is done.
             direct: one plain copy, for comparison.
+            checksum: both ends of each chunk are read again and compared; one that changed on its
+                way is sent again. Slower by what reading a GPU's end back costs.
 
         InvalidArgument for memory that does not match, overlaps or is read-only; InvalidDevice,
         InvalidPointer; CopyFailed, from the handle, if no path is left.
@@ -110,7 +156,7 @@ class Engine:
         to, of = buffer_of(dst, write=True), buffer_of(src)
         to, of, parts, made = _planned(to, of)
         streams = _ordering(stream, to, of, made)
-        flags = _DIRECT if direct else 0
+        flags = (_DIRECT if direct else 0) | (_CHECKSUM if checksum else 0)
         ids = self._ids(parts, to.device, of.device, streams, flags)
         _written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
@@ -162,10 +208,13 @@ class Engine:
 
         flat = _whole(buffer_of(src))
         memory, addresses, size = runs.block_addresses(blocks, index, write=True)
-        if len(np.unique(addresses)) != len(addresses):
-            raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
         parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
-        return self._blocks(blocks, parts, memory, flat, stream)
+        try:
+            return self._blocks(blocks, parts, memory, flat, stream)
+        except InvalidArgument:  # overlapping parts, among others
+            if len(np.unique(addresses)) == len(addresses):
+                raise
+        raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
 
     def _blocks(
         self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
@@ -263,6 +312,11 @@ def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
     with _lock:
         return _open if _open is not None else Engine()
+
+
+def open_engine() -> Engine | None:
+    """The process's engine, if one is open."""
+    return _open
 
 
 def _forget() -> None:

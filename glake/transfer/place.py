@@ -1,4 +1,4 @@
-"""The ends of a copy, by name: "cuda:3" a GPU, "cpu:1" host memory of a socket, "cpu" all of it."""
+"""The ends of a copy by name: "cuda:3" or "gpu3", "cpu:1" host memory of a socket, "cpu" all."""
 
 import os
 import re
@@ -91,9 +91,16 @@ def _near(graph: CapacityGraph, place: Place, gpu: int) -> Place:
 
 
 def _parse(graph: CapacityGraph, place: object, host: str) -> Place:
-    found = re.fullmatch(r"(cpu|cuda)(?::(\d{1,6}))?", str(place))
+    if hasattr(place, "__dlpack__") or isinstance(place, bytearray | memoryview):
+        raise InvalidArgument(
+            f"a {type(place).__name__} is no place: plan() takes names such as cpu or cuda:0, the "
+            "source first (copy() takes arrays, the destination first)"
+        )
+    found = re.fullmatch(r"(?:(cpu|cuda)(?::(\d{1,6}))?|gpu:?(\d{1,6}))", str(place))
     if found is None:
         raise InvalidArgument(f"{place!r} is no place: take cpu, cpu:SOCKET or cuda:GPU")
+    if found[3] is not None:
+        return _parse(graph, f"cuda:{found[3]}", host)
     number = None if found[2] is None else int(found[2])
     if found[1] == "cuda":
         if (number or 0) >= graph.gpus:

@@ -1,4 +1,4 @@
-"""How one transfer would go over a machine, and why: `plan("cpu", "cuda:0", 1 << 30)`."""
+"""How one transfer would go, from a place to another: `plan("cpu", "cuda:0", 1 << 30)`."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -91,7 +91,7 @@ class Plan:
         bound, absent = self._bound.or_why()
         memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
         lines = [
-            f"{self.src} to {self.dst}, {_size(self.bytes)} on {self.platform}{memory}",
+            f"from {self.src} to {self.dst}, {_size(self.bytes)} on {self.platform}{memory}",
             f"  planned      {self.rate:7.1f} GB/s{_estimate(self.expected_us)}",
             f"  bound        {absent}" if bound is None else f"  bound        {bound:7.1f} GB/s",
             f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
@@ -147,12 +147,14 @@ def plan(
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[int] = (),
 ) -> Plan:
-    """The plan of copying `bytes` from `src` to `dst`, which may be other GPUs or the host.
+    """The plan of copying `bytes` FROM `src` TO `dst`: source first, unlike `copy(dst, src)`.
 
-    Ends are "cuda:3", "cpu:0" (host memory of a socket) or "cpu", which `host` places: "local" on
-    the GPU's socket, "interleaved" on all by chunks, "pages" on all by pages. `platform` is a
-    preset's name, a platforms file, a `Topology`; without it, what GLAKE_DRIVER names. `scales`:
-    edges ("g0>N") at a factor of their rate, 0: dead. `exclude`: GPUs that may not relay.
+    Where the order might be read wrongly, name both: `plan(src="cpu", dst="cuda:0", bytes=n)`. Ends
+    are places, not arrays: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host memory of a socket)
+    or "cpu", which `host` places: "local" on the GPU's socket, "interleaved" on all by chunks,
+    "pages" on all by pages. `platform` is a preset's name, a platforms file, a `Topology`; without
+    it, what GLAKE_DRIVER names. `scales`: edges ("g0>N") at a factor of their rate, 0: dead.
+    `exclude`: GPUs that may not relay.
 
     InvalidArgument, InvalidDevice: ends, sizes or edges that do not exist; InvalidOption: a
     platform that does not.

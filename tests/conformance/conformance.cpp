@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "cuda_table.h"
+#include "kernel_checks.h"
 #include "process_checks.h"
 #include "stream_checks.h"
 #include "vmm_checks.h"
@@ -157,6 +158,7 @@ const std::vector<Check> kChecks = {
     {"reservation alignment", check_reservation_alignment},
     {"cuMemMap: offset, alignment, live mapping", check_map_rules},
     {"two addresses over one handle alias", check_aliasing},
+    {"glake's kernel copies blocks", check_kernel_copies_blocks},
     {"handles side by side are one range", check_stitching},
     {"releasing a mapped handle keeps the memory", check_release_of_mapped_memory},
     {"partial unmap fails", check_partial_unmap_fails},
@@ -212,6 +214,7 @@ int main(int argc, char** argv) {
   cu.cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   if (argc > 3 && std::string(argv[2]) == "--child") return run_child(std::atoi(argv[3]));
   conformance_library = library;
+  kernel_library = library;
   const int failed = run_checks(kChecks);
   cu.cuDevicePrimaryCtxRelease(0);
   return failed == 0 ? 0 : 1;

@@ -1,5 +1,5 @@
-// Kernels as PTX text, which the driver compiles: no nvcc. The simulator runs none: there open()
-// returns false, and callers fill memory by memsets instead.
+// Kernels as PTX text, which the driver compiles: no nvcc. The simulator runs none of them: there
+// open() returns false, and callers fill memory by memsets instead.
 #pragma once
 
 #include <cuda.h>
@@ -128,7 +128,8 @@ constexpr unsigned kThreads = 256;
 
 class Kernels {
  public:
-  // False if the library launches no kernels. Needs a current context.
+  // False if the library launches no kernels, or, as the simulator, not these. Needs a current
+  // context.
   bool open(const char* library) {
     void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return false;
@@ -140,6 +141,7 @@ class Kernels {
     if (load == nullptr || function == nullptr || launch_ == nullptr) return false;
     CUmodule module = nullptr;  // stays loaded: the process ends soon
     status_ = load(&module, kPtx);
+    if (status_ == CUDA_ERROR_NOT_SUPPORTED) return false;
     for (const auto& [name, to] : {std::pair<const char*, CUfunction*>{"stamp_bytes", &stamp_},
                                    {"add_one", &add_},
                                    {"gather", &gather_}}) {

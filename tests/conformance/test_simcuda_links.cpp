@@ -262,6 +262,10 @@ void check_host_places() {
   TRUE(socket_link(3 << 20) == 500);           // half on each socket
   OK(simcuda_place_host(at(1 << 20), 1000, 0));
   TRUE(socket_link(1 << 20) == 0 && socket_link((1 << 20) + 1000) == 1000);
+  // Stripes: a copy over several is of both sockets, one mostly on a socket is of that one.
+  OK(simcuda_place_host(at(3 << 20), 500, 0));
+  OK(simcuda_place_host(at((3 << 20) + 500), 800, 1));
+  TRUE(socket_link(3 << 20) == 500 && socket_link((3 << 20) + 300) == 1000);
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_place_host(machine.host, 1, 2));
   OK(cuMemFreeHost(machine.host));
   OK(simcuda_host_node(at(1 << 20), 100, &node));

@@ -118,6 +118,45 @@ void no_path_left() {
 
 // A copy that writes the destination never ends: its bytes are unknown, and nobody sends them
 // again.
+// With checksums a flipped bit is found and its chunk sent again; without, it stays.
+void corrupted() {
+  const struct {
+    int to, from;
+    const char *a, *b;
+    size_t bytes;
+  } cases[] = {{0, kPinned, "host", "g2", kBytes},
+               {0, kPinned, "g4", "g0", kBytes},
+               {kPinned, 0, "g0", "host", kBytes},
+               {5, 2, "g2", "g5", kBytes},
+               {0, kPinned, "host", "g0", 4097}};
+  for (const auto& one : cases) {
+    for (unsigned flags : {0u, unsigned{GLAKE_COPY_CHECKSUM}}) {
+      test::running() = std::string("corrupted from ") + one.a + " to " + one.b;
+      Node node("dgx_a100", {{"memory", "256MiB"}});
+      Buffer dst(one.to, one.bytes), src(one.from, one.bytes);
+      dst.fill(1);
+      src.fill(2);
+      CHECK(simcuda_corrupt_copy(one.a, one.b, 1, 1) == 0);
+      const uint64_t id = Call(dst, 0, src, 0, one.bytes).flags(flags).start();
+      CHECK_TEXT(id != 0, test::last_error());
+      OK(glake_copy_wait(id, test::kForever));
+      CHECK(dst.holds(2, 0, one.bytes, 0) == (flags != 0));
+      const std::string result = test::result_of(id);
+      CHECK_TEXT(flags == 0 || result.find("\"verified\": true") != std::string::npos, result);
+      OK(glake_copy_release(id));
+    }
+  }
+  test::running() = "corrupted for good";
+  Node node("a40x8_bridged", {{"memory", "256MiB"}});
+  Pair pair(0, kPinned);
+  CHECK(simcuda_corrupt_copy("*", "g0", 1, -1) == 0);
+  const uint64_t id = Call(pair.dst, 0, pair.src, 0, kBytes).flags(GLAKE_COPY_CHECKSUM).start();
+  GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
+  CHECK_TEXT(test::last_error().find("checksums") != std::string::npos, test::last_error());
+  OK(glake_copy_release(id));
+  disarm();
+}
+
 void stuck_for_good() {
   test::running() = "stuck for good";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -203,6 +242,7 @@ int main(int argc, char** argv) {
   part("one_path", one_path);
   part("links_die", links_die);
   part("no_path_left", no_path_left);
+  part("corrupted", corrupted);
   part("stuck_for_good", stuck_for_good);
   part("slow_uplink", slow_uplink);
   part("each_call", each_call);

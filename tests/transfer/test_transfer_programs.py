@@ -16,6 +16,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "copies.py": {},
     "handles.py": {},
     "host_memory.py": {},
+    "lending.py": {},
     "offload.py": {"SIM_MEMORY": "256MiB"},
     "streams.py": {},
     "tensors.py": {},

@@ -165,17 +165,27 @@ def test_a_report_is_written_and_reads_well(tmp_path: Path) -> None:
     rates = [{"call": "memset", "case": case, "bytes": 4096, "times": 3, "unit": "GB/s",
               "median": 2.0, "p10": 2.0, "p90": 2.0, "least": 2.0}
              for case in ("plain", "granules")]  # fmt: skip
+    seen_rates = {"pinned": (49.0, 50.0), "pageable": (9.0, 10.0)}
+    copied = [
+        {**rates[0], "call": f"host to GPU, {kind}", "case": case, "bytes": 1 << 20, "median": rate}
+        for kind, both in seen_rates.items()
+        for case, rate in zip(("glake", "plain"), both, strict=True)
+    ]
     outcomes = [
         Outcome(
             "suites", "failed", 3.0, 9.0, 1, tests={"failed": 1, "names": ["t::a"]}, tail="boom"
         ),
         Outcome("driver calls", "passed", result={"rows": rows}),
         Outcome("copies", "passed", result={"rows": rates}),
+        Outcome("transfers", "passed", result={"rows": copied}),
         Outcome("side by side", "passed", result=side(1.0, 0.8)),
     ]
     made = report.build(facts, outcomes, 12.0)
     report.write(path, made, render.text(made))
     assert json.loads(path.read_text()) == json.loads(json.dumps(made))
+    seen = {row["name"]: row["met"] for row in made["targets"]}
+    assert seen["pinned copies, x a plain one"] is True
+    assert seen["pageable copies, x torch's"] is False
     text = path.with_suffix(".txt").read_text()
     for wanted in ("SYNTHETIC (x) GPU", "t::a", "boom", "cuMemMap", "NOT MET", "OUT OF MEMORY",
                    "0.8000", "async", "1 x 2 MiB"):  # fmt: skip

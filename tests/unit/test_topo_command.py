@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rich.console import Console
 from glake.cli import main
 from glake.platforms import load_platforms
 from glake.transfer import topology
-from glake.transfer.topo_view import show
+from glake.transfer.topology.view import show
 
 PRESETS = list(load_platforms())
 
@@ -64,6 +65,14 @@ def test_the_simulator_loads_what_json_prints(tmp_path: Path) -> None:
     assert done.stdout == "4\n", done.stderr
 
 
+def test_estimates_are_called_so() -> None:
+    platform = replace(load_platforms()["dgx1v"], assumed=("estimated rate: all: a guess",))
+    console = Console(width=120, file=io.StringIO())
+    show(topology.Topology("x", platform, "test"), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Rates: estimates, not measured; `glake topo --probe`" in text
+
+
 def test_text() -> None:
     shown = run("--preset", "dgx1v").stdout
     assert "dgx1v: 8 GPUs, 2 sockets; preset dgx1v" in shown
@@ -99,7 +108,7 @@ def test_the_driver_chooses() -> None:
 
 
 def test_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glake.transfer.sysfs.Sysfs.gpus", lambda self: [])
+    monkeypatch.setattr("glake.transfer.topology.sysfs.Sysfs.gpus", lambda self: [])
     monkeypatch.setitem(sys.modules, "pynvml", None)
     refused(r"no GPU here \(nvidia-ml-py is not installed.*--preset NAME")
 
@@ -111,7 +120,6 @@ def test_refusals(tmp_path: Path) -> None:
     refused("--name chooses", "--preset", "dgx1v", "--name", "x")
     refused("--list goes with", "--list", "--preset", "dgx1v")
     refused("--probe measures", "--probe", "--preset", "dgx1v")
-    refused("without --probe the rates", "--probe", GLAKE_DRIVER="sim")
     refused(r"ends in .png or .svg", "--preset", "dgx1v", "--picture", str(tmp_path / "a.gif"))
     refused("GLAKE_SIM_DEVICES", GLAKE_DRIVER="sim", GLAKE_SIM_DEVICES="-1")
     gone = str(tmp_path / "none" / "a.png")
@@ -120,6 +128,39 @@ def test_refusals(tmp_path: Path) -> None:
     same.write_text(run("--preset", "dgx1v", "--json").stdout)
     refused("is the input", "--file", str(same), "--picture", str(same))
     assert json.loads(same.read_text())
+
+
+def test_a_plan_of_a_copy(tmp_path: Path) -> None:
+    whole = run("--preset", "dgx_a100", "--plan", "cpu", "cuda:0")
+    assert whole.stdout.startswith("from cpu to cuda:0, 1 GiB on dgx_a100, host memory interleaved")
+    assert re.search(r"over host1>g4>g0 +23.8 GB/s", whole.stdout)
+    near = ("--plan", "gpu3", "cpu", "--bytes", "64MiB", "--host", "local", "--json")
+    (tmp_path / "box.json").write_text(run("--preset", "dgx1v", "--json").stdout)
+    for chosen in (("--preset", "dgx1v"), ("--file", str(tmp_path / "box.json"))):
+        row = json.loads(run(*chosen, *near).stdout)
+        assert (row["src"], row["dst"], row["bytes"]) == ("gpu3", "cpu", 64 << 20)
+        assert row["host"] == "local" and row["paths"][0]["hops"][0][0] == "g3"
+    sim = run("--plan", "cpu:1", "cuda:1", GLAKE_DRIVER="sim:gb200_tray")
+    assert "on gb200_tray, host memory of socket 1" in sim.stdout
+    plan = ("--preset", "dgx1v", "--plan", "cpu")
+    refused("cuda:8: the platform has 8 GPUs", *plan, "cuda:8")
+    refused("one end must be a GPU", *plan, "cpu:1")
+    refused("--bytes 1XB: not a number of bytes; write", *plan, "gpu0", "--bytes", "1XB")
+    refused("sizes are integers", *plan, "gpu0", "--bytes", "2TiB")
+    refused("--plan SRC DST names", "--preset", "dgx1v", "--bytes", "4KiB")
+    refused("--plan goes with", *plan, "gpu0", "--picture", "a.svg")
+
+
+def test_a_probe_says_what_is_measured() -> None:
+    """In a process of its own, as it uses the driver; the simulator's links are as they should."""
+    command = [sys.executable, "-m", "glake.cli", "topo", "--probe"]
+    done = subprocess.run(
+        command, env=os.environ | {"GLAKE_DRIVER": "sim:gb200_tray"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Rates: measured by a probe on 20\d\d-\d\d-\d\d", done.stdout)
+    assert "platform gb200_tray, probed" in done.stdout and "201" in done.stdout
+    assert "nominal, as the platform gives them" in run("--preset", "gb200_tray").stdout
 
 
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from machines import SWITCH, Box, Card, FakeNvml
 from glake.errors import DriverAbsent, InvalidDevice
 from glake.platform_file import parse
 from glake.platforms import Platform, load_platforms
-from glake.transfer import rates
-from glake.transfer.discovery import Found, discover
-from glake.transfer.nvml import Nvml
-from glake.transfer.sysfs import Sysfs
+from glake.transfer.topology import rates
+from glake.transfer.topology.discovery import Found, discover
+from glake.transfer.topology.nvml import Nvml
+from glake.transfer.topology.sysfs import Sysfs
 
 
 def found_on(box: Box, root: Path, nvml: bool = True, **environ: str) -> Found:

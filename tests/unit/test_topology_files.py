@@ -11,7 +11,7 @@ from glake.errors import InvalidOption
 from glake.platform_file import InvalidPlatform, read_file
 from glake.platforms import Platform, file_text, load_platforms, preset_file
 from glake.transfer import topology
-from glake.transfer.routes import Routes, Way
+from glake.transfer.topology.routes import Routes, Way
 
 GOOD: dict[str, Any] = {
     "gpus": 2,

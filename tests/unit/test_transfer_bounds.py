@@ -149,7 +149,7 @@ def test_relays_count() -> None:
         (("cpu", "cpu:1"), {}, InvalidArgument, "one end must be a GPU"),
         (("cpu", "cuda:8"), {}, InvalidDevice, "8 GPUs"),
         (("cpu:2", "cuda:0"), {}, InvalidDevice, "2 sockets"),
-        (("gpu0", "cuda:0"), {}, InvalidArgument, "cuda:GPU"),
+        (("tpu0", "cuda:0"), {}, InvalidArgument, "cuda:GPU"),
         (("cuda:0", "cuda:0"), {}, InvalidArgument, "itself"),
         (("cpu", "cuda:0"), {"host": "remote"}, InvalidArgument, "interleaved"),
         (("cpu", "cuda:0"), {"scales": {"g0>g9": 0}}, InvalidArgument, "g0>g9"),

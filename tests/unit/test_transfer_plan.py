@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from glake import transfer
@@ -35,6 +36,18 @@ def test_a_plan_says_what_it_does_and_why() -> None:
     assert out["bound"] == pytest.approx(95) and out["host"] == "interleaved"
     assert out["paths"][1]["hops"] == [["host0", "g2"], ["g2", "g0"]]
     assert out["refusals"][0].keys() == {"path", "reason"}
+
+
+def test_the_source_comes_first_and_both_have_names() -> None:
+    plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
+    assert plan.explain().startswith("from cpu to cuda:0, 1 GiB on dgx_a100")
+    named = transfer.plan(bytes=GIB, dst="gpu0", src="cpu", platform="dgx_a100")
+    assert named.explain() == plan.explain().replace("cuda:0", "gpu0")
+    assert named.paths == plan.paths and named.paths[0].hops == (("host0", "g0"),)
+    back = transfer.plan(dst="cpu", src="gpu:0", bytes=GIB, platform="dgx_a100")
+    assert back.paths[0].hops == (("g0", "host0"),)
+    with pytest.raises(InvalidArgument, match="ndarray is no place: .*the source first"):
+        transfer.plan(np.zeros(4), "cpu", GIB, platform="dgx_a100")
 
 
 def test_relays_are_refused_where_they_gain_little() -> None:

@@ -34,6 +34,7 @@ def text(report: dict[str, Any]) -> str:
         ("side by side", side_by_side),
         ("driver calls", driver_calls),
         ("copies", copies),
+        ("transfers", transfers),
     ):
         if name in measured:
             for table in tables(measured[name]):
@@ -107,11 +108,20 @@ def driver_calls(data: dict[str, Any]) -> list[Table]:
 
 def copies(data: dict[str, Any]) -> list[Table]:
     """Rates; kernels on each kind of memory beside plain memory."""
+    return [_rates("Copies and kernels, GB/s", "memory", data)]
+
+
+def transfers(data: dict[str, Any]) -> list[Table]:
+    """glake's copies beside the driver's (pinned memory) and torch's `.to()` (pageable)."""
+    return [_rates("One copy from call to end, GB/s", "by", data)]
+
+
+def _rates(title: str, case: str, data: dict[str, Any]) -> Table:
     plain = {
         (row["call"], row["bytes"]): row["median"] for row in data["rows"] if row["case"] == "plain"
     }
     table = _table(
-        "Copies and kernels, GB/s", *("what", "memory", "bytes", "median", "p10", "p90", "x plain"),
+        title, *("what", case, "bytes", "median", "p10", "p90", "x plain"),
         right=2,
     )  # fmt: skip
     for row in data["rows"]:
@@ -119,7 +129,7 @@ def copies(data: dict[str, Any]) -> list[Table]:
         ratio = row["median"] / base if base else None
         cells = [_number(row[key]) for key in ("median", "p10", "p90")]
         table.add_row(row["call"], row["case"], _size(row["bytes"]), *cells, _number(ratio, 3))
-    return [table]
+    return table
 
 
 def side_by_side(data: dict[str, Any]) -> list[Table]:

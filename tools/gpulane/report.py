@@ -11,6 +11,7 @@ stages      [{name, status, seconds, budget, exit_status, detail, tests, tail}]:
 measured    driver calls   {rows: [{call, case, handle_bytes, handles, times, unit, median, p10,
                            p90, least}]}, microseconds on the host (benchmarks/gpu/driver_calls.cpp)
             copies         the same shape, in GB/s (benchmarks/gpu/copies.cpp)
+            transfers      likewise; case "glake" or "plain" (benchmarks/gpu/transfers.py)
             side by side   {latency, ample, tight, largest, lost, errors} of one training job under
                            each allocator (benchmarks/gpu/side_by_side.py); times in milliseconds a
                            step, a list a round; ratios are of one allocator's time over another's
@@ -76,7 +77,8 @@ def build(facts: dict[str, Any], outcomes: list[Outcome], seconds: float) -> dic
     return {
         "schema": SCHEMA,
         "about": {**facts, "seconds": round(seconds, 1)},
-        "targets": targets(measured.get("side by side"), outcomes),
+        "targets": targets(measured.get("side by side"), outcomes)
+        + copy_targets(measured.get("transfers")),
         "stages": stages,
         "measured": measured,
     }
@@ -104,6 +106,26 @@ def targets(side: dict[str, Any] | None, outcomes: list[Outcome]) -> list[dict[s
             _survived(tight.get("glake"))),
     ]  # fmt: skip
     return [dict(zip(("name", "wanted", "seen", "met"), row, strict=True)) for row in rows]
+
+
+def copy_targets(transfers: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What is promised of copies of 1 MiB and more, as targets() gives it."""
+    rates = {(row["call"], row["bytes"], row["case"]): row["median"]
+             for row in (transfers or {}).get("rows", [])}  # fmt: skip
+    least: dict[str, float] = {}
+    for (call, size, case), rate in rates.items():
+        plain = rates.get((call, size, "plain"))
+        if case == "glake" and plain and size >= 1 << 20:
+            kind = call.split(", ")[1]
+            least[kind] = min(least.get(kind, rate / plain), rate / plain)
+    wanted = (("pinned copies, x a plain one", "pinned", 0.98),
+              ("pageable copies, x torch's", "pageable", 1.0))  # fmt: skip
+    return [
+        {"name": name, "wanted": f">= {limit}",
+         "seen": f"{least[kind]:.3f}" if kind in least else None,
+         "met": least[kind] >= limit if kind in least else None}
+        for name, kind, limit in wanted
+    ]  # fmt: skip
 
 
 def _times(ratio: float | None, noise: float | None) -> str | None:

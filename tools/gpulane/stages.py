@@ -129,11 +129,20 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             needs=("programs",),
         ),
         Stage(
+            "transfers",
+            (PYTHON, "benchmarks/gpu/transfers.py", "--driver", driver)
+            + (("--most", str(1 << 20), "--rounds", "2") if short else ()),
+            40,
+            group=7,
+            measures=True,
+            needs=("library",),
+        ),
+        Stage(
             "side by side",
             (PYTHON, "benchmarks/gpu/side_by_side.py", "--driver", driver)
             + ("--seconds", "{seconds}", "--out", str(side_by_side)),
-            220,
-            group=7,
+            180,
+            group=8,
             measures=True,
             result=side_by_side,
             needs=("library",),

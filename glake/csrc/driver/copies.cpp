@@ -1,8 +1,4 @@
 // Streams of one's own, copies, what orders them with the host, and what is at an address.
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <algorithm>
 
 #include "driver/calls.h"
 
@@ -10,9 +6,6 @@ namespace glake {
 namespace {
 
 Status absent() { return glake::status(CUDA_ERROR_NOT_SUPPORTED); }
-
-constexpr size_t kSamples = 64;      // of a buffer's pages
-constexpr size_t kMostForeign = 10;  // per cent of the samples on other nodes than the one said
 
 }  // namespace
 
@@ -93,6 +86,10 @@ Status Driver::copy_batch(const Address* dsts, const Address* srcs, const Bytes*
                                    &attributes, &first, 1, &failed, stream_of(stream)));
 }
 
+bool Driver::has_batches() const { return table_->copy_batch != nullptr; }
+
+Status Driver::unsupported() { return absent(); }
+
 Status Driver::host_function(int device, StreamHandle stream, void (*function)(void*), void* data) {
   if (table_->cuLaunchHostFunc == nullptr) return absent();
   DeviceScope scope(*this, device);
@@ -168,37 +165,13 @@ Status Driver::pointer_facts(Address address, PointerFacts* facts) {
   return {};
 }
 
-Status Driver::host_node(const void* base, Bytes bytes, int* node) const {
-  *node = kUnknownNode;
-  if (table_->extras.host_node != nullptr) {
-    return {table_->extras.host_node(base, bytes, node)};
-  }
-  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
-  const Address first = round_down(reinterpret_cast<Address>(base), page);
-  const Bytes pages = (round_up(reinterpret_cast<Address>(base) + bytes, page) - first) / page;
-  if (bytes == 0) return {};
-  const auto samples = static_cast<size_t>(std::min<Bytes>(pages, kSamples));
-  void* addresses[kSamples];
-  int nodes[kSamples];
-  for (size_t i = 0; i < samples; ++i) {
-    addresses[i] = reinterpret_cast<void*>(first + pages * i / samples * page);
-    nodes[i] = -1;
-  }
-  // Moves nothing: without a list of nodes it tells where each page is.
-  if (syscall(SYS_move_pages, 0, samples, addresses, nullptr, nodes, 0) != 0) return {};
-  std::vector<size_t> found;
-  size_t resident = 0;
-  for (size_t i = 0; i < samples; ++i) {
-    if (nodes[i] < 0) continue;
-    found.resize(std::max(found.size(), static_cast<size_t>(nodes[i]) + 1));
-    ++found[static_cast<size_t>(nodes[i])];
-    ++resident;
-  }
-  if (resident == 0) return {};
-  const auto most = std::max_element(found.begin(), found.end());
-  const bool single = (resident - *most) * 100 <= resident * kMostForeign;
-  *node = single ? static_cast<int>(most - found.begin()) : kSpreadNode;
-  return {};
+bool Driver::accessible(Address address) {
+  if (table_->cuPointerGetAttributes == nullptr) return false;
+  unsigned long long access = 0;
+  CUpointer_attribute flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+  void* word = &access;
+  return table_->cuPointerGetAttributes(1, &flags, &word, address) == CUDA_SUCCESS &&
+         access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
 }
 
 Status Driver::enable_peer(int device, int peer) {

@@ -50,6 +50,11 @@ struct MemoryTraits {
 using DeviceUuid = std::array<uint8_t, 16>;
 using LegacyHandle = std::array<uint8_t, 64>;  // CUipcMemHandle
 
+// A kernel of a loaded module.
+struct Kernel {
+  uintptr_t module = 0, function = 0;
+};
+
 // What the driver knows of an address.
 struct PointerFacts {
   enum class Kind { kUnregistered, kHost, kDevice, kManaged };
@@ -178,6 +183,9 @@ class Driver {
   Status destroy_event(EventId event);
   Status record(int device, EventId event, StreamHandle stream);
   Status query(EventId event);
+  // Events that keep the time, and what passed between two that are done, of one device.
+  Status create_timer(int device, EventId* event);
+  Status elapsed_ns(EventId start, EventId end, uint64_t* ns);
   Status wait_host(EventId event);
   Status wait_stream(int device, StreamHandle stream, EventId event);
   Status is_capturing(int device, StreamHandle stream, bool* yes);
@@ -200,6 +208,8 @@ class Driver {
   // In no order among themselves; not on the legacy stream.
   Status copy_batch(const Address* dsts, const Address* srcs, const Bytes* sizes, size_t count,
                     StreamHandle stream);
+  bool has_batches() const;
+  static Status unsupported();  // what calls answer that the driver lacks
   // `function` makes no driver call and takes no lock that a thread in the driver may hold: under
   // virtual time it runs on any thread that waits or asks there.
   Status host_function(int device, StreamHandle stream, void (*function)(void*), void* data);
@@ -207,14 +217,30 @@ class Driver {
   // Holds the stream until the word at `at` is `value` or beyond (as a signed difference).
   Status wait_value(int device, StreamHandle stream, Address at, uint32_t value);
 
+  // Kernels (kernels.cpp): a function of the PTX text `image`, which the driver compiles for the
+  // current device. not_supported() where it lacks the calls, cannot compile the text, or where the
+  // device does not reach pinned host memory at the host's own addresses. A DeviceScope must be
+  // open.
+  Status load_kernel(int device, const char* image, const char* name, Kernel* kernel);
+  Status unload_kernel(const Kernel& kernel);
+  Status launch(const Kernel& kernel, unsigned groups, unsigned threads, void** arguments,
+                StreamHandle stream);
+
   // Host memory and addresses; a DeviceScope must be open, except for host_node() and
   // enable_peer().
   Status register_host(void* base, Bytes bytes);
   Status unregister_host(void* base);
   Status device_pointer(void* host, Address* address);
   Status pointer_facts(Address address, PointerFacts* facts);
-  // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode.
-  Status host_node(const void* base, Bytes bytes, int* node) const;
+  // Whether the driver says that kernels of the DeviceScope's device may write there.
+  bool accessible(Address address);
+  // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode. With `groups`
+  // (a number for each node, -1 or none: elsewhere), the group of nodes that it is in.
+  Status host_node(const void* base, Bytes bytes, int* node,
+                   const std::vector<int>& groups = {}) const;
+  // Puts fresh pages of the caller's on these nodes, spread over them, and makes them resident. Not
+  // ok: they are where the system wants them.
+  Status place_host(void* base, Bytes bytes, const std::vector<int>& nodes) const;
   Status enable_peer(int device, int peer);  // both attached; enabled already is fine
 
   // Time (clock.cpp). A driver that keeps virtual time must know which threads are at work; with

@@ -1,4 +1,6 @@
 // Events and streams. Every call is made in relaxed capture mode.
+#include <algorithm>
+
 #include "driver/calls.h"
 
 namespace glake {
@@ -29,6 +31,26 @@ Status Driver::query(EventId event) {
   RelaxedScope scope(*this);
   if (!scope.status().ok()) return scope.status();
   return status(table_->cuEventQuery(event_of(event)));
+}
+
+Status Driver::create_timer(int device, EventId* event) {
+  if (table_->cuEventElapsedTime == nullptr) return status(CUDA_ERROR_NOT_SUPPORTED);
+  DeviceScope scope(*this, device);
+  if (!scope.status().ok()) return scope.status();
+  CUevent e = nullptr;
+  CUresult r = table_->cuEventCreate(&e, CU_EVENT_DEFAULT);
+  *event = reinterpret_cast<EventId>(e);
+  return status(r);
+}
+
+Status Driver::elapsed_ns(EventId start, EventId end, uint64_t* ns) {
+  *ns = 0;
+  RelaxedScope scope(*this);
+  if (!scope.status().ok()) return scope.status();
+  float milliseconds = 0;
+  CUresult r = table_->cuEventElapsedTime(&milliseconds, event_of(start), event_of(end));
+  if (r == CUDA_SUCCESS) *ns = static_cast<uint64_t>(std::max(milliseconds, 0.0F) * 1e6);
+  return status(r);
 }
 
 Status Driver::wait_host(EventId event) {

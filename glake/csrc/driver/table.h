@@ -52,6 +52,7 @@
   X(cuEventRecord, "cuEventRecord", 2000, true)                                          \
   X(cuEventQuery, "cuEventQuery", 2000, true)                                            \
   X(cuEventSynchronize, "cuEventSynchronize", 2000, true)                                \
+  X(cuEventElapsedTime, "cuEventElapsedTime", 2000, false)                               \
   X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                                  \
   X(cuStreamGetId, "cuStreamGetId", 12000, false)                                        \
   X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                             \
@@ -70,7 +71,11 @@
   X(cuMemHostUnregister, "cuMemHostUnregister", 4000, false)                             \
   X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", 3020, false)              \
   X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000, false)                       \
-  X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, false)
+  X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, false)                         \
+  X(cuModuleLoadData, "cuModuleLoadData", 2000, false)                                   \
+  X(cuModuleUnload, "cuModuleUnload", 2000, false)                                       \
+  X(cuModuleGetFunction, "cuModuleGetFunction", 2000, false)                             \
+  X(cuLaunchKernel, "cuLaunchKernel", 4000, false)
 
 namespace glake::driver {
 
@@ -94,6 +99,7 @@ struct Extras {
   int (*wait_event)(CUevent event, uint64_t timeout_ns) = nullptr;
   int (*wait_any)(CUevent const* events, size_t count, uint64_t timeout_ns) = nullptr;
   int (*host_node)(const void* address, size_t bytes, int* node) = nullptr;
+  int (*place_host)(const void* address, size_t bytes, int node) = nullptr;
 };
 
 struct Table {

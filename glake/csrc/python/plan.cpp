@@ -82,10 +82,14 @@ py::list paths_of(const TransferPlan& plan) {
 
 py::list plans_of(const Planner& planner,
                   const std::vector<std::tuple<PlaceArgument, PlaceArgument, double>>& asked,
-                  uint64_t bytes, uint64_t copy_ns) {
+                  uint64_t bytes, uint64_t copy_ns, const std::vector<uint32_t>& relays) {
+  if (!relays.empty() && relays.size() != asked.size()) {
+    raise(GLAKE_INVALID_ARGUMENT, "relays: one number of bits for each demand");
+  }
   std::vector<Demand> demands;
   for (const auto& [src, dst, weight] : asked) {
-    demands.push_back({to_place(src), to_place(dst), weight});
+    const uint32_t bits = relays.empty() ? kAllGpus : relays[demands.size()];
+    demands.push_back({to_place(src), to_place(dst), weight, bits});
   }
   std::shared_ptr<const Planner::Plans> plans;
   try {
@@ -119,6 +123,7 @@ void bind_graph(py::module_& module) {
       .def_property_readonly("gpus", &Topology::gpus)
       .def_property_readonly("sockets", &Topology::sockets)
       .def_property_readonly("copy_ns", &Topology::copy_ns)
+      .def_property_readonly("node_sockets", &Topology::node_sockets)
       .def("socket_of",
            [](const Topology& graph, int gpu) { return graph.socket_of(to_gpu(graph, gpu)); })
       .def("linked", [](const Topology& graph, int a,
@@ -156,9 +161,11 @@ void bind_planner(py::module_& module) {
            }),
            py::arg("graph"), py::arg("gate") = PlannerOptions{}.gate,
            py::arg("relays") = PlannerOptions{}.relays)
-      .def("plan", &plans_of, py::arg("demands"), py::arg("bytes") = 0, py::arg("copy_ns") = 0)
+      .def("plan", &plans_of, py::arg("demands"), py::arg("bytes") = 0, py::arg("copy_ns") = 0,
+           py::arg("relays") = std::vector<uint32_t>{})
       .def("set_scale", &Planner::set_scale, py::arg("edge"), py::arg("factor"))
-      .def("set_relay", &Planner::set_relay, py::arg("gpu"), py::arg("usable"));
+      .def("set_relay", &Planner::set_relay, py::arg("gpu"), py::arg("usable"))
+      .def("lend", &Planner::lend, py::arg("factors"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Bindings of csrc/capi_transfer.h.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,6 +108,27 @@ void bind_handles(py::module_& module) {
       py::arg("id"), "Bytes, time, and what went over which path.");
 }
 
+using TimedPlace = std::pair<py::int_, int>;  // a GPU or GLAKE_HOST, and the socket
+
+std::vector<std::vector<uint64_t>> time_copies(
+    const std::vector<std::pair<TimedPlace, TimedPlace>>& copies, const py::int_& bytes,
+    int repeats) {
+  std::vector<glake_timed_copy> timed;
+  for (const auto& [dst, src] : copies) {
+    timed.push_back({to_place(dst.first), dst.second, to_place(src.first), src.second});
+  }
+  const auto rounds = static_cast<size_t>(std::clamp(repeats, 0, 1 << 10));
+  std::vector<uint64_t> ns(copies.size() * rounds);
+  check(
+      released(glake_time_copies, timed.data(), timed.size(), to_bytes(bytes), repeats, ns.data()));
+  std::vector<std::vector<uint64_t>> times;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const auto first = ns.begin() + static_cast<ptrdiff_t>(i * rounds);
+    times.emplace_back(first, first + static_cast<ptrdiff_t>(rounds));
+  }
+  return times;
+}
+
 void bind_engine(py::module_& module) {
   module.def(
       "transfer_open",
@@ -131,6 +153,30 @@ void bind_engine(py::module_& module) {
       },
       py::arg("dst_device"), py::arg("src_device"), py::arg("node"), py::arg("bytes"),
       "What the open engine would do now: paths with rates, refusals.");
+  module.def("time_copies", &time_copies, py::arg("copies"), py::arg("bytes"), py::arg("repeats"),
+             "Makes the copies ((dst, src), places are (GPU or -1, socket)) at once, `repeats` "
+             "times each; of each the nanoseconds from its start to each end. None: gives the "
+             "buffers back.");
+}
+
+void bind_lending(py::module_& module) {
+  module.def(
+      "transfer_lend",
+      [](uint32_t relays, const std::vector<double>& factors) {
+        check(released(glake_transfer_lend, relays, factors.data(), factors.size()));
+      },
+      py::arg("relays"), py::arg("factors"), "GPUs that may relay, as bits; our part of limits.");
+  module.def(
+      "transfer_demands", [] { return read_json(glake_transfer_demands); },
+      "GPUs used, and the ends of transfers under way.");
+  module.def(
+      "transfer_demands_event",
+      [] {
+        const int event = released(glake_transfer_demands_event);
+        if (event < 0) raise_last();
+        return event;
+      },
+      "A descriptor that is readable when they have changed.");
 }
 
 bool pinned(const py::int_& address, uint64_t timeout_ns) {
@@ -178,6 +224,7 @@ void bind_host_memory(py::module_& module) {
 void bind_transfer(py::module_& module) {
   bind_handles(module);
   bind_engine(module);
+  bind_lending(module);
   bind_host_memory(module);
 }
 

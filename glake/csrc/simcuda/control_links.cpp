@@ -24,9 +24,9 @@ int set_link(Driver* driver, uint64_t at_ns, const char* from, const char* to, d
   return result;
 }
 
-int arm(const char* from, const char* to, int64_t k, int code, int64_t times, uint64_t stall_ns) {
+int arm(const char* from, const char* to, int64_t k, int64_t times, const CopyFault& fault) {
   return control([&](Driver& driver, Lock*) -> int {
-    return driver.scheduler.links.arm(from, to, k, static_cast<CUresult>(code), times, stall_ns);
+    return driver.scheduler.links.arm(from, to, k, times, fault);
   });
 }
 
@@ -75,11 +75,15 @@ int simcuda_fail_copy(const char* from, const char* to, int64_t k, int code, int
     });
   }
   if (code == CUDA_SUCCESS) return fail(CUDA_ERROR_INVALID_VALUE, "a copy cannot fail with 0");
-  return arm(from, to, k, code, times, 0);
+  return arm(from, to, k, times, {static_cast<CUresult>(code), 0, false});
 }
 
 int simcuda_stall_copy(const char* from, const char* to, int64_t k, uint64_t ns) {
-  return arm(from, to, k, CUDA_SUCCESS, 1, ns);
+  return arm(from, to, k, 1, {CUDA_SUCCESS, ns, false});
+}
+
+int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t times) {
+  return arm(from, to, k, times, {CUDA_SUCCESS, 0, true});
 }
 
 size_t simcuda_edges(char* json, size_t capacity, int clear) {
@@ -122,10 +126,15 @@ uint64_t simcuda_landed(uint64_t address, size_t bytes, int times) {
 
 int simcuda_place_host(const void* address, size_t bytes, int node) {
   return control([&](Driver& driver, Lock*) -> int {
-    if (node < -1 || node >= driver.topology.sockets()) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "the platform has no such socket");
+    const std::vector<int>& sockets = driver.topology.node_sockets();
+    int socket = -1;
+    if (node >= 0 && static_cast<size_t>(node) < sockets.size()) {
+      socket = sockets[static_cast<size_t>(node)];
     }
-    driver.host.place(reinterpret_cast<uint64_t>(address), bytes, node);
+    if (node < -1 || (node >= 0 && socket < 0)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "the platform has no such socket or NUMA node");
+    }
+    driver.host.place(reinterpret_cast<uint64_t>(address), bytes, socket);
     return CUDA_SUCCESS;
   });
 }
@@ -134,6 +143,7 @@ int simcuda_host_node(const void* address, size_t bytes, int* node) {
   return control([&](Driver& driver, Lock*) -> int {
     if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *node = node_of_host(driver, reinterpret_cast<uint64_t>(address), bytes);
+    if (*node >= 0) *node = driver.topology.nodes_of(*node)[0];
     return CUDA_SUCCESS;
   });
 }

@@ -67,4 +67,25 @@ CUresult apply_costs(const Options& options, const std::string& beside) {
   return CUDA_SUCCESS;
 }
 
+CUresult read_kernel_costs(const Options& options, const std::string& beside, KernelCosts* costs) {
+  const std::string path = options.cost_file.empty() ? beside : options.cost_file;
+  std::ifstream file(path);
+  if (!file) return CUDA_SUCCESS;  // the costs of calls were not wanted from it either
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    const Json all = Json::parse(text.str());
+    const Json* given = all.find("kernel_copies");
+    if (given == nullptr) return CUDA_SUCCESS;
+    const double rate = given->at("rate").number(), start = given->at("start_ns").number();
+    if (!(rate > 0) || rate > 1 || !(start >= 0) || start > 1e9) {
+      throw JsonError("kernel_copies: a rate above 0, at most 1, and nanoseconds from 0");
+    }
+    *costs = {rate, static_cast<uint64_t>(start)};
+  } catch (const JsonError& error) {
+    return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + error.what());
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace simcuda

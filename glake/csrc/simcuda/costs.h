@@ -14,4 +14,12 @@ namespace simcuda {
 // none.
 CUresult apply_costs(const Options& options, const std::string& beside);
 
+// What a kernel that copies blocks takes beyond a copy, until hardware says otherwise.
+struct KernelCosts {
+  double rate = 0.9;         // of the rate a copy engine reaches on the same links
+  uint64_t start_ns = 2000;  // to read its table
+};
+// The file's "kernel_copies", where it has them.
+CUresult read_kernel_costs(const Options& options, const std::string& beside, KernelCosts* costs);
+
 }  // namespace simcuda

@@ -128,7 +128,9 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   std::string platforms = options.platforms;
   if (platforms.empty()) platforms = beside_library("platforms.json");
   CUresult result = load_topology(platforms, options.preset, &made->topology);
-  if (result == CUDA_SUCCESS) result = apply_costs(options, beside_library("costs.json"));
+  const std::string costs = beside_library("costs.json");
+  if (result == CUDA_SUCCESS) result = apply_costs(options, costs);
+  if (result == CUDA_SUCCESS) result = read_kernel_costs(options, costs, &made->kernel_costs);
   if (result != CUDA_SUCCESS) return result;
   made->devices = options.devices != 0 ? options.devices : made->topology.gpus();
   if (made->devices > made->topology.gpus()) {
@@ -150,7 +152,8 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   }
   if (result != CUDA_SUCCESS) return result;
   made->contexts.start(made->devices);
-  made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->streams);
+  made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
+                        &made->streams);
   *driver = std::move(made);
   return CUDA_SUCCESS;
 }

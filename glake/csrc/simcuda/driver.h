@@ -9,7 +9,9 @@
 
 #include "books.h"
 #include "context.h"
+#include "costs.h"
 #include "host.h"
+#include "kernels.h"
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
@@ -34,6 +36,8 @@ class Driver {
   Memory memory;
   Contexts contexts;
   Streams streams;
+  Kernels kernels;
+  KernelCosts kernel_costs;
   Scheduler scheduler;
 
   // Phantom replays: stream work completes by ticks, not by the schedule.

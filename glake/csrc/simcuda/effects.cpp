@@ -26,6 +26,35 @@ bool Scheduler::legal(const Op& op, const Op::Side& side, bool write) {
   return true;
 }
 
+bool Scheduler::read_table(Op* op) {
+  struct Block {  // as the kernel declares it
+    uint64_t dst, src, bytes;
+  };
+  op->parts.clear();
+  op->bytes = op->rows = 0;
+  if (!host_->pinned(op->table, op->blocks * sizeof(Block)) && op->blocks != 0) {
+    books().violation("access to unmapped memory",
+                      "a kernel's table at " + std::to_string(op->table), now_ns());
+    return false;
+  }
+  const auto* table = reinterpret_cast<const Block*>(op->table);
+  for (const Block* block = table; block != table + op->blocks; ++block) {
+    if (block->bytes == 0) continue;
+    // Unlike a copy, a kernel reaches no pageable memory: that counts as unmapped.
+    const auto side = [&](uint64_t at) {
+      return Op::Side{at, 0, host_->pinned(at, block->bytes), op->device};
+    };
+    Op::Part part;
+    part.dst = side(block->dst);
+    part.src = side(block->src);
+    part.bytes = block->bytes;
+    op->parts.push_back(std::move(part));
+    op->bytes += block->bytes;
+    op->rows = 1;
+  }
+  return true;
+}
+
 bool Scheduler::legal(const Op& op) {
   if (!op.parts.empty()) {
     Op each;
@@ -86,6 +115,7 @@ void Scheduler::perform(const Op& op) {
   if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) return;
   if (!op.parts.empty()) {
     perform_parts(op, op.seq % 2 == 1);
+    if (op.corrupt) *reinterpret_cast<char*>(op.parts[0].dst.address) ^= 1;
     return;
   }
   auto* to = reinterpret_cast<char*>(op.dst.address);
@@ -97,6 +127,7 @@ void Scheduler::perform(const Op& op) {
       for (size_t row = 0; row < op.rows; ++row) {
         std::memmove(to + row * op.dst.pitch, from + row * pitch, op.bytes);
       }
+      if (op.corrupt) *to ^= 1;
       break;
     }
     case Op::Kind::kMemset:
@@ -162,7 +193,7 @@ CUresult Scheduler::apply(Lock* lock, const std::vector<OpPtr>& targets) {
     ready.pop_back();
     if (op->fault != CUDA_SUCCESS) {
       // It lands nothing.
-    } else if (!legal(*op)) {
+    } else if ((op->table != 0 && !read_table(op.get())) || !legal(*op)) {
       error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
     } else if (op->kind == Op::Kind::kHostFunction) {
       ++functions_;  // the clock stands still meanwhile
@@ -215,7 +246,8 @@ void Scheduler::work(Worker* worker) {
     }
     hold_up(&lock, op.get());
     const bool faulty = op->fault != CUDA_SUCCESS;
-    const bool fine = faulty || legal(*op);
+    const bool readable = faulty || op->table == 0 || read_table(op.get());
+    const bool fine = faulty || (readable && legal(*op));
     if (!fine) error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
     lock.unlock();
     if (faulty) {

@@ -77,6 +77,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
     if (context == nullptr || context->primary) return bad_context();
     if (driver.contexts.current() == context) driver.contexts.pop();
     driver.streams.forget(context->id);
+    driver.kernels.forget(context->id);
     driver.contexts.destroy(context->id);
     return CUDA_SUCCESS;
   });

@@ -28,7 +28,7 @@ class HostMemory {
 
   // The socket whose memory a range is in; -1: spread over all. Of any host memory, known or not.
   void place(uint64_t address, size_t bytes, int node);
-  // Of the first placed byte in the range. False: none is.
+  // Where most of the range's placed bytes are; -1: a copy of it is of several. False: none is.
   bool placed(uint64_t address, size_t bytes, int* node) const;
 
  private:

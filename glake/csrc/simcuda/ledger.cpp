@@ -26,6 +26,7 @@ std::string ledger_json(int device) {
   add("streams", static_cast<int64_t>(driver->streams.streams.live()));
   add("events", static_cast<int64_t>(driver->streams.events.live()));
   add("graphs", static_cast<int64_t>(driver->streams.graphs.live()));
+  add("modules", static_cast<int64_t>(driver->kernels.modules()));
   add("host_blocks", static_cast<int64_t>(driver->host.blocks()));
   add("host_bytes", static_cast<int64_t>(driver->host.bytes()));
   add("pending_work", static_cast<int64_t>(driver->scheduler.pending()));

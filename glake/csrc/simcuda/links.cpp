@@ -70,15 +70,16 @@ bool Links::dead(const Route& route) const {
                      [&](const auto& load) { return topology_->rate(load.edge) <= 0; });
 }
 
-CUresult Links::arm(const char* from, const char* to, int64_t k, CUresult code, int64_t times,
-                    uint64_t stall_ns) {
+CUresult Links::arm(const char* from, const char* to, int64_t k, int64_t times,
+                    const CopyFault& fault) {
   if (from == nullptr || to == nullptr || !is_place(from) || !is_place(to)) {
     return fail(CUDA_ERROR_INVALID_VALUE, "places are \"g3\", \"m0\", \"host\" or \"*\"");
   }
-  if (k < 1 || times == 0 || times < -1 || (code == CUDA_SUCCESS && stall_ns == 0)) {
+  const bool none = fault.code == CUDA_SUCCESS && fault.stall_ns == 0 && !fault.corrupt;
+  if (k < 1 || times == 0 || times < -1 || none) {
     return fail(CUDA_ERROR_INVALID_VALUE, "a fault is of the k-th copy from 1, and of something");
   }
-  faults_.push_back({from, to, k, times, code, stall_ns});
+  faults_.push_back({from, to, k, times, fault});
   return CUDA_SUCCESS;
 }
 
@@ -89,9 +90,10 @@ void Links::meet(Op* op) {
     if (matches(fault.from, op->from) && matches(fault.to, op->to) &&
         (fault.countdown == 1 || --fault.countdown == 0)) {
       fault.countdown = 1;
-      if (fault.code != CUDA_SUCCESS) op->fault = fault.code;
+      if (fault.is.code != CUDA_SUCCESS) op->fault = fault.is.code;
       // A stall "for ever" still has an end: the clock does not wrap.
-      op->stall_ns = std::max(op->stall_ns, std::min(fault.stall_ns, uint64_t{1} << 62));
+      op->stall_ns = std::max(op->stall_ns, std::min(fault.is.stall_ns, uint64_t{1} << 62));
+      op->corrupt = op->corrupt || fault.is.corrupt;
       spent = fault.times > 0 && --fault.times == 0;
     }
     if (spent) {

@@ -11,6 +11,13 @@
 
 namespace simcuda {
 
+// What a copy is told to do: end with a code, start later, or land with a bit flipped.
+struct CopyFault {
+  CUresult code = CUDA_SUCCESS;
+  uint64_t stall_ns = 0;
+  bool corrupt = false;
+};
+
 class Links {
  public:
   void start(Topology* topology);
@@ -24,10 +31,9 @@ class Links {
   CUresult dead_code() const { return static_cast<CUresult>(dead_link().load()); }
   bool dead(const Route& route) const;
 
-  // The k-th later copy between two places, `times` in a row, ends with `code`; or (code
-  // CUDA_SUCCESS) takes `stall_ns` longer. "g3", "m0", "host" (any host memory) or "*".
-  CUresult arm(const char* from, const char* to, int64_t k, CUresult code, int64_t times,
-               uint64_t stall_ns);
+  // The k-th later copy between two places, `times` in a row, has the fault. "g3", "m0", "host"
+  // (any host memory) or "*".
+  CUresult arm(const char* from, const char* to, int64_t k, int64_t times, const CopyFault& fault);
   void disarm() { faults_.clear(); }
   // Gives a copy about to be enqueued what it is due.
   void meet(Op* op);
@@ -44,8 +50,7 @@ class Links {
   struct Fault {
     std::string from, to;
     int64_t countdown, times;
-    CUresult code;
-    uint64_t stall_ns;
+    CopyFault is;
   };
   struct Carried {
     double bytes = 0, peak = 0;  // GB/s

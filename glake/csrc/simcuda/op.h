@@ -48,7 +48,10 @@ struct Op {
   unsigned flags = 0;        // of a wait
   CUhostFn function = nullptr;
   void* data = nullptr;
-  std::vector<Part> parts;  // of a batch, instead of dst, src and rows; `bytes` is their sum
+  // Of a batch or a kernel, instead of dst, src and rows; `bytes` is their sum.
+  std::vector<Part> parts;
+  uint64_t table = 0;  // a kernel reads its parts there when it runs: `blocks` of them
+  uint32_t blocks = 0;
 
   // Timing.
   uint64_t latency_ns = 0;
@@ -62,6 +65,7 @@ struct Op {
   Place from, to;
   CUresult fault = CUDA_SUCCESS;   // it ends with this after its latency, and lands nothing
   uint64_t stall_ns = 0;           // on top of its latency
+  bool corrupt = false;            // it lands with its first bit flipped
   bool told = false;               // somebody has been given `fault`
   bool landed = false;             // its bytes were written
   std::vector<OpPtr> answers_for;  // of an event: copies of the stream since the event before

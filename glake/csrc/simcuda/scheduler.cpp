@@ -47,10 +47,11 @@ CUresult tell_faults(const std::vector<OpPtr>& copies, bool again) {
 }
 
 void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topology, Memory* memory,
-                      Streams* streams) {
+                      const HostMemory* host, Streams* streams) {
   mutex_ = mutex;
   topology_ = topology;
   memory_ = memory;
+  host_ = host;
   streams_ = streams;
   phantom_ = options.phantom;
   threaded_ = options.threaded;

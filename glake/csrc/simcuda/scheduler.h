@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "host.h"
 #include "landings.h"
 #include "links.h"
 #include "memory.h"
@@ -26,7 +27,7 @@ using Lock = std::unique_lock<std::mutex>;
 class Scheduler {
  public:
   void start(const Options& options, std::mutex* mutex, Topology* topology, Memory* memory,
-             Streams* streams);
+             const HostMemory* host, Streams* streams);
   // Drops what is pending and ends the threads. The mutex must not be held.
   void stop();
 
@@ -40,6 +41,10 @@ class Scheduler {
   CUresult wait_device(Lock* lock, int device);  // -1: all
   // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on a little.
   CUresult query(Lock* lock, const OpPtr& op);
+
+  // Takes a kernel's parts from its table as that is now. False, with a violation noted: the table
+  // is not in pinned memory.
+  bool read_table(Op* op);
 
   // Notes a violation if pending work touches the range.
   void check_idle(CUdeviceptr address, size_t bytes, const char* what);
@@ -114,6 +119,7 @@ class Scheduler {
 
   Topology* topology_ = nullptr;
   Memory* memory_ = nullptr;
+  const HostMemory* host_ = nullptr;
   Streams* streams_ = nullptr;
   bool phantom_ = false, threaded_ = false, stopping_ = false;
   std::mutex* mutex_ = nullptr;

@@ -111,6 +111,8 @@ SIMCUDA_API int simcuda_fail_copy(const char* from, const char* to, int64_t k, i
                                   int64_t times);
 /* The k-th later copy takes `ns` longer to start. */
 SIMCUDA_API int simcuda_stall_copy(const char* from, const char* to, int64_t k, uint64_t ns);
+/* The k-th later copy, and `times` in a row from there, lands with its first bit flipped. */
+SIMCUDA_API int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t times);
 
 /* The load of every link since cuInit or the last clear, as JSON: {"edges": {"s0>u0": {"rate": now,
  * "peak": GB/s, "load": most of the rate of then that was in use, "bytes"}}, "joint": [{"edges",
@@ -125,9 +127,10 @@ SIMCUDA_API int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts
 /* Bytes of the range written exactly `times` times; -1: more than once. UINT64_MAX: not watched. */
 SIMCUDA_API uint64_t simcuda_landed(uint64_t address, size_t bytes, int times);
 
-/* The socket whose memory host addresses are in, whatever option host_node says; -1: spread over
- * all. A copy uses the node of the first such byte it touches. And what holds for a range: -1
- * spread, -2 unknown (option host_node is local). */
+/* The NUMA node whose memory host addresses are in, whatever option host_node says; -1: spread over
+ * all. Nodes are those of the platform's `numa_nodes`; where it has none, socket S is node S. A
+ * copy is of the socket that has three quarters of such bytes, or of all. And what holds for a range
+ * (of a socket with several nodes, its first): -1 spread, -2 unknown (option host_node is local). */
 SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
 SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 

@@ -3,8 +3,9 @@
 // force unless the cost file says otherwise (costs.h). UNMEASURED: taken from vAttention's and
 // GMLake's published tables, slopes assumed; an asynchronous copy and an event query as published
 // for an A10 (2.6 and 0.7). Assumed to be like those: peer, 2D and batched copies, host functions,
-// stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or waited for,
-// 0.2 for each further copy of a batch (where "page" means copy). Zero is "not modelled".
+// launches, stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or
+// waited for, 0.2 for each further copy of a batch (where "page" means copy). Zero is "not
+// modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \
@@ -116,7 +117,11 @@
   X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, 0, 0)                                       \
   X(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030, 0, 0)                              \
   X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, 0, 0)           \
-  X(cuGraphDestroy, cuGraphDestroy, 10000, 0, 0)
+  X(cuGraphDestroy, cuGraphDestroy, 10000, 0, 0)                                                 \
+  X(cuModuleLoadData, cuModuleLoadData, 2000, 0, 0)                                              \
+  X(cuModuleGetFunction, cuModuleGetFunction, 2000, 0, 0)                                        \
+  X(cuModuleUnload, cuModuleUnload, 2000, 0, 0)                                                  \
+  X(cuLaunchKernel, cuLaunchKernel, 4000, 2.6, 0)
 
 namespace simcuda {
 

@@ -65,6 +65,31 @@ void take_source(Op* op) {
   }
 }
 
+// Bytes by route, of work that has a few of them, and the load they put on edges together.
+class Ways {
+ public:
+  void add(const Op& place, size_t bytes) {
+    between_[{place.from.gpu, place.from.node, place.to.gpu, place.to.node}] +=
+        static_cast<double>(bytes);
+    total_ += static_cast<double>(bytes);
+  }
+  // `efficiency`: of the links' rate that such work reaches.
+  Route route(const Topology& topology, double efficiency = 1) const {
+    std::map<int, double> loads;
+    for (const auto& [ends, bytes] : between_) {
+      const Route way = simcuda::route(topology, {ends[0], ends[1]}, {ends[2], ends[3]});
+      for (const auto& [edge, share] : way) loads[edge] += share * bytes;
+    }
+    Route together;
+    for (const auto& [edge, load] : loads) together.push_back({edge, load / total_ / efficiency});
+    return together;
+  }
+
+ private:
+  std::map<std::array<int, 4>, double> between_;
+  double total_ = 0;
+};
+
 }  // namespace
 
 int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
@@ -128,8 +153,7 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kCopy;
   op->latency_ns = driver->topology.copy_ns();
-  // Bytes by route: a batch has few of them.
-  std::map<std::array<int, 4>, double> bytes_between;
+  Ways ways;
   for (const BatchCopy& each : copies) {
     CopyEnd dst{each.dst, 0, false, true}, src{each.src, 0, false, true};
     CUresult result = resolve(driver, &dst, each.bytes, 1);
@@ -141,8 +165,7 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
       op->from = place.from;
       op->to = place.to;
     }
-    bytes_between[{place.from.gpu, place.from.node, place.to.gpu, place.to.node}] +=
-        static_cast<double>(each.bytes);
+    ways.add(place, each.bytes);
     Op::Part part;
     part.bytes = each.bytes;
     part.dst = {each.dst, 0, dst.host, stream->device};
@@ -156,14 +179,34 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
     op->latency_ns +=
         each.bytes < kSmallPart ? driver->options.batch_small_ns : driver->options.batch_large_ns;
   }
-  std::map<int, double> loads;
-  for (const auto& [ends, bytes] : bytes_between) {
-    const Route way = route(driver->topology, {ends[0], ends[1]}, {ends[2], ends[3]});
-    for (const auto& [edge, share] : way) loads[edge] += share * bytes;
+  op->route = ways.route(driver->topology);
+  return submit(driver, stream, op);
+}
+
+CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count) {
+  Stream* stream = driver->streams.streams.find(id);
+  if (driver->memory.find(table) != nullptr) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED,
+                "glake_copy_blocks: simcuda takes tables in pinned host memory");
   }
-  for (const auto& [edge, load] : loads) {
-    op->route.push_back({edge, load / static_cast<double>(op->bytes)});
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kCopy;
+  op->device = stream->device;
+  op->table = table;
+  op->blocks = count;
+  op->latency_ns = driver->topology.copy_ns() + driver->kernel_costs.start_ns;
+  driver->scheduler.read_table(op.get());
+  Ways ways;
+  for (const Op::Part& part : op->parts) {
+    CopyEnd dst{part.dst.address, 0, part.dst.host}, src{part.src.address, 0, part.src.host};
+    Op place;
+    locate(driver, dst, src, part.bytes, part.bytes, stream->device, &place);
+    ways.add(place, part.bytes);
+    if (&part != &op->parts.front()) continue;  // a fault names the places of the first
+    op->from = place.from;
+    op->to = place.to;
   }
+  if (!op->parts.empty()) op->route = ways.route(driver->topology, driver->kernel_costs.rate);
   return submit(driver, stream, op);
 }
 

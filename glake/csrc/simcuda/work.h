@@ -26,6 +26,9 @@ struct BatchCopy {
 };
 // One piece of work of many copies, in no order among themselves.
 CUresult copy_batch(Driver* driver, uint64_t stream, const std::vector<BatchCopy>& copies);
+// What a launch of glake_copy_blocks does. Its time is by what the table, in pinned host memory,
+// holds now; it copies what the table holds when it runs.
+CUresult copy_blocks(Driver* driver, uint64_t stream, uint64_t table, uint32_t count);
 CUresult fill(Driver* driver, uint64_t stream, CUdeviceptr dst, uint64_t value, unsigned width,
               size_t count);
 // Into the stream, or into its capture, or onto the tick clock.

@@ -17,6 +17,7 @@ namespace {
 constexpr double kLocalRate = 1000;
 constexpr double kCopyUs = 8;  // of one copy with its events, where the file says nothing
 constexpr const char kPerCopy[] = "per_copy_us";
+constexpr int kMaxNodes = 1024;  // as many as Linux can have
 
 std::string gpu(int device) { return "g" + std::to_string(device); }
 std::string memory(int socket) { return "m" + std::to_string(socket); }
@@ -75,6 +76,37 @@ void Topology::read_sockets(const Json& sockets) {
   }
 }
 
+// Where the file names none, socket S is node S.
+void Topology::read_numa_nodes(const Json* nodes) {
+  if (nodes == nullptr || nodes->items().empty()) {
+    for (int socket = 0; socket < sockets_; ++socket) node_sockets_.push_back(socket);
+    return;
+  }
+  if (nodes->items().size() != static_cast<size_t>(sockets_)) {
+    throw JsonError("numa_nodes: one list for each socket");
+  }
+  for (int socket = 0; socket < sockets_; ++socket) {
+    const std::vector<Json>& own = nodes->items()[static_cast<size_t>(socket)].items();
+    if (own.empty()) throw JsonError("numa_nodes: a socket has none");
+    for (const Json& each : own) {
+      const double node = each.number();
+      if (!(node >= 0 && node < kMaxNodes)) throw JsonError("numa_nodes: out of range");
+      const auto at = static_cast<size_t>(node);
+      if (at >= node_sockets_.size()) node_sockets_.resize(at + 1, -1);
+      if (node_sockets_[at] != -1) throw JsonError("numa_nodes: one is given twice");
+      node_sockets_[at] = socket;
+    }
+  }
+}
+
+std::vector<int> Topology::nodes_of(int socket) const {
+  std::vector<int> nodes;
+  for (size_t node = 0; node < node_sockets_.size(); ++node) {
+    if (node_sockets_[node] == socket) nodes.push_back(static_cast<int>(node));
+  }
+  return nodes;
+}
+
 void Topology::read_joint(const Json& row) {
   if (row.items().size() != 2) throw JsonError("joint: expected [{edge: weight}, GB/s]");
   Limit limit{{}, row.items()[1].number()};
@@ -95,6 +127,7 @@ void Topology::read(const Json& platform) {
   if (!(gpus >= 1 && gpus <= kMaxGpus)) throw JsonError("gpus: out of range");
   gpus_ = static_cast<int>(gpus);
   read_sockets(platform.at("sockets"));
+  read_numa_nodes(platform.find("numa_nodes"));
   for (const Json& row : platform.at("edges").items()) {
     if (row.items().size() != 3) throw JsonError("edges: expected [from, to, GB/s]");
     add_edge(row.items()[0].text(), row.items()[1].text(), row.items()[2].number());
@@ -117,9 +150,9 @@ void Topology::read(const Json& platform) {
   }
 }
 
-void Topology::set_rate(int edge, double rate) {
-  limits_[static_cast<size_t>(edge)].limit = std::max(rate, 0.0);
-}
+void Topology::set_rate(int edge, double rate) { set_limit(static_cast<size_t>(edge), rate); }
+
+void Topology::set_limit(size_t limit, double rate) { limits_[limit].limit = std::max(rate, 0.0); }
 
 int Topology::add_edge(const std::string& from, const std::string& to, double limit) {
   if (!(limit > 0)) throw JsonError("edges: " + from + ">" + to + " needs a positive rate");

@@ -41,6 +41,10 @@ class Topology {
   uint64_t copy_ns() const { return copy_ns_; }
   int socket_of(int gpu) const { return socket_[static_cast<size_t>(gpu)]; }
   int sockets() const { return sockets_; }
+  // By NUMA node of the system: the socket it is a part of, or -1 (a GPU's own memory, CXL). Nodes
+  // beyond the last are of none.
+  const std::vector<int>& node_sockets() const { return node_sockets_; }
+  std::vector<int> nodes_of(int socket) const;  // never empty
 
   // Edges are numbered from 0, in the order of the file; after them, one of each GPU's own memory.
   int edges() const { return static_cast<int>(names_.size()); }
@@ -49,6 +53,8 @@ class Topology {
   double rate(int edge) const { return limits_[static_cast<size_t>(edge)].limit; }
   // A link whose speed changes; 0: what it carries stands still. Joint limits stay as they are.
   void set_rate(int edge, double rate);
+  // Any limit, those over several edges included.
+  void set_limit(size_t limit, double rate);
 
   // What no set of copies may exceed: sum of weight x rate over `terms`. Limit i < edges() is that
   // of edge i alone; after them, those over several edges (both directions of a link at once).
@@ -77,6 +83,7 @@ class Topology {
   void read(const class Json& platform);
   void read_joint(const Json& row);
   void read_sockets(const Json& sockets);
+  void read_numa_nodes(const Json* nodes);
   int add_edge(const std::string& from, const std::string& to, double limit);
   Route along(const std::vector<std::string>& nodes) const;
   Route over_pcie(const std::string& from, const std::string& to) const;
@@ -84,7 +91,8 @@ class Topology {
 
   int gpus_ = 0, sockets_ = 0;
   uint64_t copy_ns_ = 0;
-  std::vector<int> socket_;
+  std::vector<int> socket_;        // of each GPU
+  std::vector<int> node_sockets_;  // of each NUMA node
   std::map<std::pair<std::string, std::string>, int> edges_;
   std::vector<std::string> names_;
   std::map<std::string, std::vector<std::string>> next_;

@@ -35,6 +35,7 @@ void Engine::close() {
   bool clean = true;
   for (auto& [gpu, submitter] : submitters_) clean = submitter->stop() && clean;
   submitters_.clear();
+  staging_.close();
   if (!clean) {
     throw Error(GLAKE_DRIVER_ERROR,
                 "copies that were given up are still not done, or the driver refused to take "
@@ -51,7 +52,9 @@ void Engine::close() {
   guards_.clear();
   process_.set_detour(kCopied, false);
   pins_.close();
+  timer_.close();
   slots_.close();
+  kernel_.close();
   holds_.close();
 }
 

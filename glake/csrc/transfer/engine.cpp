@@ -1,5 +1,7 @@
 #include "transfer/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -19,6 +21,7 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
     : driver_(driver),
       process_(process),
       slots_(driver, process),
+      kernel_(driver),
       holds_(host),
       marks_(driver),
       pins_(driver),
@@ -44,13 +47,20 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
   for (int gpu = devices_; gpu < topology_->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (demands_event_ >= 0) ::close(demands_event_);
+}
 
 uint64_t Engine::start(Request request) {
-  const bool wanted = (request.flags & kRelayed) != 0, simple = (request.flags & kDirect) != 0;
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
+             simple = (request.flags & kDirect) != 0;
   const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
   const bool possible = plain_possible(request);
   const bool small = request.parts.total() < kAlwaysPlain;
+  if (local && (request.flags & kChecksum) != 0) {
+    throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within GPU " +
+                                        std::to_string(request.src.gpu));
+  }
   if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
   if (local || simple) {
     throw Error(GLAKE_COPY_REFUSED, "GPU " + std::to_string(request.stream_device) +
@@ -63,12 +73,14 @@ uint64_t Engine::start(Request request) {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
   }
   if (captured && (wanted || !possible)) {
-    throw Error(GLAKE_COPY_REFUSED,
-                "the stream is being captured: a graph can hold one plain copy, no relays");
+    throw Error(
+        GLAKE_COPY_REFUSED,
+        "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);
-  if (possible && !request.pageable && !wanted && !worthwhile(request, plan)) {
+  if (possible && !request.pageable && !wanted && !worthwhile(request, plan) &&
+      !kernel_pays(request, plan)) {
     return plain(request, false);
   }
   auto transfer = std::make_shared<Transfer>(std::move(request));
@@ -124,6 +136,7 @@ void Engine::finish(Transfer* transfer) {
   auto same = [&](const auto& other) { return other.get() == transfer; };
   running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
   for (auto& [gpu, submitter] : submitters_) submitter->remove(transfer);
+  tell_demands();
   ++finished_;
   failed_ += transfer->state == State::kFailed;
   for (const auto& lane : transfer->lanes) {
@@ -257,6 +270,10 @@ std::string Engine::stats() {
   number("waiting", gates_.size());
   number("threads", submitters_.size());
   number("slots", slots_.count());
+  number("kernel_launches", kernel_.launches());
+  out.text("without_kernels", kernel_.why());
+  out.flag("lent", !lent_.empty());
+  if (planner_ != nullptr) out.raw("relays", gpus_text(lent_relays_ | own_.load()));
   std::string list;
   for (const auto& [name, health] : health_.all()) {
     JsonText one;

@@ -7,6 +7,7 @@
 //   hold       what keeps a caller's stream waiting until the transfer is done
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -15,10 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "transfer/block_ways.h"
+#include "transfer/copy_kernel.h"
 #include "transfer/host_pins.h"
 #include "transfer/marks.h"
 #include "transfer/planner.h"
+#include "transfer/staging.h"
 #include "transfer/submitter.h"
+#include "transfer/timing.h"
 
 namespace glake::transfer {
 
@@ -48,9 +53,17 @@ class Engine {
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
   HostPins& pins();
+  CopyTimer& timer() { return timer_; }
   // Whether a copy of no stream's order reads or writes there.
   bool copying(Address begin, Address end);
   void place_of(const void* ptr, int* device, int* pinned);
+  // Which GPUs may relay, besides those this process copies to or from, and its part of each limit
+  // of the topology (Planner::lend). Transfers under way are planned anew. Throws Error.
+  void lend(uint32_t relays, std::vector<double> factors);
+  // GPUs used and transfers under way, as JSON; an eventfd of the engine's, readable after a
+  // change.
+  std::string demands();
+  int demands_event();
   // Cancels all transfers and waits for their copies under way: after it nobody waits for one.
   void end_all();
   // Ends the threads and gives all back; nobody uses the engine any more. Throws Error, and may be
@@ -58,6 +71,7 @@ class Engine {
   void close();
 
  private:
+  friend class CopyTimer;
   friend class Submitter;
   using Lock = std::unique_lock<std::mutex>;
   // What a copy of no stream's order reads and writes.
@@ -95,6 +109,7 @@ class Engine {
   // planning.cpp
   TransferPlan plan_alone(const Request& request);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
+  bool kernel_pays(const Request& request, const TransferPlan& plan);
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
   void measure_links();
@@ -108,11 +123,26 @@ class Engine {
   bool reach(int gpu, int from);
   Submitter& submitter(int gpu);
 
+  // lending.cpp
+  using Demands = std::set<std::array<int, 4>>;  // GPU and node of the source, of the destination
+  void allow_relays();
+  void use_gpus(const Request& request);
+  Rate ours(int edge) const;
+  Demands demands_now() const;
+  void tell_demands();
+  void signal_demands();
+  std::string gpus_text(uint32_t bits) const;
+
   std::shared_ptr<Transfer> find(uint64_t id);
   void finish(Transfer* transfer);
   void end_one(const std::shared_ptr<Transfer>& transfer);
   void rouse(uint64_t now);
   void conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer);
+  BlockCosts block_costs() const {
+    BlockCosts costs;
+    costs.copy_ns = static_cast<double>(copy_ns());
+    return costs;
+  }
   uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
 
   Driver& driver_;
@@ -120,6 +150,9 @@ class Engine {
   std::unique_ptr<topology::Topology> topology_;
   std::mutex plan_mutex_;  // of the planner; taken before mutex_
   std::unique_ptr<Planner> planner_;
+  std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
+  uint32_t allowed_relays_ = kAllGpus;
+  std::atomic<uint32_t> own_{0};    // those of this process's copies; set under plan_mutex_
   std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
   std::mutex prepare_mutex_;        // of what has been opened for paths
   std::set<std::string> prepared_;
@@ -132,12 +165,18 @@ class Engine {
   std::map<int, std::unique_ptr<Submitter>> submitters_;
   HealthBook health_;
   Slots slots_;
+  CopyKernel kernel_;
+  Staging staging_;
   Holds holds_;
   Marks marks_;
   HostPins pins_;
+  CopyTimer timer_{*this};
   std::mutex guard_mutex_;
   std::vector<Guard> guards_;
   uint64_t next_id_ = 1;
+  std::vector<double> lent_;  // our part of each limit; empty: all
+  Demands told_;
+  int demands_event_ = -1;
   std::vector<std::pair<int, double>> lessons_;  // edges and their scale, for replan()
   // Statistics.
   std::atomic<uint64_t> plain_copies_{0}, plain_bytes_{0};

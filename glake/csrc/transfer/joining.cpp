@@ -6,6 +6,7 @@
 namespace glake::transfer {
 
 uint64_t Engine::begin(Request request) {
+  use_gpus(request);
   const bool same =
       request.also_stream == request.stream && request.also_device == request.stream_device;
   if (!request.ordered) {

@@ -26,6 +26,7 @@ class HopMeter {
   void replan(Rate planned);
   // The link is much faster than what is asked of it: then chunks go one after the other.
   bool alone() const { return alone_; }
+  Rate link() const { return link_; }
   // `room`: what it could carry beside all others.
   void set_link(Rate link, Rate room, bool alone);
 

@@ -10,6 +10,7 @@ constexpr size_t kMostPieces = 1024;  // of one chunk: they are submitted in one
 }  // namespace
 
 Parts::Parts(const std::vector<Part>& parts) {
+  parts_.reserve(parts.size());
   for (const Part& part : parts) {
     if (part.bytes == 0) continue;
     Part* last = parts_.empty() ? nullptr : &parts_.back();
@@ -20,6 +21,7 @@ Parts::Parts(const std::vector<Part>& parts) {
       parts_.push_back(part);
     }
   }
+  starts_.reserve(parts_.size());
   for (const Part& part : parts_) {
     starts_.push_back(total_);
     total_ += part.bytes;

@@ -1,6 +1,7 @@
 // What a transfer plan is made of. Rates are GB/s (1e9), which is bytes per nanosecond.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -49,9 +50,12 @@ struct Refusal {
   std::string path, reason;
 };
 
+constexpr uint32_t kAllGpus = ~uint32_t{0};
+
 struct Demand {
   Place src, dst;
   double weight = 1;
+  uint32_t relays = kAllGpus;  // GPUs that may relay for it, as bits
 };
 
 // `rate`: of all paths together. `plain`: of the one copy without glake, next to the same other

@@ -25,11 +25,12 @@ std::string shown(double rate) {
 
 std::string key_of(const std::vector<Demand>& demands) {
   std::string key;
-  key.reserve(demands.size() * (4 * sizeof(int) + sizeof(double)));
+  key.reserve(demands.size() * (5 * sizeof(int) + sizeof(double)));
   for (const Demand& demand : demands) {
     const int places[] = {demand.src.gpu, demand.src.node, demand.dst.gpu, demand.dst.node};
     key.append(reinterpret_cast<const char*>(places), sizeof places);
     key.append(reinterpret_cast<const char*>(&demand.weight), sizeof demand.weight);
+    key.append(reinterpret_cast<const char*>(&demand.relays), sizeof demand.relays);
   }
   return key;
 }
@@ -53,6 +54,7 @@ Planner::Planner(const Topology& topology, PlannerOptions options)
     : options_(options),
       nominal_(topology),
       topology_(topology),
+      scale_(topology.limits().size(), 1.0),
       may_relay_(static_cast<size_t>(topology.gpus()), true) {}
 
 void Planner::set_scale(int edge, double factor) {
@@ -62,7 +64,28 @@ void Planner::set_scale(int edge, double factor) {
                     ", factors from 0");
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  topology_.set_rate(edge, nominal_.rate(edge) * factor);
+  scale_[static_cast<size_t>(edge)] = factor;
+  refresh();
+}
+
+void Planner::lend(std::vector<double> factors) {
+  const bool valid = std::all_of(factors.begin(), factors.end(), [](double part) {
+    return part >= 0 && part <= 1;  // NaN is neither
+  });
+  if (!valid || (!factors.empty() && factors.size() != limits())) {
+    throw PlanError(std::to_string(factors.size()) + " parts of limits: there are " +
+                    std::to_string(limits()) + ", and parts are from 0 to 1");
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  lent_ = std::move(factors);
+  refresh();
+}
+
+void Planner::refresh() {
+  for (size_t limit = 0; limit < scale_.size(); ++limit) {
+    const double lent = lent_.empty() ? 1 : lent_[limit];
+    topology_.set_limit(limit, nominal_.limits()[limit].limit * scale_[limit] * lent);
+  }
   known_.clear();
 }
 
@@ -132,14 +155,18 @@ std::vector<Rate> Planner::plain_rates(const std::vector<Demand>& demands) const
   return rates;
 }
 
-std::string Planner::closed(const Candidate& candidate) const {
+std::string Planner::closed(const Candidate& candidate, const Demand& demand) const {
   for (const Hop& hop : candidate.path.hops) {
     for (const Load& load : hop.route) {
-      if (topology_.rate(load.edge) <= 0) return topology_.name(load.edge) + " is dead";
+      if (topology_.rate(load.edge) > 0) continue;
+      const bool dead = scale_[static_cast<size_t>(load.edge)] <= 0;
+      return topology_.name(load.edge) + (dead ? " is dead" : " is lent to other processes");
     }
   }
   for (const int gpu : candidate.relays) {
-    if (!may_relay_[static_cast<size_t>(gpu)]) return "g" + std::to_string(gpu) + " may not relay";
+    const bool granted = (demand.relays >> gpu & 1) != 0;
+    if (!granted || !may_relay_[static_cast<size_t>(gpu)])
+      return "g" + std::to_string(gpu) + " may not relay";
   }
   return "";
 }
@@ -156,7 +183,7 @@ std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
     parties[d].parts = striped ? topology_.sockets() : 1;
     for (const Candidate& candidate : candidates(demand).paths) {
       if (gated[d] && !candidate.direct) continue;
-      if (closed(candidate).empty()) parties[d].paths.push_back(&candidate);
+      if (closed(candidate, demand).empty()) parties[d].paths.push_back(&candidate);
     }
   }
   return parties;
@@ -194,19 +221,20 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     for (size_t p = 0; p < shared[d].paths.size(); ++p) {
       plan.paths.push_back({shared[d].paths[p]->path, shared[d].rates[p]});
     }
-    plan.refusals = refusals(shared, d, candidates(demands[d]), gate[d]);
+    plan.refusals = refusals(shared, d, demands[d], gate[d]);
   }
   return plans;
 }
 
-std::vector<Refusal> Planner::refusals(const std::vector<Party>& parties, size_t demand,
-                                       const Candidates& known, const std::string& gate) const {
+std::vector<Refusal> Planner::refusals(const std::vector<Party>& parties, size_t number,
+                                       const Demand& demand, const std::string& gate) const {
+  const Candidates& known = candidates(demand);
   std::vector<Refusal> refused = known.refusals;
-  const std::vector<const Candidate*>& used = parties[demand].paths;
+  const std::vector<const Candidate*>& used = parties[number].paths;
   for (const Candidate& candidate : known.paths) {
     if (refused.size() >= kMostRefusals) return refused;
     if (std::count(used.begin(), used.end(), &candidate) != 0) continue;
-    std::string reason = closed(candidate);
+    std::string reason = closed(candidate, demand);
     if (reason.empty())
       reason = candidate.direct || gate.empty() ? why_not(candidate, parties) : gate;
     refused.push_back({candidate.path.name, std::move(reason)});

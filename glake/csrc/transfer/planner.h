@@ -44,6 +44,10 @@ class Planner {
   // not relay still sends and receives for itself. PlanError: no such edge or GPU.
   void set_scale(int edge, double factor);
   void set_relay(int gpu, bool usable);
+  // The part of each limit of the topology that is ours, edges first, in order; empty: all of all.
+  // It multiplies what has been learnt, and neither changes the other.
+  void lend(std::vector<double> factors);
+  size_t limits() const { return nominal_.limits().size(); }
 
  private:
   using Ends = std::tuple<int, int, int, int>;
@@ -53,17 +57,20 @@ class Planner {
   void check(const Place& place) const;
   Plans make(const std::vector<Demand>& demands) const;
   std::vector<Rate> plain_rates(const std::vector<Demand>& demands) const;
-  std::string closed(const Candidate& candidate) const;  // why it cannot be used; empty: it can
+  // Why it cannot be used; empty: it can.
+  std::string closed(const Candidate& candidate, const Demand& demand) const;
+  void refresh();  // under the lock: topology_ is nominal x learnt x lent
   std::vector<Party> parties(const std::vector<Demand>& demands,
                              const std::vector<bool>& gated) const;
-  std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t demand,
-                                const Candidates& known, const std::string& gate) const;
+  std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t number,
+                                const Demand& demand, const std::string& gate) const;
   std::string why_not(const Candidate& candidate, const std::vector<Party>& parties) const;
 
   const PlannerOptions options_;
   const topology::Topology nominal_;
   mutable std::mutex mutex_;
-  topology::Topology topology_;  // as learnt
+  topology::Topology topology_;       // as learnt, and lent
+  std::vector<double> scale_, lent_;  // by limit; lent_ may be empty
   std::vector<bool> may_relay_;
   mutable std::map<Ends, Candidates> candidates_;
   mutable std::map<Ends, topology::Route> plain_;

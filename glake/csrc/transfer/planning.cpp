@@ -45,8 +45,31 @@ TransferPlan Engine::plan_alone(const Request& request) {
 bool Engine::worthwhile(const Request& request, const TransferPlan& plan) const {
   if (plan.paths.size() < 2 || plan.plain <= 0) return plan.plain <= 0;
   const Bytes bytes = request.parts.total();
+  // A chunk for every other buffer on the ways; of fewer the estimate is no good.
+  size_t buffers = 0;
+  for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
+  if (2 * bytes < buffers * kLeastChunk) return false;
   const double many = kHandOver + expected_ns(plan, bytes, copy_ns());
   return many * kLeastGain < plain_ns(plan, bytes, copy_ns());
+}
+
+// Whether many blocks go better through the engine, whose kernels copy them, than as the driver's
+// own copies, over one path as well.
+bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
+  if (request.parts.count() < 2 || plan.plain <= 0) return false;
+  const BlockCosts costs = block_costs();
+  BlockLoad load;
+  for (size_t i = 0; i < request.parts.count(); ++i) load.add(request.parts[i].bytes, costs);
+  const bool between = !request.src.host() && !request.dst.host();
+  const BlockWay way = best_way(load, plan.plain, costs, !between && driver_.has_batches(), false);
+  const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
+  const double kernels = static_cast<double>(kHandOver) + costs.copy_ns * chunks +
+                         block_ns(BlockWay::kKernel, load, plan.plain, costs);
+  if (kernels * kLeastGain >= block_ns(way, load, plan.plain, costs)) return false;
+  const int gpu = request.src.host() ? request.dst.gpu : request.src.gpu;
+  open_device(gpu);
+  DeviceScope scope(driver_, gpu);
+  return scope.status().ok() && kernel_.ready(gpu);
 }
 
 // Shares the node anew among all transfers under way.
@@ -83,6 +106,7 @@ void Engine::replan() {
     adopt(all[i], none ? direct_plan(all[i]->request) : plans[i]);
   }
   measure_links();
+  tell_demands();
   rouse(now);
 }
 
@@ -128,10 +152,10 @@ void Engine::learn(Lane* lane, size_t hop) {
   int slowest = -1;
   double scale = 1;
   for (const auto& load : lane->planned.path.hops[hop].route) {
-    const Rate nominal = topology_->rate(load.edge);
+    const Rate nominal = ours(load.edge);
     const Use use = use_of(load.edge, *lane);
     if (use.cleared || use.measured / nominal >= scale) continue;
-    if (slowest >= 0 && nominal > topology_->rate(slowest)) continue;
+    if (slowest >= 0 && nominal > ours(slowest)) continue;
     slowest = load.edge;
     scale = use.measured / nominal;
   }

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "capi_guard.h"
+#include "transfer/overlap.h"
 
 namespace glake::transfer {
 namespace {
@@ -53,8 +55,27 @@ class Ends {
   Ends(Driver& driver, const char* name, int declared)
       : driver_(driver), name_(name), declared_(declared) {}
 
-  // Where [at, at + bytes) is. Throws Error unless it is all in one place, the declared one.
+  // Where [at, at + bytes) is. Throws Error unless it is all in one place, the declared one. The
+  // driver is asked once about each range it knows: blocks of a buffer share one.
   End look(Address at, Bytes bytes, bool written) {
+    if (at < range_.begin || at + bytes > range_.end) {
+      auto after = ranges_.upper_bound(at);
+      if (after != ranges_.begin() && at + bytes <= std::prev(after)->second.end) {
+        range_ = std::prev(after)->second;
+      } else {
+        return ask(at, bytes, written);
+      }
+    }
+    return range_.where;
+  }
+
+ private:
+  struct Range {
+    Address begin = 0, end = 0;
+    End where;
+  };
+
+  End ask(Address at, Bytes bytes, bool written) {
     const End first = look_at(at, written), last = look_at(at + bytes - 1, written);
     if (!(first.place == last.place)) {
       throw Error(GLAKE_INVALID_POINTER, std::string(name_) + " " + hex(at) + ": its " +
@@ -64,7 +85,6 @@ class Ends {
     return {first.place, first.pinned && last.pinned};
   }
 
- private:
   End look_at(Address at, bool written) {
     PointerFacts facts;
     const Status s = driver_.pointer_facts(at, &facts);
@@ -87,7 +107,28 @@ class Ends {
     if (written && facts.read_only) {
       throw Error(GLAKE_INVALID_POINTER, "dst " + hex(at) + " may only be read");
     }
+    if (facts.size != 0) remember({facts.base, facts.base + facts.size, end});
     return end;
+  }
+
+  // Joined with its neighbours, as the granules of a buffer are many.
+  void remember(Range range) {
+    auto same = [&](const Range& other) {
+      return other.where.place == range.where.place && other.where.pinned == range.where.pinned;
+    };
+    auto next = ranges_.lower_bound(range.begin);
+    if (next != ranges_.end() && next->first <= range.end && same(next->second)) {
+      range.end = std::max(range.end, next->second.end);
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin()) {
+      auto before = std::prev(next);
+      if (before->second.end >= range.begin && same(before->second)) {
+        range.begin = before->first;
+        range.end = std::max(range.end, before->second.end);
+      }
+    }
+    range_ = ranges_[range.begin] = range;
   }
 
   static std::string where(int gpu) {
@@ -97,6 +138,8 @@ class Ends {
   Driver& driver_;
   const char* name_;
   int declared_;
+  Range range_;  // the last one
+  std::map<Address, Range> ranges_;
 };
 
 End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int context) {
@@ -119,54 +162,47 @@ End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int con
     if (i == 0) end = found;
     if (!(found.place == end.place)) bad("the parts of one copy are between the same two places");
     end.pinned = end.pinned && found.pinned;
-    // Many small blocks are of one buffer: the first ones and the last speak for all.
-    if (i == 16 && parts.count() > 32) i = parts.count() - 17;
+    // Of pageable blocks, about which nothing is known, the first ones and the last speak for all.
+    if (!found.pinned && i >= 16 && parts.count() > 32) i = std::max(i, parts.count() - 17);
   }
   return end;
 }
 
-// Written bytes must be neither read by another part nor written twice.
-void refuse_overlap(const Parts& parts) {
-  struct Span {
-    Address begin, end;
-    bool written;
-  };
+// What is read matters only in the memory that is written.
+void refuse_overlap(const Parts& parts, bool apart) {
   std::vector<Span> spans;
-  spans.reserve(2 * parts.count());
+  spans.reserve((apart ? 1 : 2) * parts.count());
   for (size_t i = 0; i < parts.count(); ++i) {
-    spans.push_back({parts[i].dst, parts[i].dst + parts[i].bytes, true});
-    spans.push_back({parts[i].src, parts[i].src + parts[i].bytes, false});
+    const Part& part = parts[i];
+    spans.push_back({part.dst, part.dst + part.bytes, true});
+    if (!apart) spans.push_back({part.src, part.src + part.bytes, false});
   }
-  std::sort(spans.begin(), spans.end(),
-            [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  Address written = 0, read = 0;  // ends of the spans so far
-  for (const Span& span : spans) {
-    if (span.begin < written || (span.written && span.begin < read)) {
-      bad("source and destination overlap at " + hex(span.begin));
-    }
-    (span.written ? written : read) = std::max(span.written ? written : read, span.end);
-  }
+  const Address at = find_overlap(std::move(spans));
+  if (at != 0) bad("source and destination overlap at " + hex(at));
 }
 
 constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
 
-int node_at(Driver& driver, Address at, Bytes bytes) {
-  int node = kUnknownNode;
-  driver.host_node(reinterpret_cast<const void*>(at), bytes, &node);
-  return node;
+// The socket of memory the system has on any of its NUMA nodes; kUnknownNode for memory of none, as
+// a GPU's on Grace.
+int socket_at(Driver& driver, const topology::Topology& topology, Address at, Bytes bytes) {
+  int socket = kUnknownNode;
+  driver.host_node(reinterpret_cast<const void*>(at), bytes, &socket, topology.node_sockets());
+  return socket;
 }
 
 // Memory that changes socket every few MiB: where each stretch ends. Empty if it changes more often
 // than that, or is not resident.
-std::vector<Stripe> find_stripes(Driver& driver, Address at, Bytes bytes) {
+std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topology, Address at,
+                                 Bytes bytes) {
   std::vector<Stripe> stripes;
   Bytes length = 0;  // of the stripe before: the next is probably as long
   for (Bytes begin = 0; begin < bytes;) {
-    const int node = node_at(driver, at + begin, std::min(kProbe, bytes - begin));
+    const int node = socket_at(driver, topology, at + begin, std::min(kProbe, bytes - begin));
     if (node < 0) return {};
+    // By one page: where a stripe ends, several are of no single socket.
     auto same = [&](Bytes offset) {
-      return offset < bytes &&
-             node_at(driver, at + offset, std::min(kProbe, bytes - offset)) == node;
+      return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
     Bytes low = 0, high = length;
     if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
@@ -185,7 +221,7 @@ std::vector<Stripe> find_stripes(Driver& driver, Address at, Bytes bytes) {
   return stripes;
 }
 
-// The socket of the host end; a node the topology does not have counts as spread.
+// The socket of the host end; memory of no socket the topology has counts as spread.
 void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
   Place& host = request->dst.host() ? request->dst : request->src;
   if (!host.host() || topology == nullptr || topology->sockets() == 1) {
@@ -194,20 +230,18 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   }
   const Part& part = request->parts[0];
   const Address at = request->dst.host() ? part.dst : part.src;
-  host.node = node_at(driver, at, part.bytes);
+  host.node = socket_at(driver, *topology, at, part.bytes);
   // A majority may hide stripes.
   for (Bytes i = 1; i < kLooks && host.node >= 0; ++i) {
     // At no regular distance: stripes are regular.
     const double turn = 0.6180339887 * static_cast<double>(i);
     const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
-    if (node_at(driver, at + static_cast<Bytes>(part_of), 1) != host.node) host.node = kSpread;
+    const Address look = at + static_cast<Bytes>(part_of);
+    if (socket_at(driver, *topology, look, 1) != host.node) host.node = kSpread;
   }
-  if (host.node == kUnknownNode || host.node >= topology->sockets()) host.node = kSpread;
+  if (host.node == kUnknownNode) host.node = kSpread;
   if (host.node != kSpread || request->parts.count() > 1) return;
-  request->stripes = find_stripes(driver, at, part.bytes);
-  for (const Stripe& stripe : request->stripes) {
-    if (stripe.node >= topology->sockets()) request->stripes.clear();
-  }
+  request->stripes = find_stripes(driver, *topology, at, part.bytes);
   if (!request->stripes.empty()) host.node = kStriped;
 }
 
@@ -219,7 +253,10 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
-  if ((given.flags & ~(kDirect | kRelayed | kTracked)) != 0) bad("unknown copy flags");
+  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum)) != 0) bad("unknown copy flags");
+  if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
+    bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
+  }
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
   const End dst = find_end(driver, parts, given.dst_device, true, context);
@@ -229,7 +266,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
   if (request.dst.host() && request.src.host()) {
     bad("both ends of the copy are host memory: that takes no GPU");
   }
-  refuse_overlap(parts);
+  refuse_overlap(parts, request.dst.gpu != request.src.gpu);
   request.pageable = !dst.pinned || !src.pinned;
   request.flags = given.flags;
   request.ordered = given.ordered != 0;

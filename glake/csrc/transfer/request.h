@@ -11,7 +11,8 @@ namespace glake::transfer {
 enum Flags : unsigned {
   kDirect = GLAKE_COPY_DIRECT,
   kRelayed = GLAKE_COPY_RELAYED,
-  kTracked = GLAKE_COPY_TRACKED
+  kTracked = GLAKE_COPY_TRACKED,
+  kChecksum = GLAKE_COPY_CHECKSUM
 };
 
 // Bytes of the host end up to `end` that lie on one socket.

@@ -2,7 +2,6 @@
 
 #include "core/process.h"
 #include "detours.h"
-#include "transfer/lane.h"
 
 namespace glake::transfer {
 
@@ -20,8 +19,8 @@ void Slot::reset() {
 }
 
 // Sizes are powers of two, so that one transfer's buffers serve the next.
-Slot Slots::lend(Place place, Bytes bytes) {
-  Bytes size = kLeastChunk;
+Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
+  Bytes size = least;
   while (size < bytes) size *= 2;
   const Key key{place.host() ? -1 : place.gpu, size};
   {

@@ -17,6 +17,7 @@ class Process;
 namespace glake::transfer {
 
 class Slots;
+constexpr Bytes kLeastSlot = 512 * kKiB;
 
 // A lent buffer; goes back when it is destroyed, so nothing may use it any more by then.
 class Slot {
@@ -45,8 +46,9 @@ class Slots {
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  // A buffer of at least `bytes` that no stream uses. Throws Error (GLAKE_OUT_OF_MEMORY...).
-  Slot lend(Place place, Bytes bytes);
+  // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
+  // (GLAKE_OUT_OF_MEMORY...).
+  Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
   void take_back(int place, Bytes bytes, Address at) noexcept;
   // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
   void trim() noexcept;

@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/process.h"
 #include "transfer/engine.h"
@@ -162,11 +161,8 @@ void Submitter::outfit(Flight* flight) {
   if (!flight->transfer->request.pageable) return;
   flight->stage = engine_.slots_.lend(Place{}, flight->range.bytes());
   if (!flight->transfer->request.src.host()) return;
-  flight->transfer->request.parts.pieces(flight->range, &pieces_);
-  for (const Piece& piece : pieces_) {
-    std::memcpy(reinterpret_cast<void*>(flight->stage.at() + piece.offset - flight->range.begin),
-                reinterpret_cast<const void*>(piece.src), piece.bytes);
-  }
+  engine_.staging_.copy(flight->transfer->request.parts, flight->range, flight->stage.at(),
+                        Staging::Way::kIn);
 }
 
 // The bytes are neither here nor there: they are taken anew, by this lane or another.
@@ -209,6 +205,7 @@ void Submitter::launch(Flight flight) {
   {
     Lock lock(engine_.mutex_);
     flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
+    flight.link = flight.lane->hops[flight.hop].link();
   }
   Bytes enqueued = 0;
   const Status status = enqueue(&flight, &enqueued);
@@ -302,20 +299,21 @@ void Submitter::quiesce(const Flight& flight) {
 }
 
 void Submitter::complete(Flight flight, Status status) {
-  const std::string why = status.ok() ? "" : failure(flight, status);
+  std::string why = status.ok() ? "" : failure(flight, status);
   if (!status.ok()) quiesce(flight);
   const bool back =
       status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
   if (back) {
-    flight.transfer->request.parts.pieces(flight.range, &pieces_);
-    for (const Piece& piece : pieces_) {
-      std::memcpy(reinterpret_cast<void*>(piece.dst),
-                  reinterpret_cast<void*>(flight.stage.at() + piece.offset - flight.range.begin),
-                  piece.bytes);
-    }
+    engine_.staging_.copy(flight.transfer->request.parts, flight.range, flight.stage.at(),
+                          Staging::Way::kOut);
   }
   flight.event.reset();
-  const bool ends = !status.ok() || flight.last();
+  flight.table.reset();
+  flight.bounce.reset();
+  if (status.ok() && flight.last() && (flight.transfer->request.flags & kChecksum) != 0) {
+    why = difference(flight);
+  }
+  const bool ends = !why.empty() || flight.last();
   if (ends) {
     flight.slots.clear();  // before the transfer may end
     flight.stage.reset();
@@ -323,7 +321,7 @@ void Submitter::complete(Flight flight, Status status) {
   Lock lock(engine_.mutex_);
   Lane& lane = *flight.lane;
   if (flight.hop == 0) --lane.in_first_hop;
-  if (!status.ok()) {
+  if (!why.empty()) {
     lane.hops[flight.hop].withdraw(flight.range.bytes());
     return_chunk(&flight, why);
     engine_.conclude(&lock, flight.transfer);

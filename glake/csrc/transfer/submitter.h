@@ -26,10 +26,12 @@ struct Flight {
   size_t hop = 0;
   std::vector<Slot> slots;  // between hop i and i + 1
   Slot stage;               // pinned, in place of a pageable end
+  Slot table, bounce;       // of a kernel: its blocks, and the chunk in one piece beside them
   LentEvent event;          // recorded behind this hop's copies
   StreamHandle stream = 0;
   uint64_t expected = 0, deadline = 0;
   uint64_t held_until = 0;  // not submitted before
+  Rate link = 0;           // of this hop, were it alone
   bool alone = false;      // behind the lane's copy before, not beside it
   bool seen_done = false;  // without the event
   bool late = false;       // it writes the destination: all one can do is wait
@@ -71,7 +73,13 @@ class Submitter {
   void begin(Flight flight);
   void outfit(Flight* flight);
   Status enqueue(Flight* flight, Bytes* enqueued);
-  Status copy_pieces(const Flight& flight, Bytes* enqueued);
+  // copy_work.cpp
+  Status copy_pieces(Flight* flight, Bytes* enqueued);
+  Status copy_one(const Flight& flight, Address dst, Address src, Bytes bytes);
+  Status copy_together(Flight* flight);
+  Status copy_by_kernel(Flight* flight);
+  bool kernel_reaches(const Flight& flight);
+  bool side_by_side(bool at_source) const;
   void launch(Flight flight);
   bool hold(Flight* flight);
   uint64_t next_claim(uint64_t now) const;
@@ -79,6 +87,10 @@ class Submitter {
   void complete(Flight flight, Status status);
   void quiesce(const Flight& flight);
   void land(const Flight& flight);
+  // verify.cpp: how a chunk that is there is not what was sent; "" if it is.
+  enum class Side { kSrc, kDst };
+  std::string difference(const Flight& flight);
+  uint64_t sum_at(const Flight& flight, Side side);
   void overdue(size_t index, uint64_t now);
   void return_chunk(Flight* flight, const std::string& why);
   void drop_chunk(Flight* flight, const std::string& why);

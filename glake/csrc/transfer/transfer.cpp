@@ -144,7 +144,8 @@ bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t
     owed += each * start;
     end = owed / rate;
   }
-  return static_cast<double>(mine - now) <= end;
+  // They land whole chunks, not a stream of bytes.
+  return static_cast<double>(mine - now) <= end + static_cast<double>(copy_ns);
 }
 
 // Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
@@ -282,6 +283,7 @@ std::string Transfer::json(uint64_t now) const {
   out.flag("relayed", std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) {
              return lane->relayed() && lane->landed != 0;
            }));
+  out.flag("verified", (request.flags & kChecksum) != 0 && state == State::kDone);
   uint64_t resent = 0;
   std::string list;
   for (const auto& lane : lanes) {

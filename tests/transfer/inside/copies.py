@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MIB, Device, numbers
 
-from glake import _C, errors
+from glake import _C, errors, simcuda
 from glake import transfer as t
 
 
@@ -36,6 +36,17 @@ def test_large_copies_take_several_paths() -> None:
     direct = t.copy(block, data, direct=True).result()
     assert direct.paths == () and many.rate > 1.5 * 26 and (block.get() == data).all()
     assert t.stats()["transfers"] >= 1
+
+
+def test_checksums_find_a_flipped_bit() -> None:
+    data, block = numbers(32 * MIB), Device((32 * MIB,))
+    simcuda.corrupt_copy("host", "g0")
+    result = t.copy(block, data, checksum=True).result()
+    assert result.parts[0]["verified"] and (block.get() == data).all()
+    simcuda.corrupt_copy("host", "g0")
+    assert "verified" in t.copy(block, data).result().parts[0] and (block.get() != data).any()
+    with pytest.raises(errors.InvalidArgument, match="checksum"):
+        t.copy(block, data, direct=True, checksum=True)
 
 
 def test_buffers_and_dlpack() -> None:

@@ -48,29 +48,31 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
 def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -> Topology:
     """The topology of what GLAKE_DRIVER names: the simulator's platform, or the real machine.
 
-    The machine's rates are those an earlier probe of it found, if `calibrated`; else estimates.
+    Its rates are those an earlier probe of it found, if `calibrated`; else estimates, or of the
+    simulator what the platform says.
 
     InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
     """
     environ = os.environ if environ is None else environ
     options = config.read(environ)
     if options.driver == "sim" or options.driver.startswith("sim:"):
-        return _simulated(options)
+        return _measured(_simulated(options), calibrated)
     if Path(options.driver).name.startswith("libsimcuda.so"):
-        return _simulated(options)
-    from glake.transfer.discovery import discover
+        return _measured(_simulated(options), calibrated)
+    from glake.transfer.topology.discovery import discover
 
     found = discover(environ)
     described = zip(found.names, found.addresses, strict=True)
     devices = tuple(f"{name} {address}" for name, address in described)
     topology = Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
-    if calibrated:
-        from glake.transfer import calibration_cache
+    return _measured(topology, calibrated)
 
-        measured = calibration_cache.load(topology)
-        if measured is not None:
-            return measured.applied(topology)
-    return topology
+
+def _measured(topology: Topology, calibrated: bool) -> Topology:
+    from glake.transfer.topology import calibration_cache
+
+    found = calibration_cache.load(topology) if calibrated else None
+    return topology if found is None else found.applied(topology)
 
 
 def _simulated(options: config.Config) -> Topology:

@@ -1,64 +1,24 @@
 """A short probe that replaces a topology's estimated rates by measured ones.
 
-Written against a `Copier`, so that the same steps run on the simulator and on GPUs. Not yet seen on
-hardware. What a few copies cannot separate stays as it was, and is noted: a link faster than all
-that the GPUs behind it can ask for has no measurable rate, only a lower bound.
+Written against a `Copier`, so that the same steps run on a model, on the simulator and on GPUs. Not
+yet seen on hardware. What a few copies cannot separate stays as it was, and is noted: a link faster
+than all that the GPUs behind it can ask for has no measurable rate, only a lower bound.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import combinations
 
-from glake.errors import DriverAbsent
 from glake.platforms import Joint, Platform
-from glake.transfer.rates import ESTIMATE
-from glake.transfer.routes import Routes, Way, parents
-from glake.transfer.topology import Topology
+from glake.transfer.topology import calibration_cache
+from glake.transfer.topology.calibration import Calibration
+from glake.transfer.topology.copier import Copier, Copy, DriverCopier
+from glake.transfer.topology.routes import Routes, Way, parents
+from glake.transfer.topology.sources import Topology, current
 
 _SATURATED = 0.95  # a total below this share of its parts: something they share was full
 _POOR = 0.7  # a pair below this share of what the graph says is told
-
-
-@dataclass(frozen=True)
-class Copy:
-    """From one node's memory to another's: "m0" (host memory of socket 0) or "g3"."""
-
-    source: str
-    target: str
-
-
-class Copier(Protocol):
-    """Times plain copies, however it makes them."""
-
-    def rates(self, copies: Sequence[Copy]) -> Sequence[float]:
-        """GB/s of each of these copies while all of them run; 0 for one that cannot be made."""
-        ...
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Measured rates by edge name, limits over both directions, and what is worth knowing."""
-
-    rates: Mapping[str, float]
-    joint: tuple[Joint, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def applied(self, topology: Topology) -> Topology:
-        """The topology with these rates. Estimates' notes go once every edge is measured."""
-        platform = topology.platform
-        edges = tuple(
-            replace(edge, gb_per_s=self.rates.get(edge.name, edge.gb_per_s))
-            for edge in platform.edges
-        )
-        missing = [edge.name for edge in edges if edge.name not in self.rates]
-        kept = [note for note in platform.assumed if missing or not note.startswith(ESTIMATE)]
-        kept += self.notes
-        if missing:
-            kept.append(f"not measured, as before the probe: {', '.join(missing)}")
-        measured = {name for each in self.joint for name, _ in each.weights}
-        joint = [j for j in platform.joint if not measured & {name for name, _ in j.weights}]
-        changed = replace(platform, edges=edges, joint=(*joint, *self.joint), assumed=tuple(kept))
-        return replace(topology, platform=changed, source=f"{topology.source}, probed")
 
 
 def probe(platform: Platform, copier: Copier) -> Calibration:
@@ -66,22 +26,26 @@ def probe(platform: Platform, copier: Copier) -> Calibration:
     return _Probe(platform, copier).run()
 
 
-def measure(topology: Topology, copier: Copier) -> Topology:
-    """Probes the topology; a real machine's result is kept for later processes (cache.py)."""
-    from glake.transfer import calibration_cache
+def measure(topology: Topology | None = None) -> Topology:
+    """Measures the machine's links with plain copies; later engines and processes plan by that.
 
-    found = probe(topology.platform, copier)
-    if topology.devices:
-        calibration_cache.store(topology, found)
+    Takes a second or two of the GPUs' time, which should have nothing else to do. Kept by a hash of
+    the topology (calibration_cache.py); a simulated machine's only as long as the process. If it
+    raises, nothing is kept and the topology is as it was.
+
+    Args:
+        topology: the machine's, as discovered; None: current(calibrated=False).
+
+    OutOfMemory: no room for buffers. InvalidArgument: an engine is open. BusyTimeout, DriverError.
+    """
+    if topology is None:
+        topology = current(calibrated=False)
+    with DriverCopier(topology) as copier:
+        found = probe(topology.platform, copier)
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    found = replace(found, notes=(*found.notes, *copier.notes), date=now)
+    calibration_cache.store(topology, found)
     return found.applied(topology)
-
-
-def driver_copier() -> Copier:
-    """The copier over glake's driver. DriverAbsent while this build has none."""
-    raise DriverAbsent(
-        "this build of glake makes no copies to probe with yet: without --probe the rates are "
-        "estimates, marked as such"
-    )
 
 
 class _Probe:
@@ -92,6 +56,9 @@ class _Probe:
         self._found: dict[str, float] = {}
         self._joint: list[Joint] = []
         self._notes: list[str] = []
+        self._shared: dict[tuple[str, str], float] = {}  # what went over them, by their ends
+        self._pairs: dict[str, tuple[float, float]] = {}  # both ways at once, by GPU
+        self._together: set[str] = set()  # edges measured with others
 
     def run(self) -> Calibration:
         own = {
@@ -105,8 +72,10 @@ class _Probe:
         self._socket_links()
         self._between_gpus()
         self._both_ways(own)
+        self._both_ways_shared()
         rates = {name: round(rate, 2) for name, rate in self._found.items()}
-        return Calibration(rates, tuple(self._joint), tuple(self._notes))
+        together = frozenset(self._together)
+        return Calibration(rates, tuple(self._joint), tuple(self._notes), together)
 
     def _host_pair(self, gpu: int, socket: int) -> tuple[Copy, Copy]:
         return Copy(f"m{socket}", f"g{gpu}"), Copy(f"g{gpu}", f"m{socket}")
@@ -142,7 +111,8 @@ class _Probe:
                     found.append(gpu)
         return found
 
-    def _together(self, gpus: Sequence[str], memory: str, down: bool) -> float:
+    def _total(self, gpus: Sequence[str], memory: str, down: bool) -> float:
+        """GB/s of all of them at once; 0 if that cannot be measured."""
         copies = [Copy(memory, gpu) if down else Copy(gpu, memory) for gpu in gpus]
         return sum(self._copier.rates(copies)) if copies else 0.0
 
@@ -155,8 +125,9 @@ class _Probe:
             memory = f"m{self._platform.socket_of(int(gpus[0][1:]))}" if gpus else "m0"
             for down in (True, False):
                 ends = (root, switch) if down else (switch, root)
-                total = self._together(gpus, memory, down)
-                if total < _SATURATED * self._demand(switch, down):
+                total = self._total(gpus, memory, down)
+                self._shared[ends] = total
+                if 0 < total < _SATURATED * self._demand(switch, down):
                     self._set(*ends, total)
                     self._hidden(gpus, total, down)
                 else:
@@ -168,7 +139,7 @@ class _Probe:
             rate = self._single(gpu, down)
             if rate >= _SATURATED * total:
                 ends = (self._above[gpu], gpu) if down else (gpu, self._above[gpu])
-                del self._found[">".join(ends)]
+                self._found.pop(">".join(ends), None)
                 self._at_least(*ends, rate)
 
     def _single(self, gpu: str, down: bool) -> float:
@@ -192,11 +163,45 @@ class _Probe:
             gpus = self._below(f"s{socket}")
             for down in (True, False):
                 ends = (f"m{socket}", f"s{socket}") if down else (f"s{socket}", f"m{socket}")
-                total = self._together(gpus, f"m{socket}", down)
-                if gpus and total < _SATURATED * self._demand(f"s{socket}", down):
+                total = self._total(gpus, f"m{socket}", down)
+                self._shared[ends] = total
+                limited = 0 < total < _SATURATED * self._demand(f"s{socket}", down)
+                if limited and not self._hidden_uplinks(socket, total, down):
                     self._set(*ends, total)
                 else:
                     self._at_least(*ends, total)
+
+    def _hidden_uplinks(self, socket: int, total: float, down: bool) -> bool:
+        """Whether links of the socket's that look apart share an uplink the graph does not show (a
+        virtual machine hides switches); then limits over them are found. `total`: of all at once.
+        """
+        root, memory = f"s{socket}", f"m{socket}"
+        alone = {
+            link: min(self._rate_of(root, link, down), self._demand(link, down) or 1e9)
+            for link in (child for child, above in self._above.items() if above == root)
+        }
+        near: dict[str, set[str]] = {link: {link} for link in alone}
+        for a, b in combinations(alone, 2) if len(alone) > 2 else ():
+            both = self._total([*self._gpus_at(a), *self._gpus_at(b)], memory, down)
+            if 0 < both < _SATURATED * min(alone[a] + alone[b], total):
+                joined = near[a] | near[b]
+                near.update(dict.fromkeys(joined, joined))
+        groups = {tuple(sorted(group)) for group in near.values() if len(group) > 1}
+        carried = sum(alone[link] for link in alone if len(near[link]) == 1)
+        for group in sorted(groups):
+            gpus = [gpu for link in group for gpu in self._gpus_at(link)]
+            limit = self._total(gpus, memory, down)
+            carried += limit
+            names = [f"{root}>{link}" if down else f"{link}>{root}" for link in group]
+            self._joint.append(Joint(tuple((name, 1.0) for name in names), round(limit, 2)))
+            self._notes.append(f"{', '.join(names)} share an uplink that nothing else shows")
+        return bool(groups) and total >= _SATURATED * carried
+
+    def _gpus_at(self, link: str) -> list[str]:
+        return [link] if link[0] == "g" else self._below(link)
+
+    def _rate_of(self, above: str, below: str, down: bool) -> float:
+        return self._edge_rate(above, below) if down else self._edge_rate(below, above)
 
     def _socket_links(self) -> None:
         """A socket's GPUs from another socket's memory, all at once."""
@@ -208,9 +213,9 @@ class _Probe:
             for down in (True, False):
                 ends = (f"s{far}", f"s{near}") if down else (f"s{near}", f"s{far}")
                 memory = (f"m{far}", f"s{far}") if down else (f"s{far}", f"m{far}")
-                total = self._together(gpus, f"m{far}", down)
+                total = self._total(gpus, f"m{far}", down)
                 ceiling = min(self._demand(f"s{near}", down), self._edge_rate(*memory))
-                if not gpus:
+                if total <= 0:
                     continue
                 if total < _SATURATED * ceiling:
                     name = ">".join(ends)
@@ -258,13 +263,47 @@ class _Probe:
         for gpu in range(self._platform.gpus):
             pair = self._host_pair(gpu, self._platform.socket_of(gpu))
             down, up = self._copier.rates(pair)
-            alone = own[pair[0]], own[pair[1]]
+            self._pairs[f"g{gpu}"] = down, up
             above = self._above[f"g{gpu}"]
             names = f"{above}>g{gpu}", f"g{gpu}>{above}"
-            for mine, other, got, with_it, best in (
-                (*names, down, up, alone[0]),
-                (*names[::-1], up, down, alone[1]),
-            ):
-                if 0 < got < _SATURATED * best and with_it > 0:
-                    weight = round((best - got) / with_it, 4)
-                    self._joint.append(Joint(((mine, 1.0), (other, weight)), round(best, 2)))
+            self._limit_both(names, (own[pair[0]], own[pair[1]]), (down, up))
+
+    def _both_ways_shared(self) -> None:
+        """The same of what several GPUs share: switches, and the memory of a socket."""
+        for node in [*(n for n in reversed(self._above) if n[0] == "u"), *self._roots()]:
+            gpus = self._below(node)
+            socket = self._platform.socket_of(int(gpus[0][1:])) if gpus else 0
+            above = self._above.get(node, f"m{socket}")
+            alone = self._carried(above, node), self._carried(node, above)
+            if len(gpus) < 2 or 0 in alone:
+                continue
+            copies = [copy for gpu in gpus for copy in self._host_pair(int(gpu[1:]), socket)]
+            rates = self._copier.rates(copies)
+            got = sum(rates[::2]), sum(rates[1::2])
+            parts = [sum(self._pairs[gpu][way] for gpu in gpus) for way in (0, 1)]
+            expected = sum(min(pair) for pair in zip(alone, parts, strict=True))
+            names = f"{above}>{node}", f"{node}>{above}"
+            if sum(got) < _SATURATED * expected:
+                self._limit_both(names, alone, got)
+            else:
+                self._together.update(names)
+
+    def _carried(self, source: str, target: str) -> float:
+        return self._shared.get((source, target), 0.0)
+
+    def _roots(self) -> list[str]:
+        return [f"s{socket}" for socket in range(len(self._platform.sockets))]
+
+    def _limit_both(
+        self, names: tuple[str, str], alone: tuple[float, float], got: tuple[float, float]
+    ) -> None:
+        """The lines from what each direction reaches alone to what both reach at once."""
+        if min(got) <= 0:
+            return
+        self._together.update(names)
+        for way in (0, 1):
+            best, mine, other = alone[way], got[way], got[1 - way]
+            if mine < _SATURATED * best:
+                weight = round((best - mine) / other, 4)
+                terms = ((names[way], 1.0), (names[1 - way], weight))
+                self._joint.append(Joint(terms, round(best, 2)))

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from glake.errors import DriverAbsent, InvalidDevice
 from glake.platform_file import MOST_GPUS
 from glake.platforms import Edge, Platform
-from glake.transfer import nvml, rates, sockets
-from glake.transfer.nvml import Gpu, Nvml, NvmlFacts
-from glake.transfer.sysfs import Sysfs
-from glake.transfer.tree import Leaf, Tree
-from glake.transfer.visible import visible
+from glake.transfer.topology import nvml, rates, sockets
+from glake.transfer.topology.nvml import Gpu, Nvml, NvmlFacts
+from glake.transfer.topology.sysfs import Sysfs
+from glake.transfer.topology.tree import Leaf, Tree
+from glake.transfer.topology.visible import visible
 
 _ONE_SWITCH = 20  # NVML's levels up to this one: a common PCIe switch below the host bridge
 

@@ -1,7 +1,8 @@
 """Measured rates kept between processes, by a hash of the topology they belong to.
 
 One small file for each topology under the user's cache directory, readable by the user alone,
-written whole or not at all. One that cannot be understood is ignored with a warning.
+written whole or not at all. One that cannot be understood is ignored with a warning. What was found
+of a simulated machine is kept in memory only: another process's machine is another one.
 """
 
 import dataclasses
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from glake.platforms import Joint
-from glake.transfer.probe import Calibration
-from glake.transfer.topology import Topology
+from glake.transfer.topology.calibration import Calibration
+from glake.transfer.topology.sources import Topology
 
-_VERSION = 1  # of the file's content and of how the probe measures
+_simulated: dict[tuple[int, str], Calibration] = {}
+_VERSION = 2  # of the file's content and of how the probe measures
 
 
 def directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -34,8 +36,20 @@ def key(topology: Topology) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def _machine(topology: Topology) -> tuple[int, str]:
+    from glake import simcuda
+
+    return simcuda.resets(), key(topology)
+
+
 def store(topology: Topology, found: Calibration, where: Path | None = None) -> Path | None:
-    """Writes what a probe found; the file's path, or None with a warning if it cannot be kept."""
+    """Keeps what a probe found; the file's path, or None with a warning if it cannot be written.
+
+    Of a simulated machine (a topology without devices) there is no file: None.
+    """
+    if not topology.devices and where is None:
+        _simulated[_machine(topology)] = found
+        return None
     where = where or directory()
     content = {
         "version": _VERSION,
@@ -43,6 +57,8 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
         "rates": dict(found.rates),
         "joint": [[dict(joint.weights), joint.gb_per_s] for joint in found.joint],
         "notes": list(found.notes),
+        "together": sorted(found.together),
+        "date": found.date,
     }
     file = where / f"{key(topology)}.json"
     try:
@@ -63,6 +79,8 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
 
 def load(topology: Topology, where: Path | None = None) -> Calibration | None:
     """What an earlier probe of this very topology found; None if there is nothing usable."""
+    if not topology.devices and where is None:
+        return _simulated.get(_machine(topology))
     file = (where or directory()) / f"{key(topology)}.json"
     try:
         text = file.read_text(encoding="utf-8")
@@ -91,10 +109,11 @@ def _understood(content: Any, topology: Topology) -> Calibration:
         Joint(tuple((name, _rate(weight)) for name, weight in weights.items()), _rate(limit))
         for weights, limit in content["joint"]
     )
-    named = {*rates, *(name for each in joint for name, _ in each.weights)}
-    if not named <= names or not all(isinstance(note, str) for note in content["notes"]):
+    notes, date, together = tuple(content["notes"]), content["date"], frozenset(content["together"])
+    named = {*rates, *together, *(name for each in joint for name, _ in each.weights)}
+    if not named <= names or not all(isinstance(text, str) for text in (*notes, date)):
         raise ValueError("an edge the topology does not have, or a note that is no text")
-    return Calibration(rates, joint, tuple(content["notes"]))
+    return Calibration(rates, joint, notes, together, date)
 
 
 def _rate(value: Any) -> float:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glake.platforms import Edge
-from glake.transfer import rates
-from glake.transfer.nvml import Gpu
-from glake.transfer.rates import estimate
-from glake.transfer.sysfs import Sysfs
+from glake.transfer.topology import rates
+from glake.transfer.topology.nvml import Gpu
+from glake.transfer.topology.rates import estimate
+from glake.transfer.topology.sysfs import Sysfs
 
 
 @dataclass(frozen=True)

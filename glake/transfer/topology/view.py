@@ -9,8 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from glake.platforms import Joint, Platform
-from glake.transfer.routes import Routes, parents
-from glake.transfer.topology import Topology
+from glake.transfer.topology.calibration import MEASURED
+from glake.transfer.topology.rates import ESTIMATE
+from glake.transfer.topology.routes import Routes, parents
+from glake.transfer.topology.sources import Topology
 
 _SHORT = {"same switch": "switch", "same socket": "socket", "across sockets": "across"}
 _SHORTER = {
@@ -35,6 +37,7 @@ def show(topology: Topology, console: Console) -> None:
     )
     for number, device in enumerate(topology.devices):
         console.print(f"  g{number}  {escape(device)}", highlight=False)
+    console.print(f"Rates: {known(platform)}", highlight=False)
     narrow = console.width < width(platform)
     console.print(matrix(platform, narrow))
     console.print(
@@ -54,6 +57,16 @@ def show(topology: Topology, console: Console) -> None:
         console.print(f"\n[bold]{title}[/bold]" + ("" if rows else ": none"))
         for row in rows:
             console.print(f"  {escape(row)}", highlight=False, soft_wrap=True)
+
+
+def known(platform: Platform) -> str:
+    """How the rates are known: by a probe and when, estimated, or as somebody says."""
+    for note in platform.assumed:
+        if note.startswith(f"rates {MEASURED}"):
+            return note.removeprefix("rates ") + "; exceptions under Assumed"
+    if any(note.startswith(ESTIMATE) for note in platform.assumed):
+        return "estimates, not measured; `glake topo --probe` measures them"
+    return "nominal, as the platform gives them; not measured"
 
 
 def width(platform: Platform) -> int:

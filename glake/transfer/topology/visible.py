@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from glake.transfer.nvml import Gpu
+from glake.transfer.topology.nvml import Gpu
 
 
 def visible(

@@ -1,8 +1,8 @@
 """What a link of a generation carries, as far as public logs say: discovery's estimates.
 
 All in GB/s (1e9 bytes a second) one way, by copy engine. These are the only rates discovery makes
-up; whatever it takes from here is marked as assumed, and a probe (glake/transfer/probe.py)
-replaces it by what the machine does.
+up; whatever it takes from here is marked as assumed, and a probe (probe.py) replaces it by what the
+machine does.
 """
 
 from dataclasses import dataclass

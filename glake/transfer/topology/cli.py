@@ -1,4 +1,4 @@
-"""`glake topo`: what joins the GPUs and the host, how fast, and how that is known."""
+"""`glake topo`: what joins GPUs and host, how fast, how that is known; plans of copies over it."""
 
 import json
 import os
@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from glake.config import parse_bytes
 from glake.errors import GlakeError
 from glake.platforms import load_platforms
 from glake.transfer import topology as topologies
-from glake.transfer.topology import Topology
+from glake.transfer.place import HOSTS
+from glake.transfer.topology.sources import Topology
 
 _TABLE_WIDTH = 118
 
@@ -30,6 +32,18 @@ class BadInput(click.ClickException):
 @click.option("--json", "as_json", is_flag=True, help="Print a platforms file, nothing else.")
 @click.option("--picture", metavar="FILE", help="Draw it into FILE.png or FILE.svg.")
 @click.option("--probe", is_flag=True, help="Measure the rates with copies, and keep them.")
+@click.option(
+    "--plan",
+    nargs=2,
+    metavar="SRC DST",
+    help="Say how a copy from SRC to DST (cpu, cpu:1, cuda:0) would go.",
+)
+@click.option("--bytes", "size", metavar="SIZE", help="Of that copy: 64MiB (default 1GiB).")
+@click.option(
+    "--host",
+    type=click.Choice(HOSTS),
+    help="Where its host memory lies: on the GPU's socket, or on all by chunks (default) or pages.",
+)
 def topo(
     preset: str | None,
     path: str | None,
@@ -38,19 +52,30 @@ def topo(
     as_json: bool,
     picture: str | None,
     probe: bool,
+    plan: tuple[str, str] | None,
+    size: str | None,
+    host: str | None,
 ) -> None:
     """Show how GPUs and host memory are joined: this machine's, or a described one's.
 
-    Without --preset and --file it is what GLAKE_DRIVER names: the machine, or the simulator's.
+    Without --preset and --file it is what GLAKE_DRIVER names: the machine, or the simulator's. With
+    --plan, how one copy over it would go instead.
     """
     try:
         _refuse_odd(preset, path, name, as_list, picture, probe)
+        if plan is None and (size is not None or host is not None):
+            raise BadInput("--bytes and --host are of the copy that --plan SRC DST names")
+        if plan is not None and (as_list or picture):
+            raise BadInput("--plan goes with --preset, --file, --probe, --bytes, --host and --json")
         if as_list:
             _list(path, as_json)
             return
         shown = _chosen(preset, path, name, probe)
+        if plan is not None:
+            _plan(shown, plan, size or "1GiB", host or "interleaved", as_json)
+            return
         if picture is not None:
-            from glake.transfer.picture import draw
+            from glake.transfer.topology.picture import draw
 
             draw(shown, Path(picture))
     except (GlakeError, OSError) as error:
@@ -91,14 +116,29 @@ def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool)
     if path is not None:
         return topologies.from_file(path, name)
     if probe:
-        from glake.transfer import probe as probing
+        from glake.transfer.topology.probe import measure
 
-        return probing.measure(topologies.current(calibrated=False), probing.driver_copier())
+        # A simulated machine copies in no time if it need not move bytes, which nobody looks at.
+        os.environ.setdefault("GLAKE_SIM_PHANTOM", "1")
+        return measure()
     return topologies.current()
 
 
+def _plan(
+    topology: Topology, between: tuple[str, str], size: str, host: str, as_json: bool
+) -> None:
+    from glake.transfer.planning import plan
+
+    try:
+        count = parse_bytes(size)
+    except ValueError as error:
+        raise BadInput(f"--bytes {size}: {error}; write 4096, 64MiB or 1GiB") from error
+    made = plan(src=between[0], dst=between[1], bytes=count, platform=topology, host=host)
+    click.echo(json.dumps(made.to_dict(), allow_nan=False) if as_json else made.explain())
+
+
 def _list(path: str | None, as_json: bool) -> None:
-    from glake.transfer.topo_view import presets
+    from glake.transfer.topology.view import presets
 
     platforms = load_platforms(path)
     if as_json:
@@ -108,7 +148,7 @@ def _list(path: str | None, as_json: bool) -> None:
 
 
 def _print(shown: Topology) -> None:
-    from glake.transfer.topo_view import show, width
+    from glake.transfer.topology.view import show, width
 
     show(shown, _console(width(shown.platform)))
 

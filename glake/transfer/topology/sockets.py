@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glake.transfer.nvml import NvmlFacts
-from glake.transfer.sysfs import NumaNode, Sysfs
+from glake.transfer.topology.nvml import NvmlFacts
+from glake.transfer.topology.sysfs import NumaNode, Sysfs
 
 _ONE_NODE = 40  # NVML's levels up to this one: below one NUMA node
 

@@ -1,0 +1,19 @@
+// Whether stretches of memory that a copy reads and writes overlap.
+#pragma once
+
+#include <vector>
+
+#include "types.h"
+
+namespace glake::transfer {
+
+struct Span {
+  Address begin = 0, end = 0;
+  bool written = false;
+};
+
+// An address that is written and also read, or written twice; 0: there is none. In time linear in
+// the spans: copies of blocks have tens of thousands.
+Address find_overlap(std::vector<Span> spans);
+
+}  // namespace glake::transfer

@@ -1,0 +1,305 @@
+#include "transfer/timing.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/process.h"
+#include "transfer/engine.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Bytes kGpuBuffer = 32 * kMiB, kHostBuffer = 64 * kMiB;
+constexpr size_t kMostCopies = 64;
+constexpr int kMostRepeats = 64;
+constexpr uint64_t kStuck = 20'000'000'000;  // ns for one set of copies
+
+[[noreturn]] void refuse_to_time(const std::string& text) {
+  throw Error(GLAKE_INVALID_ARGUMENT, text);
+}
+
+void expect_ok(Driver& driver, Status s, const char* what) {
+  if (s.ok()) return;
+  const glake_status code = s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR;
+  throw Error(code, std::string("timing copies: ") + what + ": " + driver.describe(s));
+}
+
+}  // namespace
+
+// An event that is destroyed in the end; the driver keeps what is enqueued of it.
+class CopyTimer::Event {
+ public:
+  explicit Event(Driver& driver) : driver_(&driver) {}
+  Event(Event&& other) noexcept : driver_(other.driver_), event_(std::exchange(other.event_, 0)) {}
+  Event& operator=(Event&&) = delete;
+  ~Event() {
+    if (event_ != 0) driver_->destroy_event(event_);
+  }
+  void record(int device, StreamHandle stream, bool timed) {
+    if (event_ == 0) {
+      expect_ok(
+          *driver_,
+          timed ? driver_->create_timer(device, &event_) : driver_->create_event(device, &event_),
+          "an event");
+    }
+    expect_ok(*driver_, driver_->record(device, event_, stream), "an event");
+  }
+  EventId id() const { return event_; }
+  EventId release() { return std::exchange(event_, 0); }
+
+ private:
+  Driver* driver_;
+  EventId event_ = 0;
+};
+
+// One copy's means.
+struct CopyTimer::Running {
+  int device;
+  StreamHandle stream;
+  Address dst, src;
+  Bytes dst_room, src_room;  // rounds go on through the buffers
+  Event start;
+  std::vector<Event> ends;
+};
+
+// Pinned memory of one socket.
+class CopyTimer::HostBuffer {
+ public:
+  HostBuffer(Driver& driver, int device, const topology::Topology* topology, int socket)
+      : driver_(driver), device_(device) {
+    base_ = mmap(nullptr, kHostBuffer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base_ == MAP_FAILED) {
+      throw Error(GLAKE_OUT_OF_MEMORY,
+                  "host memory to time copies with: " + std::string(std::strerror(errno)));
+    }
+    try {
+      place(topology, socket);
+      DeviceScope scope(driver_, device_);
+      expect_ok(driver_, scope.status(), "a context");
+      expect_ok(driver_, driver_.register_host(base_, kHostBuffer), "pinning host memory");
+      pinned_ = true;
+    } catch (const Error&) {
+      munmap(base_, kHostBuffer);
+      throw;
+    }
+  }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  ~HostBuffer() {
+    // Memory the driver still knows as pinned must stay.
+    if (!pinned_ || unpin().ok()) munmap(base_, kHostBuffer);
+  }
+  Address at() const { return reinterpret_cast<Address>(base_); }
+
+ private:
+  void place(const topology::Topology* topology, int socket) {
+    if (topology == nullptr) return;
+    const Status placed = driver_.place_host(base_, kHostBuffer, topology->nodes_of(socket));
+    int found = kUnknownNode;
+    driver_.host_node(base_, kHostBuffer, &found, topology->node_sockets());
+    if (found == socket || topology->sockets() == 1) return;
+    if (placed.ok() && found == kUnknownNode) return;  // the system does not tell
+    throw Error(GLAKE_COPY_REFUSED,
+                "host memory could not be had on socket " + std::to_string(socket) +
+                    ": the system does not let this process choose the NUMA node of its memory (a "
+                    "container: allow it mbind, that is the capability SYS_NICE, and all cores)");
+  }
+  Status unpin() {
+    DeviceScope scope(driver_, device_);
+    return scope.status().ok() ? driver_.unregister_host(base_) : scope.status();
+  }
+
+  Driver& driver_;
+  int device_;
+  void* base_ = nullptr;
+  bool pinned_ = false;
+};
+
+CopyTimer::CopyTimer(Engine& engine) : engine_(engine) {}
+CopyTimer::~CopyTimer() = default;
+
+void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats) const {
+  if (copies.empty() || copies.size() > kMostCopies) {
+    refuse_to_time(std::to_string(copies.size()) + " copies to time: 1 to " +
+                   std::to_string(kMostCopies));
+  }
+  if (bytes == 0 || bytes > kGpuBuffer) {
+    refuse_to_time(std::to_string(bytes) + " bytes a copy to time: 1 to " +
+                   std::to_string(kGpuBuffer));
+  }
+  if (repeats < 1 || repeats > kMostRepeats) {
+    refuse_to_time(std::to_string(repeats) + " repeats: 1 to " + std::to_string(kMostRepeats));
+  }
+  const int sockets = engine_.topology_ == nullptr ? 1 : engine_.topology_->sockets();
+  for (const TimedCopy& copy : copies) {
+    if (copy.dst.host() && copy.src.host())
+      refuse_to_time("a copy to time has a GPU at one end at least");
+    for (const Place& place : {copy.dst, copy.src}) {
+      if (place.gpu >= engine_.devices_) {
+        throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(place.gpu));
+      }
+      if (place.host() && (place.node < 0 || place.node >= sockets)) {
+        refuse_to_time("no socket " + std::to_string(place.node) + ": the topology has " +
+                       std::to_string(sockets));
+      }
+    }
+  }
+}
+
+// One buffer of a GPU is source and destination of all its copies: nobody reads what they write.
+Address CopyTimer::buffer(Place place, std::map<int, size_t>* used) {
+  if (place.host()) return host_buffer(place.node, (*used)[place.node]++);
+  engine_.open_device(place.gpu);
+  Slot& slot = gpus_[place.gpu];
+  if (!slot) slot = engine_.slots_.lend(place, kGpuBuffer);
+  return slot.at();
+}
+
+Address CopyTimer::host_buffer(int socket, size_t nth) {
+  auto& buffers = hosts_[socket];
+  if (nth == buffers.size()) {
+    buffers.push_back(std::make_unique<HostBuffer>(engine_.driver_, engine_.some_device(-1, -1),
+                                                   engine_.topology_.get(), socket));
+  }
+  return buffers[nth]->at();
+}
+
+StreamHandle CopyTimer::stream(int device, size_t nth) {
+  auto& streams = streams_[device];
+  if (nth == streams.size()) {
+    engine_.open_device(device);
+    DeviceScope scope(engine_.driver_, device);
+    StreamHandle made = 0;
+    Status s = scope.status();
+    if (s.ok()) s = engine_.driver_.create_stream(&made);
+    expect_ok(engine_.driver_, s, "a stream");
+    streams.push_back(made);
+  }
+  return streams[nth];
+}
+
+void CopyTimer::submit(const TimedCopy& copy, const Running& run, Bytes bytes, int round) {
+  Driver& driver = engine_.driver_;
+  const auto number = static_cast<Bytes>(round);
+  const Address dst = run.dst + bytes * (number % (run.dst_room / bytes));
+  const Address src = run.src + bytes * (number % (run.src_room / bytes));
+  DeviceScope scope(driver, run.device);
+  Status s = scope.status();
+  if (s.ok()) {
+    const bool peers = !copy.dst.host() && !copy.src.host();
+    s = peers ? driver.copy_peer(dst, copy.dst.gpu, src, copy.src.gpu, bytes, run.stream)
+              : driver.copy(dst, src, bytes, run.stream);
+  }
+  expect_ok(driver, s, "a copy");
+}
+
+// No stream goes on before all have come so far: while they do, the next copies are enqueued.
+void CopyTimer::begin_together(std::vector<Running>* running) {
+  Driver& driver = engine_.driver_;
+  Running& first = running->front();
+  const auto follow = [&](Running& behind, Running& ahead) {
+    Event event(driver);
+    event.record(ahead.device, ahead.stream, false);
+    expect_ok(driver, driver.wait_stream(behind.device, behind.stream, event.id()),
+              "joining streams");
+  };
+  for (size_t i = 1; i < running->size(); ++i) follow(first, (*running)[i]);
+  for (size_t i = 1; i < running->size(); ++i) follow((*running)[i], first);
+}
+
+void CopyTimer::enqueue(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats,
+                        std::vector<Running>* running) {
+  for (size_t i = 0; i < copies.size(); ++i) submit(copies[i], (*running)[i], bytes, 0);
+  begin_together(running);
+  for (Running& run : *running) run.start.record(run.device, run.stream, true);
+  for (int round = 0; round < repeats; ++round) {
+    for (size_t i = 0; i < copies.size(); ++i) {
+      Running& run = (*running)[i];
+      submit(copies[i], run, bytes, round + 1);
+      run.ends[static_cast<size_t>(round)].record(run.device, run.stream, true);
+    }
+  }
+}
+
+// Waits for copies of before, which use the buffers.
+void CopyTimer::settle(uint64_t timeout_ns) {
+  for (; !ends_.empty(); ends_.pop_back()) {
+    const Status s = engine_.driver_.wait_event(ends_.back().second, timeout_ns);
+    if (s.not_ready()) {
+      throw Error(GLAKE_BUSY_TIMEOUT, "copies that were timed stand still: after " +
+                                          std::to_string(timeout_ns / 1'000'000'000) +
+                                          " s they are not done");
+    }
+    engine_.driver_.destroy_event(ends_.back().second);
+  }
+}
+
+void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats, uint64_t* ns) {
+  check(copies, bytes, repeats);
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = engine_.driver_;
+  settle(kStuck);
+  std::vector<Running> running;
+  std::map<int, size_t> hosts, streams;
+  for (const TimedCopy& copy : copies) {
+    const int device = copy.src.host() ? copy.dst.gpu : copy.src.gpu;
+    const StreamHandle on = stream(device, streams[device]++);
+    const Address dst = buffer(copy.dst, &hosts), src = buffer(copy.src, &hosts);
+    running.push_back({device,
+                       on,
+                       dst,
+                       src,
+                       copy.dst.host() ? kHostBuffer : kGpuBuffer,
+                       copy.src.host() ? kHostBuffer : kGpuBuffer,
+                       Event(driver),
+                       {}});
+    for (int round = 0; round < repeats; ++round) running.back().ends.emplace_back(driver);
+    if (!copy.dst.host() && !copy.src.host()) {
+      engine_.reach(copy.dst.gpu, copy.src.gpu);
+      engine_.reach(copy.src.gpu, copy.dst.gpu);
+    }
+  }
+  try {
+    enqueue(copies, bytes, repeats, &running);
+    for (const Running& run : running) {
+      const Status s = driver.wait_event(run.ends.back().id(), kStuck);
+      if (s.not_ready()) throw Error(GLAKE_BUSY_TIMEOUT, "copies that are timed stand still");
+      expect_ok(driver, s, "a copy");
+    }
+  } catch (const Error&) {
+    // What is enqueued uses the buffers: the next call, or the end, waits for it.
+    for (Running& run : running) {
+      Event last(driver);
+      last.record(run.device, run.stream, false);
+      ends_.emplace_back(run.device, last.release());
+    }
+    throw;
+  }
+  for (size_t i = 0; i < running.size(); ++i) {
+    for (int round = 0; round < repeats; ++round) {
+      const auto r = static_cast<size_t>(round);
+      const Status s = driver.elapsed_ns(running[i].start.id(), running[i].ends[r].id(),
+                                         &ns[i * static_cast<size_t>(repeats) + r]);
+      expect_ok(driver, s, "the time of a copy");
+    }
+  }
+}
+
+void CopyTimer::close() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  settle(kStuck);
+  for (auto& [device, streams] : streams_) {
+    for (; !streams.empty(); streams.pop_back()) {
+      expect_ok(engine_.driver_, engine_.driver_.destroy_stream(streams.back()), "a stream");
+    }
+  }
+  hosts_.clear();
+  gpus_.clear();
+  engine_.slots_.trim();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,103 @@
+"""What is measured on a platform: single copies, pairs and all GPUs at once, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from glake.platforms import Platform
+from glake.transfer.topology.routes import Routes, Way, parents
+
+# Where host memory is: all on the GPU's socket; an equal part on each, changing in stripes; the
+# same, changing every page.
+LOCAL, INTERLEAVED, PAGES = "local", "interleaved", "pages"
+_MOST_PAIRS = 8
+_Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Copies that start together, as (source, destination), each "cpu" or "cuda:N"."""
+
+    transfer: str
+    copies: tuple[tuple[str, str], ...]
+    host: str
+
+    @property
+    def together(self) -> bool:
+        """Whether it is more than one copy."""
+        return len(self.copies) > 1
+
+
+def cases(platform: Platform, pages: bool = False) -> list[Case]:
+    """Every transfer measured on a platform.
+
+    h2d, d2h and bidir are GPU 0's. p2p:A>B: the first pair of GPUs of each kind of route.
+    h2d:pair: GPUs 0 and 1 at once; h2d:pair:A,B: the first pairs that share less. all-h2d,
+    all-d2h: every GPU. Copies that use host memory come once for each place of it; `pages` adds
+    memory that changes socket every page.
+    """
+    hosts = [LOCAL, INTERLEAVED] + ([PAGES] if pages else [])
+    gpus = range(platform.gpus)
+    into = {gpu: ("cpu", f"cuda:{gpu}") for gpu in gpus}
+    out = {gpu: (f"cuda:{gpu}", "cpu") for gpu in gpus}
+    shapes = {"h2d": (into[0],), "d2h": (out[0],), "bidir": (into[0], out[0])}
+    for number, (a, b) in enumerate(_pairs(platform)):
+        shapes["h2d:pair" if number == 0 else f"h2d:pair:{a},{b}"] = (into[a], into[b])
+    if platform.gpus > 1:
+        shapes["all-h2d"] = tuple(into.values())
+        shapes["all-d2h"] = tuple(out.values())
+    found = [Case(name, copies, host) for name, copies in shapes.items() for host in hosts]
+    for a, b in _peers(platform):
+        found.append(Case(f"p2p:{a}>{b}", ((f"cuda:{a}", f"cuda:{b}"),), LOCAL))
+    return found
+
+
+def _pairs(platform: Platform) -> list[_Pair]:
+    """Of GPU 0 and another: the first that share a PCIe switch, a socket, nothing."""
+    tree = parents(platform)
+
+    def kind(pair: _Pair) -> object:
+        a, b = pair
+        return platform.socket_of(a) == platform.socket_of(b), _share(tree, a, b)
+
+    return _firsts(((0, gpu) for gpu in range(1, platform.gpus)), kind)
+
+
+def _peers(platform: Platform) -> list[_Pair]:
+    """The first pair of every kind of route: its way, its NVLinks' rate, what is shared."""
+    routes, tree = Routes(platform), parents(platform)
+    gpus = range(platform.gpus)
+
+    def kind(pair: _Pair) -> tuple[object, ...]:
+        a, b = pair
+        way = routes.way(a, b)
+        linked = way in (Way.NVLINK, Way.NVSWITCH)
+        near = platform.socket_of(a) == platform.socket_of(b)
+        rate = routes.rate(f"g{a}", f"g{b}") if linked else 0.0
+        return way, near, linked and _share(tree, a, b), rate
+
+    every = [(a, b) for a in gpus for b in gpus if a != b]
+    found = _firsts(every, kind)
+    # Where every link has its own rate, kinds that differ in more come first.
+    plainly = _firsts(every, lambda pair: kind(pair)[:3])
+    return sorted((plainly + [pair for pair in found if pair not in plainly])[:_MOST_PAIRS])
+
+
+def _firsts(pairs: Iterable[_Pair], kind: Callable[[_Pair], object]) -> list[_Pair]:
+    found: dict[object, _Pair] = {}
+    for pair in pairs:
+        found.setdefault(kind(pair), pair)
+    return list(found.values())
+
+
+def _share(tree: dict[str, str], a: int, b: int) -> bool:
+    """Whether a PCIe switch is above both GPUs."""
+    return bool(set(_switches(tree, f"g{a}")) & set(_switches(tree, f"g{b}")))
+
+
+def _switches(tree: dict[str, str], node: str) -> Iterator[str]:
+    while node in tree:
+        node = tree[node]
+        if node[0] == "u":
+            yield node

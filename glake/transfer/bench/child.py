@@ -1,0 +1,124 @@
+"""The process that measures one platform: `python -m glake.transfer.bench.child REQUEST`.
+
+REQUEST is the path of a JSON file: topology (the text of a platforms file of one platform), name,
+sizes, pages. Each measured row, and the error that ends it, is one JSON object a line on stdout. It
+is a process of its own since a process has one driver.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from glake import _C, simcuda
+from glake.errors import GlakeError, Internal
+from glake.platforms import Platform, load_platforms
+from glake.transfer import baselines, bounds
+from glake.transfer.bench import subjects
+from glake.transfer.bench.cases import Case, cases
+from glake.transfer.bench.goals import GATE
+from glake.transfer.bench.machine import Machine
+from glake.transfer.place import graph_of
+
+
+def main(path: str) -> int:
+    """Measures; 0, or 2 for an error, which has been reported."""
+    request = json.loads(Path(path).read_text())
+    try:
+        _measure(request)
+    except GlakeError as error:
+        _tell(error=type(error).__name__, text=str(error))
+        return 2
+    return 0
+
+
+def _tell(**message: Any) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _measure(request: dict[str, Any]) -> None:
+    name = request["name"]
+    platform = load_platforms(request["platforms"])[name]
+    bench = _Bench(platform, Path(request["platforms"]).read_text(), name, request["sizes"])
+    found = cases(platform, request["pages"])
+    _tell(rows=len(found) * len(request["sizes"]))
+    for case in found:
+        for row in bench.rows(case):
+            _tell(row=row)
+    bad = simcuda.violations()
+    if bad:
+        raise Internal(f"copies a GPU leaves undefined: {bad[0]['kind']}: {bad[0]['detail']}")
+
+
+class _Bench:
+    def __init__(self, platform: Platform, text: str, name: str, sizes: list[int]) -> None:
+        self._platform, self._text, self._name, self._sizes = platform, text, name, sizes
+        self._graph = graph_of(platform)
+
+    def rows(self, case: Case) -> Any:
+        """One for each size."""
+        limits = self._limits(case)
+        machine = Machine([list(gpus) for gpus in self._platform.sockets], max(self._sizes))
+        others: dict[str, subjects.Subject] = {
+            "plain": subjects.plain,
+            "equal_split": subjects.EqualShares(machine, self._graph),
+        }
+        try:
+            for size in self._sizes:
+                copies = subjects.prepared(machine, case, size)
+                _C.transfer_open(self._text, self._name)  # nothing learnt from the one before
+                try:
+                    best = subjects.ours(machine, case, copies)
+                finally:
+                    _C.transfer_close()
+                times = {"achieved": best.total_ns}
+                for label, copy in others.items():
+                    times[label] = copy(machine, case, copies).total_ns
+                yield self._row(case, size, limits, best, times)
+        finally:
+            machine.close()
+
+    def _limits(self, case: Case) -> dict[str, Any]:
+        """The bound of the sum and, of several copies, that of equal rates; whether it is worth
+        relays."""
+        found: dict[str, Any]
+        if case.together:
+            joint = bounds.joint_bound(self._graph, case.copies, host=case.host)
+            fair = joint.fair * len(case.copies)
+            found = {"bound": round(joint.total, 3), "fair_bound": round(fair, 3)}
+        else:
+            alone = bounds.bound(self._graph, *case.copies[0], host=case.host)
+            found = {"bound": round(alone, 3)}
+        plain = baselines.plain(self._graph, case.copies, host=case.host)
+        return {**found, "gain": bool(found["bound"] >= GATE * plain)}
+
+    def _row(
+        self,
+        case: Case,
+        size: int,
+        limits: dict[str, Any],
+        best: subjects.Outcome,
+        times: dict[str, float],
+    ) -> dict[str, Any]:
+        total = size * len(case.copies)
+        row: dict[str, Any] = {
+            "platform": self._name,
+            "transfer": case.transfer,
+            "host": case.host,
+            "size": size,
+            **limits,
+            **{label: round(total / ns, 3) for label, ns in times.items()},
+            "us": {label: round(ns / 1e3, 3) for label, ns in times.items()},
+            "relayed": best.relayed,
+        }
+        if case.together:
+            rates = [size / ns for ns in best.times]
+            row["rates"] = [round(rate, 3) for rate in rates]
+            row["jain"] = round(sum(rates) ** 2 / (len(rates) * sum(r * r for r in rates)), 4)
+        return {**row, "paths": best.paths, "refusals": best.refusals}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

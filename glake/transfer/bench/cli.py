@@ -1,0 +1,89 @@
+"""`glake bench transfer`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from glake.errors import GlakeError
+from glake.platforms import Platform
+from glake.transfer.bench import run
+
+_TABLE_WIDTH = 118
+
+
+class BadInput(click.ClickException):
+    """A platform, size or file that cannot be used."""
+
+    exit_code = 2
+
+
+@click.group()
+def bench() -> None:
+    """Measure glake beside its alternatives, without a GPU."""
+
+
+@bench.command()
+@click.option(
+    "--platform", "given", metavar="NAME|all|FILE", required=True,
+    help="A preset (`glake topo --list`), all of them, or a platforms file (docs/topology.md).",
+)  # fmt: skip
+@click.option(
+    "--sizes", multiple=True, metavar="SIZE,...",
+    help="Of each copy.  [default: 256KiB to 1GiB]",
+)  # fmt: skip
+@click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, nothing else.")
+@click.option(
+    "--plot", metavar="FILE", help="Draw into FILE.png or FILE.svg.  [default: glake-transfer.png]"
+)
+def transfer(
+    given: str, sizes: tuple[str, ...], pages: bool, as_json: bool, plot: str | None
+) -> None:
+    """Copies on a simulated machine: glake, a plain copy, GLake's equal shares, the bound.
+
+    Exit code 2 for a platform, a size or a file that cannot be used.
+    """
+    picture = None if as_json and plot is None else Path(plot or "glake-transfer.png")
+    try:
+        if picture is not None:
+            from glake.transfer.bench import plot as drawing
+
+            drawing.check(picture)
+        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages)
+        if picture is not None:
+            drawing.draw(rows, picture)
+    except run.BenchFailed as error:
+        raise click.ClickException(str(error)) from error
+    except (GlakeError, OSError) as error:
+        raise BadInput(" ".join(str(error).split("\n"))) from error
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    from glake.transfer.bench.view import show
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = _TABLE_WIDTH
+    show(rows, console)
+    console.print(f"Drawn into {picture}", highlight=False, markup=False)
+
+
+def _measured(platforms: dict[str, Platform], sizes: list[int], pages: bool) -> list[run.Row]:
+    shown = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeElapsedColumn(), console=shown, transient=True, disable=not shown.is_terminal
+    ) as progress:
+        tasks = {name: progress.add_task(name, total=None, start=False) for name in platforms}
+
+        def advance(name: str, done: int, total: int) -> None:
+            progress.start_task(tasks[name])
+            progress.update(tasks[name], completed=done, total=total)
+
+        return run.measure(platforms, sizes, pages=pages, progress=advance)

@@ -1,0 +1,50 @@
+"""What glake has set itself to reach (docs/transfer-bench.md), and which of it a row misses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glake.platforms import Platform
+
+_KIB, _MIB = 1 << 10, 1 << 20
+GATE = 1.15  # of a plain copy: with less to gain, relays are refused and a plain copy is the goal
+_GAIN = 1.02  # of a plain copy: anything less is none
+_ROUNDING = 1e-4  # of what a row prints
+
+
+def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
+    """The goals the row misses: `of` what ("bound", "plain", "equal_split": a share of that rate;
+    "time": microseconds beyond a plain copy's; "jain"), what it `is` and the `goal`."""
+    achieved, size = row["achieved"], row["size"]
+    found: list[dict[str, Any]] = []
+
+    def least(goal: float, of: str) -> None:
+        if achieved < goal * row[of] * (1 - _ROUNDING):
+            found.append({"of": of, "is": round(achieved / row[of], 4), "goal": goal})
+
+    if size < 256 * _KIB and row["us"]["achieved"] > row["us"]["plain"] + 2:
+        more = row["us"]["achieved"] - row["us"]["plain"]
+        found.append({"of": "time", "is": round(more, 3), "goal": 2})
+    single = row["transfer"] in ("h2d", "d2h")
+    if row["gain"] and single and size >= gains_from(platform):
+        least(_GAIN, "plain")
+    elif size >= 256 * _KIB:
+        least(0.98, "plain")
+    if size >= 64 * _MIB:
+        least(0.95, "equal_split")
+    joint = "jain" in row
+    if row["gain"] and size >= 256 * _MIB:
+        least(0.90 if joint else 0.95 if size >= 1 << 30 else 0.88, "bound")
+    alike = joint and row["transfer"] != "bidir"
+    if alike and size >= 256 * _MIB and row["jain"] < 0.95:
+        found.append({"of": "jain", "is": row["jain"], "goal": 0.95})
+    return found
+
+
+def gains_from(platform: Platform) -> float:
+    """Bytes from which relays shall pay: 4 MiB, 8 MiB where the CPU is joined by NVLink."""
+    if not any(edge.source[0] == "g" and edge.target[0] in "gN" for edge in platform.edges):
+        return float("inf")
+    own = [edge.gb_per_s for edge in platform.edges if {edge.source[0], edge.target[0]} == {*"gs"}]
+    return (8 if max(own, default=0.0) > 130 else 4) * _MIB

@@ -1,0 +1,127 @@
+"""The picture: rate against size, a row of panels for each platform.
+
+matplotlib (the `topology` extra) is imported only here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from glake.errors import InvalidArgument
+from glake.transfer.bench.view import size_text
+
+Row = dict[str, Any]
+_LINES = (
+    ("achieved", "glake", "#15803d", "-"),
+    ("plain", "plain copy", "#6b7280", "-"),
+    ("equal_split", "equal shares", "#c2410c", "--"),
+    ("bound", "bound", "#1d4ed8", ":"),
+)
+_PANELS = 6  # in a row
+_LINE, _HEAD = 2.1, 0.5  # inches
+_WHOLE = 2  # platforms, of which every transfer is shown
+_TELLING = (
+    ("h2d", "local"),
+    ("h2d", "interleaved"),
+    ("d2h", "interleaved"),
+    ("h2d:pair", "interleaved"),
+    ("bidir", "interleaved"),
+)
+
+
+def check(file: Path) -> None:
+    """Whether `draw` can write there: InvalidArgument without matplotlib, for a wrong suffix or
+    folder."""
+    if file.suffix.lower() not in (".png", ".svg"):
+        raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
+    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
+        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise InvalidArgument(
+            'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
+        ) from error
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
+
+    InvalidArgument as `check`; OSError if the file cannot be written.
+    """
+    check(file)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    platforms = _chosen(rows)
+    lines = sum(-(-len(curves) // _PANELS) for _, curves in platforms)
+    height = _LINE * lines + _HEAD
+    with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": 7}):
+        figure = Figure(figsize=(2.6 * _PANELS, height))
+        FigureCanvasAgg(figure)
+        line = 0
+        for name, curves in platforms:
+            for number, curve in enumerate(curves):
+                place = (line + number // _PANELS) * _PANELS + number % _PANELS
+                _panel(figure.add_subplot(lines, _PANELS, place + 1), name, curve)
+            line += -(-len(curves) // _PANELS)
+        figure.subplots_adjust(0.04, 0.4 / height, 0.99, 1 - _HEAD / height, 0.25, 0.45)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper center", ncols=len(_LINES))
+        _save(figure, file)
+
+
+def _chosen(rows: Sequence[Row]) -> list[tuple[str, list[list[Row]]]]:
+    """Each platform's curves; of many platforms, a row of the most telling ones."""
+    platforms = [
+        (name, [list(each) for _, each in groupby(of, key=_curve)])
+        for name, of in groupby(rows, key=lambda row: str(row["platform"]))
+    ]
+    if len(platforms) <= _WHOLE:
+        return platforms
+    shown = []
+    for name, curves in platforms:
+        by_name = {_curve(curve[0]): curve for curve in curves}
+        peers = [curve for curve in curves if curve[0]["transfer"].startswith("p2p:")]
+        telling = [by_name[key] for key in _TELLING if key in by_name]
+        shown.append((name, (telling + peers)[:_PANELS]))
+    return shown
+
+
+def _curve(row: Row) -> tuple[str, str]:
+    return row["transfer"], row["host"]
+
+
+def _panel(axes: Any, platform: str, curve: Sequence[Row]) -> None:
+    places = range(len(curve))  # sizes at equal distances: a logarithmic axis draws slowly
+    for key, label, colour, style in _LINES:
+        axes.plot(
+            places, [row[key] for row in curve], style,
+            color=colour, label=label, marker="." if key == "achieved" else None, linewidth=1.2,
+        )  # fmt: skip
+    axes.set_xticks(places, [size_text(row["size"]) for row in curve], rotation=40, fontsize=6)
+    axes.set_ylim(bottom=0)
+    host = f", {curve[0]['host']}" if "p2p" not in curve[0]["transfer"] else ""
+    title = f"{platform}: {curve[0]['transfer']}{host}".replace("$", r"\$")
+    axes.set_title(title, fontsize=7)
+    axes.set_ylabel("GB/s", labelpad=1)
+    axes.grid(alpha=0.3)
+
+
+def _save(figure: Any, file: Path) -> None:
+    kind = file.suffix.lower().lstrip(".")
+    made = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(made, "xb") as stream:
+            figure.savefig(
+                stream, format=kind, dpi=100, metadata={"Date": None} if kind == "svg" else {}
+            )
+        os.replace(made, file)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise

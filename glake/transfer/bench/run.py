@@ -1,0 +1,194 @@
+"""Measures platforms, each in a process of its own, at most two at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from glake import config
+from glake.errors import GlakeError, InvalidArgument, InvalidOption
+from glake.platforms import Platform, file_text, load_platforms
+from glake.transfer.bench.goals import missed
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
+MOST_BYTES = 16 * GIB
+_AT_ONCE = 2
+_SILENT_S: float = 300  # without a row: it hangs
+_INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
+
+Row = dict[str, Any]
+Progress = Callable[[str, int, int], object]
+
+
+class BenchFailed(GlakeError, RuntimeError):
+    """A platform could not be measured; the text names it, and what its process said."""
+
+
+def platforms_of(given: str) -> dict[str, Platform]:
+    """The platforms of "all", a preset's name, or a platforms file, by name.
+
+    InvalidOption names the presets for an unknown name; InvalidPlatform, which is one, the wrong
+    field of a file.
+    """
+    presets = load_platforms()
+    if given == "all":
+        return presets
+    if given in presets:
+        return {given: presets[given]}
+    if os.sep in given or given.endswith(".json") or Path(given).exists():
+        return load_platforms(given)
+    raise InvalidOption(
+        f"no platform {given!r}: give all, a platforms file, or one of {', '.join(presets)}"
+    )
+
+
+def sizes_of(texts: Sequence[str]) -> list[int]:
+    """Bytes of "256KiB", "1GiB" or "4MiB,16MiB", ascending; SIZES if none are given.
+
+    InvalidOption: no size, or none of a copy.
+    """
+    found = set()
+    for text in (part.strip() for each in texts for part in each.split(",")):
+        try:
+            size = config.parse_bytes(text)
+        except ValueError as error:
+            raise InvalidOption(f'size {text!r}: {error}; give bytes ("256KiB", "1GiB")') from error
+        if size > MOST_BYTES:
+            raise InvalidOption(f"size {text!r}: more than {MOST_BYTES // GIB}GiB")
+        found.add(size)
+    return sorted(found) or list(SIZES)
+
+
+def measure(
+    platforms: Mapping[str, Platform],
+    sizes: Sequence[int] = SIZES,
+    *,
+    pages: bool = False,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Rows of every platform, transfer, place of host memory and size, in this order.
+
+    Args:
+        platforms: by name, such as `platforms_of` gives.
+        sizes: of each copy, in bytes.
+        pages: measure host memory that changes socket every page, too.
+        progress: called with (platform, rows done, rows of all), from several threads.
+
+    Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. BenchFailed.
+    """
+    if not platforms or not sizes or not all(0 < size <= MOST_BYTES for size in sizes):
+        raise InvalidArgument(
+            f"{len(platforms)} platforms, sizes {list(sizes)}: give one of each at least, sizes "
+            f"from 1 to {MOST_BYTES}"
+        )
+    children = [_Child(name, each, sizes, pages) for name, each in platforms.items()]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        runs = [pool.submit(child.run, progress or (lambda *_: None)) for child in children]
+        try:
+            for run in as_completed(runs):
+                run.result()
+        except BaseException:
+            for child in children:
+                child.stop()
+            raise
+    return [row for run in runs for row in run.result()]
+
+
+class _Child:
+    def __init__(self, name: str, platform: Platform, sizes: Sequence[int], pages: bool) -> None:
+        self._name, self._platform = name, platform
+        self._request = {"name": _INSIDE, "sizes": sorted(set(sizes)), "pages": pages}
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = self._hung = False
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Ends the process, now or before it begins."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _alarm(self) -> threading.Timer:
+        def ring() -> None:
+            self._hung = True
+            self.stop()
+
+        alarm = threading.Timer(_SILENT_S, ring)
+        alarm.daemon = True
+        alarm.start()
+        return alarm
+
+    def run(self, progress: Progress) -> list[Row]:
+        """Its rows. BenchFailed."""
+        with tempfile.TemporaryDirectory(prefix="glake-bench-") as folder:
+            platforms = Path(folder, "platforms.json")
+            platforms.write_text(file_text({_INSIDE: self._platform}), encoding="utf-8")
+            request = Path(folder, "request.json")
+            request.write_text(json.dumps({**self._request, "platforms": str(platforms)}))
+            with open(Path(folder, "stderr"), "w+") as said:
+                if not self._start(request, platforms, said):
+                    return []
+                rows, error = self._read(progress)
+                said.seek(0)
+                last = said.read().strip().splitlines()[-1:]
+        assert self._process is not None
+        code = self._process.returncode
+        if error or code != 0:
+            why = error or f"its process ended with {code}" + "".join(f": {line}" for line in last)
+            raise BenchFailed(f"platform {self._name} could not be measured: {why}")
+        return rows
+
+    def _start(self, request: Path, platforms: Path, said: Any) -> bool:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+        given = {"DRIVER": f"sim:{_INSIDE}", "SIM_PLATFORMS": str(platforms), "SIM_PHANTOM": "1"}
+        environment = {**clean, **{f"GLAKE_{key}": value for key, value in given.items()}}
+        # The same glake, wherever it was imported from.
+        root = str(Path(__file__).resolve().parents[3])
+        paths = [root, *filter(None, [clean.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        command = [sys.executable, "-m", "glake.transfer.bench.child", str(request)]
+        with self._lock:
+            if not self._stopped:
+                self._process = subprocess.Popen(
+                    command, env=environment, stdout=subprocess.PIPE, stderr=said, text=True
+                )
+        return self._process is not None
+
+    def _read(self, progress: Progress) -> tuple[list[Row], str]:
+        assert self._process is not None and self._process.stdout is not None
+        rows: list[Row] = []
+        total, error = 0, ""
+        alarm = self._alarm()
+        with self._process:
+            for line in self._process.stdout:
+                alarm.cancel()
+                alarm = self._alarm()
+                told: dict[str, Any] = {}
+                with contextlib.suppress(json.JSONDecodeError):
+                    told = json.loads(line)
+                total = told.get("rows", total)
+                if "row" in told:
+                    row = {**told["row"], "platform": self._name}
+                    rows.append({**row, "missed": missed(row, self._platform)})
+                if "text" in told:
+                    error = told["text"]
+                progress(self._name, len(rows), total)
+        alarm.cancel()
+        if self._hung:
+            error = (
+                f"its process said nothing for {_SILENT_S:g} s, after row {len(rows)} of {total}"
+            )
+        elif not error and len(rows) < total and self._process.returncode == 0:
+            error = f"{len(rows)} of {total} rows came"
+        return rows, error

@@ -1,0 +1,247 @@
+"""Who copies: glake's engine, a plain driver copy, GLake's equal shares; each timed alike.
+
+All copies of a case begin at one moment of the virtual clock, ordered by a stream each, and end
+when an event behind them in it does. What the calling thread's driver calls cost (modelled host
+time, which the clock does not contain) is added; copies of one thread queue up behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glake import _C, simcuda
+from glake.transfer.baselines import shared_paths
+from glake.transfer.bench.cases import LOCAL, Case
+from glake.transfer.bench.machine import Machine
+from glake.transfer.place import ends
+
+_SLOTS, _LANES = 4, 2  # of each relay of equal shares: buffers, and streams in and out
+_LEAST_CHUNK, _MOST_CHUNK, _CHUNKS = 256 << 10, 4 << 20, 16
+_GRAIN = 4096  # GLake rounds its parts to pages
+_PAGES_NODE, _STRIPED_NODE = -1, -2  # csrc/transfer/plan.h
+
+
+@dataclass(frozen=True)
+class Ends:
+    """One copy's memory, its GPUs (-1: host memory), and the stream that orders it."""
+
+    dst: int
+    src: int
+    to: int
+    of: int
+    size: int
+    number: int
+
+    @property
+    def gpu(self) -> int:
+        """Whose stream it is: the source's, or the destination's if that is host memory."""
+        return self.of if self.of >= 0 else self.to
+
+    def stream(self, machine: Machine) -> int:
+        """Its own."""
+        return machine.stream(self.gpu, f"copy {self.number}")
+
+
+@dataclass
+class Outcome:
+    """Nanoseconds from the call to the end of each copy, and which way they went."""
+
+    times: list[float]
+    paths: list[dict[str, Any]] = field(default_factory=list)
+    refusals: list[dict[str, str]] = field(default_factory=list)
+    relayed: bool = False  # of glake: some of it over another GPU
+
+    @property
+    def total_ns(self) -> float:
+        """Until the last one's end."""
+        return max(self.times)
+
+
+Subject = Callable[[Machine, Case, Sequence[Ends]], Outcome]
+
+
+def prepared(machine: Machine, case: Case, size: int) -> list[Ends]:
+    """The case's memory, placed."""
+    found = []
+    for number, (src, dst) in enumerate(case.copies):
+        to, of = _gpu(dst), _gpu(src)
+        own = to if to >= 0 else of
+        memory = [
+            machine.device_buffer(gpu, f"{side} {number}")
+            if gpu >= 0
+            else machine.host_buffer(f"{side} {number}", size, own, case.host)
+            for gpu, side in ((to, "to"), (of, "of"))
+        ]
+        found.append(Ends(memory[0], memory[1], to, of, size, number))
+    return found
+
+
+def _gpu(place: str) -> int:
+    return int(place.removeprefix("cuda:")) if place != "cpu" else -1
+
+
+def _timed(
+    machine: Machine, copies: Sequence[Ends], start: Callable[[Ends], tuple[float, list[int]]]
+) -> list[float]:
+    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end."""
+    base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
+    machine.synchronize(base)
+    submitted = 0.0
+    ended = []
+    simcuda.thread_at_work(True)  # the clock stands still until all have started
+    try:
+        for copy in copies:
+            cost, events = start(copy)
+            submitted += cost * 1e3
+            ended.append((submitted, events))
+        for _, events in ended:
+            for event in events:
+                machine.synchronize(event)
+    finally:
+        simcuda.thread_at_work(False)
+    return [
+        before + max(machine.nanoseconds(base, event) for event in events)
+        for before, events in ended
+    ]
+
+
+def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
+    """glake's engine, which is open."""
+    ids: list[int] = []
+
+    def start(copy: Ends) -> tuple[float, list[int]]:
+        stream = copy.stream(machine)
+        parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
+        before = simcuda.cost_us()
+        ids.append(_C.copy_start(parts, copy.to, copy.of, [(copy.gpu, stream)]))
+        cost = simcuda.cost_us() - before
+        return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
+
+    outcome = Outcome(_timed(machine, copies, start))
+    for each, copy, ns in zip(ids, copies, outcome.times, strict=True):
+        _C.copy_wait(each)
+        told = _C.copy_result(each)
+        _C.copy_release(each)
+        if told["paths"]:
+            outcome.relayed = outcome.relayed or told["relayed"]
+            outcome.paths += [path for path in told["paths"] if path["bytes"]]
+            outcome.refusals += told["refusals"]
+        else:
+            _plain_path(outcome, case, copy, ns)
+    outcome.refusals = list({each["path"]: each for each in outcome.refusals}.values())
+    return outcome
+
+
+def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:
+    """What the engine would have planned for a copy it made plain, and why it did not."""
+    rate = round(copy.size / ns, 3)
+    outcome.paths.append({"path": _name(copy), "bytes": copy.size, "rate": rate, "plain": True})
+    node = _STRIPED_NODE if case.host != "pages" else _PAGES_NODE
+    if case.host == LOCAL:
+        node = _local_node(copy)
+    plan = _C.transfer_plan(copy.to, copy.of, node, copy.size)
+    outcome.refusals += plan["refusals"]
+    for path in plan["paths"]:
+        if path["path"].count(">") > 1:
+            reason = f"a plain copy of {copy.size} bytes is expected to be done sooner"
+            outcome.refusals.append({"path": path["path"], "reason": reason})
+
+
+def _name(copy: Ends) -> str:
+    return ">".join("host" if gpu < 0 else f"g{gpu}" for gpu in (copy.of, copy.to))
+
+
+def _local_node(copy: Ends) -> int:
+    if copy.of >= 0 and copy.to >= 0:
+        return 0
+    return max(0, simcuda.host_node(copy.src if copy.of < 0 else copy.dst, 1))
+
+
+def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
+    """One driver copy each."""
+
+    def start(copy: Ends) -> tuple[float, list[int]]:
+        stream = copy.stream(machine)
+        before = simcuda.cost_us()
+        machine.copy(copy.dst, copy.src, copy.size, copy.gpu, stream, copy.to, copy.of)
+        cost = simcuda.cost_us() - before
+        return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
+
+    return Outcome(_timed(machine, copies, start))
+
+
+class EqualShares:
+    """GLake's way: equal parts over the GPU's own link and each NVLink peer of another index pair.
+
+    Parts go in chunks, those of relays through four buffers, by two streams in and two out. GLake
+    has a thread for each path, so that only one call is charged, as to a plain copy; its own costs
+    (calls to its server for every copy) are left out.
+    """
+
+    def __init__(self, machine: Machine, graph: Any) -> None:
+        self._machine, self._graph = machine, graph
+
+    def __call__(self, machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
+        """Copies."""
+        relays = [
+            shared_paths(self._graph, *ends(self._graph, src, dst, case.host))
+            for src, dst in case.copies
+        ]
+
+        price = simcuda.price_us("cuMemcpyAsync")
+
+        def start(copy: Ends) -> tuple[float, list[int]]:
+            return price, self._start(copy, relays[copy.number])
+
+        return Outcome(_timed(machine, copies, start))
+
+    def _start(self, copy: Ends, relays: list[int | None]) -> list[int]:
+        part = copy.size // len(relays) // _GRAIN * _GRAIN
+        bounds = [*(i * part for i in range(len(relays))), copy.size]
+        events = []
+        for relay, (begin, end) in zip(relays, itertools.pairwise(bounds), strict=True):
+            if begin < end and len(relays) == 1 and relay is None:
+                events += self._whole(copy)
+            elif begin < end:
+                events += self._part(copy, relay, begin, end)
+        return events
+
+    def _whole(self, copy: Ends) -> list[int]:
+        stream = copy.stream(self._machine)
+        self._machine.copy(copy.dst, copy.src, copy.size, copy.gpu, stream, copy.to, copy.of)
+        return [self._machine.record(copy.gpu, stream, f"end {copy.number}")]
+
+    def _part(self, copy: Ends, relay: int | None, begin: int, end: int) -> list[int]:
+        """One path's part in chunks, the own link's too: links are shared alike by what is under
+        way, and one long copy would get less of them than the two of each relay."""
+        machine, direct = self._machine, relay is None
+        gpu = copy.gpu if relay is None else relay
+        name = f"part {copy.number} g{gpu}"
+        chunk = min(max((end - begin) // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
+        slots = 0 if direct else machine.device_buffer(gpu, name, _SLOTS * _MOST_CHUNK)
+        # Copy engines push: into the buffer by the source's GPU, if there is one.
+        first = copy.of if copy.of >= 0 else gpu
+        ended: dict[int, int] = {}
+        # The first chunk is half as long: else both streams would start copies, and wait, at once.
+        starts = [begin, *range(begin + chunk // 2, end, chunk), end]
+        for number, (at, stop) in enumerate(itertools.pairwise(starts)):
+            turn, lane = number % _SLOTS, number % _LANES
+            onward = machine.stream(gpu, f"{name} out {lane}")
+            dst, src, length = copy.dst + at, copy.src + at, stop - at
+            if direct:
+                machine.copy(dst, src, length, gpu, onward, copy.to, copy.of)
+            else:
+                slot = slots + turn * _MOST_CHUNK
+                into = machine.stream(first, f"{name} in {lane}")
+                if turn in ended:  # the buffer is empty again
+                    machine.after(first, into, ended[turn])
+                machine.copy(slot, src, length, first, into, gpu, copy.of)
+                machine.after(gpu, onward, machine.record(first, into, f"{name} arrived {turn}"))
+                machine.copy(dst, slot, length, gpu, onward, copy.to, gpu)
+            ended[turn] = machine.record(gpu, onward, f"{name} left {turn}")
+        return list(ended.values())

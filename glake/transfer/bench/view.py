@@ -1,0 +1,70 @@
+"""The table: a platform after the other, its transfers by place of host memory and size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Row = dict[str, Any]
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Prints the rows of `run.measure`; figures below a goal are red and have an asterisk."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("transfer", "host"):
+        table.add_column(name)
+    for name in (
+        "size", "glake", "bound", "plain", "equal shares", "/ bound", "/ plain", "/ equal", "Jain"
+    ):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    for platform, of_platform in groupby(rows, key=lambda row: str(row["platform"])):
+        table.add_section()
+        table.add_row(f"[bold]{escape(platform)}[/bold]")
+        before = None
+        for row in of_platform:
+            named = (row["transfer"], row["host"])
+            table.add_row(*_cells(row, named if named != before else ("", "")))
+            before = named
+    console.print(table)
+    count = sum(bool(row["missed"]) for row in rows)
+    console.print(
+        "GB/s (1e9 bytes a second) of virtual time, the sum where several copies run; bound: most "
+        "that any paths could carry; plain, equal shares: simulated alike. host is where host "
+        "memory is. docs/transfer-bench.md\n"
+        f"*: below a goal; {count} of {len(rows)} rows are.",
+        style="dim",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _cells(row: Row, named: tuple[str, str]) -> list[str]:
+    below = {each["of"] for each in row["missed"]}
+
+    def marked(text: str, of: str) -> str:
+        return f"[red]{text}*[/red]" if of in below else text + " "
+
+    def ratio(of: str) -> str:
+        return marked(f"{row['achieved'] / row[of]:.3f}" if row[of] else "-", of)
+
+    return [
+        *named,
+        size_text(row["size"]),
+        marked(f"{row['achieved']:.1f}", "time"),
+        *(f"{row[name]:.1f}" for name in ("bound", "plain", "equal_split")),
+        *(ratio(name) for name in ("bound", "plain", "equal_split")),
+        marked(f"{row['jain']:.3f}", "jain") if "jain" in row else "",
+    ]
+
+
+def size_text(size: int) -> str:
+    """Bytes as the command takes them."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size % unit == 0:
+            return f"{size // unit}{name}"
+    return f"{size}"

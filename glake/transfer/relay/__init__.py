@@ -1,0 +1,1 @@
+"""Several processes of one node share its links: `glake relayd` and clients (docs/relayd.md)."""

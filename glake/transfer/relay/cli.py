@@ -1,0 +1,137 @@
+"""`glake relayd`: the relay service of this user and topology, and its books."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from glake.errors import GlakeError
+from glake.transfer import topology as topologies
+from glake.transfer.relay import directory, starting
+from glake.transfer.relay.directory import Files
+from glake.transfer.relay.errors import BadMessage, RelayRefused
+from glake.transfer.topology import Topology
+from glake.transfer.topology.cli import BadInput
+
+_WIDTH = 110
+
+
+@click.command()
+@click.option("--preset", metavar="NAME", help="Over a platform installed with glake.")
+@click.option("--file", "path", metavar="FILE", help="Over one of a platforms file.")
+@click.option("--name", help="The platform of the file, if it has several.")
+@click.option("--described", metavar="FILE", hidden=True)
+@click.option(
+    "--idle", type=click.FloatRange(0.05, 1e6), metavar="SECONDS",
+    help="End so long after the last client has left (default: never).",
+)  # fmt: skip
+@click.option(
+    "--relays", type=click.IntRange(0, 15), metavar="COUNT",
+    help="Most GPUs lent to one client; it needs a CUDA context on each (default: 4).",
+)  # fmt: skip
+@click.option("--status", is_flag=True, help="Show the services under way and their clients.")
+@click.option("--stop", is_flag=True, help="End the services under way.")
+@click.option("--json", "as_json", is_flag=True, help="With --status or --stop: print JSON.")
+def relayd(
+    preset: str | None,
+    path: str | None,
+    name: str | None,
+    described: str | None,
+    idle: float | None,
+    relays: int | None,
+    status: bool,
+    stop: bool,
+    as_json: bool,
+) -> None:
+    """Lend GPUs and parts of links to the processes of this user, for their copies.
+
+    Processes of one job (torchrun) start it themselves when they need it. Without --preset and
+    --file it is over what GLAKE_DRIVER names; with them, --status and --stop mean that one alone.
+    """
+    try:
+        if status or stop:
+            _refuse(status and stop, "--status and --stop: give one of them")
+            _refuse(idle is not None or relays is not None, "--idle and --relays are for a start")
+            _ask("stop" if stop else "status", _only(preset, path, name), as_json)
+            return
+        _refuse(as_json, "--json goes with --status or --stop")
+        topology = _topology(preset, path, name, described)
+        _serve(topology, idle, relays, by_hand=described is None)
+    except (GlakeError, OSError) as error:
+        raise BadInput(" ".join(str(error).split("\n"))) from error
+
+
+def _refuse(wrong: bool, why: str) -> None:
+    if wrong:
+        raise BadInput(why)
+
+
+def _topology(
+    preset: str | None, path: str | None, name: str | None, described: str | None = None
+) -> Topology:
+    _refuse(preset is not None and path is not None, "--preset and --file: give one of them")
+    _refuse(name is not None and path is None, "--name chooses a platform of --file")
+    if described is not None:
+        return directory.stored(Path(described))
+    if preset is not None:
+        return topologies.from_preset(preset)
+    if path is not None:
+        return topologies.from_file(path, name)
+    return topologies.current()
+
+
+def _only(preset: str | None, path: str | None, name: str | None) -> str | None:
+    if preset is None and path is None and name is None:
+        return None
+    return directory.key_of(_topology(preset, path, name))
+
+
+def _serve(topology: Topology, idle: float | None, relays: int | None, by_hand: bool) -> None:
+    from glake.transfer.relay import service, sharing
+
+    files = Files(directory.private(), directory.key_of(topology))
+    most = sharing.MOST_RELAYS if relays is None else relays
+    if by_hand:
+        click.echo(f"relay service over {topology.name}; its log: {files.log}", err=True)
+    if not service.serve(topology, files, most, idle, at_once=not by_hand) and by_hand:
+        raise BadInput(f"a relay service over {topology.name} runs already (glake relayd --status)")
+
+
+def _ask(what: str, only: str | None, as_json: bool) -> None:
+    where = directory.place()
+    sockets = sorted(directory.private(where).glob("*.sock")) if where.exists() else []
+    found: list[dict[str, Any]] = []
+    for each in sockets:
+        if only is not None and each.stem != only:
+            continue
+        try:
+            answer = starting.ask(Files(where, each.stem), what)
+        except (OSError, BadMessage, RelayRefused) as error:
+            click.echo(f"{each}: {error}", err=True)
+            continue
+        if answer is not None:
+            found.append(answer.books)
+    if as_json:
+        click.echo(json.dumps({"services": found}))
+        return
+    if not found:
+        click.echo("no relay service is running")
+    for books in found:
+        if what == "stop":
+            click.echo(f"stopped: {books['topology']}, process {books['pid']}")
+        else:
+            _show(books)
+
+
+def _show(books: dict[str, Any]) -> None:
+    from glake.transfer.relay.view import table
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(table(books))

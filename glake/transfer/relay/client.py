@@ -1,0 +1,209 @@
+"""A process's side of the relay service: a thread that tells it our demands and applies its grants.
+
+Until the service answers, and whenever it does not, copies go over this process's own GPUs only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import socket
+import threading
+import time
+import warnings
+import weakref
+from typing import Any
+
+from glake import _C
+from glake.errors import GlakeError
+from glake.transfer.relay import directory, protocol, starting
+from glake.transfer.relay.directory import Files
+from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
+from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
+from glake.transfer.topology import Topology
+
+Ends = tuple[int, int, int, int]
+
+LINGER = 0.02  # seconds a demand that has ended is kept: the next copy is often like the last
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between attempts, doubling
+_PIECE = 1 << 16
+_clients: weakref.WeakSet[RelayClient] = weakref.WeakSet()
+
+
+class RelayClient:
+    """The client of the process's engine, which is open over `topology`.
+
+    Args:
+        topology: as every client of the service has it.
+        gpus: this process's own, before it has copied anything.
+        visible: GPUs the driver has.
+        idle: seconds a service that we start stays without clients.
+    """
+
+    def __init__(
+        self, topology: Topology, gpus: tuple[int, ...], visible: int, idle: float = starting.IDLE
+    ) -> None:
+        """Starts the thread."""
+        self._topology, self._gpus, self._visible, self._idle = topology, gpus, visible, idle
+        self._key = directory.key_of(topology)
+        self._event = _C.transfer_demands_event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stopped = threading.Event()
+        self._socket: socket.socket | None = None
+        self._demands: dict[Ends, float] = {}  # until when; inf: under way
+        self._told: tuple[tuple[int, ...], tuple[Ends, ...]] | None = None
+        self._lent: tuple[tuple[int, ...], tuple[float, ...]] | None = None
+        self._serial = 0
+        self._said = False
+        self.grants = 0
+        self.state = "connecting"  # then "lent", or "alone: " and why
+        _clients.add(self)
+        self._thread = threading.Thread(target=self._run, name="glake-relay-client", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and the connection: what was lent to us is the others' again."""
+        self._stopped.set()
+        os.write(self._wake_write, b"x")
+        self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def stats(self) -> dict[str, Any]:
+        """Its state, and how many grants have come."""
+        return {"service": self.state, "grants": self.grants}
+
+    def _run(self) -> None:
+        wait = _FIRST_WAIT
+        while not self._stopped.is_set():
+            before = self.grants
+            try:
+                self._converse()
+                return
+            except RelayRefused as error:
+                self._alone(error)
+                self._stopped.wait()
+                return
+            except Exception as error:  # whatever it is, nothing may stay lent that is not ours
+                self._alone(error)
+            wait = _FIRST_WAIT if self.grants > before else min(2 * wait, _LONGEST_WAIT)
+            self._stopped.wait(wait * random.uniform(0.5, 1))
+
+    def _alone(self, error: Exception) -> None:
+        self.state = f"alone: {error}"
+        self._lent = None
+        try:
+            _C.transfer_lend(0, [])
+        except GlakeError as closed:
+            self.state += f"; {closed}"
+            return
+        if self._said or self._stopped.is_set():
+            return
+        self._said = True
+        with contextlib.suppress(RuntimeWarning):  # as an error nobody could catch it here
+            warnings.warn(
+                f"glake: no relay service, copies go over this process's own GPUs: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _converse(self) -> None:
+        """Until stopped. OSError, GlakeError when the connection ends otherwise."""
+        files = Files(directory.private(), self._key)
+        connection = starting.reach(files, self._topology, self._idle, self._stopped)
+        if connection is None:
+            return
+        self._socket = connection
+        try:
+            gpus = self._own(_C.transfer_demands()["gpus"])
+            hello = Hello(protocol.VERSION, os.getpid(), self._key, gpus, self._visible)
+            connection.sendall(protocol.encode(hello))
+            self._demands.clear()
+            self._told = None
+            self._exchange(connection)
+        finally:
+            self._socket = None
+            connection.close()
+
+    def _exchange(self, connection: socket.socket) -> None:
+        polled = select.poll()
+        for descriptor in (connection.fileno(), self._event, self._wake_read):
+            polled.register(descriptor, select.POLLIN)
+        unread = bytearray()
+        self._report(connection)
+        while not self._stopped.is_set():
+            ready = {descriptor for descriptor, _ in polled.poll(self._patience())}
+            if connection.fileno() in ready:
+                part = connection.recv(_PIECE)
+                if not part:
+                    raise RelayUnavailable("the relay service has ended")
+                unread += part
+                self._take(unread)
+            if self._event in ready:
+                os.read(self._event, 8)
+            self._report(connection)
+
+    def _patience(self) -> float | None:
+        """Milliseconds until a demand that has ended is forgotten."""
+        ends = [until for until in self._demands.values() if until != float("inf")]
+        return max(0.0, (min(ends) - time.monotonic()) * 1000 + 1) if ends else None
+
+    def _report(self, connection: socket.socket) -> None:
+        """Tells of new demands at once, of those that have ended after a while."""
+        found = _C.transfer_demands()
+        now = time.monotonic()
+        under_way = [tuple(ends) for ends in found["demands"]]
+        for ends in self._demands:
+            if ends not in under_way and self._demands[ends] == float("inf"):
+                self._demands[ends] = now + LINGER
+        self._demands.update(dict.fromkeys(under_way, float("inf")))
+        self._demands = {ends: until for ends, until in self._demands.items() if until > now}
+        told = self._own(found["gpus"]), tuple(self._demands)
+        if told == self._told:
+            return
+        self._told = told
+        self._serial += 1
+        demands = tuple((*ends, 1.0) for ends in told[1][: protocol.MOST_DEMANDS])
+        connection.sendall(protocol.encode(Demands(self._serial, told[0], demands)))
+
+    def _own(self, used: list[int]) -> tuple[int, ...]:
+        return tuple(sorted({*self._gpus, *used}))
+
+    def _take(self, unread: bytearray) -> None:
+        """Applies the newest of the grants that have come whole."""
+        grant: Grant | None = None
+        while len(unread) >= protocol.HEAD_BYTES:
+            size = protocol.length(bytes(unread[: protocol.HEAD_BYTES]), protocol.MOST_ANSWER)
+            end = protocol.HEAD_BYTES + size
+            if len(unread) < end:
+                break
+            message = protocol.decode(bytes(unread[protocol.HEAD_BYTES : end]), (Grant, Refused))
+            del unread[:end]
+            if isinstance(message, Refused):
+                known = RelayRefused if message.lasting else RelayUnavailable
+                raise known(message.reason)
+            grant = message
+        if grant is None:
+            return
+        lent = grant.relays, grant.limits
+        if lent != self._lent:  # it costs the engine its plans
+            _C.transfer_lend(sum(1 << gpu for gpu in grant.relays), list(grant.limits))
+            self._lent = lent
+        self.grants += 1
+        self.state = "lent"
+
+    def forget(self) -> None:
+        """In a forked child: the connection is the parent's, and must end with it."""
+        if self._socket is not None:
+            os.close(self._socket.detach())
+
+
+def _forked() -> None:
+    for client in list(_clients):
+        client.forget()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,161 @@
+"""Where the relay service and its clients meet: a private directory of the user's.
+
+`$XDG_RUNTIME_DIR/glake-relay`, else `glake-relay-UID` in the directory for temporary files. It and
+its files are the user's alone; one that is somebody else's, or open to others, is refused. By
+topology key: KEY.sock, KEY.lock (held by the one service), KEY.log, KEY.json (what it is over).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import stat
+import struct
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from glake import platform_file
+from glake.errors import InvalidArgument
+from glake.transfer.relay.errors import RelayRefused
+from glake.transfer.topology import Topology
+
+_PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_LONGEST = 107  # bytes of a socket's path
+
+
+def place(environ: Mapping[str, str] | None = None) -> Path:
+    """The directory's path; it need not exist."""
+    environ = os.environ if environ is None else environ
+    base = environ.get("XDG_RUNTIME_DIR", "")
+    if base.startswith("/") and os.path.isdir(base):
+        return Path(base) / "glake-relay"
+    return Path(tempfile.gettempdir()) / f"glake-relay-{os.geteuid()}"
+
+
+def private(where: Path | None = None) -> Path:
+    """Makes the directory if there is none. RelayRefused if it is not this user's alone."""
+    where = where or place()
+    try:
+        with contextlib.suppress(FileExistsError):
+            where.mkdir(mode=0o700)
+        opened = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise RelayRefused(f"no private directory at {where}: {error.strerror}") from error
+    try:
+        found = os.fstat(opened)
+    finally:
+        os.close(opened)
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid() or mode & 0o077:
+        raise RelayRefused(
+            f"{where} belongs to user {found.st_uid} with mode {mode:o}: it must be user "
+            f"{os.geteuid()}'s alone (0700); remove it, or set XDG_RUNTIME_DIR"
+        )
+    return where
+
+
+def key_of(topology: Topology) -> str:
+    """A hash of the graph and of which GPUs it is of: who shares a service, and who does not."""
+    graph = topology.platform.as_dict()
+    del graph["assumed"]
+    facts = [graph, topology.devices]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one topology's service."""
+
+    where: Path
+    key: str
+
+    def __post_init__(self) -> None:
+        """InvalidArgument if the path is too long for a socket."""
+        if len(os.fsencode(self.socket)) > _LONGEST:
+            raise InvalidArgument(
+                f"{self.socket} is over {_LONGEST} bytes, too long for a socket: set "
+                "XDG_RUNTIME_DIR to a shorter one"
+            )
+
+    @property
+    def socket(self) -> Path:
+        """Of the service, 0600."""
+        return self.where / f"{self.key}.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the service while it lives."""
+        return self.where / f"{self.key}.lock"
+
+    @property
+    def log(self) -> Path:
+        """What happened, bounded."""
+        return self.where / f"{self.key}.log"
+
+    @property
+    def topology(self) -> Path:
+        """What the service is over."""
+        return self.where / f"{self.key}.json"
+
+    def store(self, topology: Topology) -> None:
+        """Writes the topology, whole or not at all, for a service to be started."""
+        content = {
+            "name": topology.name,
+            "devices": topology.devices,
+            "platform": topology.platform.as_dict(),
+        }
+        handle, made = tempfile.mkstemp(dir=self.where, prefix=self.key)  # 0600
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(content, stream)
+            os.replace(made, self.topology)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            raise
+
+
+def stored(file: Path) -> Topology:
+    """The topology a starter has written. InvalidArgument if it cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        platform = platform_file.parse(content["platform"], str(file))
+        devices = tuple(str(device) for device in content["devices"])
+        return Topology(str(content["name"]), platform, f"file {file}", devices)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidArgument(f"{file} describes no topology: {error}") from error
+
+
+def lock(files: Files) -> int | None:
+    """The lock's descriptor, to be kept open; None: another service has it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    held = os.open(files.lock, flags, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end, as the kernel says."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, uid, _ = _PEER.unpack(found)
+    return pid, uid
+
+
+def check_peer(connection: socket.socket) -> int:
+    """The other end's process. RelayRefused if it is another user's."""
+    pid, uid = peer(connection)
+    if uid != os.geteuid():
+        raise RelayRefused(
+            f"process {pid} at the other end is user {uid}'s, not user {os.geteuid()}'s"
+        )
+    return pid

@@ -1,0 +1,230 @@
+"""Messages between the relay service and its clients: JSON objects, each after its length.
+
+The length is four bytes, most significant first. Both sides check every field of what they read and
+end the connection at the first that is wrong. Bumping VERSION parts old from new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from glake.transfer.relay.errors import BadMessage
+
+VERSION = 1
+MOST_BYTES = 1 << 16  # of a message to the service
+MOST_ANSWER = 1 << 22  # of one from it
+MOST_DEMANDS = 32
+MOST_GPUS = 16
+MOST_NODES = 64
+MOST_LIMITS = 4096
+_HEAD = struct.Struct(">I")
+HEAD_BYTES = _HEAD.size
+
+Demand = tuple[int, int, int, int, float]  # GPU and node of the source and destination, weight
+T = TypeVar("T")
+
+
+def _refuse(field: str, value: Any, takes: str) -> NoReturn:
+    text = repr(value)
+    raise BadMessage(f"{field}: {text[:60] + '...' if len(text) > 63 else text} is not {takes}")
+
+
+def _whole(field: str, value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        _refuse(field, value, f"a whole number from {low} to {high}")
+    return value
+
+
+def _number(field: str, value: Any, low: float, high: float) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:
+        _refuse(field, value, f"a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _text(field: str, value: Any, most: int) -> str:
+    if type(value) is not str or len(value) > most or not value.isprintable():
+        _refuse(field, value, f"a printable text of at most {most} characters")
+    return value
+
+
+def _list(field: str, value: Any, most: int, each: Callable[[str, Any], T]) -> tuple[T, ...]:
+    if type(value) is not list or len(value) > most:
+        _refuse(field, value, f"a list of at most {most}")
+    return tuple(each(f"{field}[{i}]", item) for i, item in enumerate(value))
+
+
+def _gpus(field: str, value: Any) -> tuple[int, ...]:
+    gpus = _list(field, value, MOST_GPUS, lambda name, gpu: _whole(name, gpu, 0, MOST_GPUS - 1))
+    if len(set(gpus)) != len(gpus):
+        _refuse(field, value, "free of repetitions")
+    return gpus
+
+
+def _demand(field: str, value: Any) -> Demand:
+    if type(value) is not list or len(value) != 5:
+        _refuse(field, value, "five numbers: GPU, node, GPU, node, weight")
+    gpus = [_whole(field, value[i], -1, MOST_GPUS - 1) for i in (0, 2)]
+    nodes = [_whole(field, value[i], -2, MOST_NODES - 1) for i in (1, 3)]
+    if max(gpus) < 0:
+        _refuse(field, value, "a copy with a GPU at one end")
+    return gpus[0], nodes[0], gpus[1], nodes[1], _number(field, value[4], 0.1, 10)
+
+
+def _part(field: str, value: Any) -> float:
+    return _number(field, value, 0, 1)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a client: who it is, and over which topology."""
+
+    kind: ClassVar[str] = "hello"
+    version: int
+    pid: int
+    key: str  # of the topology
+    gpus: tuple[int, ...]  # its own
+    visible: int  # GPUs it sees, numbered from 0
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Hello:
+        """Checked."""
+        return cls(
+            _whole("version", given["version"], 0, 1 << 30),
+            _whole("pid", given["pid"], 1, 1 << 30),
+            _text("key", given["key"], 64),
+            _gpus("gpus", given["gpus"]),
+            _whole("visible", given["visible"], 1, MOST_GPUS),
+        )
+
+
+@dataclass(frozen=True)
+class Demands:
+    """All transfers a client has under way, and the GPUs it uses."""
+
+    kind: ClassVar[str] = "demands"
+    serial: int
+    gpus: tuple[int, ...]
+    demands: tuple[Demand, ...]
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Demands:
+        """Checked."""
+        return cls(
+            _whole("serial", given["serial"], 0, 1 << 53),
+            _gpus("gpus", given["gpus"]),
+            _list("demands", given["demands"], MOST_DEMANDS, _demand),
+        )
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question of the command line: `status`, or `stop`."""
+
+    kind: ClassVar[str] = "ask"
+    what: str
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Ask:
+        """Checked."""
+        if given["what"] not in ("status", "stop"):
+            _refuse("what", given["what"], "status or stop")
+        return cls(given["what"])
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a client may use: GPUs to relay over, and its part of each limit of the topology."""
+
+    kind: ClassVar[str] = "grant"
+    serial: int  # of the demands it answers
+    relays: tuple[int, ...]
+    limits: tuple[float, ...]
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Grant:
+        """Checked."""
+        return cls(
+            _whole("serial", given["serial"], 0, 1 << 53),
+            _gpus("relays", given["relays"]),
+            _list("limits", given["limits"], MOST_LIMITS, _part),
+        )
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why the service ends the connection. `lasting`: asking again would change nothing."""
+
+    kind: ClassVar[str] = "refused"
+    reason: str
+    lasting: bool
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Refused:
+        """Checked."""
+        if type(given["lasting"]) is not bool:
+            _refuse("lasting", given["lasting"], "true or false")
+        return cls(_text("reason", given["reason"], 1000), given["lasting"])
+
+
+@dataclass(frozen=True)
+class Status:
+    """The service's books, for people and tests; free in form."""
+
+    kind: ClassVar[str] = "status"
+    books: dict[str, Any]
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Status:
+        """Checked."""
+        if type(given["books"]) is not dict:
+            _refuse("books", given["books"], "an object")
+        return cls(given["books"])
+
+
+Message = Hello | Demands | Ask | Grant | Refused | Status
+FROM_CLIENT = (Hello, Demands, Ask)
+FROM_SERVICE = (Grant, Refused, Status)
+
+
+def encode(message: Message) -> bytes:
+    """Length and text."""
+    text = json.dumps({"kind": message.kind, **asdict(message)}, allow_nan=False).encode()
+    return _HEAD.pack(len(text)) + text
+
+
+def length(head: bytes, most: int) -> int:
+    """Bytes of the message after `head`. BadMessage for more than `most`, or none."""
+    size: int = _HEAD.unpack(head)[0]
+    if not 0 < size <= most:
+        raise BadMessage(f"a message of {size} bytes: there are 1 to {most}")
+    return size
+
+
+def decode(text: bytes, known: tuple[type[Any], ...]) -> Any:
+    """The message; BadMessage, which names the field, unless it is one of `known`."""
+
+    def no_number(name: str) -> NoReturn:
+        raise BadMessage(f"{name} is no number")
+
+    try:
+        given = json.loads(text, parse_constant=no_number)
+    except BadMessage:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"no JSON: {error}") from error
+    if type(given) is not dict:
+        _refuse("message", given, "an object")
+    kind = given.pop("kind", None)
+    for each in known:
+        if each.kind != kind:
+            continue
+        fields = {one.name for one in dataclasses.fields(each)}
+        if set(given) != fields:
+            _refuse(kind, sorted(given), f"{', '.join(sorted(fields))}")
+        return each.read(given)
+    _refuse("kind", kind, f"one of {', '.join(each.kind for each in known)}")

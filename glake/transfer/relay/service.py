@@ -1,0 +1,296 @@
+"""The relay service: one per user and topology, which lends GPUs and parts of links to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from glake.transfer.place import graph_of
+from glake.transfer.relay import directory, protocol
+from glake.transfer.relay.directory import Files
+from glake.transfer.relay.errors import BadMessage, RelayRefused
+from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Message, Refused, Status
+from glake.transfer.relay.sharing import Client, Ledger
+from glake.transfer.topology import Topology
+
+GAP = 0.005  # seconds between two grants: each has every client plan anew
+PATIENCE = 5.0  # seconds a new connection has to say who it is
+MOST_CLIENTS = 64
+_LOG_BYTES = 256 << 10
+
+_log = logging.getLogger("glake.relayd")
+
+
+class _Connection:
+    """A client's connection. Only the newest grant waits to be sent: a client that does not read
+    costs nothing, and delays nobody."""
+
+    def __init__(self, pid: int, writer: asyncio.StreamWriter) -> None:
+        self.pid, self.since, self.serial = pid, time.time(), 0
+        self._writer = writer
+        self._next: Grant | None = None
+        self._last: Grant | None = None
+        self._news = asyncio.Event()
+
+    def grant(self, client: Client) -> None:
+        grant = Grant(self.serial, client.relays, client.parts)
+        if grant != self._last:
+            self._last = self._next = grant
+            self._news.set()
+
+    async def send_grants(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._next is not None:
+                self._writer.write(protocol.encode(self._next))
+                self._next = None
+                await self._writer.drain()
+
+
+class Service:
+    """Serves until it is stopped, or has had no client for `idle` seconds (None: for ever).
+
+    With `at_once` that time begins at the start; else when the last client leaves.
+    """
+
+    def __init__(
+        self, topology: Topology, files: Files, most_relays: int, idle: float | None, at_once: bool
+    ) -> None:
+        """Serves nobody yet."""
+        self._topology, self._files, self._idle = topology, files, idle
+        self._ledger = Ledger(graph_of(topology), most_relays)
+        self._connections: dict[int, _Connection] = {}
+        self._started, self._number, self._grants = time.time(), 0, 0
+        self._dirty, self._over = asyncio.Event(), asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._at_once, self._ordered = at_once, False
+
+    async def run(self, listening: socket.socket) -> None:
+        """Returns when it is over; the socket is closed then."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        server = await asyncio.start_unix_server(self._accept, sock=listening)
+        sharing = asyncio.create_task(self._share())
+        if self._at_once:
+            self._wait_idle()
+        _log.info("serving %s on %s", self._topology.name, self._files.socket)
+        try:
+            await self._over.wait()
+        finally:
+            server.close()
+            sharing.cancel()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(sharing, *self._tasks, return_exceptions=True)
+        _log.info("over")
+
+    def _wait_idle(self) -> None:
+        if self._idle is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._idle, self._over.set)
+
+    async def _share(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                self._ledger.share()
+            except Exception:  # the books stay as they were; nobody is cut off for it
+                _log.exception("no plan for the demands of %d clients", len(self._connections))
+                continue
+            self._grants += 1
+            for number, connection in self._connections.items():
+                connection.grant(self._ledger.clients[number])
+            await asyncio.sleep(GAP)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._speak(reader, writer)
+        except asyncio.CancelledError:  # the service ends, on somebody's order
+            _tell(writer, Refused("the relay service was stopped", lasting=self._ordered))
+        except (BadMessage, RelayRefused) as error:
+            _log.warning("a client is refused: %s", error)
+            _tell(writer, Refused(_printable(error), lasting=True))
+        except (OSError, EOFError, asyncio.TimeoutError):
+            pass  # it is gone, or says nothing
+        finally:
+            self._tasks.discard(task)
+            with contextlib.suppress(OSError):
+                writer.close()
+
+    def _stop(self) -> None:
+        self._ordered = True  # clients need not start another
+        self._over.set()
+
+    async def _speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pid = directory.check_peer(writer.get_extra_info("socket"))
+        first = await asyncio.wait_for(_read(reader), PATIENCE)
+        if isinstance(first, Ask):
+            if first.what == "stop":
+                _log.info("process %d stops the service", pid)
+                asyncio.get_running_loop().call_soon(self._stop)
+            writer.write(protocol.encode(Status(self.books())))
+            await writer.drain()
+            return
+        if not isinstance(first, Hello):
+            raise BadMessage(f"kind: {first.kind} before hello")
+        self._check(first)
+        self._number += 1
+        number = self._number
+        self._ledger.join(number, first.gpus, first.visible)
+        connection = self._connections[number] = _Connection(pid or first.pid, writer)
+        if self._timer is not None:
+            self._timer.cancel()
+        _log.info("client %d: process %d, GPUs %s", number, connection.pid, first.gpus)
+        sending = asyncio.create_task(connection.send_grants())
+        try:
+            self._dirty.set()
+            await self._listen(number, reader)
+        finally:
+            sending.cancel()
+            del self._connections[number]
+            self._ledger.leave(number)
+            self._dirty.set()
+            _log.info("client %d has left", number)
+            if not self._connections:
+                self._wait_idle()
+
+    def _check(self, hello: Hello) -> None:
+        if hello.version != protocol.VERSION:
+            raise RelayRefused(
+                f"the service speaks version {protocol.VERSION}, the client {hello.version}: "
+                "stop the service (glake relayd --stop), so that a new one is started"
+            )
+        if hello.key != self._files.key:
+            raise RelayRefused(
+                f"the service is over {self._topology.name} ({self._files.key}), the client over "
+                f"another topology ({hello.key}): processes that share GPUs must see the same ones "
+                "in the same order (CUDA_VISIBLE_DEVICES), with the same rates"
+            )
+        if len(self._connections) >= MOST_CLIENTS:
+            raise RelayRefused(f"the service has its {MOST_CLIENTS} clients")
+
+    async def _listen(self, number: int, reader: asyncio.StreamReader) -> None:
+        while True:
+            message = await _read(reader)
+            if not isinstance(message, Demands):
+                raise BadMessage(f"kind: {message.kind} after hello")
+            self._ledger.want(number, message.gpus, message.demands)
+            self._connections[number].serial = message.serial
+            self._dirty.set()
+
+    def books(self) -> dict[str, Any]:
+        """Clients, their demands and their parts of every limit, as JSON types."""
+        clients = []
+        for number, connection in self._connections.items():
+            client = self._ledger.clients[number]
+            clients.append(
+                {
+                    "client": number,
+                    "pid": connection.pid,
+                    "seconds": round(time.time() - connection.since, 3),
+                    "gpus": client.gpus,
+                    "relays": client.relays,
+                    "demands": client.demands,
+                    "rate": client.rate,
+                    "parts": client.parts,
+                }
+            )
+        return {
+            "topology": self._topology.name,
+            "key": self._files.key,
+            "pid": os.getpid(),
+            "seconds": round(time.time() - self._started, 3),
+            "log": str(self._files.log),
+            "grants": self._grants,
+            "limits": self._ledger.limits,
+            "clients": clients,
+        }
+
+
+async def _read(reader: asyncio.StreamReader) -> Message:
+    head = await reader.readexactly(protocol.HEAD_BYTES)
+    text = await reader.readexactly(protocol.length(head, protocol.MOST_BYTES))
+    message: Message = protocol.decode(text, protocol.FROM_CLIENT)
+    return message
+
+
+def _tell(writer: asyncio.StreamWriter, message: Message) -> None:
+    with contextlib.suppress(OSError):
+        writer.write(protocol.encode(message))
+
+
+def _printable(error: Exception) -> str:
+    return "".join(c if c.isprintable() else "?" for c in str(error))[:1000]
+
+
+def serve(
+    topology: Topology,
+    where: Files,
+    most_relays: int,
+    idle: float | None,
+    at_once: bool,
+) -> bool:
+    """Serves until it is over. False: another service has this topology already.
+
+    OSError if the socket cannot be made.
+    """
+    held = directory.lock(where)
+    if held is None:
+        return False
+    before = os.umask(0o077)  # of the log, and of the socket
+    handler = RotatingFileHandler(where.log, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _log.propagate = False
+    try:
+        listening = _listening(where)
+        try:
+            asyncio.run(_run(topology, where, most_relays, idle, at_once, listening))
+        finally:
+            with contextlib.suppress(OSError):
+                where.socket.unlink()  # nobody else makes one while the lock is held
+    finally:
+        os.umask(before)
+        os.close(held)
+        _log.removeHandler(handler)
+        handler.close()
+    return True
+
+
+async def _run(
+    topology: Topology,
+    where: Files,
+    most_relays: int,
+    idle: float | None,
+    at_once: bool,
+    listening: socket.socket,
+) -> None:
+    await Service(topology, where, most_relays, idle, at_once).run(listening)
+
+
+def _listening(where: Files) -> socket.socket:
+    """The service's socket; one that a killed service left is removed. The lock is held."""
+    with contextlib.suppress(FileNotFoundError):
+        where.socket.unlink()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listening.bind(str(where.socket))
+    finally:
+        os.umask(before)
+    return listening

@@ -1,0 +1,213 @@
+"""Who may use what: the links of one machine shared among processes, and the books of it.
+
+All demands of all clients are planned together, max-min fair (csrc/transfer/planner.h). A client's
+part of a limit is what its own demands load it with in that plan, plus an even share of what nobody
+does. A little of every limit is kept out of the plan, so that this share is never nothing and a
+first copy can begin at once. The parts of a limit never add up to more than all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from glake._C import CapacityGraph, TransferPlanner
+from glake.transfer.relay.errors import BadMessage
+from glake.transfer.relay.protocol import Demand
+
+KEPT = 0.04  # of every limit, shared evenly whatever is asked for
+MOST_RELAYS = 4  # GPUs lent to one client: it needs a CUDA context of its own on each
+_STEPS = 1_000_000  # parts are cut down to whole millionths
+_LEAST_GAIN = 1.01
+_FAIR = 0.99  # of its plain rate: a demand that gets less has its GPU's link to itself
+_ROUNDS = 4
+
+
+@dataclass
+class Client:
+    """One process: the GPUs it uses, those it may relay over, what it copies now."""
+
+    gpus: tuple[int, ...]
+    visible: int
+    relays: tuple[int, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    parts: tuple[float, ...] = field(default=(), repr=False)
+    rate: float = 0  # GB/s planned for all its demands
+
+    @property
+    def bits(self) -> int:
+        """GPUs that may relay for it."""
+        return sum(1 << gpu for gpu in {*self.gpus, *self.relays})
+
+
+class Ledger:
+    """The clients of one machine, by number."""
+
+    def __init__(self, graph: CapacityGraph, most_relays: int = MOST_RELAYS) -> None:
+        """No client yet."""
+        self._graph, self._most = graph, most_relays
+        self._limits = graph.limits()
+        self._planner = TransferPlanner(graph)
+        self._planner.lend([1 - KEPT] * len(self._limits))
+        self._ungated = TransferPlanner(graph, gate=_LEAST_GAIN)
+        self._best: dict[tuple[tuple[int, ...], int, tuple[int, ...]], tuple[int, ...]] = {}
+        self.clients: dict[int, Client] = {}
+
+    @property
+    def limits(self) -> list[tuple[str, float]]:
+        """Name and GB/s of each limit, edges first."""
+        names = self._graph.edges()
+        return [("+".join(names[edge] for edge, _ in terms), most) for terms, most in self._limits]
+
+    def join(self, number: int, gpus: Iterable[int], visible: int) -> None:
+        """A new client. BadMessage if the machine has no such GPUs."""
+        if visible > self._graph.gpus:
+            raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
+        client = Client(self._known(gpus, visible), visible)
+        client.relays = self._relays_for(client)
+        self.clients[number] = client
+
+    def leave(self, number: int) -> None:
+        """It has ended: what was its own is the others'."""
+        self.clients.pop(number, None)
+
+    def want(self, number: int, gpus: Iterable[int], demands: Iterable[Demand]) -> None:
+        """All that the client copies now. BadMessage if the machine has no such places."""
+        client = self.clients[number]
+        used = self._known(gpus, client.visible)
+        asked: dict[tuple[int, int, int, int], float] = {}
+        for a, b, c, d, weight in demands:
+            for gpu, node in ((a, b), (c, d)):
+                if gpu >= client.visible or (gpu < 0 and node >= self._graph.sockets):
+                    raise BadMessage(f"demands: no place (GPU {gpu}, socket {node}) here")
+            key = a, 0 if a >= 0 else b, c, 0 if c >= 0 else d
+            asked[key] = max(asked.get(key, 0), weight)  # between the same places: one demand
+        if used != client.gpus:
+            client.gpus = used
+            client.relays = self._relays_for(client)
+        client.demands = tuple((*key, weight) for key, weight in asked.items())
+
+    def share(self) -> None:
+        """Makes every client's part anew, from the demands of all."""
+        if not self.clients:
+            return
+        used = self._planned()
+        if len(self.clients) == 1:
+            for client in self.clients.values():
+                client.parts = (1.0,) * len(self._limits)
+            return
+        even = 1 / len(self.clients)
+        spare = [
+            max(0.0, most - sum(each[i] for each in used.values()))
+            for i, (_, most) in enumerate(self._limits)
+        ]
+        for number, client in self.clients.items():
+            client.parts = tuple(
+                _cut((mine + left * even) / most)
+                for mine, left, (_, most) in zip(used[number], spare, self._limits, strict=True)
+            )
+
+    def _known(self, gpus: Iterable[int], visible: int) -> tuple[int, ...]:
+        found = tuple(sorted(gpus))
+        if found and found[-1] >= visible:
+            raise BadMessage(f"gpus: no GPU {found[-1]} among {visible}")
+        return found
+
+    def _planned(self) -> dict[int, list[float]]:
+        """What each client loads each limit with, in GB/s."""
+        owners = [number for number, client in self.clients.items() for _ in client.demands]
+        demands = [demand for client in self.clients.values() for demand in client.demands]
+        used = {number: [0.0] * len(self._limits) for number in self.clients}
+        for client in self.clients.values():
+            client.rate = 0
+        if not demands:
+            return used
+        bits = [self.clients[number].bits for number in owners]
+        asked = [((a, b), (c, d), weight) for a, b, c, d, weight in demands]
+        plans = self._planner.plan(asked, relays=bits)
+        for _ in range(_ROUNDS):
+            if not self._spare_owners(plans, owners, demands, bits):
+                break
+            plans = self._planner.plan(asked, relays=bits)
+        weights = self._edge_weights()
+        for number, plan in zip(owners, plans, strict=True):
+            self.clients[number].rate += plan["rate"]
+            for path in plan["paths"]:
+                for *_, route in path["hops"]:
+                    for edge, part in route:
+                        for limit, weight in weights[edge]:
+                            used[number][limit] += path["rate"] * part * weight
+        return used
+
+    def _spare_owners(
+        self, plans: list[dict[str, float]], owners: list[int], demands: list[Demand],
+        bits: list[int],
+    ) -> bool:  # fmt: skip
+        """Takes the GPUs of a demand that gets less than a plain copy would from the other clients'
+        relays. Whether that changed anything."""
+        before = list(bits)
+        for plan, owner, (a, _, b, _, _) in zip(plans, owners, demands, strict=True):
+            if plan["rate"] >= _FAIR * plan["plain"]:
+                continue
+            barred = sum(1 << gpu for gpu in {a, b} if gpu >= 0)
+            for i, other in enumerate(owners):
+                if other != owner:
+                    bits[i] &= ~barred
+        return bits != before
+
+    def _edge_weights(self) -> list[list[tuple[int, float]]]:
+        found: list[list[tuple[int, float]]] = [[] for _ in self._graph.edges()]
+        for limit, (terms, _) in enumerate(self._limits):
+            for edge, weight in terms:
+                found[edge].append((limit, weight))
+        return found
+
+    def _relays_for(self, client: Client) -> tuple[int, ...]:
+        """The GPUs that bring its copies to and from the host most, each next to those before; ties
+        go round the machine, so that neighbours are lent different ones. Those lent stay lent: it
+        has its contexts there."""
+        kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
+        if not client.gpus:
+            return kept
+        key = client.gpus, client.visible, kept
+        if key not in self._best:
+            self._best[key] = self._best_relays(client, kept)
+        return self._best[key]
+
+    def _best_relays(self, client: Client, kept: tuple[int, ...]) -> tuple[int, ...]:
+        own = client.gpus[0]
+        rest = [(own + step) % client.visible for step in range(1, client.visible)]
+        rest = [gpu for gpu in rest if gpu not in {*client.gpus, *kept}]
+        chosen = list(kept)
+        rate = self._reached(client, chosen)
+        while rest and len(chosen) < self._most:
+            rates = {gpu: self._reached(client, [*chosen, gpu]) for gpu in rest}
+            best = max(rates.values())
+            gpu = next(gpu for gpu in rest if rates[gpu] > best * (1 - 1e-3))
+            # One that brings nothing may still bring other copies something: GPU to GPU.
+            if rates[gpu] < rate * _LEAST_GAIN:
+                rest = [gpu for gpu in rest if self._linked(client, gpu)]
+                return tuple(chosen + rest[: self._most - len(chosen)])
+            rate = best
+            chosen.append(gpu)
+            rest.remove(gpu)
+        return tuple(chosen)
+
+    def _linked(self, client: Client, gpu: int) -> bool:
+        return any(self._graph.linked(gpu, own) for own in client.gpus)
+
+    def _reached(self, client: Client, relays: list[int]) -> float:
+        """GB/s of its first GPU's copies to and from the host over these, summed."""
+        own = client.gpus[0]
+        bits = sum(1 << gpu for gpu in {*client.gpus, *relays})
+        total = 0.0
+        for node in (-2, self._graph.socket_of(own)):
+            for ends in (((-1, node), (own, 0)), ((own, 0), (-1, node))):
+                total += self._ungated.plan([(*ends, 1.0)], relays=[bits])[0]["rate"]
+        return total
+
+
+def _cut(part: float) -> float:
+    """Down to a millionth, so that rounding adds up to no more than all."""
+    return min(1.0, math.floor(part * _STEPS) / _STEPS)

@@ -1,0 +1,138 @@
+"""Reaching the service of a topology: connecting, and starting one where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import glake
+from glake.transfer.relay import directory, protocol
+from glake.transfer.relay.directory import Files
+from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
+from glake.transfer.relay.protocol import Ask, Refused, Status
+from glake.transfer.topology import Topology
+
+IDLE = 30.0  # seconds without a client after which a service that we start ends
+START_SECONDS = 20.0  # for a service to come up: Python on a busy machine
+SEND_SECONDS = 5.0  # a service that takes no message for so long is as good as gone
+_LOOK = 0.05
+
+
+def connect(files: Files) -> socket.socket | None:
+    """A connection to the service, whose user is checked; None if there is none.
+
+    RelayRefused if it is another user's.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(SEND_SECONDS)
+    try:
+        connection.connect(str(files.socket))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        directory.check_peer(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[bytes]:
+    """Starts a service on its own: it outlives us. Of several that start, one stays.
+
+    OSError if no process can be made.
+    """
+    files.store(topology)
+    if not sys.executable:
+        raise RelayUnavailable("there is no Python interpreter to run the relay service with")
+    command = [sys.executable, "-m", "glake", "relayd"]
+    command += ["--described", str(files.topology), "--idle", repr(idle)]
+    # Its options are its own; it needs no driver and no allocator.
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("GLAKE_")}
+    ours = str(Path(glake.__file__).resolve().parents[1])
+    paths = [ours, *filter(None, clean.get("PYTHONPATH", "").split(os.pathsep))]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    log = os.open(files.log, flags, 0o600)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            cwd="/",
+            env={**clean, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def reach(
+    files: Files, topology: Topology, idle: float, stopped: threading.Event
+) -> socket.socket | None:
+    """A connection to the topology's service, which is started if need be; None once `stopped`.
+
+    RelayUnavailable, RelayRefused, OSError.
+    """
+    connection = connect(files)
+    if connection is not None:
+        return connection
+    process = spawn(files, topology, idle)
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and not stopped.wait(_LOOK):
+        connection = connect(files)
+        if connection is not None:
+            _await_in_background(process)
+            return connection
+        # One that ended well left the place to another, which may not listen yet.
+        if process.poll() not in (None, 0):
+            raise RelayUnavailable(
+                f"the relay service ended at once with {process.returncode}: see {files.log}"
+            )
+    _await_in_background(process)
+    if stopped.is_set():
+        return None
+    raise RelayUnavailable(
+        f"the relay service does not answer after {START_SECONDS:g} s: see {files.log}"
+    )
+
+
+def _await_in_background(process: subprocess.Popen[bytes]) -> None:
+    # Else it would stay in the process table until we end.
+    threading.Thread(target=process.wait, name="glake-relay-reaper", daemon=True).start()
+
+
+def ask(files: Files, what: str) -> Status | None:
+    """The service's books; None if there is no service. OSError, BadMessage, RelayRefused."""
+    connection = connect(files)
+    if connection is None:
+        return None
+    with contextlib.closing(connection):
+        connection.sendall(protocol.encode(Ask(what)))
+        head = _exactly(connection, protocol.HEAD_BYTES)
+        text = _exactly(connection, protocol.length(head, protocol.MOST_ANSWER))
+        answer = protocol.decode(text, (Status, Refused))
+    if isinstance(answer, Refused):
+        raise RelayRefused(answer.reason)
+    assert isinstance(answer, Status)
+    return answer
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        part = connection.recv(size - len(found))
+        if not part:
+            raise RelayUnavailable("the relay service ended the connection")
+        found += part
+    return bytes(found)

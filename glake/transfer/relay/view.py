@@ -1,0 +1,50 @@
+"""The relay service's books as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+_MOST_LINKS = 4
+
+
+def table(books: dict[str, Any]) -> Table:
+    """One row for each client of a service's books."""
+    title = f"{books['topology']}: process {books['pid']}, for {books['seconds']:.0f} s"
+    shown = Table(title=escape(title), title_justify="left", caption_justify="left")
+    for column in ("process", "GPUs", "may relay over", "copies", "GB/s", "least parts of links"):
+        shown.add_column(column, overflow="fold")
+    for client in books["clients"]:
+        shown.add_row(
+            str(client["pid"]),
+            _gpus(client["gpus"]),
+            _gpus(client["relays"]),
+            ", ".join(map(_copy, client["demands"])) or "none",
+            f"{client['rate']:.1f}" if client["demands"] else "-",
+            _parts(books["limits"], client["parts"]),
+        )
+    if not books["clients"]:
+        shown.caption = "no clients"
+    return shown
+
+
+def _gpus(gpus: list[int]) -> str:
+    return " ".join(f"g{gpu}" for gpu in gpus) or "-"
+
+
+def _copy(demand: list[Any]) -> str:
+    return f"{_end(*demand[:2])}>{_end(*demand[2:4])}"
+
+
+def _end(gpu: int, node: int) -> str:
+    if gpu >= 0:
+        return f"g{gpu}"
+    return f"host{node}" if node >= 0 else "host"
+
+
+def _parts(limits: list[list[Any]], parts: list[float]) -> str:
+    """Those the client has least of, which the others use most."""
+    named = sorted((part, name) for part, (name, _) in zip(parts, limits, strict=False))
+    return ", ".join(f"{name} {part:.0%}" for part, name in named[:_MOST_LINKS])

@@ -1,0 +1,15 @@
+"""How GPUs and host memory are joined, and how fast: found on the machine, a preset's or a file's.
+
+docs/topology.md tells how. `sources` chooses; `discovery` reads the machine; `probe` measures it.
+"""
+
+from glake.transfer.topology.sources import (
+    DEFAULT_PRESET,
+    Topology,
+    current,
+    first_gpus,
+    from_file,
+    from_preset,
+)
+
+__all__ = ["DEFAULT_PRESET", "Topology", "current", "first_gpus", "from_file", "from_preset"]

@@ -1,0 +1,56 @@
+"""What a probe found of a topology, and the topology with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from glake.platforms import Joint, Platform
+from glake.transfer.topology.rates import ESTIMATE
+from glake.transfer.topology.sources import Topology
+
+MEASURED = "measured by a probe"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Measured rates by edge name (GB/s), limits over several edges, and what is worth knowing.
+
+    `together` names the edges whose loads were measured with others: limits over such edges alone
+    are what `joint` says. `date` is when, as text; empty if nobody said.
+    """
+
+    rates: Mapping[str, float]
+    joint: tuple[Joint, ...] = ()
+    notes: tuple[str, ...] = ()
+    together: frozenset[str] = frozenset()
+    date: str = ""
+
+    def applied(self, topology: Topology) -> Topology:
+        """The topology with these rates. Estimates' notes go once every edge is measured."""
+        platform = topology.platform
+        edges = tuple(
+            replace(edge, gb_per_s=self.rates.get(edge.name, edge.gb_per_s))
+            for edge in platform.edges
+        )
+        missing = [edge.name for edge in edges if edge.name not in self.rates]
+        kept = [note for note in platform.assumed if missing or not note.startswith(ESTIMATE)]
+        when = f" on {self.date}" if self.date else ""
+        kept += [f"rates {MEASURED}{when}", *self.notes]
+        if missing:
+            kept.append(f"not measured, as before the probe: {', '.join(missing)}")
+        joint = (*self._kept(platform), *self.joint)
+        changed = replace(platform, edges=edges, joint=joint, assumed=tuple(kept))
+        source = f"{topology.source}, probed{when}"
+        return replace(topology, platform=changed, source=source)
+
+    def _kept(self, platform: Platform) -> list[Joint]:
+        """Limits from before over edges not measured together, not below what those carry now."""
+        measured = {name for each in self.joint for name, _ in each.weights}
+        before = {edge.name: edge.gb_per_s for edge in platform.edges}
+        kept = []
+        for joint in platform.joint:
+            names = {name for name, _ in joint.weights}
+            if measured & names or names <= self.together:
+                continue
+            faster = max(self.rates.get(name, before[name]) / before[name] for name in names)
+            kept.append(replace(joint, gb_per_s=round(joint.gb_per_s * max(faster, 1.0), 2)))
+        return kept

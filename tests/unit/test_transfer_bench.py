@@ -1,0 +1,275 @@
+"""`glake bench transfer`: rates on machines of known rates, what it says, what it refuses."""
+
+import copy
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from glake import transfer
+from glake.cli import main
+from glake.platforms import load_platforms, preset_file
+from glake.transfer import baselines
+from glake.transfer.bench import run as bench
+from glake.transfer.bench.cases import cases
+from glake.transfer.bench.goals import gains_from, missed
+
+MIB = 1 << 20
+KEYS = {"platform", "transfer", "host", "size", "bound", "achieved", "plain", "equal_split"}
+RATES = ("achieved", "plain", "equal_split")
+
+
+def _both(edges: list[list[Any]]) -> list[list[Any]]:
+    return edges + [[b, a, rate] for a, b, rate in edges]
+
+
+# Three sockets, one without GPUs; a shared switch, one GPU of its own, NVLinks of some pairs only.
+ODD = {
+    "gpus": 3,
+    "sockets": [[1], [], [0, 2]],
+    "edges": _both([[f"m{s}", f"s{s}", 60] for s in range(3)])
+    + _both([["s0", "s1", 15], ["s1", "s2", 15], ["s0", "s2", 15]])
+    + _both([["s2", "u4", 20], ["u4", "g0", 18], ["u4", "g2", 18], ["s0", "g1", 22]])
+    + _both([["g0", "g1", 40]]),
+}
+# One GPU: nothing to relay over, no pairs.
+ALONE = {"gpus": 1, "sockets": [[0]], "edges": _both([["m0", "s0", 90], ["s0", "g0", 30]])}
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("GLAKE_")]:
+        monkeypatch.delenv(name)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["bench", "transfer", *arguments])
+
+
+def rows_of(*arguments: str) -> list[dict[str, Any]]:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of two platforms nobody has seen; one has a name that needs quoting."""
+    path = tmp_path_factory.mktemp("bench") / "boxes.json"
+    path.write_text(json.dumps({"_note": "made up", "odd [box]": ODD, "alone": ALONE}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(files: Path) -> list[dict[str, Any]]:
+    return rows_of("--platform", str(files), "--sizes", "64KiB,4MiB", "--sizes", "64MiB", "--pages")
+
+
+@pytest.fixture(scope="module")
+def preset_rows() -> list[dict[str, Any]]:
+    return rows_of("--platform", "dgx_a100", "--sizes", "1000001,64MiB")
+
+
+def every(rows: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def only(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    (row,) = every(rows, **wanted)
+    return row
+
+
+def test_one_row_of_each(rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]]) -> None:
+    for found in (rows, preset_rows):
+        names = [(r["platform"], r["transfer"], r["host"], r["size"]) for r in found]
+        assert len(set(names)) == len(names)
+    transfers = {row["transfer"] for row in every(rows, platform="odd [box]")}
+    assert transfers == {
+        *("h2d", "d2h", "bidir", "h2d:pair", "h2d:pair:0,2", "all-h2d", "all-d2h"),
+        *("p2p:0>1", "p2p:0>2", "p2p:1>2"),
+    }
+    assert {row["transfer"] for row in every(rows, platform="alone")} == {"h2d", "d2h", "bidir"}
+    assert {row["host"] for row in every(rows, transfer="d2h")} == {"local", "interleaved", "pages"}
+    assert {row["size"] for row in preset_rows} == {1000001, 64 * MIB}
+    assert {row["host"] for row in preset_rows} == {"local", "interleaved"}
+
+
+def test_fields(rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]]) -> None:
+    for row in rows + preset_rows:
+        assert row.keys() >= KEYS | {"paths", "refusals", "missed", "us", "relayed"}
+        count = len(row.get("rates", [0]))
+        assert sum(path["bytes"] for path in row["paths"]) == count * row["size"], row
+        for refusal in row["refusals"]:
+            assert refusal["path"] and refusal["reason"]
+        assert ("jain" in row) == (count > 1)
+        if count > 1:
+            assert 1 / count <= row["jain"] <= 1 and row["fair_bound"] <= row["bound"] * 1.001
+        for label in RATES:
+            assert 0 < row[label] <= row["bound"] * 1.001, (label, row)
+            time = count * row["size"] / row["us"][label] / 1e3
+            assert row[label] == pytest.approx(time, rel=1e-3)
+
+
+def test_the_bound_is_the_computed_one(
+    rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]], files: Path
+) -> None:
+    odd = load_platforms(str(files))["odd [box]"]
+    for host in ("local", "interleaved", "pages"):
+        row = only(rows, platform="odd [box]", transfer="d2h", host=host, size=4 * MIB)
+        assert row["bound"] == pytest.approx(transfer.bound(odd, "cuda:0", "cpu", host=host), 1e-3)
+    row = only(rows, platform="odd [box]", transfer="p2p:0>2", size=4 * MIB)
+    assert row["bound"] == pytest.approx(transfer.bound(odd, "cuda:0", "cuda:2"), rel=1e-3)
+    given = json.loads(preset_file().read_text())["dgx_a100"]["bounds"]
+    for name, key in {
+        "h2d": "h2d inter", "bidir": "bidir h2d+d2h", "h2d:pair": "two h2d same switch (0,1)",
+        "h2d:pair:0,4": "two h2d other socket (0,4)", "all-d2h": "all d2h inter",
+    }.items():  # fmt: skip
+        found = only(preset_rows, transfer=name, host="interleaved", size=64 * MIB)
+        assert found["bound"] == pytest.approx(given[key]["bound"], rel=5e-3), name
+
+
+def test_a_plain_copy_takes_its_latency_its_call_and_its_bytes(rows: list[dict[str, Any]]) -> None:
+    for platform, rate in (("alone", 30), ("odd [box]", 18)):
+        for size in (65536, 4 * MIB, 64 * MIB):
+            row = only(rows, platform=platform, transfer="d2h", host="local", size=size)
+            # 8 us for each copy of the file, 2.6 us for the driver call of the cost table.
+            assert row["us"]["plain"] == pytest.approx(8 + 2.6 + size / rate / 1e3, rel=1e-3)
+    # From three sockets alike, two of them over 15 GB/s links; whatever lies where at first.
+    for host in ("interleaved", "pages"):
+        row = only(rows, platform="odd [box]", transfer="all-h2d", host=host, size=64 * MIB)
+        copies = [("cpu", f"cuda:{gpu}") for gpu in range(3)]
+        plain = baselines.plain(_graph(), copies, host=host)
+        assert row["plain"] == pytest.approx(plain, rel=0.01)
+
+
+def _graph() -> Any:
+    from glake._C import CapacityGraph
+
+    return CapacityGraph(json.dumps(ODD))
+
+
+def test_equal_shares_come_near_their_computed_rate(preset_rows: list[dict[str, Any]]) -> None:
+    for host in ("local", "interleaved"):
+        row = only(preset_rows, transfer="h2d", host=host, size=64 * MIB)
+        shares = baselines.equal_shares("dgx_a100", [("cpu", "cuda:0")], host=host)
+        assert 0.85 * shares <= row["equal_split"] <= 1.001 * shares
+    small = only(preset_rows, transfer="h2d", host="local", size=1000001)
+    assert small["equal_split"] > small["plain"]
+
+
+def test_glake_gains_where_there_is_a_gain(preset_rows: list[dict[str, Any]]) -> None:
+    row = only(preset_rows, transfer="h2d", host="interleaved", size=64 * MIB)
+    assert row["relayed"] and row["gain"] and row["achieved"] > 3 * row["plain"]
+    assert {path["path"] for path in row["paths"]} >= {"host0>g0"} and len(row["paths"]) > 3
+    small = only(preset_rows, transfer="h2d", host="local", size=1000001)
+    assert not small["relayed"] and small["paths"][0]["plain"]
+    assert small["us"]["achieved"] <= small["us"]["plain"] + 2
+    assert any("done sooner" in refusal["reason"] for refusal in small["refusals"])
+
+
+def test_the_same_each_time(preset_rows: list[dict[str, Any]]) -> None:
+    again = rows_of("--platform", "dgx_a100", "--sizes", "1000001")
+    assert again == every(preset_rows, size=1000001)
+
+
+def test_every_kind_of_route_is_there() -> None:
+    given = json.loads(preset_file().read_text())
+    for name, platform in load_platforms().items():
+        transfers = [case.transfer for case in cases(platform)]
+        for key in given[name]["bounds"]:
+            if pair := re.match(r"p2p (\d+>\d+)", key):
+                assert f"p2p:{pair[1]}" in transfers, (name, key)
+            if pair := re.match(r"two h2d .*\((\d+,\d+)\)", key):
+                first = pair[1] == "0,1"
+                assert ("h2d:pair" if first else f"h2d:pair:{pair[1]}") in transfers, (name, key)
+
+
+def test_table_and_picture(files: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "a.svg"
+    done = run("--platform", str(files), "--sizes", "1MiB", "--plot", str(plot))
+    assert done.exit_code == 0, done.output
+    assert "odd [box]" in done.stdout and f"Drawn into {plot}" in done.stdout
+    assert re.search(r"h2d:pair +interleaved +1MiB +[\d.]+", done.stdout)
+    assert "odd [box]: p2p:0&gt;1" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--platform", "dgx9"], "no platform 'dgx9'.*dgx1v, dgx_a100"),
+        (["--platform", "no/such.json"], "no/such.json cannot be read: No such file"),
+        (["--platform", "BROKEN"], "line 1 column 2"),
+        (["--platform", "MALFORMED"], r"box: edges\[0\] m0>s0: -1 is not above 0"),
+        (["--platform", "dgx1v", "--sizes", "4 MB"], "size '4 MB': not a number of bytes"),
+        (["--platform", "dgx1v", "--sizes", "0"], "size '0': not above 0"),
+        (["--platform", "dgx1v", "--sizes", "1MiB,"], "size ''"),
+        (["--platform", "dgx1v", "--sizes", "1TiB"], "more than 16GiB"),
+        (["--platform", "dgx1v", "--plot", "a.gif"], "ends in .png or .svg"),
+        (["--platform", "dgx1v", "--plot", "no/such/a.png"], "no/such"),
+    ],
+)
+def test_refusals(arguments: list[str], says: str, tmp_path: Path) -> None:
+    (tmp_path / "BROKEN").write_text("{")
+    bad = copy.deepcopy(ODD)
+    bad["edges"][0][2] = -1  # type: ignore[index]
+    (tmp_path / "MALFORMED").write_text(json.dumps({"box": bad}))
+    given = [
+        str(tmp_path / word) if word.isalpha() and word.isupper() else word for word in arguments
+    ]
+    done = run(*given)
+    assert done.exit_code == 2, done.output
+    assert re.search(says, done.stderr), done.stderr
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_child_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = {"box": load_platforms()["gb200_tray"]}
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(bench.BenchFailed, match="platform box .* its process ended with 1"):
+        bench.measure(box, [MIB])
+    monkeypatch.undo()
+    monkeypatch.setattr(bench, "_SILENT_S", 0.01)
+    with pytest.raises(bench.BenchFailed, match="said nothing"):
+        bench.measure(box, [MIB])
+
+
+def _row(**changed: Any) -> dict[str, Any]:
+    row = {
+        "transfer": "h2d", "size": 256 * MIB, "gain": True, "bound": 100.0, "achieved": 90.0,
+        "plain": 25.0, "equal_split": 80.0, "us": {"achieved": 50.0, "plain": 50.0},
+    }  # fmt: skip
+    return row | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "below"),
+    [
+        ({}, []),
+        ({"achieved": 87.0}, ["bound"]),
+        ({"achieved": 94.0, "size": 1024 * MIB}, ["bound"]),
+        ({"achieved": 87.0, "jain": 0.94, "transfer": "h2d:pair"}, ["bound", "jain"]),
+        ({"achieved": 87.0, "gain": False}, []),
+        ({"achieved": 24.0, "gain": False, "equal_split": 25.0}, ["plain"]),
+        ({"achieved": 75.0, "size": 64 * MIB}, ["equal_split"]),
+        ({"achieved": 25.0, "size": 4 * MIB}, ["plain"]),  # no gain yet
+        ({"achieved": 25.0, "size": MIB}, []),
+        ({"size": 4096, "us": {"achieved": 13.0, "plain": 10.5}}, ["time"]),
+    ],
+)
+def test_goals(changed: dict[str, Any], below: list[str]) -> None:
+    found = missed(_row(**changed), load_platforms()["dgx_a100"])
+    assert [each["of"] for each in found] == below
+
+
+def test_where_gains_begin() -> None:
+    sizes = {name: gains_from(each) for name, each in load_platforms().items()}
+    assert sizes["dgx1v"] == sizes["hgx_b300"] == sizes["a40x8_bridged"] == 4 * MIB
+    assert sizes["gb200_tray"] == 8 * MIB and sizes["a10_l40s_x8"] == float("inf")

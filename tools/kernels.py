@@ -1,0 +1,160 @@
+"""Compiles glake's GPU kernels to PTX text, without nvcc, and checks what is committed.
+
+    tools/kernels.py [--check] [--verify] [--nvrtc LIBRARY] [--ptxas PROGRAM]
+
+Without options it writes the PTX of every glake/csrc/transfer/kernels/*.cu into *_ptx.h beside it.
+--check: only says whether that would change anything. --verify: assembles what is committed for
+several GPUs with ptxas. Both compilers come from pip, need no GPU, and are no dependency of glake:
+
+    pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12
+
+Exits 1 if something differs or is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ROOT / "glake" / "csrc" / "transfer" / "kernels"
+TARGET = "compute_70"  # every later GPU compiles it for itself
+# The oldest PTX with all that is used: older drivers refuse text of a newer version, whatever is in
+# it. ptxas refuses instructions newer than the version (--verify).
+VERSION = "7.0"
+GPUS = ("sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+
+
+def find(package: str, pattern: str) -> str | None:
+    """A file of one of NVIDIA's packages in this Python, or None."""
+    spec = importlib.util.find_spec("nvidia")
+    for place in spec.submodule_search_locations or [] if spec is not None else []:
+        for found in sorted(Path(place, package).glob(pattern)):
+            return str(found)
+    return None
+
+
+class Nvrtc:
+    """NVRTC, by ctypes. OSError if the library cannot be opened."""
+
+    def __init__(self, path: str) -> None:
+        """Opens it."""
+        self._library = ctypes.CDLL(path)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code != 0:
+            raise RuntimeError(f"{name} returned {code}")
+
+    def compile(self, source: Path) -> str:
+        """The PTX of a source. RuntimeError with the compiler's words if it has errors."""
+        program = ctypes.c_void_p()
+        text, name = source.read_bytes(), source.name.encode()
+        self._call("nvrtcCreateProgram", ctypes.byref(program), text, name, 0, None, None)
+        options = [f"--gpu-architecture={TARGET}".encode(), b"--std=c++14", b"-default-device"]
+        given = (ctypes.c_char_p * len(options))(*options)
+        code = self._library.nvrtcCompileProgram(program, len(options), given)
+        if code != 0:
+            raise RuntimeError(f"{source}:\n{self._text(program, 'ProgramLog')}")
+        return self._text(program, "PTX")
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> str:
+        size = ctypes.c_size_t()
+        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        self._call(f"nvrtcGet{what}", program, text)
+        return text.value.decode()
+
+
+def plain(ptx: str) -> str:
+    """The PTX without the compiler's comments, which name its build, as PTX of `VERSION`."""
+    lines = [line.rstrip() for line in re.sub(r"//.*", "", ptx).splitlines()]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+    return re.sub(r"\.version \S+", f".version {VERSION}", text)
+
+
+def header(source: Path, ptx: str) -> str:
+    """The C++ file with the PTX of `source`."""
+    name = "".join(part.capitalize() for part in source.stem.split("_"))
+    return (
+        f"// PTX of {source.name}, by tools/kernels.py: not edited by hand.\n"
+        "#pragma once\n\n"
+        "// clang-format off\n"
+        "namespace glake::transfer {\n\n"
+        f'constexpr const char k{name}Ptx[] = R"ptx({ptx})ptx";\n\n'
+        "}  // namespace glake::transfer\n"
+    )
+
+
+def made_of(source: Path) -> Path:
+    """Where the PTX of a source is."""
+    return source.with_name(source.stem + "_ptx.h")
+
+
+def ptx_of(made: Path) -> str:
+    """The PTX in a generated file."""
+    return made.read_text().split('R"ptx(')[1].split(')ptx"')[0]
+
+
+def verify(ptxas: str, made: Path) -> list[str]:
+    """Assembles it for every GPU; the words of those that refuse it."""
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "kernel.ptx")
+        text.write_text(ptx_of(made))
+        for gpu in GPUS:
+            command = [ptxas, f"-arch={gpu}", "-v", "-o", str(Path(folder, "cubin")), str(text)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            used = re.findall(r"Used (\d+) registers", done.stderr)
+            spilt = re.findall(r"(\d+) bytes spill", done.stderr)
+            if done.returncode != 0:
+                wrong.append(f"{made.name} for {gpu}: {done.stderr.strip()}")
+            else:
+                print(f"{made.name} {gpu}: {', '.join(used)} registers, {max(spilt)} bytes spilt")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, usage=argparse.SUPPRESS)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--nvrtc", default=find("cuda_nvrtc", "lib/libnvrtc.so.*"))
+    parser.add_argument("--ptxas", default=find("cuda_nvcc", "bin/ptxas") or shutil.which("ptxas"))
+    options = parser.parse_args()
+    sources = sorted(KERNELS.glob("*.cu"))
+    wrong: list[str] = []
+    if options.verify:
+        if options.ptxas is None:
+            parser.error("no ptxas: pip install nvidia-cuda-nvcc-cu12, or give --ptxas")
+        for source in sources:
+            wrong += verify(options.ptxas, made_of(source))
+    if options.check or not options.verify:
+        if options.nvrtc is None:
+            parser.error("no NVRTC: pip install nvidia-cuda-nvrtc-cu12, or give --nvrtc")
+        compiler = Nvrtc(options.nvrtc)
+        for source in sources:
+            made, text = made_of(source), header(source, plain(compiler.compile(source)))
+            if options.check and (not made.exists() or made.read_text() != text):
+                wrong.append(
+                    f"{made.name} is not what NVRTC {compiler.version} makes of {source.name}"
+                )
+            elif not options.check:
+                made.write_text(text)
+                print(f"{made.relative_to(ROOT)}, by NVRTC {compiler.version}")
+    for words in wrong:
+        print(words, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
