@@ -61,7 +61,7 @@ struct Least {
 Least least(const Row& row) {
   // Pages of both sockets in every chunk: half of the bytes cross the link between them.
   if (row.platform == "gb200_tray" && row.host == "spread") return {0.49, 0.51};
-  // Three buffers on a way, whose filling costs more than the issue allows.
+  // Below the goal (0.88, 0.95) so far; why is not known.
   if (row.platform == "dgx1v" && row.transfer.find("p2p") == 0) return {0.84, 0.87};
   if (row.platform == "gb200_tray" && row.transfer == "p2p 0>2") return {0.76, 0.85};
   return {0.88, 0.95};
@@ -83,6 +83,9 @@ void try_one(const Row& row) {
     const size_t bytes = mib * kMiB;
     const double rate = measure(row, bytes, &result), plain = plain_rate(row, bytes);
     std::printf(" %zu: %.3f", mib, rate / row.bound);
+    // Between GPUs the simulator puts staging memory beside whichever GPU uses it, which no bound
+    // knows.
+    if (row.host != "-") CHECK(rate < 1.001 * row.bound);
     CHECK(rate >= 0.98 * plain);
     if (mib == 256) CHECK(rate >= (refused ? 0.98 * plain : least(row).quarter * row.bound));
     if (mib == 1024) CHECK(rate >= (refused ? 0.98 * plain : least(row).whole * row.bound));
