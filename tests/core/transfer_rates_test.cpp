@@ -1,4 +1,9 @@
-// What a copy over every useful path reaches of the bound of each platform, in virtual time.
+// What copies over every useful path reach of the bound of each platform, in virtual time: alone,
+// two at once, and in both directions.
+//   transfer_rates_test [PLATFORM [TRANSFER [HOST [-v]]]]
+#include <algorithm>
+#include <cstring>
+
 #include "topology/json.h"
 #include "transfer_play.h"
 
@@ -13,21 +18,31 @@ struct Row {
   double bound, plain;
 };
 
-double bound_of(const Json& platform, const std::string& key, double* plain) {
-  const Json& entry = platform.at("bounds").at(key);
-  *plain = entry.at("plain").number();
-  return entry.at("bound").number();
+constexpr double kCopyNs = 8000, kGate = 1.15;
+constexpr size_t kGainFrom = 4;    // MiB, where the host's links are slow; twice that elsewhere
+constexpr double kSlowHost = 100;  // GB/s of a GPU's own link
+const char* wanted[3];
+bool verbose = false;
+
+int sockets_of(const std::string& platform) {
+  return static_cast<int>(
+      Json::parse(test::platforms_text()).at(platform).at("sockets").items().size());
+}
+
+// Host memory that changes socket every 4 MiB.
+void stripe(uint64_t host, size_t bytes, int sockets) {
+  for (size_t at = 0, turn = 0; at < bytes; at += 4 * kMiB, ++turn) {
+    void* piece = reinterpret_cast<void*>(host + at);
+    const int node = static_cast<int>(turn) % sockets;
+    if (sockets == 1) return;
+    CHECK(simcuda_place_host(piece, std::min(4 * kMiB, bytes - at), node) == 0);
+  }
 }
 
 double measure(const Row& row, size_t bytes, std::string* result) {
   test::Buffer dst(row.dst, bytes), src(row.src, bytes);
-  if (row.host == "striped") {
-    const uint64_t host = row.dst < 0 ? dst.at() : src.at();
-    for (size_t at = 0, node = 0; at < bytes; at += 4 * kMiB, node = 1 - node) {
-      void* piece = reinterpret_cast<void*>(host + at);
-      CHECK(simcuda_place_host(piece, std::min(4 * kMiB, bytes - at), static_cast<int>(node)) == 0);
-    }
-  }
+  if (row.host == "striped")
+    stripe(row.dst < 0 ? dst.at() : src.at(), bytes, sockets_of(row.platform));
   const uint64_t begin = simcuda_now_ns();
   const uint64_t id = test::Call(dst, 0, src, 0, bytes).start();
   CHECK(id != 0);
@@ -38,56 +53,121 @@ double measure(const Row& row, size_t bytes, std::string* result) {
   return static_cast<double>(bytes) / static_cast<double>(end - begin);
 }
 
-// The least share of the bound at 256 MiB and at 1 GiB. The goals are 0.88 and 0.95; where host
-// memory is spread over two sockets, the fastest machines are not there yet.
+// The least share of the bound at 256 MiB and at 1 GiB.
 struct Least {
   double quarter, whole;
 };
 
 Least least(const Row& row) {
-  const bool spread = row.host == "spread", local = row.host == "local";
-  if (row.platform == "hgx_h100_h200" && !local) return {spread ? 0.74 : 0.80, 0.85};
   // Pages of both sockets in every chunk: half of the bytes cross the link between them.
-  if (row.platform == "gb200_tray" && spread) return {0.49, 0.51};
-  if (row.platform == "gb200_tray" && !local) return {0.78, 0.85};
-  return {0.88, 0.94};
+  if (row.platform == "gb200_tray" && row.host == "spread") return {0.49, 0.51};
+  // Below the goal (0.88, 0.95) so far; why is not known.
+  if (row.platform == "dgx1v" && row.transfer.find("p2p") == 0) return {0.84, 0.87};
+  if (row.platform == "gb200_tray" && row.transfer == "p2p 0>2") return {0.76, 0.85};
+  return {0.88, 0.95};
 }
 
-void try_one(const Row& row, bool verbose) {
+double plain_rate(const Row& row, size_t bytes) {
+  return static_cast<double>(bytes) / (kCopyNs + static_cast<double>(bytes) / row.plain);
+}
+
+void try_one(const Row& row) {
   test::running() = row.platform + " " + row.transfer + " " + row.host;
-  test::Node node(row.platform,
-                  {{"phantom", "1"}, {"host_node", row.host == "local" ? "0" : "interleave"}});
-  std::printf("%-20s %-8s %-12s bound %6.1f plain %6.1f |", row.platform.c_str(),
+  const char* node_of = row.host == "local" ? "0" : row.host == "-" ? "local" : "interleave";
+  test::Node node(row.platform, {{"phantom", "1"}, {"host_node", node_of}});
+  std::printf("%-20s %-8s %-8s bound %6.1f plain %6.1f |", row.platform.c_str(),
               row.transfer.c_str(), row.host.c_str(), row.bound, row.plain);
-  for (size_t mib : {4, 16, 64, 256, 1024}) {
+  const bool refused = row.bound < kGate * row.plain;  // then as a plain copy
+  for (size_t mib : {1, 2, 4, 8, 32, 256, 1024}) {
     std::string result;
-    const double rate = measure(row, mib * kMiB, &result);
-    const double share = rate / row.bound;
-    std::printf(" %4zu: %6.1f (%.3f)", mib, rate, share);
-    CHECK(share < 1.001);
-    if (mib == 256) CHECK(share >= least(row).quarter);
-    if (mib == 1024) CHECK(share >= least(row).whole);
+    const size_t bytes = mib * kMiB;
+    const double rate = measure(row, bytes, &result), plain = plain_rate(row, bytes);
+    std::printf(" %zu: %.3f", mib, rate / row.bound);
+    // Between GPUs the simulator puts staging memory beside whichever GPU uses it, which no bound
+    // knows.
+    if (row.host != "-") CHECK(rate < 1.001 * row.bound);
+    CHECK(rate >= 0.98 * plain);
+    if (mib == 256) CHECK(rate >= (refused ? 0.98 * plain : least(row).quarter * row.bound));
+    if (mib == 1024) CHECK(rate >= (refused ? 0.98 * plain : least(row).whole * row.bound));
+    if (mib == kGainFrom && row.transfer.find("p2p") != 0 && !refused) {
+      CHECK(rate > (row.plain > kSlowHost ? 0.98 : 1.1) * plain);
+    }
+    if (mib == 2 * kGainFrom && row.transfer.find("p2p") != 0 && !refused) {
+      CHECK(rate > 1.05 * plain);
+    }
     if (verbose) std::printf("\n%s\n", result.c_str());
   }
   std::printf("\n");
   std::fflush(stdout);
 }
 
+void together(const std::string& platform, const std::string& key, int a, int b, double bound) {
+  test::running() = platform + " " + key;
+  test::Node node(platform, {{"phantom", "1"}, {"host_node", "interleave"}});
+  constexpr size_t kBytes = 512 * kMiB;
+  const bool both = key.find("bidir") == 0;
+  test::Buffer one(a, kBytes), two(b, kBytes), from(test::kPinned, kBytes),
+      to(test::kPinned, kBytes);
+  stripe(from.at(), kBytes, sockets_of(platform));
+  stripe(to.at(), kBytes, sockets_of(platform));
+  const uint64_t begin = simcuda_now_ns();
+  const uint64_t first = test::Call(one, 0, from, 0, kBytes).start();
+  const uint64_t second =
+      both ? test::Call(to, 0, two, 0, kBytes).start() : test::Call(two, 0, to, 0, kBytes).start();
+  OK(glake_copy_wait(first, test::kForever));
+  OK(glake_copy_wait(second, test::kForever));
+  const auto time = static_cast<double>(simcuda_now_ns() - begin);
+  const auto rate = [&](uint64_t id) {  // a plain copy is not timed one by one
+    const std::string result = test::result_of(id);
+    const bool timed = result.find("time_ns") != std::string::npos;
+    return kBytes / (timed ? static_cast<double>(test::number_in(result, "time_ns")) : time);
+  };
+  const double x = rate(first), y = rate(second);
+  const double jain = (x + y) * (x + y) / (2 * (x * x + y * y));
+  const double sum = 2 * kBytes / time;
+  std::printf("%-20s %-28s bound %6.1f |%6.1f +%6.1f, together %6.1f (%.3f) Jain %.3f\n",
+              platform.c_str(), key.c_str(), bound, x, y, sum, sum / bound, jain);
+  CHECK(jain >= 0.95);
+  CHECK(sum >= (platform == "hgx_b300" ? 0.88 : 0.90) * bound);
+  if (verbose)
+    std::printf("%s\n%s\n", test::result_of(first).c_str(), test::result_of(second).c_str());
+  OK(glake_copy_release(first));
+  OK(glake_copy_release(second));
+}
+
+bool skip(int at, const std::string& name) {
+  return wanted[at] != nullptr && std::strcmp(wanted[at], "-") != 0 && name.find(wanted[at]) != 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Json all = Json::parse(test::platforms_text());
-  std::vector<std::string> names{"dgx_a100", "hgx_h100_h200", "dgx1v", "gb200_tray"};
-  if (argc > 1) names.assign(argv + 1, argv + 2);
-  for (const std::string& name : names) {
-    const Json& platform = all.at(name);
-    for (const char* host : {"local", "spread", "striped"}) {
-      const std::string key = host == std::string("local") ? " local" : " inter";
-      for (const char* transfer : {"h2d", "d2h"}) {
-        Row row{name, transfer, host, 0, 0, 0, 0};
-        row.bound = bound_of(platform, transfer + key, &row.plain);
-        (transfer[0] == 'h' ? row.src : row.dst) = test::kPinned;
-        try_one(row, argc > 2);
+  const std::string text = test::platforms_text();
+  const Json all = Json::parse(text);
+  if (argc > 1 && std::string(argv[argc - 1]) == "-v") verbose = true, --argc;
+  for (int i = 1; i < std::min(argc, 4); ++i) wanted[i - 1] = argv[i];
+  for (const auto& [name, platform] : all.members()) {
+    if (name[0] == '_' || name == "per_copy_us" || skip(0, name)) continue;
+    for (const auto& [key, entry] : platform.at("bounds").members()) {
+      const double bound = entry.at("bound").number(), plain = entry.at("plain").number();
+      if (skip(1, key)) continue;
+      int a = 0, b = 0;
+      if (std::sscanf(key.c_str(), "p2p %d>%d", &a, &b) == 2) {
+        try_one({name, key.substr(0, 7), "-", b, a, bound, plain});
+      } else if (key == "h2d local" || key == "d2h local" || key == "h2d inter" ||
+                 key == "d2h inter") {
+        for (const char* host : {"local", "spread", "striped"}) {
+          if ((std::string(host) == "local") != (key.substr(4) == "local") || skip(2, host))
+            continue;
+          Row row{name, key.substr(0, 3), host, 0, 0, bound, plain};
+          (key[0] == 'h' ? row.src : row.dst) = test::kPinned;
+          try_one(row);
+        }
+      } else if (key.find("two h2d") == 0) {
+        CHECK(std::sscanf(key.c_str() + key.find('('), "(%d,%d)", &a, &b) == 2);
+        together(name, key, a, b, bound);
+      } else if (key.find("bidir") == 0) {
+        together(name, key, 0, 0, bound);
       }
     }
   }

@@ -18,6 +18,18 @@ uint64_t steady_ns() {
                                    .count());
 }
 
+template <class Question>
+Status poll(uint64_t timeout_ns, Question&& ask) {
+  const uint64_t start = steady_ns();
+  auto sleep = kFirstSleep;
+  for (;;) {
+    Status s = ask();
+    if (!s.not_ready() || steady_ns() - start >= timeout_ns) return s;
+    std::this_thread::sleep_for(sleep);
+    sleep = std::min(2 * sleep, kLastSleep);
+  }
+}
+
 }  // namespace
 
 uint64_t Driver::now_ns() const {
@@ -31,14 +43,24 @@ Status Driver::wait_event(EventId event, uint64_t timeout_ns) {
   if (table_->extras.wait_event != nullptr) {
     return {table_->extras.wait_event(event_of(event), timeout_ns)};
   }
-  const uint64_t start = steady_ns();
-  auto sleep = kFirstSleep;
-  for (;;) {
-    Status s = status(table_->cuEventQuery(event_of(event)));
-    if (!s.not_ready() || steady_ns() - start >= timeout_ns) return s;
-    std::this_thread::sleep_for(sleep);
-    sleep = std::min(2 * sleep, kLastSleep);
+  return poll(timeout_ns, [&] { return status(table_->cuEventQuery(event_of(event))); });
+}
+
+Status Driver::wait_any(const std::vector<EventId>& events, uint64_t timeout_ns) {
+  RelaxedScope scope(*this);
+  if (!scope.status().ok()) return scope.status();
+  if (table_->extras.wait_any != nullptr) {
+    std::vector<CUevent> handles;
+    for (const EventId event : events) handles.push_back(event_of(event));
+    return {table_->extras.wait_any(handles.data(), handles.size(), timeout_ns)};
   }
+  return poll(timeout_ns, [&] {
+    Status s{CUDA_ERROR_NOT_READY};
+    for (size_t i = 0; i < events.size() && s.not_ready(); ++i) {
+      s = status(table_->cuEventQuery(event_of(events[i])));
+    }
+    return s;
+  });
 }
 
 void Driver::expect_threads(int count) {

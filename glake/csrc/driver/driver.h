@@ -248,6 +248,8 @@ class Driver {
   uint64_t now_ns() const;
   // not_ready() when `timeout_ns` have passed first.
   Status wait_event(EventId event, uint64_t timeout_ns);
+  // Until any of them has happened or failed; which, wait_event() says at once.
+  Status wait_any(const std::vector<EventId>& events, uint64_t timeout_ns);
   // `count` threads are about to call thread_at_work(true): virtual time stands still until they
   // have. A negative count takes that back. May be called in a host function.
   void expect_threads(int count);

@@ -97,6 +97,7 @@ struct Extras {
   int (*thread)(int join, int rank) = nullptr;
   int (*expect)(int threads) = nullptr;
   int (*wait_event)(CUevent event, uint64_t timeout_ns) = nullptr;
+  int (*wait_any)(CUevent const* events, size_t count, uint64_t timeout_ns) = nullptr;
   int (*host_node)(const void* address, size_t bytes, int* node) = nullptr;
   int (*place_host)(const void* address, size_t bytes, int node) = nullptr;
 };

@@ -235,6 +235,24 @@ int simcuda_wait_event(CUevent event, uint64_t timeout_ns) {
   return wait_event(CALL(cuEventQuery), event, timeout_ns);
 }
 
+int simcuda_wait_any(CUevent const* handles, size_t count, uint64_t timeout_ns) {
+  return call(CALL(cuEventQuery), 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
+    const CUresult unsafe = driver.streams.check_unsafe();
+    if (unsafe != CUDA_SUCCESS) return unsafe;
+    std::vector<OpPtr> ops;
+    for (size_t i = 0; i < count; ++i) {
+      const Event* event = driver.streams.find(handles[i]);
+      if (event == nullptr) return bad_handle("event");
+      if (event->op == nullptr) return CUDA_SUCCESS;
+      ops.push_back(event->op);
+    }
+    const uint64_t now = driver.scheduler.now_ns();
+    const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+    return driver.scheduler.wait_any(&lock, ops, deadline);
+  });
+}
+
 namespace {
 
 CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle) {

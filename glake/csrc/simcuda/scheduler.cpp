@@ -162,7 +162,8 @@ void Scheduler::finish(const OpPtr& op) {
                                    [&](const OpPtr& word) { return writes_word(*op, *word); });
   if (op->kind == Op::Kind::kHostFunction || awaited) prompt_.push_back(op);
   for (Waiter* waiter : waiters_) {
-    if (waiter->op == op) release(waiter, INT64_MAX);
+    const auto& ops = waiter->ops;
+    if (std::find(ops.begin(), ops.end(), op) != ops.end()) release(waiter, INT64_MAX);
   }
 }
 

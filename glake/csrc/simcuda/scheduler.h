@@ -36,6 +36,8 @@ class Scheduler {
   // Blocks until the work is done and its effects are made; CUDA_ERROR_NOT_READY once the clock is
   // at `deadline_ns`.
   CUresult wait(Lock* lock, const OpPtr& op, uint64_t deadline_ns = UINT64_MAX);
+  // Until one of them is: the caller asks which.
+  CUresult wait_any(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
   CUresult wait_device(Lock* lock, int device);  // -1: all
   // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on a little.
   CUresult query(Lock* lock, const OpPtr& op);
@@ -74,7 +76,7 @@ class Scheduler {
 
   // Waiting. `released`: what a registered thread waits for has happened; it goes on in its turn.
   struct Waiter {
-    OpPtr op;
+    std::vector<OpPtr> ops;  // any of them
     uint64_t deadline_ns = UINT64_MAX;
     bool registered = false, released = false;
     std::condition_variable wake;
@@ -87,6 +89,7 @@ class Scheduler {
   bool stalled();
   void busy(bool more);  // the calling thread is at work, or no more
   void stay(Lock* lock, Waiter* waiter);
+  bool await(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
   void make_progress(Lock* lock, Waiter* waiter);
   void release(Waiter* waiter, int64_t rank);
   void hand_over();
@@ -112,7 +115,7 @@ class Scheduler {
   };
   void work(Worker* worker);
   void hold_up(Lock* lock, Op* op);
-  CUresult wait_threaded(Lock* lock, const OpPtr& op, uint64_t deadline_ns);
+  CUresult wait_threaded(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
 
   Topology* topology_ = nullptr;
   Memory* memory_ = nullptr;

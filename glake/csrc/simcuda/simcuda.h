@@ -88,6 +88,9 @@ SIMCUDA_API int simcuda_work(int join, int rank);
 /* cuEventSynchronize with a deadline on the clock: CUDA_ERROR_NOT_READY when `timeout_ns` have
  * passed first. With nothing else in flight the clock jumps to the deadline. */
 SIMCUDA_API int simcuda_wait_event(struct CUevent_st* event, uint64_t timeout_ns);
+/* The same until any of several has happened, or has failed: ask each which it was. */
+SIMCUDA_API int simcuda_wait_any(struct CUevent_st* const* events, size_t count,
+                                 uint64_t timeout_ns);
 
 /* Host functions run, and values that streams wait for are written, before the clock moves on;
  * on a thread that waits or asks in the driver meanwhile. */

@@ -171,22 +171,33 @@ void Scheduler::stay(Lock* lock, Waiter* waiter) {
   ++turn_count_;
 }
 
+// Until one is timed, or the deadline; whether one is.
+bool Scheduler::await(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns) {
+  const auto timed = [&] {
+    return std::any_of(ops.begin(), ops.end(), [](const OpPtr& op) { return op->timed; });
+  };
+  if (timed()) return true;
+  Waiter waiter;
+  waiter.ops = ops;
+  waiter.deadline_ns = std::max(deadline_ns, now_ns_);
+  waiter.registered = registered_here();
+  if (waiter.deadline_ns == now_ns_) {
+    start_ready();  // what takes no time
+    release(&waiter, INT64_MAX);
+  }
+  stay(lock, &waiter);
+  return timed() || stopping_;
+}
+
 CUresult Scheduler::wait(Lock* lock, const OpPtr& op, uint64_t deadline_ns) {
   if (op == nullptr || op->applied) return CUDA_SUCCESS;
-  if (threaded_) return wait_threaded(lock, op, deadline_ns);
-  if (!op->timed) {
-    Waiter waiter;
-    waiter.op = op;
-    waiter.deadline_ns = std::max(deadline_ns, now_ns_);
-    waiter.registered = registered_here();
-    if (waiter.deadline_ns == now_ns_) {
-      start_ready();  // what takes no time
-      release(&waiter, INT64_MAX);
-    }
-    stay(lock, &waiter);
-  }
-  if (!op->timed && !stopping_) return CUDA_ERROR_NOT_READY;
-  return apply(lock, {op});
+  if (threaded_) return wait_threaded(lock, {op}, deadline_ns);
+  return await(lock, {op}, deadline_ns) ? apply(lock, {op}) : CUDA_ERROR_NOT_READY;
+}
+
+CUresult Scheduler::wait_any(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns) {
+  if (threaded_) return wait_threaded(lock, ops, deadline_ns);
+  return await(lock, ops, deadline_ns) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult Scheduler::wait_device(Lock* lock, int device) {
@@ -197,12 +208,12 @@ CUresult Scheduler::wait_device(Lock* lock, int device) {
   }
   for (const OpPtr& op : targets) {
     if (threaded_) {
-      result = wait_threaded(lock, op, UINT64_MAX);
+      result = wait_threaded(lock, {op}, UINT64_MAX);
       continue;
     }
     if (op->timed || op->applied) continue;
     Waiter waiter;
-    waiter.op = op;
+    waiter.ops = {op};
     waiter.registered = registered_here();
     stay(lock, &waiter);
   }
@@ -219,7 +230,7 @@ CUresult Scheduler::query_in_turn(Lock* lock, const OpPtr& op) {
   --inside_;
   if (turns_.empty()) return CUDA_ERROR_NOT_READY;
   Waiter waiter;
-  waiter.op = op;
+  waiter.ops = {op};
   waiter.registered = true;
   release(&waiter, INT64_MAX);
   stay(lock, &waiter);
@@ -241,8 +252,12 @@ CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
   return CUDA_ERROR_NOT_READY;
 }
 
-CUresult Scheduler::wait_threaded(Lock* lock, const OpPtr& op, uint64_t deadline_ns) {
-  const auto over = [&] { return op->applied || stopping_; };
+CUresult Scheduler::wait_threaded(Lock* lock, const std::vector<OpPtr>& ops,
+                                  uint64_t deadline_ns) {
+  const auto over = [&] {
+    return stopping_ ||
+           std::any_of(ops.begin(), ops.end(), [](const OpPtr& op) { return op->applied; });
+  };
   if (deadline_ns == UINT64_MAX) {
     changed_.wait(*lock, over);
   } else {

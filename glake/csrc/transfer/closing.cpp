@@ -41,13 +41,14 @@ void Engine::close() {
                 "copies that were given up are still not done, or the driver refused to take "
                 "streams and events back");
   }
-  for (int device = 0; device < devices_; ++device) {
-    const StreamHandle stream = plain_streams_[static_cast<size_t>(device)].load();
+  for (size_t i = 0; i < 2 * static_cast<size_t>(devices_); ++i) {
+    const StreamHandle stream = plain_streams_[i].load();
+    const auto device = static_cast<int>(i / 2);
     if (stream == 0) continue;
     Status s = driver_.synchronize_stream(device, stream);
     if (s.ok()) s = driver_.destroy_stream(stream);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a plain copy's stream: " + driver_.describe(s));
-    plain_streams_[static_cast<size_t>(device)] = 0;
+    plain_streams_[i] = 0;
   }
   guards_.clear();
   process_.set_detour(kCopied, false);

@@ -19,7 +19,7 @@ Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   flight->seen_done = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(device, flight->hop > 0, flight->alone, &flight->stream);
+  if (s.ok()) s = streams_.next(device, flight->step(), flight->alone, &flight->stream);
   if (s.ok()) s = streams_.event(device, &flight->event);
   if (!s.ok()) return s;
   s = copy_pieces(flight, enqueued);

@@ -27,10 +27,10 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
       pins_(driver),
       devices_(driver.device_count()) {
   const auto count = static_cast<size_t>(devices_);
-  plain_streams_ = std::make_unique<std::atomic<StreamHandle>[]>(count);
+  plain_streams_ = std::make_unique<std::atomic<StreamHandle>[]>(2 * count);
   opened_ = std::make_unique<std::atomic<bool>[]>(count);
   for (size_t i = 0; i < count; ++i) {
-    plain_streams_[i] = 0;
+    plain_streams_[2 * i] = plain_streams_[2 * i + 1] = 0;
     opened_[i] = false;
   }
   if (platform.empty()) return;

@@ -96,7 +96,7 @@ class Engine {
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
   void open_device(int device);
   bool plain_possible(const Request& request);
-  StreamHandle plain_stream(int device);
+  StreamHandle plain_stream(int device, bool outward);
   Status submit_plain(const Request& request, StreamHandle stream);
   // ordering.cpp
   bool order(const std::shared_ptr<Transfer>& transfer);
@@ -112,6 +112,7 @@ class Engine {
   bool kernel_pays(const Request& request, const TransferPlan& plan);
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
+  void measure_links();
   struct Use {
     Rate measured = 0;
     bool cleared = false;
@@ -181,7 +182,7 @@ class Engine {
   std::atomic<uint64_t> plain_copies_{0}, plain_bytes_{0};
   uint64_t finished_ = 0, failed_ = 0, bytes_ = 0, resent_ = 0;
   std::map<std::string, std::pair<uint64_t, Bytes>> carried_;   // by path: chunks, bytes
-  std::unique_ptr<std::atomic<StreamHandle>[]> plain_streams_;  // of each device
+  std::unique_ptr<std::atomic<StreamHandle>[]> plain_streams_;  // of devices: in, out
   std::unique_ptr<std::atomic<bool>[]> opened_;
   const int devices_;
 };

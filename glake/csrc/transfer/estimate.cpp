@@ -19,10 +19,10 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   const auto size = static_cast<double>(bytes), copy = static_cast<double>(copy_ns);
   std::vector<Start> starts;
   for (const PlannedPath& planned : plan.paths) {
-    const uint64_t part = bytes / (4 * plan.paths.size());
-    const auto chunk = static_cast<double>(std::clamp(part, kSmallestChunk, kLargestChunk));
+    const double chunk = std::max(planned.rate * copy, static_cast<double>(kSmallestChunk));
     const auto hops = static_cast<double>(planned.path.hops.size());
-    starts.push_back({copy * hops + (hops - 1) * chunk / planned.rate, planned.rate});
+    // Two chunks at a time share each hop.
+    starts.push_back({copy * hops + 2 * (hops - 1) * chunk / planned.rate, planned.rate});
   }
   std::sort(starts.begin(), starts.end(),
             [](const Start& a, const Start& b) { return a.ns < b.ns; });

@@ -8,7 +8,6 @@
 namespace glake::transfer {
 
 constexpr uint64_t kSmallestChunk = uint64_t{512} << 10;
-constexpr uint64_t kLargestChunk = uint64_t{8} << 20;
 
 // An estimate in ns. A path of several hops gives its first byte when a first chunk has passed all
 // but the last; each hop costs `copy_ns` once, later chunks' overlap with bytes in flight. There

@@ -18,8 +18,26 @@ constexpr double kLoadCost =
 constexpr double kKept = 1000;   // what a rate that is settled earns, against one that is not
 constexpr double kHeld = 0.02;   // the price of a rate that cannot grow; the sum is 1 per demand
 constexpr double kSame = 1.005;  // a rise less than this is not worth another round
+constexpr double kUneven = 10;   // what the highest load costs: little against a rate, much against
+                                // a link
+constexpr int kEvenRounds = 4;   // of paths that are as even as they can be
 constexpr double kThin = 0.03;   // of a demand's rate
 constexpr double kThinLoss = 0.02, kOtherLoss = 0.002;  // of it, that dropping a path may cost
+
+double alone(const Topology& topology, const Candidate& path) {
+  double most = std::numeric_limits<double>::infinity();
+  for (const Load& load : path.loads) {
+    most = std::min(most, topology.limits()[static_cast<size_t>(load.edge)].limit / load.share);
+  }
+  return most;
+}
+
+// Of each path: the most it may carry, negative where that is the highest load times what it could
+// carry alone; and whether it is held by that.
+struct Evenness {
+  std::vector<double> fixed, alone;
+  std::vector<bool> tight;
+};
 
 // One packing program: rows of the limits that can bind, then one per demand and part.
 class Program {
@@ -29,12 +47,9 @@ class Program {
     std::vector<double> most(limits.size(), 0.0);
     for (const Party& party : parties) {
       for (const Candidate* path : party.paths) {
-        double alone = std::numeric_limits<double>::infinity();
+        const double rate = alone(topology, *path);
         for (const Load& load : path->loads) {
-          alone = std::min(alone, limits[static_cast<size_t>(load.edge)].limit / load.share);
-        }
-        for (const Load& load : path->loads) {
-          most[static_cast<size_t>(load.edge)] += alone * load.share;
+          most[static_cast<size_t>(load.edge)] += rate * load.share;
         }
       }
     }
@@ -49,7 +64,7 @@ class Program {
   // `settled`: the total of each demand, negative where it may still grow. Returns the rate for
   // unit weight of those that may; `held`: which of them cannot have more.
   double solve(const std::vector<double>& settled, std::vector<Party>* answer,
-               std::vector<bool>* held = nullptr) {
+               std::vector<bool>* held = nullptr, Evenness* even = nullptr) {
     std::vector<double> room = room_;
     std::vector<int> first;  // row of each demand's part 0
     double weights = 0;
@@ -59,8 +74,17 @@ class Program {
       room.insert(room.end(), static_cast<size_t>(parties_[d].parts), part);
       if (settled[d] < 0) weights += parties_[d].weight;
     }
+    const auto own = static_cast<int>(room.size());  // row of the first path alone
+    for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
+      room.push_back(std::max(even->fixed[i], 0.0));
+    }
     Packing packing(std::move(room));
-    Route shared;
+    Route shared, highest;
+    for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
+      if (even->fixed[i] < 0) highest.push_back({own + static_cast<int>(i), -even->alone[i]});
+    }
+    if (!highest.empty()) packing.add(highest, -kUneven);
+    int next = own;
     for (size_t d = 0; d < parties_.size(); ++d) {
       for (int part = 0; settled[d] < 0 && part < parties_[d].parts; ++part) {
         shared.push_back({first[d] + part, parties_[d].weight / parties_[d].parts});
@@ -78,6 +102,7 @@ class Program {
           const int row = row_of_[static_cast<size_t>(load.edge)];
           if (row >= 0) entries.push_back({row, load.share});
         }
+        if (even != nullptr) entries.push_back({next++, 1.0});
         columns[d].push_back(packing.add(entries, (grows ? 0 : kKept) - kLoadCost * cost));
       }
     }
@@ -89,6 +114,9 @@ class Program {
       for (int part = 0; held != nullptr && part < parties_[d].parts; ++part) {
         if (packing.price(first[d] + part) > kHeld) (*held)[d] = true;
       }
+    }
+    for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
+      even->tight[i] = packing.price(own + static_cast<int>(i)) > 1e-6;
     }
     return rate < 0 ? 0 : packing.value(rate);
   }
@@ -210,6 +238,44 @@ bool keep_fattest(size_t most, std::vector<Party>* parties) {
     dropped = true;
   }
   return dropped;
+}
+
+void even_out(const Topology& topology, std::vector<Party>* parties) {
+  std::vector<double> totals;
+  Evenness even;
+  for (const Party& party : *parties) {
+    totals.push_back(party.total);
+    for (const Candidate* path : party.paths) even.alone.push_back(alone(topology, *path));
+  }
+  // The direct path is not held back: nothing of it has to fill up first.
+  for (const Party& party : *parties) {
+    for (const Candidate* path : party.paths) {
+      even.fixed.push_back(path->direct ? alone(topology, *path) : -1.0);
+    }
+  }
+  even.tight.assign(even.alone.size(), false);
+  std::vector<Party> tried = *parties;
+  for (int round = 0; round < kEvenRounds; ++round) {
+    Program(topology, *parties).solve(totals, &tried, nullptr, &even);
+    size_t path = 0;
+    bool any = false;
+    for (const Party& party : tried) {
+      for (const Rate rate : party.rates) {
+        if (even.fixed[path] < 0 && even.tight[path]) {
+          even.fixed[path] = rate;
+          any = true;
+        }
+        ++path;
+      }
+    }
+    if (!any) break;
+  }
+  tidy(topology, &tried);
+  for (size_t d = 0; d < tried.size(); ++d) {
+    if (tried[d].total < totals[d] * (1 - kOtherLoss)) return;
+  }
+  *parties = std::move(tried);
+  drop_idle(parties);
 }
 
 void prune(const Topology& topology, std::vector<Party>* parties) {

@@ -29,4 +29,8 @@ bool keep_fattest(size_t most, std::vector<Party>* parties);
 // costs its chunks' overhead, and in fair sharing takes more of an edge than it was meant to.
 void prune(const topology::Topology& topology, std::vector<Party>* parties);
 
+// Keeps to the totals, but loads no path more than that takes, measured by what it could carry
+// alone: where a link has room, a path that fell behind can catch up.
+void even_out(const topology::Topology& topology, std::vector<Party>* parties);
+
 }  // namespace glake::transfer

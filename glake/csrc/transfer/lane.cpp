@@ -5,7 +5,10 @@
 namespace glake::transfer {
 namespace {
 
-constexpr double kChunkNs = 75'000;  // what a chunk should take at the planned rate, about
+constexpr double kChunkNs = 32'000;  // what a chunk should take at the planned rate, about
+// Of a copy's start: two streams take turns, and each copy covers the other's start with half of
+// its bytes.
+constexpr double kCovering = 1.25;
 constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a lane
 constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
 constexpr double kSlow = 0.7;                         // of its plan
@@ -19,16 +22,25 @@ void HopMeter::replan(Rate planned) {
   completed_ = 0;
 }
 
-uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const {
+void HopMeter::set_link(Rate link, Rate room, bool alone) {
+  link_ = link;
+  alone_ = alone;
+  if (completed_ == 0) rate_ = std::max(rate_, room);
+}
+
+uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes,
+                          uint64_t copy_ns) const {
   auto time = [&](Bytes b) {
     return static_cast<uint64_t>(static_cast<double>(b) / std::max(rate_, 1e-3));
   };
-  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead_)) + time(bytes);
+  const Bytes ahead = std::max(ahead_, claimed - std::min(passed_, claimed));
+  return std::max(at + (under_way_ == 0 ? copy_ns : 0), now + time(ahead)) + time(bytes);
 }
 
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
-  const uint64_t end = finish(now, now, bytes, copy_ns);
+  const uint64_t end = finish(now, now, 0, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
+  started_ = now;
   ahead_ += bytes;
   return end;
 }
@@ -45,7 +57,9 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
+  if (under_way_ > 2) started_ = now;  // of two streams' the third
   ++completed_;
+  passed_ += bytes;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
   withdraw(bytes);
 }
@@ -57,19 +71,20 @@ int Lane::node() const {
 }
 
 Bytes Lane::least(uint64_t copy_ns) const {
-  const double covering = planned.rate * static_cast<double>(copy_ns) * 1.25;
-  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, kMostChunk / 2);
+  const double covering = planned.rate * static_cast<double>(copy_ns) * kCovering;
+  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most());
 }
 
 Bytes Lane::most() const {
+  const Bytes limit = relayed() ? kMostChunk : kMostDirect;
   Bytes bytes = 2 * kLeastChunk;
-  while (bytes < kMostChunk && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
+  while (bytes < limit && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
   return bytes;
 }
 
 uint64_t Lane::arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const {
   uint64_t at = now;
-  for (const HopMeter& hop : hops) at = hop.finish(now, at, bytes, copy_ns);
+  for (const HopMeter& hop : hops) at = hop.finish(now, at, claimed, bytes, copy_ns);
   return at;
 }
 

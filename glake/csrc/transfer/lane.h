@@ -13,7 +13,8 @@
 namespace glake::transfer {
 
 constexpr Bytes kLeastChunk = 512 * kKiB;
-constexpr Bytes kMostChunk = 8 * kMiB;
+constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
+constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
 
 // How fast one hop of a lane goes: bytes completed while at least one copy was under way.
 class HopMeter {
@@ -26,22 +27,27 @@ class HopMeter {
   // The link is much faster than what is asked of it: then chunks go one after the other.
   bool alone() const { return alone_; }
   Rate link() const { return link_; }
-  void set_link(Rate link, bool alone) {
-    link_ = link;
-    alone_ = alone;
-  }
+  // `room`: what it could carry beside all others.
+  void set_link(Rate link, Rate room, bool alone);
 
-  // When a copy submitted now would be done; submit() also counts it as under way.
-  // `at`: when its bytes are there.
-  uint64_t finish(uint64_t now, uint64_t at, Bytes bytes, uint64_t copy_ns) const;
+  // When a copy would be done whose bytes are there `at`, behind all of `claimed` that has not
+  // passed yet. submit() counts one that is submitted now as under way.
+  uint64_t finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes, uint64_t copy_ns) const;
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
+  // Until when a copy should not be submitted, as another has just begun: one that was submitted,
+  // or one that waited for a copy that is complete. Two that begin together end together, and the
+  // link stands idle while the next two start, for ever.
+  uint64_t held_until(uint64_t copy_ns) const {
+    return under_way_ == 0 || alone_ ? 0 : started_ + copy_ns;
+  }
 
  private:
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
   Bytes ahead_ = 0;         // of the copies under way
-  uint64_t mark_ = 0;
+  Bytes passed_ = 0;        // of those complete
+  uint64_t mark_ = 0, started_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
   double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less

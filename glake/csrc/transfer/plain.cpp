@@ -7,8 +7,9 @@
 namespace glake::transfer {
 
 // Streams for plain copies that belong to none of the caller's; made once, kept until close().
-StreamHandle Engine::plain_stream(int device) {
-  std::atomic<StreamHandle>& known = plain_streams_[static_cast<size_t>(device)];
+// One of each direction: a copy in is not held up by one out.
+StreamHandle Engine::plain_stream(int device, bool outward) {
+  std::atomic<StreamHandle>& known = plain_streams_[2 * static_cast<size_t>(device) + outward];
   StreamHandle stream = known.load(std::memory_order_acquire);
   if (stream != 0) return stream;
   DeviceScope scope(driver_, device);
@@ -65,7 +66,8 @@ bool Engine::plain_possible(const Request& request) {
 uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
   const int device = request.stream_device;
   open_device(device);
-  const StreamHandle stream = request.ordered ? request.stream : plain_stream(device);
+  const StreamHandle stream =
+      request.ordered ? request.stream : plain_stream(device, !request.src.host());
   for (int gpu : {request.src.gpu, request.dst.gpu}) {
     if (gpu >= 0) open_device(gpu);
   }

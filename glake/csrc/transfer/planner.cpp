@@ -212,6 +212,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
   }
   if (keep_fattest(static_cast<size_t>(options_.paths), &shared)) fill(topology_, &shared);
   prune(topology_, &shared);
+  even_out(topology_, &shared);
   Plans plans(demands.size());
   for (size_t d = 0; d < demands.size(); ++d) {
     TransferPlan& plan = plans[d];

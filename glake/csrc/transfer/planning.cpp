@@ -3,13 +3,14 @@
 
 #include "core/process.h"
 #include "transfer/engine.h"
+#include "transfer/estimate.h"
 
 namespace glake::transfer {
 namespace {
 
 constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has described
-constexpr uint64_t kHandOver = 15'000;     // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.05;        // in time, over a plain copy
+constexpr double kHandOver = 5'000;        // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;        // in time, over a plain copy
 constexpr double kRunsWell = 0.85;         // of its plan: such a lane clears its edges
 constexpr double kMuchFaster = 2;          // a link than what a lane asks of it
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -43,11 +44,13 @@ TransferPlan Engine::plan_alone(const Request& request) {
 // Filling the pipe costs a chunk's way over a relay; what remains must still be a gain.
 bool Engine::worthwhile(const Request& request, const TransferPlan& plan) const {
   if (plan.paths.size() < 2 || plan.plain <= 0) return plan.plain <= 0;
-  const auto bytes = static_cast<double>(request.parts.total());
-  const auto copy = static_cast<double>(copy_ns());
-  const double thin = static_cast<double>(kLeastChunk) / plan.paths.back().rate;
-  const double many = static_cast<double>(kHandOver) + 2 * copy + thin + bytes / plan.rate;
-  return many * kLeastGain < copy + bytes / plan.plain;
+  const Bytes bytes = request.parts.total();
+  // A chunk for every other buffer on the ways; of fewer the estimate is no good.
+  size_t buffers = 0;
+  for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
+  if (2 * bytes < buffers * kLeastChunk) return false;
+  const double many = kHandOver + expected_ns(plan, bytes, copy_ns());
+  return many * kLeastGain < plain_ns(plan, bytes, copy_ns());
 }
 
 // Whether many blocks go better through the engine, whose kernels copy them, than as the driver's
@@ -102,6 +105,7 @@ void Engine::replan() {
     const bool none = plans.empty() || plans[i].paths.empty();
     adopt(all[i], none ? direct_plan(all[i]->request) : plans[i]);
   }
+  measure_links();
   tell_demands();
   rouse(now);
 }
@@ -109,15 +113,36 @@ void Engine::replan() {
 void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
   transfer->replan(plan, &health_);
   for (const auto& lane : transfer->lanes) {
-    for (size_t h = 0; h < lane->hops.size() && topology_ != nullptr; ++h) {
-      Rate link = 1e9;
-      for (const auto& load : lane->planned.path.hops[h].route) {
-        link = std::min(link, topology_->rate(load.edge) / load.share);
-      }
-      lane->hops[h].set_link(link, link > kMuchFaster * lane->planned.rate);
-    }
     if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
   }
+}
+
+// Under the lock. What each hop of the lanes could carry at most, and beside the others.
+void Engine::measure_links() {
+  if (topology_ == nullptr) return;
+  std::vector<double> taken(static_cast<size_t>(topology_->edges()), 0.0);
+  const auto each_hop = [&](auto&& visit) {
+    for (const auto& transfer : running_) {
+      for (const auto& lane : transfer->lanes) {
+        for (size_t h = 0; h < lane->hops.size() && !lane->closed; ++h) visit(lane.get(), h);
+      }
+    }
+  };
+  each_hop([&](Lane* lane, size_t h) {
+    for (const auto& load : lane->planned.path.hops[h].route) {
+      taken[static_cast<size_t>(load.edge)] += load.share * lane->planned.rate;
+    }
+  });
+  each_hop([&](Lane* lane, size_t h) {
+    Rate link = 1e9, spare = 1e9;
+    for (const auto& load : lane->planned.path.hops[h].route) {
+      const Rate rate = topology_->rate(load.edge);
+      link = std::min(link, rate / load.share);
+      spare = std::min(spare, (rate - taken[static_cast<size_t>(load.edge)]) / load.share);
+    }
+    const Rate planned = lane->planned.rate;
+    lane->hops[h].set_link(link, planned + spare, spare > (kMuchFaster - 1) * planned);
+  });
 }
 
 // Under the lock. A hop falls behind its plan: one of its edges is slower than the topology says,

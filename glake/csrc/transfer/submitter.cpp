@@ -11,7 +11,6 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kLeastWait = 5'000;           // ns, between two looks at the same copy
 constexpr uint64_t kGrace = 1'000'000;           // ns a copy may be late whatever was expected
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 constexpr uint64_t kLatePoll = 1'000'000;        // ns: there may be other work by then
@@ -122,7 +121,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     flight->lane = &lane;
     flight->range = entry.transfer->take(lane, bytes);
     lane.claimed += flight->range.bytes();
-    lane.ramp = std::min(std::max(bytes, lane.ramp) * 3 / 2, kMostChunk);
+    lane.ramp = std::min(std::max(bytes, lane.ramp) * 3 / 2, kMostDirect);
     ++lane.in_flight;
     ++lane.in_first_hop;
     ++entry.transfer->in_flight;
@@ -190,8 +189,19 @@ std::string Submitter::failure(const Flight& flight, Status status) const {
          driver_.describe(status);
 }
 
+// Whether the chunk's next copy waits for a better moment.
+bool Submitter::hold(Flight* flight) {
+  Lock lock(engine_.mutex_);
+  const uint64_t until = flight->lane->hops[flight->hop].held_until(engine_.copy_ns());
+  if (until <= driver_.now_ns()) return false;
+  flight->held_until = until;
+  flights_.push_back(std::move(*flight));
+  return true;
+}
+
 // Submits the chunk's next copy.
 void Submitter::launch(Flight flight) {
+  flight.held_until = 0;
   {
     Lock lock(engine_.mutex_);
     flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
@@ -229,35 +239,54 @@ void Submitter::launch(Flight flight) {
   flights_.push_back(std::move(flight));
 }
 
-// Waits for the copy that should be done first, at most until another should be.
+// When a lane that has to wait for its moment may take a chunk.
+uint64_t Submitter::next_claim(uint64_t now) const {
+  Lock lock(engine_.mutex_);
+  uint64_t next = UINT64_MAX;
+  for (const Entry& entry : entries_) {
+    const uint64_t until = entry.lane->hops.front().held_until(engine_.copy_ns());
+    if (until > now) next = std::min(next, until);
+  }
+  return next;
+}
+
+// Waits until a copy is done, or overdue.
 void Submitter::wait() {
   const uint64_t now = driver_.now_ns();
-  size_t first = 0;
-  for (size_t i = 1; i < flights_.size(); ++i) {
-    if (flights_[i].expected < flights_[first].expected) first = i;
+  uint64_t until = next_claim(now);
+  events_.clear();
+  for (const Flight& flight : flights_) {
+    if (flight.held_until != 0) {
+      until = std::min(until, std::max(flight.held_until, now));
+      continue;
+    }
+    until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
+    if (flight.seen_done) until = now;
+    events_.push_back(flight.event.id());
   }
-  uint64_t until = flights_[first].deadline;
-  for (size_t i = 0; i < flights_.size(); ++i) {
-    if (i != first) until = std::min(until, flights_[i].expected);
-  }
-  if (flights_[first].late) until = std::min(until, now + kLatePoll);
-  until = std::max(until, now + kLeastWait);
-  Flight& oldest = flights_[first];
-  Status status;
-  if (!oldest.seen_done) status = driver_.wait_event(oldest.event.id(), until - now);
-  if (!status.not_ready()) {
-    Flight flight = std::move(oldest);
-    flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(first));
-    complete(std::move(flight), status);
-    return;
-  }
+  // What the wait itself has to say is said again of the copy it is about.
+  if (until > now) driver_.wait_any(events_, until - now);
   const uint64_t then = driver_.now_ns();
-  if (then >= oldest.deadline) {
-    overdue(first, then);
-    return;
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    if (flights_[i].held_until != 0) {
+      if (flights_[i].held_until > then) continue;
+      Flight flight = std::move(flights_[i]);
+      flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!hold(&flight)) launch(std::move(flight));
+      return;
+    }
+    Status status;
+    if (!flights_[i].seen_done) status = driver_.wait_event(flights_[i].event.id(), 0);
+    if (!status.not_ready()) {
+      Flight flight = std::move(flights_[i]);
+      flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+      complete(std::move(flight), status);
+      return;
+    }
   }
-  // Others' turn: this one is looked at again when they have been.
-  oldest.expected = then + kLeastWait;
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    if (flights_[i].held_until == 0 && then >= flights_[i].deadline) return overdue(i, then);
+  }
 }
 
 // An error may be the question's, not the copy's: nothing may still read or write the buffers when
@@ -303,7 +332,7 @@ void Submitter::complete(Flight flight, Status status) {
   if (!ends) {
     ++flight.hop;
     lock.unlock();
-    launch(std::move(flight));
+    if (!hold(&flight)) launch(std::move(flight));
     return;
   }
   land(flight);

@@ -30,6 +30,7 @@ struct Flight {
   LentEvent event;          // recorded behind this hop's copies
   StreamHandle stream = 0;
   uint64_t expected = 0, deadline = 0;
+  uint64_t held_until = 0;  // not submitted before
   Rate link = 0;           // of this hop, were it alone
   bool alone = false;      // behind the lane's copy before, not beside it
   bool seen_done = false;  // without the event
@@ -80,6 +81,8 @@ class Submitter {
   bool kernel_reaches(const Flight& flight);
   bool side_by_side(bool at_source) const;
   void launch(Flight flight);
+  bool hold(Flight* flight);
+  uint64_t next_claim(uint64_t now) const;
   void wait();
   void complete(Flight flight, Status status);
   void quiesce(const Flight& flight);
@@ -105,7 +108,8 @@ class Submitter {
   // Its thread's alone.
   WorkStreams streams_;
   std::vector<Flight> flights_, lost_;  // lost: given up, their copies not seen done
-  std::vector<Piece> pieces_;           // scratch, as the next three
+  std::vector<EventId> events_;         // scratch, as all that follow
+  std::vector<Piece> pieces_;
   std::vector<Address> dsts_, srcs_;
   std::vector<Bytes> sizes_;
   std::thread thread_;

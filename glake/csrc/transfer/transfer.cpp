@@ -13,6 +13,13 @@ constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
+// About `wanted`, so that the last part of `whole` is no sliver, whose copy would cost as much as
+// any.
+Bytes even_part(Bytes whole, Bytes wanted) {
+  const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
+  return std::min(round_up(whole / count, 4 * kKiB), whole);
+}
+
 }  // namespace
 
 const char* state_name(State state) {
@@ -86,14 +93,15 @@ bool Transfer::live(const Lane& lane) const {
 Range Transfer::take(const Lane& lane, Bytes wanted) {
   Pool& pool = const_cast<Pool&>(*pool_for(lane));
   Range& front = pool.ranges.front();
-  const Range taken{front.begin, request.parts.chunk_end(front.begin, wanted, front.end)};
+  const Bytes bytes = even_part(front.bytes(), wanted);
+  const Range taken{front.begin, request.parts.chunk_end(front.begin, bytes, front.end)};
   front.begin = taken.end;
   if (front.begin == front.end) pool.ranges.pop_front();
   pool.bytes -= taken.bytes();
   return taken;
 }
 
-bool Transfer::may_take(const Lane& lane, uint64_t now) const {
+bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
   if (lane.closed) return false;
   if (lane.health->state() == PathState::kSuspect) return false;
   if (lane.health->state() == PathState::kQuarantined) {
@@ -104,6 +112,7 @@ bool Transfer::may_take(const Lane& lane, uint64_t now) const {
     });
     return lane.health->may_probe(now) || !others;
   }
+  if (now < lane.hops.front().held_until(copy_ns)) return false;
   const unsigned first = lane.relayed() && !request.src.host() ? kFromGpu : kFromHost;
   const auto later = kLaterHops * static_cast<unsigned>(lane.hops.size() - 1);
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
@@ -112,21 +121,31 @@ bool Transfer::may_take(const Lane& lane, uint64_t now) const {
 // A path that would finish a chunk later than the others finish all that is left leaves it to them.
 bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
   const uint64_t mine = lane.arrival(now, bytes, copy_ns);
-  double rate = 0;
-  Bytes ahead = pool_for(lane)->bytes;
+  // From when on each of the others lands what it has not taken yet, and how fast.
+  std::vector<std::pair<double, Rate>> others;
   uint64_t first = UINT64_MAX;
   for (const auto& other : lanes) {
     if (other.get() == &lane || !live(*other) || other->health->state() != PathState::kHealthy) {
       continue;
     }
     if (own_pool(*other) != own_pool(lane)) continue;
-    rate += std::min(other->pace(), kOverPlan * other->planned.rate);
-    ahead += other->claimed - other->landed;
-    first = std::min(first, other->arrival(now, bytes, copy_ns));
+    const Rate rate = std::max(std::min(other->pace(), kOverPlan * other->planned.rate), 1e-3);
+    const uint64_t arrival = other->arrival(now, bytes, copy_ns);
+    first = std::min(first, arrival);
+    others.emplace_back(static_cast<double>(arrival - now) - static_cast<double>(bytes) / rate,
+                        rate);
   }
   if (first >= mine) return true;
-  const auto all = static_cast<uint64_t>(static_cast<double>(ahead) / rate);
-  return mine <= std::max(first, now + all + copy_ns);
+  std::sort(others.begin(), others.end());
+  double end = 0, rate = 0, owed = static_cast<double>(pool_for(lane)->bytes);
+  for (const auto& [start, each] : others) {
+    if (rate > 0 && end <= start) break;
+    rate += each;
+    owed += each * start;
+    end = owed / rate;
+  }
+  // They land whole chunks, not a stream of bytes.
+  return static_cast<double>(mine - now) <= end + static_cast<double>(copy_ns);
 }
 
 // Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
@@ -147,9 +166,10 @@ bool Transfer::ahead_of_share(const Lane& lane) const {
 Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) const {
   const Pool* pool = pool_for(lane);
   if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
-  if (!may_take(lane, now)) return 0;
+  if (!may_take(lane, now, copy_ns)) return 0;
   const Bytes rest = pool->bytes;
-  const Bytes least = lane.least(copy_ns);
+  const Bytes limit = request.pageable || lane.relayed() ? kMostChunk : kMostDirect;
+  const Bytes least = std::min(lane.least(copy_ns), limit);
   if (lane.health->state() == PathState::kQuarantined) return std::min(rest, least);
   const bool idle = std::none_of(lanes.begin(), lanes.end(), [&](const auto& other) {
     return other->in_flight != 0 && own_pool(*other) == own_pool(lane);
@@ -160,9 +180,9 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
   const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
                                         static_cast<double>(pools_.size()) * share / kShares);
-  const Bytes most = std::clamp(whole, least, std::max(lane.most(), least));
+  const Bytes most = std::clamp(whole, least, std::max(std::min(lane.most(), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
-  if (bytes + least / 2 >= rest) bytes = std::min(rest, kMostChunk);
+  if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
   // Were each to leave it to another, nobody would ever take it.
   return idle || best_choice(lane, bytes, now, copy_ns) ? bytes : 0;
 }

@@ -73,7 +73,7 @@ class Transfer {
   const Pool* pool_for(const Lane& lane) const;
   Rate planned_rate(size_t pool) const;
   bool live(const Lane& lane) const;
-  bool may_take(const Lane& lane, uint64_t now) const;
+  bool may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const;
   bool best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
   bool ahead_of_share(const Lane& lane) const;
 

@@ -53,7 +53,7 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   StreamHandle stream = 0;
   DeviceScope scope(driver_, place.gpu);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(place.gpu, true, false, &stream);
+  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, false, &stream);
   if (s.ok()) s = streams_.event(place.gpu, &event);
   for (size_t i = 0; s.ok() && i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];

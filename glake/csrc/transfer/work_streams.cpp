@@ -14,8 +14,8 @@ void LentEvent::reset() {
   if (owner_ != nullptr) std::exchange(owner_, nullptr)->give(device_, id_);
 }
 
-Status WorkStreams::next(int device, bool outward, bool alone, StreamHandle* stream) {
-  Pair& pair = pairs_[{device, outward}];
+Status WorkStreams::next(int device, const Hop& hop, bool alone, StreamHandle* stream) {
+  Pair& pair = pairs_[{device, hop.from.gpu, hop.from.node, hop.to.gpu, hop.to.node}];
   StreamHandle& mine = pair.streams[alone ? 0 : pair.turn];
   if (mine == 0) {
     Status s = driver_.create_stream(&mine);
