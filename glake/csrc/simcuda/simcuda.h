@@ -129,8 +129,9 @@ SIMCUDA_API uint64_t simcuda_landed(uint64_t address, size_t bytes, int times);
 
 /* The NUMA node whose memory host addresses are in, whatever option host_node says; -1: spread over
  * all. Nodes are those of the platform's `numa_nodes`; where it has none, socket S is node S. A
- * copy is of the socket that has three quarters of such bytes, or of all. And what holds for a range
- * (of a socket with several nodes, its first): -1 spread, -2 unknown (option host_node is local). */
+ * copy is of the socket that has three quarters of such bytes, or of all. And what holds for a
+ * range (of a socket with several nodes, its first): -1 spread, -2 unknown (option host_node is
+ * local). */
 SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
 SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 
