@@ -146,6 +146,21 @@ void corrupted() {
       OK(glake_copy_release(id));
     }
   }
+  {
+    test::running() = "no link is slow for its chunks being summed";
+    Node node("dgx_a100", {{"memory", "256MiB"}});
+    Pair pair(0, kPinned);
+    auto planned = [&](unsigned flags) {
+      const uint64_t id = Call(pair.dst, 0, pair.src, 0, kBytes).flags(flags).start();
+      OK(glake_copy_wait(id, test::kForever));
+      const uint64_t rate = test::number_in(test::result_of(id), "planned");
+      OK(glake_copy_release(id));
+      return rate;
+    };
+    const uint64_t before = planned(0);
+    for (int i = 0; i < 3; ++i) planned(GLAKE_COPY_CHECKSUM);
+    CHECK(planned(0) == before && before > 80);
+  }
   test::running() = "corrupted for good";
   Node node("a40x8_bridged", {{"memory", "256MiB"}});
   Pair pair(0, kPinned);

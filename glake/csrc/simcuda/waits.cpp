@@ -252,8 +252,7 @@ CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
   return CUDA_ERROR_NOT_READY;
 }
 
-CUresult Scheduler::wait_threaded(Lock* lock, const std::vector<OpPtr>& ops,
-                                  uint64_t deadline_ns) {
+CUresult Scheduler::wait_threaded(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns) {
   const auto over = [&] {
     return stopping_ ||
            std::any_of(ops.begin(), ops.end(), [](const OpPtr& op) { return op->applied; });

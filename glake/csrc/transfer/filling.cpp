@@ -19,7 +19,7 @@ constexpr double kKept = 1000;   // what a rate that is settled earns, against o
 constexpr double kHeld = 0.02;   // the price of a rate that cannot grow; the sum is 1 per demand
 constexpr double kSame = 1.005;  // a rise less than this is not worth another round
 constexpr double kUneven = 10;   // what the highest load costs: little against a rate, much against
-                                // a link
+                                 // a link
 constexpr int kEvenRounds = 4;   // of paths that are as even as they can be
 constexpr double kThin = 0.03;   // of a demand's rate
 constexpr double kThinLoss = 0.02, kOtherLoss = 0.002;  // of it, that dropping a path may cost

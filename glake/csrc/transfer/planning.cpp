@@ -43,7 +43,9 @@ TransferPlan Engine::plan_alone(const Request& request) {
 
 // Filling the pipe costs a chunk's way over a relay; what remains must still be a gain.
 bool Engine::worthwhile(const Request& request, const TransferPlan& plan) const {
-  if (plan.paths.size() < 2 || plan.plain <= 0) return plan.plain <= 0;
+  if (plan.plain <= 0) return true;
+  const bool direct = plan.paths.size() == 1 && plan.paths[0].path.hops.size() == 1;
+  if (plan.paths.empty() || direct) return false;
   const Bytes bytes = request.parts.total();
   // A chunk for every other buffer on the ways; of fewer the estimate is no good.
   size_t buffers = 0;

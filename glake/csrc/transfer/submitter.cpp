@@ -336,7 +336,10 @@ void Submitter::complete(Flight flight, Status status) {
     return;
   }
   land(flight);
-  const int slow = lane.slow_hop(now);
+  // What the host does with pageable or summed bytes is no link's fault.
+  const Request& request = flight.transfer->request;
+  const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;
+  const int slow = links_alone ? lane.slow_hop(now) : -1;
   if (slow >= 0) {
     engine_.learn(&lane, static_cast<size_t>(slow));
     lane.slow = 0;
