@@ -133,7 +133,7 @@ def test_limits_of_before_do_not_hold_faster_links_back() -> None:
     before, after = ({j.weights: j.gb_per_s for j in each.joint} for each in (platform, applied))
     name = (("g0>N", 1.0), ("N>g0", 1.0))
     assert after.pop(name) == 2 * before.pop(name) and after == before
-    alone = Calibration({}, together=frozenset({"g1>N", "N>g1"})).applied(
+    alone = Calibration({}, together=frozenset({frozenset({"g1>N", "N>g1"})})).applied(
         Topology("x", platform, "test")
     )
     assert len(alone.platform.joint) == len(platform.joint) - 1

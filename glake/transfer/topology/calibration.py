@@ -14,42 +14,47 @@ MEASURED = "measured by a probe"
 class Calibration:
     """Measured rates by edge name (GB/s), limits over several edges, and what is worth knowing.
 
-    `together` names the edges whose loads were measured with others: limits over such edges alone
-    are what `joint` says. `date` is when, as text; empty if nobody said.
+    `together` has sets of edges whose loads were measured at once and were not what the topology
+    said: limits over edges of one such set are what `joint` says. `date` is when, as text; empty if
+    nobody said.
     """
 
     rates: Mapping[str, float]
     joint: tuple[Joint, ...] = ()
     notes: tuple[str, ...] = ()
-    together: frozenset[str] = frozenset()
+    together: frozenset[frozenset[str]] = frozenset()
     date: str = ""
 
     def applied(self, topology: Topology) -> Topology:
         """The topology with these rates. Estimates' notes go once every edge is measured."""
-        platform = topology.platform
-        edges = tuple(
-            replace(edge, gb_per_s=self.rates.get(edge.name, edge.gb_per_s))
-            for edge in platform.edges
-        )
+        platform = self.on(topology.platform)
+        edges = platform.edges
         missing = [edge.name for edge in edges if edge.name not in self.rates]
         kept = [note for note in platform.assumed if missing or not note.startswith(ESTIMATE)]
         when = f" on {self.date}" if self.date else ""
         kept += [f"rates {MEASURED}{when}", *self.notes]
         if missing:
             kept.append(f"not measured, as before the probe: {', '.join(missing)}")
-        joint = (*self._kept(platform), *self.joint)
-        changed = replace(platform, edges=edges, joint=joint, assumed=tuple(kept))
+        changed = replace(platform, assumed=tuple(kept))
         source = f"{topology.source}, probed{when}"
         return replace(topology, platform=changed, source=source)
 
+    def on(self, platform: Platform) -> Platform:
+        """The platform with these rates and limits, nothing said of them."""
+        edges = tuple(
+            replace(edge, gb_per_s=self.rates.get(edge.name, edge.gb_per_s))
+            for edge in platform.edges
+        )
+        return replace(platform, edges=edges, joint=(*self._kept(platform), *self.joint))
+
     def _kept(self, platform: Platform) -> list[Joint]:
-        """Limits from before over edges not measured together, not below what those carry now."""
-        measured = {name for each in self.joint for name, _ in each.weights}
+        """Limits from before that nothing measured replaces, not below what those carry now."""
+        measured = [*self.together, *(frozenset(dict(each.weights)) for each in self.joint)]
         before = {edge.name: edge.gb_per_s for edge in platform.edges}
         kept = []
         for joint in platform.joint:
             names = {name for name, _ in joint.weights}
-            if measured & names or names <= self.together:
+            if any(names <= each for each in measured):
                 continue
             faster = max(self.rates.get(name, before[name]) / before[name] for name in names)
             kept.append(replace(joint, gb_per_s=round(joint.gb_per_s * max(faster, 1.0), 2)))

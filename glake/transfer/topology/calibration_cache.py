@@ -21,7 +21,7 @@ from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.sources import Topology
 
 _simulated: dict[tuple[int, str], Calibration] = {}
-_VERSION = 2  # of the file's content and of how the probe measures
+_VERSION = 3  # of the file's content and of how the probe measures
 
 
 def directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -57,7 +57,7 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
         "rates": dict(found.rates),
         "joint": [[dict(joint.weights), joint.gb_per_s] for joint in found.joint],
         "notes": list(found.notes),
-        "together": sorted(found.together),
+        "together": sorted(sorted(each) for each in found.together),
         "date": found.date,
     }
     file = where / f"{key(topology)}.json"
@@ -109,8 +109,9 @@ def _understood(content: Any, topology: Topology) -> Calibration:
         Joint(tuple((name, _rate(weight)) for name, weight in weights.items()), _rate(limit))
         for weights, limit in content["joint"]
     )
-    notes, date, together = tuple(content["notes"]), content["date"], frozenset(content["together"])
-    named = {*rates, *together, *(name for each in joint for name, _ in each.weights)}
+    notes, date = tuple(content["notes"]), content["date"]
+    together = frozenset(frozenset(each) for each in content["together"])
+    named = {*rates, *(name for each in joint for name, _ in each.weights)}.union(*together)
     if not named <= names or not all(isinstance(text, str) for text in (*notes, date)):
         raise ValueError("an edge the topology does not have, or a note that is no text")
     return Calibration(rates, joint, notes, together, date)

@@ -1,23 +1,26 @@
 """A short probe that replaces a topology's estimated rates by measured ones.
 
 Written against a `Copier`, so that the same steps run on a model, on the simulator and on GPUs. Not
-yet seen on hardware. What a few copies cannot separate stays as it was, and is noted: a link faster
-than all that the GPUs behind it can ask for has no measurable rate, only a lower bound.
+yet seen on hardware. What the topology as known so far explains is not explained anew: only copies
+that got something else change a limit, of the narrowest link that all of them cross. What a few
+copies cannot separate stays as it was, and is noted: a link faster than all that the GPUs behind it
+can ask for has no measurable rate, only a lower bound.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import combinations
+from typing import NamedTuple
 
 from glake.platforms import Joint, Platform
 from glake.transfer.topology import calibration_cache
 from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.copier import Copier, Copy, DriverCopier
 from glake.transfer.topology.routes import Routes, Way, parents
+from glake.transfer.topology.sharing import SATURATED, Sharing
 from glake.transfer.topology.sources import Topology, current
 
-_SATURATED = 0.95  # a total below this share of its parts: something they share was full
 _POOR = 0.7  # a pair below this share of what the graph says is told
 
 
@@ -57,8 +60,8 @@ class _Probe:
         self._joint: list[Joint] = []
         self._notes: list[str] = []
         self._shared: dict[tuple[str, str], float] = {}  # what went over them, by their ends
-        self._pairs: dict[str, tuple[float, float]] = {}  # both ways at once, by GPU
-        self._together: set[str] = set()  # edges measured with others
+        self._together: set[frozenset[str]] = set()  # edges measured at once, not as believed
+        self._both: list[_BothWays] = []
 
     def run(self) -> Calibration:
         own = {
@@ -73,9 +76,17 @@ class _Probe:
         self._between_gpus()
         self._both_ways(own)
         self._both_ways_shared()
+        self._explained_by_others()
+        return self._calibration()
+
+    def _calibration(self) -> Calibration:
         rates = {name: round(rate, 2) for name, rate in self._found.items()}
         together = frozenset(self._together)
         return Calibration(rates, tuple(self._joint), tuple(self._notes), together)
+
+    def _believed(self, without: Collection[str] = ()) -> Sharing:
+        """How copies share the links, by what is known so far."""
+        return Sharing(self._calibration().on(self._platform), self._routes, without)
 
     def _host_pair(self, gpu: int, socket: int) -> tuple[Copy, Copy]:
         return Copy(f"m{socket}", f"g{gpu}"), Copy(f"g{gpu}", f"m{socket}")
@@ -89,16 +100,36 @@ class _Probe:
 
     def _at_least(self, source: str, target: str, rate: float) -> None:
         """The edge carried this much without being full: its estimate stands unless too low."""
-        before = self._platform.rate(source, target)
-        if before is not None and before < rate:
+        exists = self._platform.rate(source, target) is not None
+        if exists and self._edge_rate(source, target) < rate:
             self._found[f"{source}>{target}"] = rate
 
+    def _limits(
+        self,
+        ends: tuple[str, str],
+        copies: Sequence[Copy],
+        rates: Sequence[float],
+        beyond: Collection[str] = (),
+    ) -> bool:
+        """Whether the edge is what kept the copies at these rates. `beyond`: edges on their way not
+        measured yet, blamed only where they are as slow as believed.
+        """
+        name = ">".join(ends)
+        as_believed = self._believed().explains(copies, rates)
+        without = {name} if as_believed else {name, *beyond}
+        return 0 < sum(rates) < SATURATED * self._believed(without).total(copies)
+
     def _own_links(self, own: Mapping[Copy, float]) -> None:
+        every = [edge.name for edge in self._platform.edges]
         for copy, rate in own.items():
             down = copy.target[0] == "g"
             gpu = copy.target if down else copy.source
             above = self._above[gpu]
-            self._set(*((above, gpu) if down else (gpu, above)), rate)
+            ends = (above, gpu) if down else (gpu, above)
+            if self._limits(ends, [copy], [rate], every):
+                self._set(*ends, rate)
+            else:
+                self._at_least(*ends, rate)
 
     def _below(self, node: str) -> list[str]:
         """The GPUs of which `node`, a switch or root, is an ancestor."""
@@ -111,9 +142,12 @@ class _Probe:
                     found.append(gpu)
         return found
 
+    def _copies(self, gpus: Sequence[str], memory: str, down: bool) -> list[Copy]:
+        return [Copy(memory, gpu) if down else Copy(gpu, memory) for gpu in gpus]
+
     def _total(self, gpus: Sequence[str], memory: str, down: bool) -> float:
         """GB/s of all of them at once; 0 if that cannot be measured."""
-        copies = [Copy(memory, gpu) if down else Copy(gpu, memory) for gpu in gpus]
+        copies = self._copies(gpus, memory, down)
         return sum(self._copier.rates(copies)) if copies else 0.0
 
     def _switches(self) -> None:
@@ -122,29 +156,38 @@ class _Probe:
         for switch in innermost_first:
             root = self._above[switch]
             gpus = self._below(switch)
-            memory = f"m{self._platform.socket_of(int(gpus[0][1:]))}" if gpus else "m0"
+            if not gpus:
+                continue
+            memory = f"m{self._platform.socket_of(int(gpus[0][1:]))}"
+            inside = self._inside(switch)
+            beyond = [edge.name for edge in self._platform.edges if edge.name not in inside]
             for down in (True, False):
                 ends = (root, switch) if down else (switch, root)
-                total = self._total(gpus, memory, down)
-                self._shared[ends] = total
-                if 0 < total < _SATURATED * self._demand(switch, down):
-                    self._set(*ends, total)
-                    self._hidden(gpus, total, down)
+                copies = self._copies(gpus, memory, down)
+                rates = self._copier.rates(copies)
+                self._shared[ends] = sum(rates)
+                if self._limits(ends, copies, rates, beyond):
+                    self._set(*ends, sum(rates))
+                    self._hidden(switch, sum(rates), down)
                 else:
-                    self._at_least(*ends, total)
+                    self._at_least(*ends, sum(rates))
 
-    def _hidden(self, gpus: Sequence[str], total: float, down: bool) -> None:
-        """A GPU that alone fills the uplink has a link at least as fast: no more is known of it."""
-        for gpu in gpus:
-            rate = self._single(gpu, down)
-            if rate >= _SATURATED * total:
-                ends = (self._above[gpu], gpu) if down else (gpu, self._above[gpu])
-                self._found.pop(">".join(ends), None)
-                self._at_least(*ends, rate)
+    def _inside(self, node: str) -> set[str]:
+        """The PCIe edges below a switch or root, both ways."""
+        found: set[str] = set()
+        for child in (child for child, above in self._above.items() if above == node):
+            found |= {f"{node}>{child}", f"{child}>{node}", *self._inside(child)}
+        return found
 
-    def _single(self, gpu: str, down: bool) -> float:
-        above = self._above[gpu]
-        return self._edge_rate(*((above, gpu) if down else (gpu, above)))
+    def _hidden(self, node: str, total: float, down: bool) -> None:
+        """A link below that alone fills the node's is at least as fast: no more is known of it."""
+        for name in self._inside(node) & self._found.keys():
+            source, target = name.split(">")
+            if (self._above.get(target) == source) == down:
+                rate = self._found[name]
+                if rate >= SATURATED * total:
+                    del self._found[name]
+                    self._at_least(source, target, rate)
 
     def _demand(self, node: str, down: bool) -> float:
         """What hangs on a switch or root can ask for together, by what was measured below it."""
@@ -160,14 +203,19 @@ class _Probe:
 
     def _memories(self) -> None:
         for socket in range(len(self._platform.sockets)):
-            gpus = self._below(f"s{socket}")
+            root, memory = f"s{socket}", f"m{socket}"
+            gpus = self._below(root)
+            if not gpus:
+                continue
             for down in (True, False):
-                ends = (f"m{socket}", f"s{socket}") if down else (f"s{socket}", f"m{socket}")
-                total = self._total(gpus, f"m{socket}", down)
-                self._shared[ends] = total
-                limited = 0 < total < _SATURATED * self._demand(f"s{socket}", down)
+                ends = (memory, root) if down else (root, memory)
+                copies = self._copies(gpus, memory, down)
+                rates = self._copier.rates(copies)
+                total = self._shared[ends] = sum(rates)
+                limited = self._limits(ends, copies, rates)
                 if limited and not self._hidden_uplinks(socket, total, down):
                     self._set(*ends, total)
+                    self._hidden(root, total, down)
                 else:
                     self._at_least(*ends, total)
 
@@ -183,7 +231,7 @@ class _Probe:
         near: dict[str, set[str]] = {link: {link} for link in alone}
         for a, b in combinations(alone, 2) if len(alone) > 2 else ():
             both = self._total([*self._gpus_at(a), *self._gpus_at(b)], memory, down)
-            if 0 < both < _SATURATED * min(alone[a] + alone[b], total):
+            if 0 < both < SATURATED * min(alone[a] + alone[b], total):
                 joined = near[a] | near[b]
                 near.update(dict.fromkeys(joined, joined))
         groups = {tuple(sorted(group)) for group in near.values() if len(group) > 1}
@@ -195,7 +243,7 @@ class _Probe:
             names = [f"{root}>{link}" if down else f"{link}>{root}" for link in group]
             self._joint.append(Joint(tuple((name, 1.0) for name in names), round(limit, 2)))
             self._notes.append(f"{', '.join(names)} share an uplink that nothing else shows")
-        return bool(groups) and total >= _SATURATED * carried
+        return bool(groups) and total >= SATURATED * carried
 
     def _gpus_at(self, link: str) -> list[str]:
         return [link] if link[0] == "g" else self._below(link)
@@ -210,14 +258,12 @@ class _Probe:
             if self._platform.rate(f"s{far}", f"s{near}") is None:
                 continue
             gpus = self._below(f"s{near}")
-            for down in (True, False):
+            for down in (True, False) if gpus else ():
                 ends = (f"s{far}", f"s{near}") if down else (f"s{near}", f"s{far}")
-                memory = (f"m{far}", f"s{far}") if down else (f"s{far}", f"m{far}")
-                total = self._total(gpus, f"m{far}", down)
-                ceiling = min(self._demand(f"s{near}", down), self._edge_rate(*memory))
-                if total <= 0:
-                    continue
-                if total < _SATURATED * ceiling:
+                copies = self._copies(gpus, f"m{far}", down)
+                rates = self._copier.rates(copies)
+                total = sum(rates)
+                if self._limits(ends, copies, rates):
                     name = ">".join(ends)
                     # Both ends' GPUs may have measured it: the better of the two used it fully.
                     self._set(*ends, max(total, self._found.get(name, 0.0)))
@@ -262,31 +308,21 @@ class _Probe:
         """Both directions of a GPU's host link at once; less than each alone is a joint limit."""
         for gpu in range(self._platform.gpus):
             pair = self._host_pair(gpu, self._platform.socket_of(gpu))
-            down, up = self._copier.rates(pair)
-            self._pairs[f"g{gpu}"] = down, up
             above = self._above[f"g{gpu}"]
             names = f"{above}>g{gpu}", f"g{gpu}>{above}"
-            self._limit_both(names, (own[pair[0]], own[pair[1]]), (down, up))
+            self._at_once(names, pair, (own[pair[0]], own[pair[1]]))
 
     def _both_ways_shared(self) -> None:
         """The same of what several GPUs share: switches, and the memory of a socket."""
         for node in [*(n for n in reversed(self._above) if n[0] == "u"), *self._roots()]:
             gpus = self._below(node)
-            socket = self._platform.socket_of(int(gpus[0][1:])) if gpus else 0
+            if len(gpus) < 2:
+                continue
+            socket = self._platform.socket_of(int(gpus[0][1:]))
             above = self._above.get(node, f"m{socket}")
             alone = self._carried(above, node), self._carried(node, above)
-            if len(gpus) < 2 or 0 in alone:
-                continue
             copies = [copy for gpu in gpus for copy in self._host_pair(int(gpu[1:]), socket)]
-            rates = self._copier.rates(copies)
-            got = sum(rates[::2]), sum(rates[1::2])
-            parts = [sum(self._pairs[gpu][way] for gpu in gpus) for way in (0, 1)]
-            expected = sum(min(pair) for pair in zip(alone, parts, strict=True))
-            names = f"{above}>{node}", f"{node}>{above}"
-            if sum(got) < _SATURATED * expected:
-                self._limit_both(names, alone, got)
-            else:
-                self._together.update(names)
+            self._at_once((f"{above}>{node}", f"{node}>{above}"), copies, alone)
 
     def _carried(self, source: str, target: str) -> float:
         return self._shared.get((source, target), 0.0)
@@ -294,16 +330,62 @@ class _Probe:
     def _roots(self) -> list[str]:
         return [f"s{socket}" for socket in range(len(self._platform.sockets))]
 
+    def _at_once(
+        self, names: tuple[str, str], copies: Sequence[Copy], alone: tuple[float, float]
+    ) -> None:
+        """Copies by turns down and up; a limit over both edges if nothing known explains them."""
+        rates = self._copier.rates(copies)
+        if 0 in alone or 0 in rates:
+            return
+        seen = _BothWays(frozenset(names), copies, rates)
+        self._both.append(seen)
+        if self._explained(seen):
+            return
+        self._together.add(seen.names)  # limits over both that were believed do not hold
+        if sum(rates) < SATURATED * self._believed().total(copies):
+            self._limit_both(names, alone, (sum(rates[::2]), sum(rates[1::2])))
+
+    def _explained(self, seen: "_BothWays") -> bool:
+        return self._believed().explains(seen.copies, seen.rates)
+
     def _limit_both(
         self, names: tuple[str, str], alone: tuple[float, float], got: tuple[float, float]
     ) -> None:
-        """The lines from what each direction reaches alone to what both reach at once."""
-        if min(got) <= 0:
-            return
-        self._together.update(names)
+        """The lines from what each direction can reach alone to what both reach at once.
+
+        An edge that its GPUs cannot fill can reach more than they did, up to what was believed, as
+        far as a straight line to what both reached allows.
+        """
+        can = [max(self._edge_rate(*n.split(">")), a) for n, a in zip(names, alone, strict=True)]
+        share = got[0] / can[0] + got[1] / can[1]
+        if share < 1:
+            can = [max(a, share * c) for a, c in zip(alone, can, strict=True)]
         for way in (0, 1):
-            best, mine, other = alone[way], got[way], got[1 - way]
-            if mine < _SATURATED * best:
-                weight = round((best - mine) / other, 4)
+            best, mine, other = can[way], got[way], got[1 - way]
+            if mine < SATURATED * alone[way]:
+                # Never below what the other direction can reach alone.
+                weight = round(min((best - mine) / other, best / can[1 - way]), 4)
                 terms = ((names[way], 1.0), (names[1 - way], weight))
                 self._joint.append(Joint(terms, round(best, 2)))
+
+    def _explained_by_others(self) -> None:
+        """Drops limits of inner links that a limit found later, further out, explains as well."""
+        for seen in self._both:
+            before = list(self._joint), set(self._together)
+            if seen.names not in self._together:
+                continue
+            self._joint = [j for j in self._joint if set(dict(j.weights)) != seen.names]
+            self._together.discard(seen.names)
+            if self._explained(seen):
+                continue
+            self._together.add(seen.names)
+            if not self._explained(seen):
+                self._joint, self._together = before
+
+
+class _BothWays(NamedTuple):
+    """Copies of both directions at once: the two edges in question, and what each copy got."""
+
+    names: frozenset[str]
+    copies: Sequence[Copy]
+    rates: Sequence[float]
