@@ -300,9 +300,14 @@ def _ordering(stream: Stream, dst: Buffer, src: Buffer, made: bool = False) -> S
 
 def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topology:
     if given is None:
+        _C.device_count()  # opens the driver: an option given in code tells which
         return topologies.current()
     if isinstance(given, topologies.Topology):
         return given
+    if not isinstance(given, str | Path):
+        raise InvalidArgument(
+            f"topology {given!r}: take a preset's name, a platforms file, a Topology or None"
+        )
     if isinstance(given, Path) or "/" in given or given.endswith(".json"):
         return topologies.from_file(given)
     return topologies.from_preset(given)
