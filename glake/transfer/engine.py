@@ -165,7 +165,7 @@ class Engine:
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
         """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
-        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in pairs]
+        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in _pairs(pairs)]
         groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
         keep: list[Any] = []
         for _, to, of in given:
@@ -249,6 +249,22 @@ def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
         to, of = dense
         return to, of, runs.one_part(to.address, of.address, of.bytes), True
     return to, of, runs.parts_of(to, of, layout), False
+
+
+def _pairs(given: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(given, Iterable):
+        raise InvalidArgument(
+            f"copy_batch takes (dst, src) pairs, such as [(a, b), (c, d)], not a "
+            f"{type(given).__name__}"
+        )
+    pairs = list(given)
+    for number, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            what = f"{len(pair)} of them" if isinstance(pair, tuple | list) else type(pair).__name__
+            raise InvalidArgument(
+                f"copy_batch: number {number} is no (dst, src) pair of two arrays, but {what}"
+            )
+    return pairs
 
 
 def _owners(to: Buffer, of: Buffer) -> Any:

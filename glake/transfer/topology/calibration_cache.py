@@ -6,6 +6,7 @@ of a simulated machine is kept in memory only: another process's machine is anot
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -30,6 +31,7 @@ def directory(environ: Mapping[str, str] | None = None) -> Path:
     return Path(base).expanduser() / "glake" / "topology"
 
 
+@functools.lru_cache(maxsize=16)
 def key(topology: Topology) -> str:
     """A hash of the devices and the whole graph as discovered, estimates included."""
     facts = [_VERSION, topology.devices, dataclasses.asdict(topology.platform)]

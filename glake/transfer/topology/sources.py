@@ -50,8 +50,8 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
     """The topology of the driver in force: the simulator's platform, or the real machine.
 
     That is the driver this process has open, whoever chose it (glake.enable(driver=...)), else what
-    GLAKE_DRIVER names. With `environ`, what it names there. Its rates are those an earlier probe of it found, if `calibrated`; else estimates, or of the
-    simulator what the platform says.
+    GLAKE_DRIVER names; of `environ`, what it names there. Its rates are those an earlier probe of
+    it found, if `calibrated`; else estimates, or of the simulator what the platform says.
 
     InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
     """
