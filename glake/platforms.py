@@ -86,6 +86,7 @@ def file_text(platforms: dict[str, Platform]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
+@functools.cache
 def preset_file() -> Path:
     """The platforms file installed with glake."""
     return library_path().with_name("platforms.json")

@@ -125,8 +125,8 @@ class Transfer:
                 except GlakeError as failure:
                     error = error or failure
             self._settle(error)
-        if self._error is not None:
-            raise self._error
+        if self._error is not None:  # one of its own: a kept one would keep the caller's arrays
+            raise type(self._error)(*self._error.args)
         return self
 
     def _wait_one(self, copy: int, end: float | None, timeout: float | None) -> None:
@@ -139,7 +139,8 @@ class Transfer:
 
     def _settle(self, error: GlakeError | None) -> None:
         keeper.keep_until_the_end(self._keep)
-        self._over, self._error, self._keep = True, error, None
+        self._error = None if error is None else error.with_traceback(None)
+        self._over, self._keep = True, None
 
     def close(self) -> None:
         """Cancels it, and keeps what there is to say of it: its engine is about to end."""

@@ -82,7 +82,7 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
 def load(topology: Topology, where: Path | None = None) -> Calibration | None:
     """What an earlier probe of this very topology found; None if there is nothing usable."""
     if not topology.devices and where is None:
-        return _simulated.get(_machine(topology))
+        return _simulated.get(_machine(topology)) if _simulated else None
     file = (where or directory()) / f"{key(topology)}.json"
     try:
         text = file.read_text(encoding="utf-8")

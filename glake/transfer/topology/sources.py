@@ -70,14 +70,14 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
     return _measured(topology, calibrated)
 
 
-def _in_force() -> dict[str, str]:
+def _in_force() -> Mapping[str, str]:
     """The environment, with the driver that is open in it: options given in code are not there."""
-    environ = dict(os.environ)
     core = sys.modules.get("glake._C")  # not loaded here: then it has no driver
     if core is not None and core.driver_path():
         chosen = {option["name"]: option["value"] for option in core.options()}
-        environ[config.PREFIX + "DRIVER"] = chosen["driver"]
-    return environ
+        if os.environ.get("GLAKE_DRIVER") != chosen["driver"]:
+            return {**os.environ, "GLAKE_DRIVER": chosen["driver"]}
+    return os.environ
 
 
 def _measured(topology: Topology, calibrated: bool) -> Topology:
