@@ -4,6 +4,7 @@ One format serves presets, a user's own file, what discovery finds (glake/transf
 the simulator; `docs/topology.md` describes it.
 """
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,7 @@ def file_text(platforms: dict[str, Platform]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
+@functools.cache
 def preset_file() -> Path:
     """The platforms file installed with glake."""
     return library_path().with_name("platforms.json")
@@ -95,6 +97,17 @@ def load_platforms(path: str | None = None) -> dict[str, Platform]:
 
     InvalidPlatform, an InvalidOption, says which field is wrong and what it takes.
     """
+    file = Path(path) if path else preset_file()
+    try:
+        facts = file.stat()
+    except OSError:
+        return dict(_read(file, None))  # which says what is wrong
+    # Plans ask for it each time; a file that changes is another.
+    return dict(_read(file, (facts.st_ino, facts.st_mtime_ns, facts.st_size)))
+
+
+@functools.lru_cache(maxsize=8)
+def _read(file: Path, version: tuple[int, ...] | None) -> dict[str, Platform]:
     from glake.platform_file import read_file
 
-    return read_file(Path(path) if path else preset_file())
+    return read_file(file)

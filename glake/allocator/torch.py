@@ -31,6 +31,7 @@ class _Active:
 
 _active: _Active | None = None
 _lock = threading.Lock()
+_here = threading.local()  # `enabling`: this thread is in enable(), importing torch
 
 
 def enable(
@@ -49,6 +50,7 @@ def enable(
     """
     given = {"driver": driver, "policy": policy, "limit": limit, **options}
     wanted = config.variables({name: _text(value) for name, value in given.items()})
+    _import_torch()
     with _lock:
         if _active is None:
             _install(wanted, strict=True)
@@ -59,6 +61,8 @@ def enable(
 
 def enable_from_environment() -> None:
     """What GLAKE_ALLOCATOR asks for; touches no device. Raises a GlakeError."""
+    if getattr(_here, "enabling", False):
+        return  # its options come before the environment's
     with _lock:
         if _active is None:
             mode = _install({}, strict=config.read().strict)
@@ -71,12 +75,20 @@ def mode() -> str | None:
     return _active.mode if _active else None
 
 
-def _install(wanted: dict[str, str], strict: bool) -> str:
-    global _active
+def _import_torch() -> None:
+    """Not under the lock: `import torch` may end in enable_from_environment(), which takes it."""
+    _here.enabling = True
     try:
-        import torch
+        import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise GlakeError("PyTorch is not installed here, and glake.enable() is for it") from error
+    finally:
+        _here.enabling = False
+
+
+def _install(wanted: dict[str, str], strict: bool) -> str:
+    global _active
+    import torch
 
     variables = {k: v for k, v in os.environ.items() if k.startswith(config.PREFIX)} | wanted
     settings = config.read(variables)

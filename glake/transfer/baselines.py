@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from glake._C import CapacityGraph
+from glake.transfer import bounds
 from glake.transfer.bounds import scaled
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 
@@ -38,7 +39,7 @@ def equal_shares(
 ) -> float:
     """GB/s of copies split as GLake does, running together. Arguments as for `bound`."""
     graph = scaled(graph_of(platform), scales)
-    barred = set(exclude)
+    barred = set(bounds.barred(graph, exclude))
     loads = [_shares(graph, *ends(graph, *copy, host), barred) for copy in copies]
     return _together(graph, loads)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from glake._C import CapacityGraph
@@ -52,7 +53,7 @@ def bound(
     """
     graph = scaled(graph_of(platform), scales)
     both = ends(graph, src, dst, host)
-    return _Flow(graph, [both], set(exclude), relays).solve(fair=False)
+    return _Flow(graph, [both], set(barred(graph, exclude)), relays).solve(fair=False)
 
 
 def joint_bound(
@@ -67,7 +68,7 @@ def joint_bound(
     """Bounds of several transfers at once; arguments and errors as for `bound`."""
     graph = scaled(graph_of(platform), scales)
     demands = [ends(graph, src, dst, host) for src, dst in copies]
-    flow = _Flow(graph, demands, set(exclude), relays)
+    flow = _Flow(graph, demands, set(barred(graph, exclude)), relays)
     return Joint(total=flow.solve(fair=False), fair=flow.solve(fair=True))
 
 
@@ -75,16 +76,30 @@ def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> Capacity
     """The graph with some edges at a factor of their rate. InvalidArgument: no such edge."""
     if not scales:
         return graph
+    if not isinstance(scales, Mapping):
+        raise InvalidArgument(f"scales {scales!r}: factors by edge, such as {{'g0>N': 0.5}}")
     changed = graph.copy()
     numbers = {name: number for number, name in enumerate(graph.edges())}
     for name, factor in scales.items():
-        if name not in numbers or not 0 <= factor < _INFINITY:
+        number = isinstance(factor, Real) and 0 <= factor < _INFINITY
+        if name not in numbers or not number:
             raise InvalidArgument(
                 f"edge {name!r} at {factor} times its rate: edges are such as "
                 f"{', '.join(list(numbers)[:3])}, factors from 0"
             )
         changed.set_rate(numbers[name], graph.rate(numbers[name]) * factor)
     return changed
+
+
+def barred(graph: CapacityGraph, exclude: Iterable[int]) -> tuple[int, ...]:
+    """GPUs that may not relay, each once, in order. InvalidArgument for what is no GPU's number."""
+    given = tuple(exclude) if isinstance(exclude, Iterable) else (exclude,)
+    for gpu in given:
+        if not isinstance(gpu, Integral) or not 0 <= gpu < graph.gpus:
+            raise InvalidArgument(
+                f"exclude {gpu!r}: a list of GPUs that may not relay, from 0 to {graph.gpus - 1}"
+            )
+    return tuple(sorted({int(gpu) for gpu in given}))
 
 
 class _Flow:

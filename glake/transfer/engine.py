@@ -165,7 +165,7 @@ class Engine:
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
         """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
-        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in pairs]
+        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in _pairs(pairs)]
         groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
         keep: list[Any] = []
         for _, to, of in given:
@@ -251,6 +251,22 @@ def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
     return to, of, runs.parts_of(to, of, layout), False
 
 
+def _pairs(given: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(given, Iterable):
+        raise InvalidArgument(
+            f"copy_batch takes (dst, src) pairs, such as [(a, b), (c, d)], not a "
+            f"{type(given).__name__}"
+        )
+    pairs = list(given)
+    for number, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            what = f"{len(pair)} of them" if isinstance(pair, tuple | list) else type(pair).__name__
+            raise InvalidArgument(
+                f"copy_batch: number {number} is no (dst, src) pair of two arrays, but {what}"
+            )
+    return pairs
+
+
 def _owners(to: Buffer, of: Buffer) -> Any:
     return None if to.owner is None and of.owner is None else (to.owner, of.owner)
 
@@ -300,9 +316,14 @@ def _ordering(stream: Stream, dst: Buffer, src: Buffer, made: bool = False) -> S
 
 def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topology:
     if given is None:
+        _C.device_count()  # opens the driver: an option given in code tells which
         return topologies.current()
     if isinstance(given, topologies.Topology):
         return given
+    if not isinstance(given, str | Path):
+        raise InvalidArgument(
+            f"topology {given!r}: take a preset's name, a platforms file, a Topology or None"
+        )
     if isinstance(given, Path) or "/" in given or given.endswith(".json"):
         return topologies.from_file(given)
     return topologies.from_preset(given)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake import _C
-from glake.errors import BusyTimeout, GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import keeper
+from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
+from glake.transfer import keeper, timeouts
 
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
@@ -26,6 +26,17 @@ def live() -> list[Transfer]:
     """The handles somebody holds."""
     found = (reference() for reference in list(_live.values()))
     return [transfer for transfer in found if transfer is not None]
+
+
+def family() -> object:
+    """What a handle remembers of the process that made it."""
+    return _family
+
+
+def require_own(made_by: object) -> None:
+    """Forked if a handle was made before this process was forked."""
+    if made_by is not _family:
+        raise Forked("this handle is of the parent: a forked child has no engine and no copies")
 
 
 def _forget() -> None:
@@ -60,7 +71,8 @@ class Result:
 class Transfer:
     """One call's copies: to wait for, to ask about, to `await`.
 
-    It may be dropped: the copy goes on, and what it uses is kept alive until it is done.
+    It may be dropped: the copy goes on, and what it uses is kept alive until it is done. In a
+    forked child each of its methods raises Forked.
     """
 
     def __init__(
@@ -91,16 +103,17 @@ class Transfer:
 
     def done(self) -> bool:
         """Whether all its bytes have arrived, or it has failed: then wait() raises."""
+        require_own(self._family)
         return self._over or all(_C.copy_done(each) for each in self._ids)
 
     def wait(self, timeout: float | None = None) -> Transfer:
-        """Returns itself once the copy is done. `timeout` in seconds.
+        """Returns itself once the copy is done. `timeout` in seconds; None and infinity: no end.
 
         BusyTimeout (a TimeoutError) if it is not by then; CopyFailed, CopyCancelled name the
         destination's state; TransferClosed if its engine was closed before it was done.
         """
-        if timeout is not None and not timeout >= 0:
-            raise InvalidArgument(f"timeout {timeout!r}: seconds from 0 on, or None for no end")
+        require_own(self._family)
+        timeout = timeouts.seconds(timeout)
         if not self._over:
             end = None if timeout is None else time.monotonic() + timeout
             error = None
@@ -112,8 +125,8 @@ class Transfer:
                 except GlakeError as failure:
                     error = error or failure
             self._settle(error)
-        if self._error is not None:
-            raise self._error
+        if self._error is not None:  # one of its own: a kept one would keep the caller's arrays
+            raise type(self._error)(*self._error.args)
         return self
 
     def _wait_one(self, copy: int, end: float | None, timeout: float | None) -> None:
@@ -126,7 +139,8 @@ class Transfer:
 
     def _settle(self, error: GlakeError | None) -> None:
         keeper.keep_until_the_end(self._keep)
-        self._over, self._error, self._keep = True, error, None
+        self._error = None if error is None else error.with_traceback(None)
+        self._over, self._keep = True, None
 
     def close(self) -> None:
         """Cancels it, and keeps what there is to say of it: its engine is about to end."""
@@ -145,6 +159,7 @@ class Transfer:
 
     def __await__(self) -> Generator[Any, None, Transfer]:
         """Waits on a thread of the running loop's executor."""
+        require_own(self._family)
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(None, self.wait).__await__()
 
@@ -164,6 +179,7 @@ class Transfer:
     def stream_wait(self, stream: Any, device: int | None = None) -> None:
         """Later work on `stream` (a torch or CuPy stream, or a handle with `device`) waits for it,
         however it ends."""
+        require_own(self._family)
         gpu, handle = stream_of(stream, device)
         for each in self._ids if not self._over else ():
             _C.copy_stream_wait(each, gpu, handle)
@@ -171,11 +187,13 @@ class Transfer:
     def cancel(self) -> None:
         """Takes no more chunks. wait() then raises CopyCancelled, unless all had been taken; a
         plain copy goes on."""
+        require_own(self._family)
         for each in self._ids if not self._over else ():
             _C.copy_cancel(each)
 
     def progress(self) -> tuple[int, int]:
         """(bytes that have arrived, bytes of all)."""
+        require_own(self._family)
         if self._over and self._error is None:
             return self.bytes, self.bytes
         return sum(_C.copy_progress(each)[0] for each in self._ids), self.bytes

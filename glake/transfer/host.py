@@ -9,11 +9,12 @@ import contextlib
 import ctypes
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from glake import _C
 from glake.errors import BusyTimeout, GlakeError, InvalidArgument
+from glake.transfer import handle, timeouts
 from glake.transfer.buffers import Buffer, buffer_of
 
 
@@ -24,7 +25,7 @@ def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
     the pool when no array or view of it is left; copies of it must be done then, which a handle of
     glake.transfer sees to. InvalidArgument, OutOfMemory, DriverError.
     """
-    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if any(not isinstance(extent, int) or extent < 0 for extent in extents):
         raise InvalidArgument(f"shape {shape!r}: whole numbers from 0 on")
     count = math.prod(extents)
@@ -37,7 +38,12 @@ def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
         return torch.frombuffer(memory, dtype=dtype, count=count).view(extents)
     import numpy as np
 
-    kind = np.dtype(dtype)
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"dtype {dtype!r}: one of NumPy's, its name, or one of torch's ({error})"
+        ) from None
     if kind.hasobject:
         raise InvalidArgument("an array of Python objects cannot be pinned")
     if count * kind.itemsize == 0:
@@ -80,6 +86,7 @@ class Registration:
         """Begins."""
         self._memory = memory  # keeps it alive while it is pinned
         self._open = self._pinned = False
+        self._family = handle.family()
         self.address, self.bytes = memory.address, memory.bytes
         _C.register_host(self.address, self.bytes, background)
         self._open = True
@@ -87,6 +94,7 @@ class Registration:
 
     def done(self) -> bool:
         """Whether all is pinned. Raises what `wait` does."""
+        handle.require_own(self._family)
         if not self._pinned:
             self._pinned = _C.register_host_wait(self.address, 0)
         return self._pinned
@@ -96,9 +104,9 @@ class Registration:
 
         BusyTimeout; DriverError if the driver refuses; InvalidPointer after unregister().
         """
-        if timeout is not None and not timeout >= 0:
-            raise InvalidArgument(f"timeout {timeout!r}: seconds from 0 on, or None for no end")
-        limit = (1 << 64) - 1 if timeout is None else min(int(timeout * 1e9), 1 << 60)
+        handle.require_own(self._family)
+        timeout = timeouts.seconds(timeout)
+        limit = (1 << 64) - 1 if timeout is None else int(timeout * 1e9)
         if not _C.register_host_wait(self.address, limit):
             raise BusyTimeout(f"pinning {self.bytes} bytes is not done in {timeout} s")
         self._pinned = True
@@ -106,11 +114,13 @@ class Registration:
 
     def progress(self) -> tuple[int, int]:
         """(bytes pinned, bytes of all)."""
+        handle.require_own(self._family)
         return _C.register_host_progress(self.address)
 
     def unregister(self) -> None:
         """Unpins it; what is not pinned yet stays so. No copy of it may be under way. Twice does
         nothing. DriverError if the driver refuses; it may be tried again."""
+        handle.require_own(self._family)
         if self._open:
             _C.unregister_host(self.address)
             _registered.pop(self.address, None)
@@ -139,13 +149,19 @@ def register_host(array: Any, background: bool = False) -> Registration:
         array: a contiguous CPU tensor or array, a buffer object, or `Raw`.
         background: return at once.
 
-    InvalidArgument for gaps, no bytes, or memory that is registered already; DriverError.
+    InvalidArgument for gaps, no bytes, memory that is read-only (the driver pins what may be
+    written to) or registered already; DriverError.
     """
     from glake.transfer.engine import default_engine
 
     memory = array if isinstance(array, Buffer) else buffer_of(array)
     if not memory.contiguous or memory.bytes == 0:
         raise InvalidArgument(f"{memory} has gaps or no bytes: pin the whole array it is a part of")
+    if memory.read_only and memory.kind != "tensor":  # of those it is only autograd's word
+        raise InvalidArgument(
+            f"{memory} cannot be pinned: {memory.read_only}, and the driver pins what may be "
+            "written to; pin a writable array of the same memory, or copy it to one of pinned()"
+        )
     if memory.device >= 0:
         raise InvalidArgument(f"{memory} is memory of GPU {memory.device}: host memory is pinned")
     default_engine()

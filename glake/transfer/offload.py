@@ -25,7 +25,7 @@ from glake.errors import (
     OutOfMemory,
     TransferClosed,
 )
-from glake.transfer import keeper
+from glake.transfer import handle, keeper, timeouts
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
@@ -83,6 +83,7 @@ class Move:
     def __init__(self, groups: list[_Group]) -> None:
         """Watches the groups."""
         self.groups = groups
+        self._family = handle.family()
         if groups:
             keeper.keeper.start()
         self.bytes = sum(group.transfer.bytes for group in groups)
@@ -91,6 +92,7 @@ class Move:
 
     def done(self) -> bool:
         """Whether all copies are; wait() raises if one has failed."""
+        handle.require_own(self._family)
         return all(group.over(wait=False) for group in self.groups)
 
     def wait(self, timeout: float | None = None) -> Move:
@@ -98,6 +100,8 @@ class Move:
 
         BusyTimeout; CopyFailed and the like: then the tensors of that copy are where they were.
         """
+        handle.require_own(self._family)
+        timeout = timeouts.seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         for group in self.groups:
             # A failure is kept by over(), which takes the move back.
@@ -111,6 +115,7 @@ class Move:
 
     def progress(self) -> tuple[int, int]:
         """(bytes that have arrived, bytes of all)."""
+        handle.require_own(self._family)
         return sum(group.transfer.progress()[0] for group in self.groups), self.bytes
 
 
@@ -142,25 +147,42 @@ class Offloader:
         The move is ordered after the work on the current stream. The host's copy is ready when the
         handle is done; the GPU's memory is freed by then, group by group.
 
-        PoolFull if they do not fit: nothing is moved. InvalidArgument, and what copies raise.
+        PoolFull if they do not fit: nothing is moved. InvalidArgument for what holds no tensors
+        (a number, None), and what copies raise.
         """
+        given = storages_of(things)
         engine = default_engine()
         with self._lock:
-            storages = [one for one in storages_of(things) if self._on_gpu(one)]
+            storages = [one for one in given if self._on_gpu(one)]
             # No stream has what is offloaded wait until it has arrived.
             Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))
             return self._moved(engine, storages, self._to_host)
 
     def prefetch(self, things: Any) -> Move:
-        """Starts moving tensors back to the GPU they came from; those that are not away stay.
+        """Starts moving tensors back to the GPU they came from. Those that are on a GPU stay, so it
+        may be called again.
 
         They may be used at once by work on the current stream of their GPU, which waits for them.
-        OutOfMemory of the GPU's allocator, and what copies raise: those not moved stay away.
+        InvalidArgument if there are tensors, and none is away in this pool or on a GPU. OutOfMemory
+        of the GPU's allocator, and what copies raise: those not moved stay away.
         """
+        storages = storages_of(things)
+        default_engine()
+        with self._lock:
+            if storages and not any(
+                one.bytes == 0 or one.address in self._away or self._on_gpu(one) for one in storages
+            ):
+                raise InvalidArgument(
+                    f"prefetch: none of {len(storages)} storages is away in this offloader's pool, "
+                    "and none is on a GPU; offload() of the same offloader takes them away first"
+                )
+            return self._fetch(storages)
+
+    def _fetch(self, storages: list[Storage]) -> Move:
         engine = default_engine()
         with self._lock:
-            storages = [one for one in storages_of(things) if one.address in self._away]
+            storages = [one for one in storages if one.address in self._away]
             move = self._moved(engine, storages, self._to_gpu)
             self._coming = [one for one in self._coming if not one.over(wait=False)]
             self._coming += move.groups
@@ -173,10 +195,10 @@ class Offloader:
         """
 
         def state() -> list[Any]:
-            return [value for each in optimizer.state.values() for value in tensors_in(each)]
+            return [value for each in optimizer.state.values() for value in tensors_in([each])]
 
         def before(*_: Any) -> None:
-            self._settled(self.prefetch(state()))
+            self._settled(self._fetch(storages_of(state())))
 
         def after(*_: Any) -> None:
             self._settled(self.offload(state()))
@@ -190,7 +212,7 @@ class Offloader:
         def end() -> None:
             for hook in hooks:
                 hook.remove()
-            self.prefetch(state()).wait()
+            self._fetch(storages_of(state())).wait()
 
         return end
 
@@ -206,7 +228,7 @@ class Offloader:
 
         def fetch(at: int) -> None:
             if at not in moves:
-                moves[at] = self.prefetch(order[at])
+                moves[at] = self._fetch(storages_of(order[at]))
 
         def before(at: int) -> Callable[..., None]:
             def hook(module: Any, *_: Any) -> None:

@@ -46,8 +46,13 @@ class Place:
 def topology_of(platform: PlatformLike) -> Topology:
     """A preset's name, a platforms file, a topology; None: what GLAKE_DRIVER names.
 
-    InvalidOption (InvalidPlatform) if there is no such preset or file.
+    InvalidOption (InvalidPlatform) if there is no such preset or file; InvalidArgument for what
+    names none.
     """
+    if not isinstance(platform, str | os.PathLike | Topology | Platform | None):
+        raise InvalidArgument(
+            f"platform {platform!r}: take a preset's name, a platforms file, a Topology or None"
+        )
     if platform is None:
         return topologies.current()
     if isinstance(platform, Topology):

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from glake._C import CapacityGraph, TransferPlanner
 from glake.errors import InvalidArgument
 from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, topology_of
+from glake.transfer.topology import Topology
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
 _HOST_TEXT = {
@@ -45,7 +46,8 @@ class Plan:
     `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
     shares; `host` is "local", "interleaved", "pages", "socket N" or (no host) ""; a time is None
     where there is no way; `relays_from` is the size in bytes from which several paths should pay
-    (None: never).
+    (None: never). Where every way is dead there are no paths and the rates are 0; the refusals say
+    which edges are.
     """
 
     src: str
@@ -100,7 +102,7 @@ class Plan:
         width = max((len(path.name) for path in self.paths), default=0)
         lines += [f"  over {path.name:<{width}} {path.rate:8.1f} GB/s" for path in self.paths]
         if not self.paths:
-            lines.append("  no path: every way is dead")
+            lines.append("  no path: every way is dead, and copy() would be CopyFailed")
         if len(self.paths) > 1 and self.relays_from is not None:
             lines.append(f"  several paths pay from {_size(self.relays_from)} (estimate)")
         for reason, paths in _by_reason(self.refusals):
@@ -162,26 +164,57 @@ def plan(
     if not isinstance(bytes, int) or isinstance(bytes, bool) or not 0 < bytes <= _LARGEST:
         raise InvalidArgument(f"{bytes!r} bytes: sizes are integers from 1 to 2**40")
     topology = topology_of(platform)
-    graph = graph_of(topology)
+    graph = _graph(topology)
     both = ends(graph, src, dst, host)
-    barred = tuple(exclude)
-    ask = {"src": src, "dst": dst, "host": host, "scales": scales, "exclude": barred}
-    planner = planner_of(graph, scales, barred)
-    answer = _answer(planner, both, bytes, graph.copy_ns)
-    relays_from = _relays_from(planner, both, graph.copy_ns)
+    bounds.scaled(graph, scales)
+    changed = tuple(sorted(scales.items())) if scales else ()
+    way = _way(topology, str(src), str(dst), host, changed, bounds.barred(graph, exclude))
+    answer = _answer(way.planner, both, bytes, graph.copy_ns)
     return Plan(
         src=str(src),
         dst=str(dst),
         bytes=bytes,
         platform=topology.name,
         host="" if all(place.gpu is not None for place in both) else _host_text(both, host),
-        equal_split=baselines.equal_shares(
-            graph, [(src, dst)], host=host, scales=scales, exclude=barred
-        ),
-        relays_from=relays_from,
-        _bound=_Bound(graph, ask),
+        equal_split=way.equal_split,
+        relays_from=way.relays_from,
+        _bound=way.bound,
         **_sized(answer, bytes),
     )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What plans of all sizes from one place to another share."""
+
+    planner: TransferPlanner
+    equal_split: float
+    relays_from: int | None
+    bound: _Bound
+
+
+# Keyed by every rate of the topology, so that links measured anew are planned anew. Nobody changes
+# a graph or a planner that is kept.
+@lru_cache(maxsize=16)
+def _graph(topology: Topology) -> CapacityGraph:
+    return graph_of(topology)
+
+
+@lru_cache(maxsize=256)
+def _way(
+    topology: Topology,
+    src: str,
+    dst: str,
+    host: str,
+    changed: tuple[tuple[str, float], ...],
+    barred: tuple[int, ...],
+) -> _Way:
+    graph, scales = _graph(topology), dict(changed)
+    both = ends(graph, src, dst, host)
+    planner = planner_of(graph, scales, barred)
+    shares = baselines.equal_shares(graph, [(src, dst)], host=host, scales=scales, exclude=barred)
+    ask = {"src": src, "dst": dst, "host": host, "scales": scales, "exclude": barred}
+    return _Way(planner, shares, _relays_from(planner, both, graph.copy_ns), _Bound(graph, ask))
 
 
 def planner_of(
@@ -194,7 +227,7 @@ def planner_of(
         factor = changed.rate(number) / graph.rate(number)
         if factor != 1:
             planner.set_scale(number, factor)
-    for gpu in exclude:
+    for gpu in bounds.barred(graph, exclude):
         planner.set_relay(gpu, False)
     return planner
 

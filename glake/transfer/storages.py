@@ -64,8 +64,11 @@ def tensors_in(things: Any) -> Iterator[Any]:
         for each in things:
             if not isinstance(each, (str, bytes, int, float, bool, type(None))):
                 yield from tensors_in(each)
-    elif not isinstance(things, (int, float, bool, type(None))):
-        raise InvalidArgument(f"{type(things).__name__} holds no tensors to move")
+    else:  # numbers beside tensors are passed over, alone they are a mistake
+        raise InvalidArgument(
+            f"{type(things).__name__} holds no tensors to move: pass tensors, a module, or "
+            "lists or dicts of them"
+        )
 
 
 def storages_of(things: Any) -> list[Storage]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from glake.errors import InvalidArgument, InvalidDevice
 from glake.transfer.engine import Engine, default_engine
 
 
@@ -15,23 +16,59 @@ def to(tensor: Any, device: Any, non_blocking: bool = False) -> Any:
     copy is done, unless `non_blocking`: then the CPU's side is ready, or free to be changed, when
     the current stream of the GPU has come to it.
 
-    InvalidArgument for sparse and fake tensors, and devices that are neither cpu nor cuda.
+    InvalidArgument for what is no tensor, sparse and fake tensors, and devices that are neither cpu
+    nor cuda; InvalidDevice for a GPU that torch does not have, as in the emulation.
     """
-    return moved(default_engine(), tensor, device, non_blocking)
+    target = _target(tensor, device)
+    return (
+        tensor if tensor.device == target else moved(default_engine(), tensor, target, non_blocking)
+    )
 
 
 def moved(engine: Engine, tensor: Any, device: Any, non_blocking: bool = False) -> Any:
     """`to`, through an engine."""
     import torch
 
-    target = torch.device(device)
-    if target.type == "cuda" and target.index is None:
-        target = torch.device("cuda", torch.cuda.current_device())
+    target = _target(tensor, device)
     if tensor.device == target:
         return tensor
     if torch.is_grad_enabled() and tensor.requires_grad:
         return _differentiable()(engine, tensor, target, non_blocking)
     return _copied(engine, tensor, target, non_blocking)
+
+
+def _target(tensor: Any, device: Any) -> Any:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(
+            f"to() moves torch tensors, not a {type(tensor).__name__}: torch.from_numpy or "
+            "torch.from_dlpack makes one of an array, and copy() takes arrays as they are"
+        )
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}"  # as torch means it, which says otherwise without CUDA
+    try:
+        target = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        said = str(error).split("\n")[0]
+        raise InvalidArgument(f"device {device!r}: take cpu or cuda:GPU ({said})") from None
+    if target.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"device {device!r}: copies are between cpu and cuda")
+    if target.type == "cpu" or target == tensor.device:
+        return target
+    if not torch.cuda.is_available():
+        raise InvalidDevice(
+            f"device {device!r}: torch {torch.__version__} has no CUDA device. In the emulation "
+            "its tensors are in the simulated GPU's memory as they are: copy(dst, src) them from "
+            "and to NumPy arrays, which are the host's; other simulated GPUs' memory is "
+            "Raw(address, bytes, gpu)"
+        )
+    gpu = torch.cuda.current_device() if target.index is None else target.index
+    if gpu >= torch.cuda.device_count():
+        raise InvalidDevice(
+            f"device {device!r}: torch has {torch.cuda.device_count()} CUDA devices"
+        )
+    return torch.device("cuda", gpu)
 
 
 def _copied(engine: Engine, tensor: Any, target: Any, non_blocking: bool) -> Any:

@@ -100,3 +100,18 @@ def test_import_torch_survives_warnings_as_errors(run):
 
 def test_spawned_children_have_it_too(passes):
     assert passes("spawn.py") == ["emulation", "emulation"]
+
+
+@pytest.mark.parametrize("options", ["", "driver='sim', policy='compact'"])
+def test_enable_that_imports_torch_goes_before_the_environment(passes, options):
+    program = f"""
+        import glake
+        glake.enable({options})
+        glake.enable({options})
+        import torch
+        from glake.allocator.torch import mode
+        torch.ones(3)
+        from glake import _C
+        print(mode(), _C.options()[1]["value"])
+    """
+    assert passes(program) == ["emulation " + ("compact" if options else "balanced")]

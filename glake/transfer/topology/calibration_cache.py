@@ -6,6 +6,7 @@ of a simulated machine is kept in memory only: another process's machine is anot
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -30,6 +31,7 @@ def directory(environ: Mapping[str, str] | None = None) -> Path:
     return Path(base).expanduser() / "glake" / "topology"
 
 
+@functools.lru_cache(maxsize=16)
 def key(topology: Topology) -> str:
     """A hash of the devices and the whole graph as discovered, estimates included."""
     facts = [_VERSION, topology.devices, dataclasses.asdict(topology.platform)]
@@ -80,7 +82,7 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
 def load(topology: Topology, where: Path | None = None) -> Calibration | None:
     """What an earlier probe of this very topology found; None if there is nothing usable."""
     if not topology.devices and where is None:
-        return _simulated.get(_machine(topology))
+        return _simulated.get(_machine(topology)) if _simulated else None
     file = (where or directory()) / f"{key(topology)}.json"
     try:
         text = file.read_text(encoding="utf-8")

@@ -24,8 +24,10 @@ Spots = dict[str, tuple[float, float]]
 def draw(topology: Topology, file: Path) -> None:
     """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
 
-    InvalidArgument without matplotlib; OSError if the file cannot be written.
+    InvalidArgument without matplotlib, or where no file can be made; OSError if writing fails.
     """
+    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
+        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg

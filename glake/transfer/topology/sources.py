@@ -1,6 +1,7 @@
 """The capacity graph to plan with: a preset's, a file's, the simulator's, or this machine's."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,14 +47,15 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
 
 
 def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -> Topology:
-    """The topology of what GLAKE_DRIVER names: the simulator's platform, or the real machine.
+    """The topology of the driver in force: the simulator's platform, or the real machine.
 
-    Its rates are those an earlier probe of it found, if `calibrated`; else estimates, or of the
-    simulator what the platform says.
+    That is the driver this process has open, whoever chose it (glake.enable(driver=...)), else what
+    GLAKE_DRIVER names; of `environ`, what it names there. Its rates are those an earlier probe of
+    it found, if `calibrated`; else estimates, or of the simulator what the platform says.
 
     InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
     """
-    environ = os.environ if environ is None else environ
+    environ = _in_force() if environ is None else environ
     options = config.read(environ)
     if options.driver == "sim" or options.driver.startswith("sim:"):
         return _measured(_simulated(options), calibrated)
@@ -66,6 +68,16 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
     devices = tuple(f"{name} {address}" for name, address in described)
     topology = Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
     return _measured(topology, calibrated)
+
+
+def _in_force() -> Mapping[str, str]:
+    """The environment, with the driver that is open in it: options given in code are not there."""
+    core = sys.modules.get("glake._C")  # not loaded here: then it has no driver
+    if core is not None and core.driver_path():
+        chosen = {option["name"]: option["value"] for option in core.options()}
+        if os.environ.get("GLAKE_DRIVER") != chosen["driver"]:
+            return {**os.environ, "GLAKE_DRIVER": chosen["driver"]}
+    return os.environ
 
 
 def _measured(topology: Topology, calibrated: bool) -> Topology:
@@ -90,8 +102,19 @@ def _simulated(options: config.Config) -> Topology:
 
 def _chosen(platforms: Mapping[str, Platform], name: str, where: str) -> Platform:
     if name not in platforms:
-        raise InvalidOption(f"no platform {name!r} in {where}: there are {', '.join(platforms)}")
+        raise InvalidOption(
+            f"no platform {name!r} in {where}: there are {', '.join(platforms)}{_file_hint(name)}"
+        )
     return platforms[name]
+
+
+def _file_hint(name: str) -> str:
+    if "/" not in name and not name.endswith(".json"):
+        return ""
+    return (
+        "; a platform of your own is GLAKE_SIM_PLATFORMS=FILE with GLAKE_DRIVER=sim:NAME, its name "
+        "in that file"
+    )
 
 
 def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Platform:

@@ -1,0 +1,18 @@
+"""Timeouts as every `wait` takes them."""
+
+from numbers import Real
+from typing import Any
+
+from glake.errors import InvalidArgument
+
+_ENDLESS = 1e9  # seconds, 31 years: more is no end, and would not fit the clock's nanoseconds
+
+
+def seconds(timeout: object) -> float | None:
+    """The timeout in seconds; None for no end, which infinity is too. InvalidArgument."""
+    if timeout is None:
+        return None
+    number: Any = timeout if isinstance(timeout, Real) else -1
+    if not number >= 0:
+        raise InvalidArgument(f"timeout {timeout!r}: seconds from 0 on, or None for no end")
+    return None if number > _ENDLESS else float(number)
