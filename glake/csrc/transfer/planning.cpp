@@ -113,7 +113,15 @@ void Engine::replan() {
 void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
   transfer->replan(plan, &health_);
   for (const auto& lane : transfer->lanes) {
-    if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
+    if (lane->closed) continue;
+    const Path& path = lane->planned.path;
+    for (size_t h = 0; h < lane->hops.size(); ++h) {
+      const Place &from = path.hops[h].from, &to = path.hops[h].to;
+      auto& use = uses_[{from.gpu, from.node, to.gpu, to.node}];
+      if (use == nullptr) use = std::make_shared<LinkUse>();
+      if (!lane->hops[h].shares()) lane->hops[h].share(use, path.worker);
+    }
+    submitter(path.worker).add(transfer, lane.get());
   }
 }
 
