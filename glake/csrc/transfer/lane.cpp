@@ -46,12 +46,8 @@ uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   return end;
 }
 
-// Behind those that fill both streams it would only wait: its start is none yet.
 uint64_t HopMeter::held_until(uint64_t copy_ns) const {
-  if (alone_ || use_->under_way == 0) return 0;
-  const auto mine = use_->of_worker.find(worker_);
-  const bool waits = mine != use_->of_worker.end() && mine->second >= kStreams;
-  return waits ? 0 : use_->started + copy_ns;
+  return alone_ || use_->under_way == 0 ? 0 : use_->started + copy_ns;
 }
 
 void HopMeter::withdraw(Bytes bytes) {
