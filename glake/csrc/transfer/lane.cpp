@@ -78,7 +78,10 @@ int Lane::node() const {
 }
 
 Bytes Lane::least(uint64_t copy_ns) const {
-  const double covering = planned.rate * static_cast<double>(copy_ns) * kCovering;
+  // Beside others on its way, the copies of all of them cover a start between them.
+  Rate together = planned.rate;
+  for (const HopMeter& hop : hops) together = std::max(together, hop.use()->planned);
+  const double covering = together * static_cast<double>(copy_ns) * kCovering;
   return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most());
 }
 

@@ -23,6 +23,7 @@ struct LinkUse {
   uint64_t started = 0;  // the last of them
   unsigned under_way = 0;
   std::map<int, unsigned> of_worker;  // each has two streams for them
+  Rate planned = 0;                   // of all those lanes
 };
 
 // How fast one hop of a lane goes: bytes completed while at least one copy was under way.
@@ -50,7 +51,7 @@ class HopMeter {
     use_ = use;
     worker_ = worker;
   }
-  bool shares() const { return worker_ >= 0; }
+  LinkUse* use() const { return use_.get(); }
   // Until when a copy should not be submitted, as another of this hop has just begun: one that was
   // submitted, or one that waited for a copy that is complete. Two that begin together end
   // together, and the link stands idle while the next two start, for ever.

@@ -119,7 +119,7 @@ void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan
       const Place &from = path.hops[h].from, &to = path.hops[h].to;
       auto& use = uses_[{from.gpu, from.node, to.gpu, to.node}];
       if (use == nullptr) use = std::make_shared<LinkUse>();
-      if (!lane->hops[h].shares()) lane->hops[h].share(use, path.worker);
+      if (lane->hops[h].use() != use.get()) lane->hops[h].share(use, path.worker);
     }
     submitter(path.worker).add(transfer, lane.get());
   }
@@ -136,7 +136,9 @@ void Engine::measure_links() {
       }
     }
   };
+  for (const auto& [places, use] : uses_) use->planned = 0;
   each_hop([&](Lane* lane, size_t h) {
+    lane->hops[h].use()->planned += lane->planned.rate;
     for (const auto& load : lane->planned.path.hops[h].route) {
       taken[static_cast<size_t>(load.edge)] += load.share * lane->planned.rate;
     }
