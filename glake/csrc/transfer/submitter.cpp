@@ -109,8 +109,7 @@ void Submitter::doze(Lock* lock) {
   lock->lock();
 }
 
-// Of the lanes that may take a chunk, the one that took its last longest ago: one that has to wait
-// while another's copy begins is not passed over again.
+// Of the lanes that may take a chunk, the one whose last is longest ago: waiting costs no turn.
 bool Submitter::claim(Flight* flight, uint64_t now) {
   std::stable_sort(entries_.begin(), entries_.end(),
                    [](const Entry& a, const Entry& b) { return a.turn < b.turn; });

@@ -31,11 +31,11 @@ struct Flight {
   StreamHandle stream = 0;
   uint64_t expected = 0, deadline = 0;
   uint64_t held_until = 0;  // not submitted before
-  Rate link = 0;           // of this hop, were it alone
-  bool alone = false;      // behind the lane's copy before, not beside it
-  bool seen_done = false;  // without the event
-  bool late = false;       // it writes the destination: all one can do is wait
-  bool given_up = false;   // its bytes are others' by now; only its buffers are waited for
+  Rate link = 0;            // of this hop, were it alone
+  bool alone = false;       // behind the lane's copy before, not beside it
+  bool seen_done = false;   // without the event
+  bool late = false;        // it writes the destination: all one can do is wait
+  bool given_up = false;    // its bytes are others' by now; only its buffers are waited for
 
   const Hop& step() const { return lane->planned.path.hops[hop]; }
   bool last() const { return hop + 1 == lane->hops.size(); }
