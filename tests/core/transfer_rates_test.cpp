@@ -61,9 +61,8 @@ struct Least {
 Least least(const Row& row) {
   // Pages of both sockets in every chunk: half of the bytes cross the link between them.
   if (row.platform == "gb200_tray" && row.host == "spread") return {0.49, 0.51};
-  // Below the goal (0.88, 0.95) so far; why is not known.
-  if (row.platform == "dgx1v" && row.transfer.find("p2p") == 0) return {0.84, 0.87};
-  if (row.platform == "gb200_tray" && row.transfer == "p2p 0>2") return {0.76, 0.85};
+  // Below the goal (0.88, 0.95) so far: the copies over host memory fill their link late.
+  if (row.platform == "gb200_tray" && row.transfer == "p2p 0>2") return {0.82, 0.86};
   return {0.88, 0.95};
 }
 

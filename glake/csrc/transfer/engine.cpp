@@ -44,6 +44,7 @@ Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::stri
                                             " GPUs, the driver " + std::to_string(devices_));
   }
   planner_ = std::make_unique<Planner>(*topology_);
+  slots_.know(topology_.get());
   for (int gpu = devices_; gpu < topology_->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 

@@ -163,6 +163,7 @@ class Engine {
   std::vector<std::shared_ptr<Gate>> gates_;
   std::vector<EventId> passed_;  // behind holds, on callers' streams
   std::map<int, std::unique_ptr<Submitter>> submitters_;
+  std::map<std::array<int, 4>, std::shared_ptr<LinkUse>> uses_;  // by places of hops
   HealthBook health_;
   Slots slots_;
   CopyKernel kernel_;

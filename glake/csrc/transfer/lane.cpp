@@ -40,13 +40,20 @@ uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes,
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   const uint64_t end = finish(now, now, 0, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
-  started_ = now;
+  if (use_->of_worker[worker_]++ < kStreams) use_->started = now;
+  ++use_->under_way;
   ahead_ += bytes;
   return end;
 }
 
+uint64_t HopMeter::held_until(uint64_t copy_ns) const {
+  return alone_ || use_->under_way == 0 ? 0 : use_->started + copy_ns;
+}
+
 void HopMeter::withdraw(Bytes bytes) {
   --under_way_;
+  --use_->under_way;
+  --use_->of_worker[worker_];
   ahead_ -= bytes;
 }
 
@@ -57,7 +64,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
-  if (under_way_ > 2) started_ = now;  // of two streams' the third
+  if (use_->of_worker[worker_] > kStreams) use_->started = now;  // one that waited in its stream
   ++completed_;
   passed_ += bytes;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
@@ -71,7 +78,10 @@ int Lane::node() const {
 }
 
 Bytes Lane::least(uint64_t copy_ns) const {
-  const double covering = planned.rate * static_cast<double>(copy_ns) * kCovering;
+  // Beside others on its way, the copies of all of them cover a start between them.
+  Rate together = planned.rate;
+  for (const HopMeter& hop : hops) together = std::max(together, hop.use()->planned);
+  const double covering = together * static_cast<double>(copy_ns) * kCovering;
   return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most());
 }
 

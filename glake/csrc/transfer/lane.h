@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,14 @@ namespace glake::transfer {
 constexpr Bytes kLeastChunk = 512 * kKiB;
 constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
 constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
+
+// Copies under way between two places, of every lane that has that hop.
+struct LinkUse {
+  uint64_t started = 0;  // the last of them
+  unsigned under_way = 0;
+  std::map<int, unsigned> of_worker;  // each has two streams for them
+  Rate planned = 0;                   // of all those lanes
+};
 
 // How fast one hop of a lane goes: bytes completed while at least one copy was under way.
 class HopMeter {
@@ -36,18 +46,25 @@ class HopMeter {
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
-  // Until when a copy should not be submitted, as another has just begun: one that was submitted,
-  // or one that waited for a copy that is complete. Two that begin together end together, and the
-  // link stands idle while the next two start, for ever.
-  uint64_t held_until(uint64_t copy_ns) const {
-    return under_way_ == 0 || alone_ ? 0 : started_ + copy_ns;
+  // The lanes that have this hop, from one submitter or several, share this.
+  void share(const std::shared_ptr<LinkUse>& use, int worker) {
+    use_ = use;
+    worker_ = worker;
   }
+  LinkUse* use() const { return use_.get(); }
+  // Until when a copy should not be submitted, as another of this hop has just begun: one that was
+  // submitted, or one that waited for a copy that is complete. Two that begin together end
+  // together, and the link stands idle while the next two start, for ever.
+  uint64_t held_until(uint64_t copy_ns) const;
 
  private:
+  static constexpr unsigned kStreams = 2;
+  std::shared_ptr<LinkUse> use_ = std::make_shared<LinkUse>();
+  int worker_ = -1;
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
   Bytes ahead_ = 0;         // of the copies under way
   Bytes passed_ = 0;        // of those complete
-  uint64_t mark_ = 0, started_ = 0;
+  uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
   double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less

@@ -115,7 +115,15 @@ void Engine::replan() {
 void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
   transfer->replan(plan, &health_);
   for (const auto& lane : transfer->lanes) {
-    if (!lane->closed) submitter(lane->planned.path.worker).add(transfer, lane.get());
+    if (lane->closed) continue;
+    const Path& path = lane->planned.path;
+    for (size_t h = 0; h < lane->hops.size(); ++h) {
+      const Place &from = path.hops[h].from, &to = path.hops[h].to;
+      auto& use = uses_[{from.gpu, from.node, to.gpu, to.node}];
+      if (use == nullptr) use = std::make_shared<LinkUse>();
+      if (lane->hops[h].use() != use.get()) lane->hops[h].share(use, path.worker);
+    }
+    submitter(path.worker).add(transfer, lane.get());
   }
 }
 
@@ -130,7 +138,9 @@ void Engine::measure_links() {
       }
     }
   };
+  for (const auto& [places, use] : uses_) use->planned = 0;
   each_hop([&](Lane* lane, size_t h) {
+    lane->hops[h].use()->planned += lane->planned.rate;
     for (const auto& load : lane->planned.path.hops[h].route) {
       taken[static_cast<size_t>(load.edge)] += load.share * lane->planned.rate;
     }

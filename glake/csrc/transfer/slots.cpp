@@ -18,25 +18,58 @@ void Slot::reset() {
   if (owner_ != nullptr) std::exchange(owner_, nullptr)->take_back(place_, bytes_, at_);
 }
 
+// Of a machine with one socket all host memory is alike.
+int Slots::place_of(const Place& place) const {
+  if (!place.host()) return place.gpu;
+  if (place.node < 0 || topology_ == nullptr || topology_->sockets() == 1) return kAnyHost;
+  return elsewhere_.count(place.node) != 0 ? kAnyHost : kAnyHost - 1 - place.node;
+}
+
 // Sizes are powers of two, so that one transfer's buffers serve the next.
 Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
   Bytes size = least;
   while (size < bytes) size *= 2;
-  const Key key{place.host() ? -1 : place.gpu, size};
+  int where = 0;
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    std::vector<Address>& spare = free_[key];
+    where = place_of(place);
+    std::vector<Address>& spare = free_[{where, size}];
     if (!spare.empty()) {
       const Address at = spare.back();
       spare.pop_back();
-      return {this, key.first, size, at};
+      return {this, where, size, at};
     }
   }
-  const Address at = place.host() ? reinterpret_cast<Address>(process_.host().allocate(size))
-                                  : fresh_device(place.gpu, size);
+  const Address at = fresh(&where, size);
   std::lock_guard<std::mutex> guard(mutex_);
-  free_[key].reserve(++count_);  // so that taking it back cannot fail
-  return {this, key.first, size, at};
+  if (where >= kAnyHost) ++count_;
+  free_[{where, size}].reserve(count_ + placed_.size());  // so that taking it back cannot fail
+  return {this, where, size, at};
+}
+
+// Where the system has no memory on that socket, or does not let us choose, anywhere must do.
+Address Slots::fresh(int* place, Bytes bytes) {
+  if (*place >= 0) return fresh_device(*place, bytes);
+  const int socket = kAnyHost - 1 - *place;
+  if (*place != kAnyHost) {
+    try {
+      return fresh_host(socket, bytes);
+    } catch (const Error&) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      elsewhere_.insert(socket);
+      *place = kAnyHost;
+    }
+  }
+  return reinterpret_cast<Address>(process_.host().allocate(bytes));
+}
+
+Address Slots::fresh_host(int socket, Bytes bytes) {
+  auto made =
+      std::make_unique<PlacedBuffer>(driver_, process_.used_device(), topology_, socket, bytes);
+  const Address at = made->at();
+  std::lock_guard<std::mutex> guard(mutex_);
+  placed_.push_back(std::move(made));
+  return at;
 }
 
 // The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
@@ -92,7 +125,9 @@ void Slots::trim() noexcept {
   std::map<Key, std::vector<Address>> going;
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    going.swap(free_);
+    for (auto& [key, buffers] : free_) {
+      if (key.first >= kAnyHost) going[key].swap(buffers);
+    }
   }
   for (auto& [key, buffers] : going) {
     for (; !buffers.empty(); buffers.pop_back()) {
@@ -107,7 +142,7 @@ void Slots::trim() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     std::vector<Address>& spare = free_[key];
     spare.insert(spare.end(), buffers.begin(), buffers.end());
-    spare.reserve(count_);
+    spare.reserve(count_ + placed_.size());
   }
 }
 
@@ -118,6 +153,8 @@ size_t Slots::count() const {
 
 void Slots::close() {
   trim();
+  free_.clear();
+  for (; !placed_.empty(); placed_.pop_back()) placed_.back()->unpin();
   for (auto& [gpu, stream] : streams_) {
     if (stream == 0) continue;
     Status s = driver_.destroy_stream(stream);

@@ -1,12 +1,16 @@
 // Relay buffers: pieces of glake's own memory of a GPU, or of its pinned host memory, lent to one
-// chunk at a time. Kept while transfers run, given back when the engine is idle.
+// chunk at a time. Kept while transfers run, given back when the engine is idle; but memory pinned
+// on one socket, which is slow to pin, stays until the end.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "driver/driver.h"
+#include "transfer/placed_buffer.h"
 #include "transfer/plan.h"
 #include "types.h"
 
@@ -46,27 +50,36 @@ class Slots {
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
+  // From now on host memory of a socket is had there, where the system allows it.
+  void know(const topology::Topology* topology) { topology_ = topology; }
   // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
   // (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
   void take_back(int place, Bytes bytes, Address at) noexcept;
   // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
   void trim() noexcept;
-  // Buffers in glake's books for this, lent or not.
+  // Buffers in glake's books for this, lent or not; without those pinned on one socket.
   size_t count() const;
   // Ends the streams; every slot must have come back.
   void close();
 
  private:
-  // Buffers of host memory are pinned wherever the driver puts them.
-  using Key = std::pair<int, Bytes>;  // a GPU or -1, and the size
+  // A GPU; -1: host memory wherever the driver pins it; below: of one socket. And the size.
+  using Key = std::pair<int, Bytes>;
+  static constexpr int kAnyHost = -1;
+  int place_of(const Place& place) const;
+  Address fresh(int* place, Bytes bytes);
+  Address fresh_host(int socket, Bytes bytes);
   Address fresh_device(int gpu, Bytes bytes);
   void give(int place, Address at);
 
   Driver& driver_;
   Process& process_;
   mutable std::mutex mutex_;  // of everything below; held across no driver call
+  const topology::Topology* topology_ = nullptr;
   std::map<Key, std::vector<Address>> free_;
+  std::vector<std::unique_ptr<PlacedBuffer>> placed_;
+  std::set<int> elsewhere_;              // sockets on which no memory is to be had
   std::map<int, StreamHandle> streams_;  // the stream a GPU's buffers are allocated for
   size_t count_ = 0;
 };

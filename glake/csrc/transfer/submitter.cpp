@@ -31,7 +31,7 @@ void Submitter::add(const std::shared_ptr<Transfer>& transfer, Lane* lane) {
   for (const Entry& entry : entries_) {
     if (entry.lane == lane) return;
   }
-  entries_.push_back({transfer, lane});
+  entries_.push_back({transfer, lane, 0});
 }
 
 void Submitter::remove(const Transfer* transfer) {
@@ -109,14 +109,15 @@ void Submitter::doze(Lock* lock) {
   lock->lock();
 }
 
-// The next lane in turn that may take a chunk.
+// Of the lanes that may take a chunk, the one whose last is longest ago: waiting costs no turn.
 bool Submitter::claim(Flight* flight, uint64_t now) {
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Entry& entry = entries_[(next_ + i) % entries_.size()];
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const Entry& a, const Entry& b) { return a.turn < b.turn; });
+  for (Entry& entry : entries_) {
     Lane& lane = *entry.lane;
     const Bytes bytes = entry.transfer->allowance(lane, now, engine_.copy_ns());
     if (bytes == 0) continue;
-    next_ = (next_ + i + 1) % entries_.size();
+    entry.turn = ++turns_;
     flight->transfer = entry.transfer;
     flight->lane = &lane;
     flight->range = entry.transfer->take(lane, bytes);

@@ -64,6 +64,7 @@ class Submitter {
   struct Entry {
     std::shared_ptr<Transfer> transfer;
     Lane* lane;
+    uint64_t turn;  // its last chunk's number
   };
 
   void run();
@@ -102,7 +103,7 @@ class Submitter {
   const int gpu_;
   // Under the engine's lock.
   std::vector<Entry> entries_;
-  size_t next_ = 0;  // whose turn it is
+  uint64_t turns_ = 0;
   bool awake_ = false, stopping_ = false, clean_ = true;
   std::condition_variable woken_;
   // Its thread's alone.

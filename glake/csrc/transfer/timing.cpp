@@ -1,10 +1,6 @@
 #include "transfer/timing.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "core/process.h"
@@ -72,60 +68,6 @@ struct CopyTimer::Running {
   std::vector<Event> ends;
 };
 
-// Pinned memory of one socket.
-class CopyTimer::HostBuffer {
- public:
-  HostBuffer(Driver& driver, int device, const topology::Topology* topology, int socket)
-      : driver_(driver), device_(device) {
-    base_ = mmap(nullptr, kHostBuffer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base_ == MAP_FAILED) {
-      throw Error(GLAKE_OUT_OF_MEMORY,
-                  "host memory to time copies with: " + std::string(std::strerror(errno)));
-    }
-    try {
-      place(topology, socket);
-      DeviceScope scope(driver_, device_);
-      expect_ok(driver_, scope.status(), "a context");
-      expect_ok(driver_, driver_.register_host(base_, kHostBuffer), "pinning host memory");
-      pinned_ = true;
-    } catch (const Error&) {
-      munmap(base_, kHostBuffer);
-      throw;
-    }
-  }
-  HostBuffer(const HostBuffer&) = delete;
-  HostBuffer& operator=(const HostBuffer&) = delete;
-  ~HostBuffer() {
-    if (!pinned_) munmap(base_, kHostBuffer);  // what the driver knows as pinned must stay
-  }
-  void unpin() {
-    DeviceScope scope(driver_, device_);
-    expect_ok(driver_, scope.status(), "a context");
-    expect_ok(driver_, driver_.unregister_host(base_), "unpinning host memory");
-    pinned_ = false;
-  }
-  Address at() const { return reinterpret_cast<Address>(base_); }
-
- private:
-  void place(const topology::Topology* topology, int socket) {
-    if (topology == nullptr) return;
-    const Status placed = driver_.place_host(base_, kHostBuffer, topology->nodes_of(socket));
-    int found = kUnknownNode;
-    driver_.host_node(base_, kHostBuffer, &found, topology->node_sockets());
-    if (found == socket || topology->sockets() == 1) return;
-    if (placed.ok() && found == kUnknownNode) return;  // the system does not tell
-    throw Error(GLAKE_COPY_REFUSED,
-                "host memory could not be had on socket " + std::to_string(socket) +
-                    ": the system does not let this process choose the NUMA node of its memory (a "
-                    "container: allow it mbind, that is the capability SYS_NICE, and all cores)");
-  }
-
-  Driver& driver_;
-  int device_;
-  void* base_ = nullptr;
-  bool pinned_ = false;
-};
-
 CopyTimer::CopyTimer(Engine& engine) : engine_(engine) {}
 CopyTimer::~CopyTimer() = default;
 
@@ -169,8 +111,8 @@ Address CopyTimer::buffer(Place place, std::map<int, size_t>* used) {
 Address CopyTimer::host_buffer(int socket, size_t nth) {
   auto& buffers = hosts_[socket];
   if (nth == buffers.size()) {
-    buffers.push_back(std::make_unique<HostBuffer>(engine_.driver_, engine_.some_device(-1, -1),
-                                                   engine_.topology_.get(), socket));
+    buffers.push_back(std::make_unique<PlacedBuffer>(engine_.driver_, engine_.some_device(-1, -1),
+                                                     engine_.topology_.get(), socket, kHostBuffer));
   }
   return buffers[nth]->at();
 }

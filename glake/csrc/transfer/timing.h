@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "transfer/placed_buffer.h"
 #include "transfer/plan.h"
 #include "transfer/slots.h"
 
@@ -39,7 +40,6 @@ class CopyTimer {
  private:
   class Event;
   struct Running;
-  class HostBuffer;
   void check(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats) const;
   Address buffer(Place place, std::map<int, size_t>* used);
   Address host_buffer(int socket, size_t nth);
@@ -54,9 +54,9 @@ class CopyTimer {
   Engine& engine_;
   std::mutex mutex_;  // one set at a time
   std::map<int, Slot> gpus_;
-  std::map<int, std::vector<std::unique_ptr<HostBuffer>>> hosts_;  // by socket
-  std::map<int, std::vector<StreamHandle>> streams_;               // by device
-  std::map<int, std::vector<EventId>> events_;                     // likewise
+  std::map<int, std::vector<std::unique_ptr<PlacedBuffer>>> hosts_;  // by socket
+  std::map<int, std::vector<StreamHandle>> streams_;                 // by device
+  std::map<int, std::vector<EventId>> events_;                       // likewise
   std::vector<Event> ends_;  // of copies that were not seen to end
 };
 
