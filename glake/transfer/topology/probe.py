@@ -11,14 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import combinations
-from typing import NamedTuple
 
 from glake.platforms import Joint, Platform
 from glake.transfer.topology import calibration_cache
 from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.copier import Copier, Copy, DriverCopier
 from glake.transfer.topology.routes import Routes, Way, parents
-from glake.transfer.topology.sharing import SATURATED, Sharing
+from glake.transfer.topology.sharing import SATURATED, BothWays, Sharing
 from glake.transfer.topology.sources import Topology, current
 
 _POOR = 0.7  # a pair below this share of what the graph says is told
@@ -61,7 +60,7 @@ class _Probe:
         self._notes: list[str] = []
         self._shared: dict[tuple[str, str], float] = {}  # what went over them, by their ends
         self._together: set[frozenset[str]] = set()  # edges measured at once, not as believed
-        self._both: list[_BothWays] = []
+        self._both: list[BothWays] = []
 
     def run(self) -> Calibration:
         own = {
@@ -251,9 +250,10 @@ class _Probe:
     def _rate_of(self, above: str, below: str, down: bool) -> float:
         return self._edge_rate(above, below) if down else self._edge_rate(below, above)
 
-    def _socket_links(self) -> None:
+    def _socket_links(self, again: bool = True) -> None:
         """A socket's GPUs from another socket's memory, all at once."""
         count = len(self._platform.sockets)
+        wrong = False
         for near, far in ((a, b) for a in range(count) for b in range(count) if a != b):
             if self._platform.rate(f"s{far}", f"s{near}") is None:
                 continue
@@ -263,12 +263,29 @@ class _Probe:
                 copies = self._copies(gpus, f"m{far}", down)
                 rates = self._copier.rates(copies)
                 total = sum(rates)
+                wrong |= self._carry_more(copies, rates)
                 if self._limits(ends, copies, rates):
                     name = ">".join(ends)
                     # Both ends' GPUs may have measured it: the better of the two used it fully.
                     self._set(*ends, max(total, self._found.get(name, 0.0)))
                 else:
                     self._at_least(*ends, total)
+        if wrong and again:  # a memory taken for its GPUs' links, and maybe for these
+            self._found = {n: r for n, r in self._found.items() if n.count("s") < 2}
+            self._memories()
+            self._socket_links(again=False)
+
+    def _carry_more(self, copies: Sequence[Copy], rates: Sequence[float]) -> bool:
+        """Whether links carry more than they were found to: what was slow is beyond them."""
+        raised = False
+        for name in list(self._found):
+            load = sum(r for c, r in zip(copies, rates, strict=True) if name in self._names(c))
+            if SATURATED * load > self._found[name]:
+                self._found[name], raised = load, True
+        return raised
+
+    def _names(self, copy: Copy) -> set[str]:
+        return {edge.name for edge in self._routes.between(copy.source, copy.target)}
 
     def _between_gpus(self) -> None:
         gpus = range(self._platform.gpus)
@@ -337,16 +354,13 @@ class _Probe:
         rates = self._copier.rates(copies)
         if 0 in alone or 0 in rates:
             return
-        seen = _BothWays(frozenset(names), copies, rates)
+        seen = BothWays(frozenset(names), copies, rates)
         self._both.append(seen)
-        if self._explained(seen):
+        if self._believed().explains(seen.copies, seen.rates):
             return
         self._together.add(seen.names)  # limits over both that were believed do not hold
         if sum(rates) < SATURATED * self._believed().total(copies):
             self._limit_both(names, alone, (sum(rates[::2]), sum(rates[1::2])))
-
-    def _explained(self, seen: "_BothWays") -> bool:
-        return self._believed().explains(seen.copies, seen.rates)
 
     def _limit_both(
         self, names: tuple[str, str], alone: tuple[float, float], got: tuple[float, float]
@@ -376,16 +390,8 @@ class _Probe:
                 continue
             self._joint = [j for j in self._joint if set(dict(j.weights)) != seen.names]
             self._together.discard(seen.names)
-            if self._explained(seen):
+            if self._believed().explains(seen.copies, seen.rates):
                 continue
             self._together.add(seen.names)
-            if not self._explained(seen):
+            if not self._believed().explains(seen.copies, seen.rates):
                 self._joint, self._together = before
-
-
-class _BothWays(NamedTuple):
-    """Copies of both directions at once: the two edges in question, and what each copy got."""
-
-    names: frozenset[str]
-    copies: Sequence[Copy]
-    rates: Sequence[float]

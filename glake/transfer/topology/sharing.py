@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from glake.platforms import Platform
 from glake.transfer.topology.copier import Copy
@@ -63,3 +64,11 @@ class Sharing:
             if any(load):
                 found.append((load, limit))
         return found
+
+
+class BothWays(NamedTuple):
+    """Copies of both directions at once: the two edges in question, and what each copy got."""
+
+    names: frozenset[str]
+    copies: Sequence[Copy]
+    rates: Sequence[float]
