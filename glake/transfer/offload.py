@@ -150,10 +150,11 @@ class Offloader:
         PoolFull if they do not fit: nothing is moved. InvalidArgument for what holds no tensors
         (a number, None), and what copies raise.
         """
-        given = storages_of(things)
+        storages = storages_of(things)
         engine = default_engine()
         with self._lock:
-            storages = [one for one in given if self._on_gpu(one)]
+            # Under the same name: an error's traceback must not keep those that are away.
+            storages = [one for one in storages if self._on_gpu(one)]
             # No stream has what is offloaded wait until it has arrived.
             Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))

@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from glake import errors
-from glake.transfer import topology
+from glake.platforms import file_text
+from glake.transfer import bounds, planning, topology
+from glake.transfer.topology import picture
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -140,3 +143,55 @@ def test_every_method_of_a_parents_handle_is_forked() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), running.wait().done())
     """
     assert lines(program, DRIVER="sim:dgx_a100", SIM_MEMORY="128MiB") == ["0 True"]
+
+
+def test_what_plans_share_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in ("_relays_from", "planner_of", "graph_of"):
+        real = getattr(planning, name)
+        monkeypatch.setattr(
+            planning,
+            name,
+            lambda *given, n=name, f=real, **more: asked.append(n) or f(*given, **more),
+        )
+    solve = bounds._maximum
+    monkeypatch.setattr(bounds, "_maximum", lambda *given: asked.append("bound") or solve(*given))
+    box = replace(topology.from_preset("dgx_a100"), name="plans_share")
+    first = planning.plan("cpu", "cuda:0", 1 << 30, platform=box)
+    text = first.explain()
+    assert sorted(asked) == ["_relays_from", "bound", "graph_of", "planner_of"]
+    again = planning.plan("cpu", "cuda:0", 1 << 30, platform=box)
+    other = planning.plan("cpu", "cuda:0", 64 << 20, platform=box)
+    assert again == first and again.explain() == text and other.bound == first.bound
+    assert len(asked) == 4 and "64 MiB" in other.explain()
+    slow = planning.plan("cpu", "cuda:0", 1 << 30, platform=box, scales={"s0>u0": 0.5})
+    assert slow.bound < first.bound and slow.rate < first.rate
+
+
+def test_links_measured_anew_are_planned_anew() -> None:
+    box = replace(topology.from_preset("dgx_a100"), name="measured_anew")
+    before = planning.plan("cpu", "cuda:0", 1 << 30, platform=box)
+    edges = tuple(
+        replace(edge, gb_per_s=edge.gb_per_s / 2) if edge.name == "s0>u0" else edge
+        for edge in box.platform.edges
+    )
+    measured = replace(box, platform=replace(box.platform, edges=edges))
+    after = planning.plan("cpu", "cuda:0", 1 << 30, platform=measured)
+    assert after.bound < before.bound and after.rate < before.rate
+    assert f"{after.bound:.1f} GB/s" in after.explain()
+
+
+def test_a_platforms_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "box.json"
+    for count in (2, 4):
+        box = topology.first_gpus(topology.from_preset("dgx_a100").platform, count)
+        made = tmp_path / "made"
+        made.write_text(file_text({"box": box}))
+        made.replace(file)
+        found = topology.current({"GLAKE_DRIVER": "sim:box", "GLAKE_SIM_PLATFORMS": str(file)})
+        assert found.platform.gpus == count
+
+
+def test_a_picture_that_cannot_be_is_refused_by_its_name() -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"^/nowhere/odd\.png cannot be written: give"):
+        picture.draw(topology.from_preset("dgx1v"), Path("/nowhere/odd.png"))
