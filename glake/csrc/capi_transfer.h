@@ -19,6 +19,9 @@ enum {
   /* Each chunk's ends are read again and compared, and a chunk that changed on its way is sent
    * again: two copies more of every GPU's end. Never one plain copy. */
   GLAKE_COPY_CHECKSUM = 8,
+  /* Addresses that nothing vouches for: every part is looked into, however small the copy is.
+   * Without it, of a copy below 1 MiB only ends that are GLAKE_ASK are. */
+  GLAKE_COPY_CHECKED = 16,
 };
 
 typedef struct glake_copy_part {

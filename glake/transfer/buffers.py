@@ -77,6 +77,8 @@ class Buffer:
         return self.dtype not in _BYTES
 
     def __str__(self) -> str:
+        if self.owner is None:
+            return f"raw memory at {self.address:#x}"
         return f"{self.kind} {self.dtype}{list(self.shape)}"
 
 
@@ -193,7 +195,11 @@ def _array_dtype(dtype: Any, typestr: str) -> str:
         return str(getattr(dtype, "name", typestr))
     if known is not None:
         return known
-    return typestr if dtype is None else _named(dtype, str(getattr(dtype, "name", typestr)))
+    if dtype is None:
+        return typestr
+    # NumPy's names of strings and structures tell their sizes only.
+    name = dtype if typestr[1] in "SUV" else getattr(dtype, "name", typestr)
+    return _named(dtype, str(name))
 
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:

@@ -26,7 +26,7 @@ Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own
 Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
-_DIRECT, _RELAYED, _TRACKED, _CHECKSUM = 1, 2, 4, 8  # csrc/capi_transfer.h
+_DIRECT, _RELAYED, _TRACKED, _CHECKSUM, _CHECKED = 1, 2, 4, 8, 16  # csrc/capi_transfer.h
 
 _lock = threading.RLock()
 _open: Engine | None = None
@@ -157,14 +157,17 @@ class Engine:
         to, of = buffer_of(dst, write=True), buffer_of(src)
         to, of, parts, made = _planned(to, of)
         streams = _ordering(stream, to, of, made)
-        flags = (_DIRECT if direct else 0) | (_CHECKSUM if checksum else 0)
+        flags = (_DIRECT if direct else 0) | (_CHECKSUM if checksum else 0) | _checks(to, of)
         ids = self._ids(parts, to.device, of.device, streams, flags)
         if to.kind == "tensor":
             _written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
-        """Copies each (dst, src) as `copy` does, those between the same places as one transfer."""
+        """Copies each (dst, src) as `copy` does, those between the same places as one transfer.
+
+        The pairs have no order among themselves: none may write what another reads or writes.
+        """
         given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in _pairs(pairs)]
         groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
         keep: list[Any] = []
@@ -173,14 +176,14 @@ class Engine:
             streams = tuple(_ordering(stream, to, of, made))
             keep.append(_owners(to, of))
             if parts.count:
-                places = (self._place(to), self._place(of))
+                places = (self._place(to), self._place(of), _checks(to, of))
                 groups.setdefault((*places, streams), []).append(parts)
         ids: list[int] = []
         size = 0
         try:
-            for (to_gpu, of_gpu, ordered), several in groups.items():
+            for (to_gpu, of_gpu, flags, ordered), several in groups.items():
                 parts = runs.joined(several)
-                ids += self._ids(parts, to_gpu, of_gpu, list(ordered), 0)
+                ids += self._ids(parts, to_gpu, of_gpu, list(ordered), flags)
                 size += parts.bytes
         finally:  # those started keep their memory, whatever became of the others
             transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
@@ -222,7 +225,7 @@ class Engine:
         self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
     ) -> Transfer:
         streams = _ordering(stream, to, of)
-        ids = self._ids(parts, to.device, of.device, streams, 0)
+        ids = self._ids(parts, to.device, of.device, streams, _checks(to, of))
         _written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams))
 
@@ -265,6 +268,11 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
                 f"copy_batch: number {number} is no (dst, src) pair of two arrays, but {what}"
             )
     return pairs
+
+
+def _checks(to: Buffer, of: Buffer) -> int:
+    """The flag for memory that no owner vouches for: `Raw`, `Blocks`."""
+    return _CHECKED if to.owner is None or of.owner is None else 0
 
 
 def _owners(to: Buffer, of: Buffer) -> Any:

@@ -92,8 +92,8 @@ def check_fit(dst: Buffer, src: Buffer) -> bool:
     if dst.contiguous and src.contiguous:
         if dst.bytes != src.bytes:
             raise InvalidArgument(
-                f"{dst} holds {dst.bytes} bytes, {src} {src.bytes}: copy between equal sizes, or "
-                "slice the larger"
+                f"the destination, {dst}, has {dst.bytes} bytes, the source, {src}, has "
+                f"{src.bytes}: copy between equal sizes, or slice the larger"
             )
         return True
     if dst.shape != src.shape or dst.item != src.item:
@@ -197,8 +197,8 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
         raise InvalidArgument(
             f"index: expected whole numbers in one dimension, not {chosen.dtype} {chosen.shape}"
         )
-    chosen = chosen.astype(np.int64)
-    wrong = chosen[(chosen < 0) | (chosen >= count)]
+    wrong = chosen[(chosen < 0) | (chosen >= count)]  # before uint64 turns negative
     if len(wrong):
         raise InvalidArgument(f"block {wrong[0]} of {whole}: there are {count}, counted from 0")
+    chosen = chosen.astype(np.int64)
     return whole, whole.address + chosen * stride, size

@@ -248,7 +248,7 @@ void overlaps() {
                       spans[j].begin < spans[i].end);
       }
     }
-    CHECK((find_overlap(spans) != 0) == any);
+    CHECK((find_overlap(spans).at != 0) == any);
   }
 }
 

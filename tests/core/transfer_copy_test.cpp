@@ -172,6 +172,83 @@ void refusals() {
   CHECK(test::number_in(test::transfer_stats(), "running") == 0);
 }
 
+// Where nothing vouches for the addresses, every part is looked into, at any size.
+void checked() {
+  test::running() = "checked";
+  Node node("dgx_a100", {{"memory", "64MiB"}});
+  Buffer a(0, 512), b(0, 512), large(0, 4 * kMiB), host(kPinned, 4 * kMiB);
+  Buffer pageable(kPageable, 4096);
+  auto copy = [](std::vector<glake_copy_part> parts, int dst, int src) {
+    return Call(std::move(parts), dst, src).flags(GLAKE_COPY_CHECKED).start();
+  };
+  auto refused = [](int status, const std::string& why, uint64_t id) {
+    CHECK(id == 0);
+    CHECK_TEXT(glake_last_error(nullptr, 0) == status, test::last_error());
+    CHECK_TEXT(test::last_error().find(why) != std::string::npos, test::last_error());
+  };
+  refused(GLAKE_INVALID_POINTER, "knows", copy({{a.at(), 4096, 64}}, 0, GLAKE_HOST));
+  refused(GLAKE_INVALID_POINTER, "knows", copy({{4096, host.at(), 64}}, 0, GLAKE_HOST));
+  refused(GLAKE_INVALID_DEVICE, "is host memory, not memory of GPU 0",
+          copy({{pageable.at(), host.at(), 64}}, 0, GLAKE_HOST));
+  refused(GLAKE_INVALID_DEVICE, "is memory of GPU 0, not host memory",
+          copy({{a.at(), b.at(), 64}}, 0, GLAKE_HOST));
+  refused(GLAKE_INVALID_DEVICE, "not memory of GPU 1", copy({{a.at(), host.at(), 64}}, 1, -1));
+  refused(GLAKE_INVALID_POINTER, "beyond the last address",
+          copy({{UINT64_MAX - 8, host.at(), 64}}, 0, GLAKE_HOST));
+  // A block's neighbours are not its own.
+  refused(GLAKE_INVALID_POINTER, "which ends 512 bytes on (a block of 512 bytes",
+          copy({{a.at(), host.at(), 513}}, 0, GLAKE_HOST));
+  refused(GLAKE_INVALID_POINTER, "which ends 12 bytes on",
+          copy({{host.at(), a.at(500), 13}}, GLAKE_HOST, 0));
+  refused(GLAKE_INVALID_POINTER, "beyond", Call({{a.at(), host.at(), kMiB}}, 0, -1).start());
+  refused(GLAKE_INVALID_POINTER, "beyond",
+          copy({{large.at(), host.at(), 64}, {large.at(4 * kMiB - 8), host.at(64), 9}}, 0, -1));
+  test::finish(copy({{large.at(3 * kMiB), host.at(), kMiB}}, 0, -1));
+  // Parts that follow each other, of two blocks.
+  const uint64_t low = std::min(a.at(), b.at()), high = std::max(a.at(), b.at());
+  host.fill(4);
+  test::finish(copy({{low, host.at(), 512}, {high, host.at(512), 512}}, 0, GLAKE_HOST));
+  CHECK((low == a.at() ? a : b).holds(4, 0, 512, 0) &&
+        (low == a.at() ? b : a).holds(4, 0, 512, 512));
+  // Freed blocks, large and small, and those outside the arenas.
+  for (int kind : {0, int{GLAKE_CONTIGUOUS_VMM}, int{GLAKE_CONTIGUOUS_LEGACY}}) {
+    for (size_t bytes : {size_t{4096}, 5 * kMiB}) {
+      void* block = kind == 0 ? glake_malloc(bytes, 0, nullptr)
+                              : glake_malloc_contiguous(bytes, 0, nullptr, kind);
+      CHECK(block != nullptr);
+      const auto at = reinterpret_cast<uint64_t>(block);
+      test::finish(copy({{host.at(), at + bytes - 64, 64}}, GLAKE_HOST, 0));
+      refused(GLAKE_INVALID_POINTER, "beyond", copy({{host.at(), at + bytes - 64, 65}}, -1, 0));
+      OK(glake_free(block));
+      for (size_t part : {size_t{64}, std::min<size_t>(bytes, 2 * kMiB)}) {
+        refused(GLAKE_INVALID_POINTER, "freed already",
+                copy({{host.at(), at, part}}, GLAKE_HOST, GLAKE_ASK));
+      }
+    }
+  }
+  refused(GLAKE_INVALID_ARGUMENT, "two destinations overlap",
+          copy({{a.at(), host.at(), 64}, {a.at(), host.at(64), 64}}, 0, GLAKE_HOST));
+  refused(GLAKE_INVALID_ARGUMENT, "source and destination overlap",
+          copy({{large.at(), large.at(8), 64}}, 0, 0));
+  CHECK(test::number_in(test::transfer_stats(), "running") == 0);
+}
+
+// Blocks of the debug modes lie between guards, which no copy may touch.
+void checked_between_guards() {
+  test::running() = "checked between guards";
+  Node node("dgx_a100", {{"memory", "64MiB"}}, true, {{"debug", "guard"}});
+  Buffer a(0, 1000), host(kPinned, 8192);
+  auto copy = [&](uint64_t at, size_t bytes) {
+    return Call({{at, host.at(), bytes}}, 0, GLAKE_HOST).flags(GLAKE_COPY_CHECKED).start();
+  };
+  test::finish(copy(a.at(), 1000));
+  test::finish(copy(a.at(999), 1));
+  for (auto [at, bytes] : {std::pair<uint64_t, size_t>{a.at(), 1001}, {a.at() - 1, 2}}) {
+    CHECK(copy(at, bytes) == 0);
+    CHECK_TEXT(glake_last_error(nullptr, 0) == GLAKE_INVALID_POINTER, test::last_error());
+  }
+}
+
 void closed_and_forked() {
   test::running() = "closed and forked";
   {
@@ -210,6 +287,8 @@ int main() {
   batches();
   small_copies();
   refusals();
+  checked();
+  checked_between_guards();
   closed_and_forked();
   return 0;
 }

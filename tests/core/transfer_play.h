@@ -28,10 +28,12 @@ constexpr int kGpus = 16;
 // A machine of its own: the engine open while this lives, and nothing left behind after.
 class Node {
  public:
-  explicit Node(const std::string& preset, Options simulator = {}, bool topology = true) {
+  explicit Node(const std::string& preset, Options simulator = {}, bool topology = true,
+                Options options = {}) {
     simulator.emplace_back("preset", preset);
     fresh_simulator(simulator);
-    configure({{"driver", "sim"}});
+    options.emplace_back("driver", "sim");
+    configure(options);
     count_ = glake_device_count();
     CHECK(count_ > 0);
     OK(glake_transfer_open(topology ? platforms_text().c_str() : "", preset.c_str()));

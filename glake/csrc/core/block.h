@@ -46,6 +46,13 @@ struct HeldAt {
   Address begin;  // of the block
 };
 
+// What glake has at an address, which may lie inside a block.
+struct Owned {
+  int device = -1;    // -1: the address is none of glake's
+  Address begin = 0;  // of the live block there, as its caller has it
+  Bytes bytes = 0;    // that the caller asked for; 0: no live block is there
+};
+
 // Records are reused, never returned to the system, so a stale pointer's lookup reads no freed
 // memory.
 class BlockPool {

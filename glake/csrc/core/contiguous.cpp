@@ -185,4 +185,13 @@ Block* ContiguousIndex::find(Address ptr, bool* inside) {
   return ptr == base ? chunk.second : nullptr;
 }
 
+Block* ContiguousIndex::around(Address ptr) {
+  ContiguousIndex& index = instance();
+  std::lock_guard<std::mutex> guard(index.mutex_);
+  auto after = index.chunks_.upper_bound(ptr);
+  if (after == index.chunks_.begin()) return nullptr;
+  const auto& [base, chunk] = *std::prev(after);
+  return ptr - base < chunk.first ? chunk.second : nullptr;
+}
+
 }  // namespace glake

@@ -87,6 +87,7 @@ class ContiguousIndex {
   static void remove(Chunk* chunk);
   // The record of the chunk at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
   static Block* find(Address ptr, bool* inside);
+  static Block* around(Address ptr);  // of the chunk that holds `ptr`; null: none
 
  private:
   static ContiguousIndex& instance();

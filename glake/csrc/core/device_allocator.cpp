@@ -237,6 +237,14 @@ Block* DeviceAllocator::find(const Region& region, Address ptr) {
   return region.find(ptr);
 }
 
+Block* DeviceAllocator::around(const Region& region, Address ptr) {
+  HotGuard hot(hot_);
+  if (large_->contains(ptr)) return region.around(ptr, large_->base());
+  if (small_->contains(ptr)) return region.around(ptr, ptr - std::min(ptr, kSmallLimit));
+  const View* view = views_.find(ptr);
+  return view != nullptr ? region.around(ptr, view->base) : nullptr;
+}
+
 ThreadCache* DeviceAllocator::make_cache() {
   Bytes limit = 0;
   {

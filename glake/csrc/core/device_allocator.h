@@ -68,6 +68,8 @@ class DeviceAllocator {
   void free(Block* block, ThreadCache& cache);
   void record_stream(Block* block, StreamHandle stream);
   Block* find(const Region& region, Address ptr);
+  // The block, live or not, that holds the byte at `ptr`; null: none.
+  Block* around(const Region& region, Address ptr);
   // Why no block starts at `ptr`, for an error message.
   std::string explain_pointer(Address ptr);
 

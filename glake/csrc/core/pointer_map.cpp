@@ -44,6 +44,19 @@ Block* Region::find(Address ptr) const {
   return b;
 }
 
+Block* Region::around(Address ptr, Address low) const {
+  const Address first = low > base_ ? (low - base_) >> shift_ : 0;
+  for (Address i = (ptr - base_) >> shift_;; --i) {
+    // Blocks do not overlap: of those that begin before it, only the last may hold it.
+    Block* last = nullptr;
+    for (Block* b = slots_[i].load(std::memory_order_acquire); b != nullptr; b = b->slot_next) {
+      if (b->ptr <= ptr && (last == nullptr || b->ptr > last->ptr)) last = b;
+    }
+    if (last != nullptr) return ptr - last->ptr < last->size ? last : nullptr;
+    if (i == first) return nullptr;
+  }
+}
+
 void PointerMap::add(Region* region) {
   for (Address a = region->base(); a < region->base() + region->size(); a += kRegionAlign) {
     pages_[a / kRegionAlign].store(region, std::memory_order_release);

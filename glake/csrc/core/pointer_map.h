@@ -30,6 +30,9 @@ class Region {
     return b != nullptr && b->ptr == ptr ? b : nullptr;
   }
   Block* find(Address ptr) const;  // under the device's lock
+  // The block that holds the byte at `ptr`, and begins at `low` or later; null: none. Under the
+  // device's lock; in time linear in how far into the block that is.
+  Block* around(Address ptr, Address low) const;
 
  private:
   std::atomic<Block*>& slot(Address ptr) const { return slots_[(ptr - base_) >> shift_]; }

@@ -53,6 +53,7 @@ class Process {
   // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
   Bytes requested(void* ptr, const Block& b) const;
   HeldAt held_at(void* ptr, const Block& b) const;
+  Owned owned(Address at);  // the live block that holds the byte at `at`
   DeviceAllocator& device(int device) { return *cache(device).device(); }
 
   // Calls visit(DeviceAllocator&) for each device in use; none may end meanwhile.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/debug.h"
 #include "core/process.h"
 #include "transfer/engine.h"
 
@@ -53,6 +54,28 @@ int Process::used_device() {
     if (devices_[device] != nullptr) return device;
   }
   return 0;
+}
+
+Owned Process::owned(Address at) {
+  Region* region = PointerMap::find(at);
+  const bool ours = region != nullptr && at - region->base() < region->size();
+  Block* b = ours ? region->device()->around(*region, at) : ContiguousIndex::around(at);
+  if (b == nullptr && !ours) return {};
+  Owned found;
+  found.device = (ours ? region->device() : b->device)->device();
+  if (b == nullptr || b->state.load() != BlockState::kLive) return found;
+  HeldAt held{b->ptr, b->requested, b->ptr};
+  DebugDevice* debug = detoured(kDebug) ? b->device->debug() : nullptr;
+  if (debug != nullptr) {  // between its guards
+    void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
+    held = held_at(inner, *b);
+    // One of before the guards.
+    if (held.begin != b->ptr) held = {b->ptr, b->requested, b->ptr};
+  }
+  if (at < held.ptr || at - held.ptr >= held.bytes) return found;
+  found.begin = held.ptr;
+  found.bytes = held.bytes;
+  return found;
 }
 
 void Process::refuse_copied(void* ptr) {

@@ -27,14 +27,15 @@ void sort_by_begin(std::vector<Span>* spans) {
 
 }  // namespace
 
-Address find_overlap(std::vector<Span> spans) {
+Overlap find_overlap(std::vector<Span> spans) {
   if (!std::is_sorted(spans.begin(), spans.end(), before)) sort_by_begin(&spans);
   Address written = 0, read = 0;  // ends of the spans so far
   for (const Span& span : spans) {
-    if (span.begin < written || (span.written && span.begin < read)) return span.begin;
+    if (span.begin < written) return {span.begin, span.written};
+    if (span.written && span.begin < read) return {span.begin, false};
     (span.written ? written : read) = std::max(span.written ? written : read, span.end);
   }
-  return 0;
+  return {};
 }
 
 }  // namespace glake::transfer

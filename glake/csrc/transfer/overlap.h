@@ -12,8 +12,13 @@ struct Span {
   bool written = false;
 };
 
-// An address that is written and also read, or written twice; 0: there is none. In time linear in
-// the spans: copies of blocks have tens of thousands.
-Address find_overlap(std::vector<Span> spans);
+// An address that is written and also read, or written twice; 0: there is none.
+struct Overlap {
+  Address at = 0;
+  bool written_twice = false;
+};
+
+// In time linear in the spans: copies of blocks have tens of thousands.
+Overlap find_overlap(std::vector<Span> spans);
 
 }  // namespace glake::transfer

@@ -4,16 +4,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "capi_guard.h"
+#include "core/process.h"
 #include "transfer/overlap.h"
 
 namespace glake::transfer {
 namespace {
 
-constexpr Bytes kTrusted = kMiB;  // below it, ends that are named are not asked about
+constexpr Bytes kTrusted = kMiB;  // below it, ends that are named are not looked into, if they may
 
 [[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
 
@@ -32,16 +35,26 @@ std::vector<Part> read_parts(const glake_copy_request& given) {
     if (part.bytes != 0 && (part.dst == 0 || part.src == 0)) {
       throw Error(GLAKE_INVALID_POINTER, "part " + std::to_string(i) + " of a copy is at NULL");
     }
+    if (part.bytes > UINT64_MAX - std::max(part.dst, part.src)) {
+      throw Error(GLAKE_INVALID_POINTER,
+                  "part " + std::to_string(i) + " of a copy reaches beyond the last address");
+    }
     parts.push_back({part.dst, part.src, part.bytes});
   }
   if (total == 0) bad("a copy of 0 bytes");
   return parts;
 }
 
-bool mapped(Address at) {
+// Whether all of it is memory of this process.
+bool mapped(Address at, Bytes bytes) {
   const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
-  unsigned char resident = 0;
-  return mincore(reinterpret_cast<void*>(round_down(at, page)), page, &resident) == 0;
+  std::array<unsigned char, 4096> resident;
+  const Address end = at + bytes;
+  for (at = round_down(at, page); at < end; at += resident.size() * page) {
+    const Bytes piece = std::min<Bytes>(round_up(end - at, page), resident.size() * page);
+    if (mincore(reinterpret_cast<void*>(at), piece, resident.data()) != 0) return false;
+  }
+  return true;
 }
 
 // One end of a request, as the driver sees it.
@@ -51,72 +64,166 @@ struct End {
   bool known = false;
 };
 
+// All parts' places at one side.
 class Ends {
  public:
-  Ends(Driver& driver, const char* name, int declared)
-      : driver_(driver), name_(name), declared_(declared) {}
+  Ends(Driver& driver, const char* name, int declared, bool checked, int context)
+      : driver_(driver),
+        name_(name),
+        written_(name[0] == 'd'),
+        declared_(declared),
+        checked_(checked),
+        context_(context) {}
 
-  // Where [at, at + bytes) is. Throws Error unless it is all in one place, the declared one. The
-  // driver is asked once about each range it knows: blocks of a buffer share one.
-  End look(Address at, Bytes bytes, bool written) {
-    if (at < range_.begin || at + bytes > range_.end) {
-      auto after = ranges_.upper_bound(at);
-      if (after != ranges_.begin() && at + bytes <= std::prev(after)->second.end) {
-        range_ = std::prev(after)->second;
-      } else {
-        return ask(at, bytes, written);
-      }
+  // Where they are: all in one place, the declared one. Of a small copy's, unless they are to be
+  // checked, the declaration is believed. Throws Error.
+  End find(const glake_copy_request& given, bool small) {
+    if (declared_ < GLAKE_ASK || declared_ >= driver_.device_count()) {
+      throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(declared_) +
+                                            ": the driver has " +
+                                            std::to_string(driver_.device_count()));
     }
-    return range_.where;
+    End end;
+    end.place.gpu = std::max<int>(declared_, GLAKE_HOST);
+    if (declared_ != GLAKE_ASK && small && !checked_) return end;
+    bool first = true;
+    // As they are given: neighbours that Parts joins may be of several blocks.
+    for (size_t i = 0; i < given.count; ++i) {
+      const glake_copy_part& part = given.parts[i];
+      if (part.bytes == 0) continue;
+      const End found = look(at(part), part.bytes);
+      if (first) end = found;
+      first = false;
+      if (!(found.place == end.place)) {
+        bad("the parts of one copy are between the same two places");
+      }
+      end.pinned = end.pinned && found.pinned;
+      // Of pageable blocks, of which the driver knows nothing, the first ones and the last speak
+      // for all.
+      if (found.pinned || i < 16 || given.count <= 32 || i >= given.count - 17) continue;
+      if (checked_) check_mapped(given);
+      i = given.count - 17;
+    }
+    return end;
   }
 
  private:
+  Address at(const glake_copy_part& part) const { return written_ ? part.dst : part.src; }
+
+  // At once where the parts lie close together: a call for each takes as long as copying it.
+  void check_mapped(const glake_copy_request& given) {
+    Address begin = UINT64_MAX, end = 0;
+    for (size_t i = 0; i < given.count; ++i) {
+      const glake_copy_part& part = given.parts[i];
+      if (part.bytes == 0) continue;
+      begin = std::min(begin, at(part));
+      end = std::max(end, at(part) + part.bytes);
+    }
+    if (end - begin <= 4 * kGiB && mapped(begin, end - begin)) return;
+    for (size_t i = 0; i < given.count; ++i) {
+      const glake_copy_part& part = given.parts[i];
+      if (part.bytes != 0 && !mapped(at(part), part.bytes)) throw nobodys(at(part));
+    }
+  }
+
   struct Range {
     Address begin = 0, end = 0;
     End where;
+    bool block = false;  // of glake's
+    bool holds(Address at, Bytes bytes) const {
+      return at >= begin && at < end && bytes <= end - at;
+    }
   };
 
-  End ask(Address at, Bytes bytes, bool written) {
-    const End first = look_at(at, written), last = look_at(at + bytes - 1, written);
-    if (!(first.place == last.place)) {
-      throw Error(GLAKE_INVALID_POINTER, std::string(name_) + " " + hex(at) + ": its " +
-                                             std::to_string(bytes) +
-                                             " bytes reach beyond the memory it is in");
+  // Each block of glake's, and each range the driver knows, is looked up once: blocks of a buffer
+  // share one.
+  End look(Address at, Bytes bytes) {
+    if (range_.holds(at, bytes)) return range_.where;
+    auto after = ranges_.upper_bound(at);
+    if (after != ranges_.begin() && std::prev(after)->second.holds(at, bytes)) {
+      range_ = std::prev(after)->second;
+      return range_.where;
     }
-    return {first.place, first.pinned && last.pinned, true};
+    const Owned owned = Process::instance().owned(at);
+    return owned.device >= 0 ? in_block(owned, at, bytes) : ask(at, bytes);
   }
 
-  End look_at(Address at, bool written) {
+  End in_block(const Owned& owned, Address at, Bytes bytes) {
+    if (owned.bytes == 0) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) +
+                                             " is in no live block of glake's: freed already, or "
+                                             "never given out");
+    }
+    if (bytes > owned.bytes - (at - owned.begin)) {
+      throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, owned.begin + owned.bytes) +
+                                             " (a block of " + std::to_string(owned.bytes) +
+                                             " bytes at " + hex(owned.begin) + ")");
+    }
+    End end;
+    end.place.gpu = owned.device;
+    end.known = true;
+    check_place(at, end);
+    range_ = ranges_[owned.begin] = {owned.begin, owned.begin + owned.bytes, end, true};
+    return end;
+  }
+
+  End ask(Address at, Bytes bytes) {
+    const PointerFacts facts = facts_of(at);
+    const End first = judge(at, facts);
+    if (range_.holds(at, bytes)) return first;
+    // The next range may go on where this one ends, as granules of one buffer do.
+    const Address last = at + bytes - 1;
+    const PointerFacts more = facts_of(last);
+    const bool whole = more.kind == facts.kind && more.device == facts.device;
+    if (!whole || (more.kind == PointerFacts::Kind::kUnregistered &&
+                   !(checked_ ? mapped(at, bytes) : mapped(last, 1)))) {
+      const Address end = facts.size != 0 ? facts.base + facts.size : 0;
+      throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, end));
+    }
+    const End end = judge(last, more);
+    return {first.place, first.pinned && end.pinned, true};
+  }
+
+  PointerFacts facts_of(Address at) {
+    if (!scope_) scope_.emplace(driver_, context_);
+    if (!scope_->status().ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver_.describe(scope_->status()));
+    }
     PointerFacts facts;
     const Status s = driver_.pointer_facts(at, &facts);
     if (!s.ok()) {
       throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(at) + ": " + driver_.describe(s));
     }
+    return facts;
+  }
+
+  End judge(Address at, const PointerFacts& facts) {
     using Kind = PointerFacts::Kind;
     End end;
     end.known = true;
     end.pinned = facts.kind != Kind::kUnregistered;
     const bool device = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
     end.place.gpu = device ? facts.device : -1;
-    if (!end.pinned && (declared_ >= 0 || !mapped(at))) {
-      throw Error(GLAKE_INVALID_POINTER, std::string(name_) + " " + hex(at) +
-                                             " is no memory the driver or this process knows");
-    }
-    if (declared_ != GLAKE_ASK && declared_ != std::max<int>(end.place.gpu, GLAKE_HOST)) {
-      throw Error(GLAKE_INVALID_DEVICE, std::string(name_) + " " + hex(at) + " is " +
-                                            where(end.place.gpu) + ", not " + where(declared_));
-    }
-    if (written && facts.read_only) {
-      throw Error(GLAKE_INVALID_POINTER, "dst " + hex(at) + " may only be read");
+    if (!end.pinned && !mapped(at, 1)) throw nobodys(at);
+    check_place(at, end);
+    if (written_ && facts.read_only) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) + " may only be read");
     }
     if (facts.size != 0) remember({facts.base, facts.base + facts.size, end});
     return end;
   }
 
+  void check_place(Address at, const End& end) const {
+    if (declared_ == GLAKE_ASK || declared_ == std::max<int>(end.place.gpu, GLAKE_HOST)) return;
+    throw Error(GLAKE_INVALID_DEVICE,
+                text(at) + " is " + where(end.place.gpu) + ", not " + where(declared_));
+  }
+
   // Joined with its neighbours, as the granules of a buffer are many.
   void remember(Range range) {
     auto same = [&](const Range& other) {
-      return other.where.place == range.where.place && other.where.pinned == range.where.pinned;
+      return !other.block && other.where.place == range.where.place &&
+             other.where.pinned == range.where.pinned;
     };
     auto next = ranges_.lower_bound(range.begin);
     if (next != ranges_.end() && next->first <= range.end && same(next->second)) {
@@ -133,42 +240,29 @@ class Ends {
     range_ = ranges_[range.begin] = range;
   }
 
+  Error nobodys(Address at) const {
+    return {GLAKE_INVALID_POINTER, text(at) + " is no memory the driver or this process knows"};
+  }
+  std::string text(Address at) const { return std::string(name_) + " " + hex(at); }
   static std::string where(int gpu) {
     return gpu < 0 ? "host memory" : "memory of GPU " + std::to_string(gpu);
+  }
+  // `end` of the memory it is in; 0: not known.
+  std::string beyond(Address at, Bytes bytes, Address end) const {
+    return text(at) + ": its " + std::to_string(bytes) + " bytes reach beyond the memory it is in" +
+           (end != 0 ? ", which ends " + std::to_string(end - at) + " bytes on" : "");
   }
 
   Driver& driver_;
   const char* name_;
+  bool written_;
   int declared_;
-  Range range_;  // the last one
+  bool checked_;
+  int context_;
+  std::optional<DeviceScope> scope_;  // once the driver is asked
+  Range range_;                       // the last one
   std::map<Address, Range> ranges_;
 };
-
-End find_end(Driver& driver, const Parts& parts, int declared, bool dst, int context) {
-  if (declared < GLAKE_ASK || declared >= driver.device_count()) {
-    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(declared) +
-                                          ": the driver has " +
-                                          std::to_string(driver.device_count()));
-  }
-  End end;
-  end.place.gpu = std::max<int>(declared, GLAKE_HOST);
-  if (declared != GLAKE_ASK && parts.total() < kTrusted) return end;
-  DeviceScope scope(driver, context);
-  if (!scope.status().ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver.describe(scope.status()));
-  }
-  Ends ends(driver, dst ? "dst" : "src", declared);
-  for (size_t i = 0; i < parts.count(); ++i) {
-    const Part& part = parts[i];
-    const End found = ends.look(dst ? part.dst : part.src, part.bytes, dst);
-    if (i == 0) end = found;
-    if (!(found.place == end.place)) bad("the parts of one copy are between the same two places");
-    end.pinned = end.pinned && found.pinned;
-    // Of pageable blocks, about which nothing is known, the first ones and the last speak for all.
-    if (!found.pinned && i >= 16 && parts.count() > 32) i = std::max(i, parts.count() - 17);
-  }
-  return end;
-}
 
 // What is read matters only in the memory that is written.
 void refuse_overlap(const Parts& parts, bool apart) {
@@ -179,8 +273,12 @@ void refuse_overlap(const Parts& parts, bool apart) {
     spans.push_back({part.dst, part.dst + part.bytes, true});
     if (!apart) spans.push_back({part.src, part.src + part.bytes, false});
   }
-  const Address at = find_overlap(std::move(spans));
-  if (at != 0) bad("source and destination overlap at " + hex(at));
+  const Overlap found = find_overlap(std::move(spans));
+  if (found.at == 0) return;
+  if (found.written_twice) {
+    bad("two destinations overlap at " + hex(found.at) + ": the parts of a copy have no order");
+  }
+  bad("source and destination overlap at " + hex(found.at));
 }
 
 constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
@@ -255,14 +353,16 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
         " bytes here, the caller's " + std::to_string(given.size));
   }
-  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum)) != 0) bad("unknown copy flags");
+  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum | kChecked)) != 0)
+    bad("unknown copy flags");
   if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
     bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
   }
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
-  const End dst = find_end(driver, parts, given.dst_device, true, context);
-  const End src = find_end(driver, parts, given.src_device, false, context);
+  const bool small = parts.total() < kTrusted, checked = (given.flags & kChecked) != 0;
+  const End dst = Ends(driver, "dst", given.dst_device, checked, context).find(given, small);
+  const End src = Ends(driver, "src", given.src_device, checked, context).find(given, small);
   request.dst = dst.place;
   request.src = src.place;
   if (request.dst.host() && request.src.host()) {
@@ -284,7 +384,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
     throw Error(GLAKE_INVALID_DEVICE,
                 "no device " + std::to_string(request.stream_device) + " for the stream");
   }
-  if (parts.total() < kTrusted) return request;
+  if (small) return request;
   place_host(driver, topology, &request);
   return request;
 }

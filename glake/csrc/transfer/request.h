@@ -12,7 +12,8 @@ enum Flags : unsigned {
   kDirect = GLAKE_COPY_DIRECT,
   kRelayed = GLAKE_COPY_RELAYED,
   kTracked = GLAKE_COPY_TRACKED,
-  kChecksum = GLAKE_COPY_CHECKSUM
+  kChecksum = GLAKE_COPY_CHECKSUM,
+  kChecked = GLAKE_COPY_CHECKED
 };
 
 // Bytes of the host end up to `end` that lie on one socket.
@@ -26,7 +27,7 @@ struct Request {
 
   Parts parts;
   Place dst, src;
-  bool known = false;     // the driver has been asked about all of both ends
+  bool known = false;     // all of both ends has been looked into
   bool pageable = false;  // the host end is not pinned: chunks pass through pinned buffers
   bool ordered = false;   // after and before the caller's work on `stream`
   int stream_device = 0;
@@ -38,9 +39,10 @@ struct Request {
   std::vector<Stripe> stripes;  // of the host end, where it is kStriped
 };
 
-// Small copies whose ends the caller has named are not looked into; of others the driver is asked
-// in the context of device `context`, which must be open. `topology` may be null. Throws
-// Error.
+// Small copies whose ends the caller has named are not looked into, unless it wants that
+// (kChecked). Of others, glake's own memory is known to lie in one live block, and the driver is
+// asked about the rest in the context of device `context`, which must be open. `topology` may be
+// null. Throws Error.
 Request make_request(Driver& driver, const topology::Topology* topology,
                      const glake_copy_request& given, int context);
 

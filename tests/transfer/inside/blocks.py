@@ -87,6 +87,22 @@ def test_typed_errors() -> None:
             t.gather(block, pool, index)
         with pytest.raises(errors.InvalidArgument, match=match):
             t.scatter(pool, block, index)
+    for index in (np.array([1 << 63], np.uint64), np.array([(1 << 64) - 1], np.uint64)):
+        with pytest.raises(errors.InvalidArgument, match=f"block {index[0]} of"):
+            t.gather(flat[:1], pool, index)
+    missing = t.Blocks(pool.address, 64, 10**6, 64, 0)  # of which there are 8
+    t.gather(flat, missing, [0, 7]).wait()
+    with pytest.raises(errors.InvalidPointer):
+        t.gather(flat, missing, [7, 999_999])
+    with pytest.raises(errors.InvalidPointer):
+        t.scatter(missing, flat, [7, 8])
+    host = np.zeros((100, 64), np.uint8)  # pageable: the middle ones are not asked about
+    rows = t.Blocks(host.ctypes.data, 64, 1 << 40, 64, -1)
+    index = np.arange(100)
+    t.gather(Device((100, 64)), rows, index).wait()
+    index[50] = 1 << 33
+    with pytest.raises(errors.InvalidPointer, match="no memory"):
+        t.gather(Device((100, 64)), rows, index)
     with pytest.raises(errors.InvalidArgument, match="named twice"):
         t.scatter(pool, flat, [3, 3])
     with pytest.raises(errors.InvalidArgument, match="first dimension"):

@@ -143,6 +143,56 @@ def test_ends_are_where_they_are_said_to_be() -> None:
         t.copy(t.Raw(block.address, 64 * MIB, 1), np.zeros(64 * MIB, np.uint8))
 
 
+def test_raw_memory_is_looked_into_at_any_size() -> None:
+    size = 4096
+    block, other, data = Device((size,)), Device((size,), gpu=1), numbers(size)
+    for address, device in [(12345678, 0), (12345678, -1), (block.address + (1 << 40), 0)]:
+        refused("no memory|never given out", t.Raw(address, size, device), block)
+        refused("no memory|never given out", block, t.Raw(address, size, device))
+        with pytest.raises(errors.InvalidPointer):
+            t.copy_batch([(other, block), (block, t.Raw(address, size, device))])
+    for address, said, match in [
+        (data.ctypes.data, 0, "host memory, not memory of GPU 0"),
+        (block.address, -1, "memory of GPU 0, not host memory"),
+        (block.address, 1, "memory of GPU 0, not memory of GPU 1"),
+    ]:
+        with pytest.raises(errors.InvalidDevice, match=match):
+            t.copy(other, t.Raw(address, size, said))
+
+
+def test_raw_memory_ends_with_its_block() -> None:
+    one, two = _C.malloc(512, 0), _C.malloc(512, 0)
+    data = numbers(2 * MIB)
+    for size in (513, 1024, 65536, 2 * MIB):
+        with pytest.raises(errors.InvalidPointer, match="ends 512 bytes on"):
+            t.copy(t.Raw(min(one, two), size, 0), data[:size])
+    t.copy_batch([(t.Raw(at, 512, 0), data[:512]) for at in (one, two)]).wait()
+    large = _C.malloc(64 * MIB, 0)
+    t.copy(t.Raw(large + 64 * MIB - 5, 5, 0), data[:5]).wait()
+    for address in (one, two, large):
+        _C.free(address)
+        for size in (16, 512, 2 * MIB):
+            with pytest.raises(errors.InvalidPointer, match="freed already"):
+                t.copy(t.Raw(address, size, 0), data[:size])
+
+
+def test_destinations_of_a_batch_differ() -> None:
+    block, data = Device((512,)), numbers(1024)
+    with pytest.raises(errors.InvalidArgument, match="two destinations overlap"):
+        t.copy_batch([(block, data[:512]), (block, data[512:])])
+
+
+def test_items_are_named_as_numpy_names_them() -> None:
+    block, fields = Device((96,), "int32"), np.zeros(8, [("a", "<i4"), ("b", "<f8")])
+    refused("the source, raw memory at 0x[0-9a-f]+, has 64:", fields, t.Raw(block.address, 64))
+    refused(r"\[\('a', '<i4'\), \('b', '<f8'\)\]", fields, block)
+    refused(r"\|S5\[2\]", np.zeros(2, "S5"), block)
+    strings = np.array([b"glake", b"lakes"])
+    kept = Device(strings.shape, strings.dtype)
+    t.copy(kept, strings).wait()
+    assert (kept.get() == strings).all()
+
+
 def test_expanded_and_too_many_pieces() -> None:
     wide = Device((512, 512))
     whole = np.zeros((512, 512), np.uint8)
