@@ -204,7 +204,7 @@ void slow_uplink() {
 void each_call() {
   for (bool ordered : {false, true}) {
     for (int64_t times : {int64_t{1}, int64_t{-1}}) {
-      const int step = (times == 1 ? 11 : 41) * test::kSlowdown;
+      const int step = (times == 1 ? 11 : 23) * test::kSlowdown;
       for (int64_t k = 1 + (ordered ? 1 : 0);; k += step) {
         test::running() = std::string(ordered ? "ordered" : "free") + ", call " +
                           std::to_string(k) + " fails " + std::to_string(times);

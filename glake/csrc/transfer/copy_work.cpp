@@ -16,7 +16,7 @@ constexpr Bytes kLeastTable = 4 * kKiB;
 
 Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   const int device = engine_of(flight->step());
-  flight->seen_done = false;
+  flight->seen_done = flight->marked = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   if (s.ok()) s = streams_.next(device, flight->step(), flight->alone, &flight->stream);
@@ -25,14 +25,12 @@ Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   s = copy_pieces(flight, enqueued);
   if (*enqueued == 0) return s;
   const Status marked = driver_.record(device, flight->event.id(), flight->stream);
+  flight->marked = marked.ok();
   if (marked.ok()) return s;
   // Without the event only a wait for the stream tells when the copies are done.
-  const Status waited = driver_.synchronize_stream(device, flight->stream);
-  flight->seen_done = waited.ok();
-  if (waited.ok()) return s;
-  driver_.synchronize(device);
-  flight->seen_done = true;
-  return s.ok() ? waited : s;
+  flight->seen_done = quiesce(*flight);
+  flight->unsure = !flight->seen_done;
+  return s.ok() && flight->unsure ? marked : s;
 }
 
 // The copies of one hop: a chunk is whole in a buffer, and in pieces at the transfer's own ends.

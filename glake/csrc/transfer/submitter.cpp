@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kGrace = 1'000'000;           // ns a copy may be late whatever was expected
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 constexpr uint64_t kLatePoll = 1'000'000;        // ns: there may be other work by then
+constexpr int kQuestions = 4;                    // to a stream, of which each copy fails one
 constexpr uint64_t kFarewell = 5'000'000'000;    // ns for lost ones, at the end
 
 }  // namespace
@@ -214,7 +215,7 @@ void Submitter::launch(Flight flight) {
   Lock lock(engine_.mutex_);
   Lane& lane = *flight.lane;
   const uint64_t now = driver_.now_ns();
-  if (!status.ok()) {
+  if (enqueued < flight.range.bytes()) {
     // What is enqueued goes on as a shorter chunk; the rest is taken anew.
     if (flight.hop == 0 && enqueued == 0) --lane.in_first_hop;
     Flight rest;
@@ -236,6 +237,7 @@ void Submitter::launch(Flight flight) {
   }
   flight.expected = lane.hops[flight.hop].submit(now, flight.range.bytes(), engine_.copy_ns());
   flight.deadline = now + 3 * (flight.expected - now) + kGrace;
+  if (flight.unsure) return give_up(&lock, std::move(flight), why);
   if (flight.seen_done) flight.expected = now;
   flights_.push_back(std::move(flight));
 }
@@ -291,17 +293,23 @@ void Submitter::wait() {
 }
 
 // An error may be the question's, not the copy's: nothing may still read or write the buffers when
-// they go to another chunk.
-void Submitter::quiesce(const Flight& flight) {
+// they go to another chunk. False: the driver does not say.
+bool Submitter::quiesce(const Flight& flight) {
   const Hop& hop = flight.step();
   const int device = hop.from.host() ? hop.to.gpu : hop.from.gpu;
-  if (driver_.synchronize_stream(device, flight.stream).ok()) return;
-  driver_.synchronize_stream(device, flight.stream);  // the first told of the failed copy
+  for (int i = 0; i < kQuestions; ++i) {  // who asks first is told of the copy that failed
+    if (driver_.synchronize_stream(device, flight.stream).ok()) return true;
+  }
+  return false;
 }
 
 void Submitter::complete(Flight flight, Status status) {
   std::string why = status.ok() ? "" : failure(flight, status);
-  if (!status.ok()) quiesce(flight);
+  if (!status.ok() && !quiesce(flight)) {
+    flight.unsure = true;
+    Lock lock(engine_.mutex_);
+    return give_up(&lock, std::move(flight), why);
+  }
   const bool back =
       status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
   if (back) {
@@ -372,6 +380,17 @@ void Submitter::overdue(size_t index, uint64_t now) {
     flight.deadline = flight.expected = now + kLastChance;
     return;
   }
+  Flight lost = std::move(flight);
+  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(index));
+  lock.unlock();
+  streams_.abandon(lost.stream);
+  lock.lock();
+  give_up(&lock, std::move(lost), why);
+}
+
+// Nobody knows when the copy ends: its buffers stay with it until that is seen, and what it writes
+// of the destination may come at any time. Under the engine's lock.
+void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
   Lane& lane = *flight.lane;
   lane.hops[flight.hop].withdraw(flight.range.bytes());
   if (flight.hop == 0) --lane.in_first_hop;
@@ -382,20 +401,17 @@ void Submitter::overdue(size_t index, uint64_t now) {
   } else {
     return_chunk(&flight, why);
   }
-  std::shared_ptr<Transfer> transfer = flight.transfer;
-  lock.unlock();
-  streams_.abandon(flight.stream);
-  flight.given_up = true;
+  const std::shared_ptr<Transfer> transfer = flight.transfer;
   lost_.push_back(std::move(flight));
-  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(index));
-  lock.lock();
-  engine_.conclude(&lock, transfer);
+  engine_.conclude(lock, transfer);
 }
 
 // Gives the buffers of lost copies back once those are done after all.
 void Submitter::reap(uint64_t timeout_ns) {
   auto over = [&](const Flight& flight) {
-    return !driver_.wait_event(flight.event.id(), timeout_ns).not_ready();
+    if (!flight.marked) return quiesce(flight);
+    const Status s = driver_.wait_event(flight.event.id(), timeout_ns);
+    return s.ok() || (!s.not_ready() && (!flight.unsure || quiesce(flight)));
   };
   lost_.erase(std::remove_if(lost_.begin(), lost_.end(), over), lost_.end());
 }

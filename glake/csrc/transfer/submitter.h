@@ -35,7 +35,8 @@ struct Flight {
   bool alone = false;       // behind the lane's copy before, not beside it
   bool seen_done = false;   // without the event
   bool late = false;        // it writes the destination: all one can do is wait
-  bool given_up = false;    // its bytes are others' by now; only its buffers are waited for
+  bool marked = false;      // the event is recorded behind this hop's copies
+  bool unsure = false;      // the driver refuses to say whether it is done
 
   const Hop& step() const { return lane->planned.path.hops[hop]; }
   bool last() const { return hop + 1 == lane->hops.size(); }
@@ -86,7 +87,8 @@ class Submitter {
   uint64_t next_claim(uint64_t now) const;
   void wait();
   void complete(Flight flight, Status status);
-  void quiesce(const Flight& flight);
+  bool quiesce(const Flight& flight);
+  void give_up(Lock* lock, Flight flight, const std::string& why);
   void land(const Flight& flight);
   // verify.cpp: how a chunk that is there is not what was sent; "" if it is.
   enum class Side { kSrc, kDst };

@@ -63,7 +63,7 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   if (s.ok()) s = driver_.wait_event(event.id(), kMostWait);
   if (!s.ok()) {
     // Nothing may write the buffer when it is another's.
-    driver_.synchronize_stream(place.gpu, stream);
+    if (!driver_.synchronize_stream(place.gpu, stream).ok()) driver_.synchronize(place.gpu);
     throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
   }
   for (const Piece& piece : pieces_) {
