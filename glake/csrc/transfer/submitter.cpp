@@ -11,11 +11,10 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kGrace = 1'000'000;           // ns a copy may be late whatever was expected
-constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
-constexpr uint64_t kLatePoll = 1'000'000;        // ns: there may be other work by then
-constexpr int kQuestions = 4;                    // to a stream, of which each copy fails one
-constexpr uint64_t kFarewell = 5'000'000'000;    // ns for lost ones, at the end
+constexpr uint64_t kGrace = 1'000'000;         // ns a copy may be late whatever was expected
+constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
+constexpr int kQuestions = 4;                  // to a stream, of which each copy fails one
+constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
 
 }  // namespace
 
@@ -365,55 +364,6 @@ void Submitter::land(const Flight& flight) {
   --lane.in_flight;
   --flight.transfer->in_flight;
   lane.health->succeed();
-}
-
-// A copy is late by any measure. Before the last one the chunk goes over another path, and its
-// buffers stay with the copy. The last one writes the destination: it must not be overtaken.
-void Submitter::overdue(size_t index, uint64_t now) {
-  Flight& flight = flights_[index];
-  const std::string why = "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name() +
-                          " is not done in three times the time it should take";
-  Lock lock(engine_.mutex_);
-  if (flight.last() && !flight.late) {
-    flight.late = true;
-    flight.lane->health->suspect(why);
-    flight.deadline = flight.expected = now + kLastChance;
-    return;
-  }
-  Flight lost = std::move(flight);
-  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(index));
-  lock.unlock();
-  streams_.abandon(lost.stream);
-  lock.lock();
-  give_up(&lock, std::move(lost), why);
-}
-
-// Nobody knows when the copy ends: its buffers stay with it until that is seen, and what it writes
-// of the destination may come at any time. Under the engine's lock.
-void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
-  Lane& lane = *flight.lane;
-  lane.hops[flight.hop].withdraw(flight.range.bytes());
-  if (flight.hop == 0) --lane.in_first_hop;
-  if (flight.last()) {
-    drop_chunk(&flight, why);
-    flight.transfer->unknown.push_back(flight.range);
-    flight.transfer->fail(GLAKE_COPY_FAILED, why);
-  } else {
-    return_chunk(&flight, why);
-  }
-  const std::shared_ptr<Transfer> transfer = flight.transfer;
-  lost_.push_back(std::move(flight));
-  engine_.conclude(lock, transfer);
-}
-
-// Gives the buffers of lost copies back once those are done after all.
-void Submitter::reap(uint64_t timeout_ns) {
-  auto over = [&](const Flight& flight) {
-    if (!flight.marked) return quiesce(flight);
-    const Status s = driver_.wait_event(flight.event.id(), timeout_ns);
-    return s.ok() || (!s.not_ready() && (!flight.unsure || quiesce(flight)));
-  };
-  lost_.erase(std::remove_if(lost_.begin(), lost_.end(), over), lost_.end());
 }
 
 }  // namespace glake::transfer
