@@ -54,7 +54,7 @@ Status Submitter::copy_pieces(Flight* flight, Bytes* enqueued) {
   }
   if (pieces_.size() > 1) {
     const Status s = copy_together(flight);
-    if (s.ok()) *enqueued = flight->range.bytes();
+    if (s.ok() || flight->unsure) *enqueued = flight->range.bytes();
     if (!s.not_supported()) return s;
   }
   for (const Piece& piece : pieces_) {
@@ -148,7 +148,8 @@ Status Submitter::copy_by_kernel(Flight* flight) {
   }
   if (s.ok()) return s;
   // Part of it may be under way, in buffers that go to another chunk.
-  driver_.synchronize_stream(gpu, flight->stream);
+  flight->unsure = !quiesce(*flight);
+  if (flight->unsure) return s;
   flight->table.reset();
   flight->bounce.reset();
   return s;
