@@ -66,7 +66,7 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
     DebugDevice* debug = guards && process.detoured(kDebug) ? cache.device()->debug() : nullptr;
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
     Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
-    ptr = reinterpret_cast<void*>(b->ptr);
+    ptr = b->data();
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
@@ -130,7 +130,7 @@ void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream
     return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
                            allocate);
   }
-  return reinterpret_cast<void*>(allocate(process.cache(device), bytes)->ptr);
+  return allocate(process.cache(device), bytes)->data();
 }
 
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,

@@ -10,7 +10,7 @@ namespace glake {
 
 inline void* plain_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
   ThreadCache& cache = process.cache(device);
-  return reinterpret_cast<void*>(cache.device()->allocate(bytes, stream, cache)->ptr);
+  return cache.device()->allocate(bytes, stream, cache)->data();
 }
 
 inline void plain_free(Process& process, void* ptr) {

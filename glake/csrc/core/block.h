@@ -24,7 +24,8 @@ enum class BlockState : uint8_t {
 
 struct alignas(64) Block {
   std::atomic<BlockState> state{BlockState::kIdle};
-  Address ptr = 0;
+  // Threads that look up another block of its slot see it change (Region::peek).
+  std::atomic<Address> ptr{0};
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked
   StreamHandle stream = 0;
@@ -36,6 +37,7 @@ struct alignas(64) Block {
   uint64_t share = 0;              // the number other processes open it by; 0: none
   std::vector<StreamId> recorded;  // other streams that use it; empty for almost all
   Block* slot_next = nullptr;      // other blocks that start in the same pointer-map slot
+  void* data() const { return reinterpret_cast<void*>(ptr.load(std::memory_order_relaxed)); }
   bool small() const { return size <= kSmallLimit; }
 };
 

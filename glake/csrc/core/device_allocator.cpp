@@ -122,7 +122,7 @@ DeviceAllocator::~DeviceAllocator() = default;
 
 Block* DeviceAllocator::make_block(const Request& r, const Found& found, StreamHandle stream) {
   Block* b = blocks_.make();
-  b->ptr = found.ptr;
+  b->ptr.store(found.ptr, std::memory_order_relaxed);
   b->size = r.size;
   b->requested = r.requested;
   b->stream = stream;

@@ -11,7 +11,7 @@ namespace glake {
 // free_locked(), never a thread's cache, which would give it to ordinary requests.
 Block* DeviceAllocator::hand_out(Chunk* chunk, const Request& r, StreamHandle stream) {
   Block* b = chunk->block;
-  b->ptr = chunk->base;
+  b->ptr.store(chunk->base, std::memory_order_relaxed);
   b->size = r.size;
   b->requested = r.requested;
   b->stream = stream;

@@ -27,7 +27,7 @@ class Region {
   // The block at exactly `ptr` if it leads its slot, which needs no lock; else null: ask find().
   Block* peek(Address ptr) const {
     Block* b = slot(ptr).load(std::memory_order_acquire);
-    return b != nullptr && b->ptr == ptr ? b : nullptr;
+    return b != nullptr && b->ptr.load(std::memory_order_relaxed) == ptr ? b : nullptr;
   }
   Block* find(Address ptr) const;  // under the device's lock
   // The block that holds the byte at `ptr`, and begins at `low` or later; null: none. Under the
