@@ -15,7 +15,7 @@ static bool between_gpus(const Hop& hop) {
 constexpr Bytes kLeastTable = 4 * kKiB;
 
 Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
-  const int device = engine_of(flight->step());
+  const int device = flight->device = engine_of(flight->step());
   flight->seen_done = flight->marked = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();

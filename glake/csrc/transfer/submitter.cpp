@@ -294,10 +294,8 @@ void Submitter::wait() {
 // An error may be the question's, not the copy's: nothing may still read or write the buffers when
 // they go to another chunk. False: the driver does not say.
 bool Submitter::quiesce(const Flight& flight) {
-  const Hop& hop = flight.step();
-  const int device = hop.from.host() ? hop.to.gpu : hop.from.gpu;
   for (int i = 0; i < kQuestions; ++i) {  // who asks first is told of the copy that failed
-    if (driver_.synchronize_stream(device, flight.stream).ok()) return true;
+    if (driver_.synchronize_stream(flight.device, flight.stream).ok()) return true;
   }
   return false;
 }

@@ -29,6 +29,7 @@ struct Flight {
   Slot table, bounce;       // of a kernel: its blocks, and the chunk in one piece beside them
   LentEvent event;          // recorded behind this hop's copies
   StreamHandle stream = 0;
+  int device = -1;  // the stream's
   uint64_t expected = 0, deadline = 0;
   uint64_t held_until = 0;  // not submitted before
   Rate link = 0;            // of this hop, were it alone

@@ -48,26 +48,26 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
     for (const Piece& piece : pieces_) sum = add_bytes(sum, at(piece), piece.bytes);
     return sum;
   }
-  const Slot copy = engine_.slots_.lend(Place{}, flight.range.bytes());
-  LentEvent event;
-  StreamHandle stream = 0;
+  Flight back;
+  back.device = place.gpu;
+  back.stage = engine_.slots_.lend(Place{}, flight.range.bytes());
+  const Address copy = back.stage.at();
   DeviceScope scope(driver_, place.gpu);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, false, &stream);
-  if (s.ok()) s = streams_.event(place.gpu, &event);
+  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, false, &back.stream);
+  if (s.ok()) s = streams_.event(place.gpu, &back.event);
   for (size_t i = 0; s.ok() && i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
-    s = driver_.copy(copy.at() + piece.offset - flight.range.begin, at(piece), piece.bytes, stream);
+    s = driver_.copy(copy + piece.offset - flight.range.begin, at(piece), piece.bytes, back.stream);
   }
-  if (s.ok()) s = driver_.record(place.gpu, event.id(), stream);
-  if (s.ok()) s = driver_.wait_event(event.id(), kMostWait);
+  if (s.ok()) s = driver_.record(place.gpu, back.event.id(), back.stream);
+  if (s.ok()) s = driver_.wait_event(back.event.id(), kMostWait);
   if (!s.ok()) {
-    // Nothing may write the buffer when it is another's.
-    if (!driver_.synchronize_stream(place.gpu, stream).ok()) driver_.synchronize(place.gpu);
+    if (back.stream != 0 && !quiesce(back)) lost_.push_back(std::move(back));
     throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
   }
   for (const Piece& piece : pieces_) {
-    sum = add_bytes(sum, copy.at() + piece.offset - flight.range.begin, piece.bytes);
+    sum = add_bytes(sum, copy + piece.offset - flight.range.begin, piece.bytes);
   }
   return sum;
 }
