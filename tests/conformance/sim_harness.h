@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdio>
 #include <initializer_list>
 #include <string>
@@ -87,6 +88,15 @@ struct Mapped {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr at = 0;
   size_t bytes;
+};
+
+// Pinned host memory. Lives as long as the driver.
+struct Host {
+  explicit Host(size_t bytes) { OK(cuMemHostAlloc(&at, bytes, 0)); }
+  unsigned char* bytes() const { return static_cast<unsigned char*>(at); }
+  CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(at); }
+  std::atomic<unsigned>* word() const { return static_cast<std::atomic<unsigned>*>(at); }
+  void* at = nullptr;
 };
 
 inline CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {

@@ -1,28 +1,14 @@
-// Waiting with a deadline, threads at work and their turns, words that the host writes, batches,
-// and what glake's own driver makes of them.
+// Waiting with a deadline, threads at work and their turns, words that the host writes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <numeric>
 #include <thread>
 
-#include "driver/driver.h"
 #include "sim_harness.h"
 
 namespace {
-
-constexpr double kUplink = 12.3;  // dgx1v
-
-struct Host {
-  explicit Host(size_t bytes) { OK(cuMemHostAlloc(&at, bytes, 0)); }
-  unsigned char* bytes() const { return static_cast<unsigned char*>(at); }
-  CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(at); }
-  std::atomic<unsigned>* word() const { return static_cast<std::atomic<unsigned>*>(at); }
-  void* at = nullptr;
-};
 
 void check_deadlines() {
   const Sim sim({{"preset", "dgx1v"}});
@@ -49,6 +35,40 @@ void check_deadlines() {
   *host.word() = 1;
   OK(simcuda_wait_event(event, 1000));
   TRUE(simcuda_now_ns() == 3600000018000);
+}
+
+// wait_any ends with the first that is done or failed; which it was is asked of each.
+void check_first_of_several() {
+  const Sim sim({{"preset", "dgx1v"}});
+  Mapped memory(kGranule);
+  const Host host(kGranule);
+  CUstream streams[] = {new_stream(), new_stream()};
+  CUevent events[] = {new_event(), new_event()}, never = new_event();
+  GIVES(CUDA_ERROR_NOT_READY, simcuda_wait_any(events, 0, 0));
+  OK(cuMemcpyHtoDAsync(memory.at, host.at, 246000, streams[0]));
+  OK(cuEventRecord(events[0], streams[0]));
+  OK(cuMemcpyDtoHAsync(host.at, memory.at, 130000, streams[1]));  // at 13 GB/s
+  OK(cuEventRecord(events[1], streams[1]));
+  GIVES(CUDA_ERROR_NOT_READY, simcuda_wait_any(events, 2, 17000));
+  TRUE(simcuda_now_ns() == 17000);
+  OK(simcuda_wait_any(events, 2, 1000000));
+  TRUE(simcuda_now_ns() == 18000);
+  GIVES(CUDA_ERROR_NOT_READY, simcuda_wait_event(events[0], 0));
+  OK(simcuda_wait_event(events[1], 0));
+  OK(simcuda_wait_any(events, 2, 1000000));  // one of them is done already
+  TRUE(simcuda_now_ns() == 18000);
+  const CUevent with_idle[] = {events[0], never};
+  OK(simcuda_wait_any(with_idle, 2, 1000000));  // never recorded: complete
+  TRUE(simcuda_now_ns() == 18000);
+  OK(simcuda_wait_any(events, 1, UINT64_MAX));
+  TRUE(simcuda_now_ns() == 28000);
+  OK(simcuda_fail_copy("host", "g0", 1, 719, 1));
+  OK(cuMemcpyHtoDAsync(memory.at, host.at, 4096, streams[0]));
+  OK(cuEventRecord(events[0], streams[0]));
+  OK(simcuda_wait_any(events, 1, 1000000));  // that it failed, the event tells
+  GIVES(719, simcuda_wait_event(events[0], 0));
+  OK(cuEventDestroy(never));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, simcuda_wait_any(with_idle, 2, 0));
 }
 
 // A plain store of another host thread lets a waiting stream go on.
@@ -250,192 +270,17 @@ void check_expectations_taken_back() {
   TRUE(took >= std::chrono::milliseconds(25));
 }
 
-using Batch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t,
-                           size_t*, CUstream);
-using Batch13 = CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t,
-                             CUstream);
-struct Attributes {
-  int order;
-  CUmemLocation source, destination;
-  unsigned flags;
-};
-
-template <class F>
-F batch_call(int version) {
-  void* function = nullptr;
-  OK(cuGetProcAddress("cuMemcpyBatchAsync", &function, version, 0, nullptr));
-  return reinterpret_cast<F>(function);
-}
-
-void check_batches() {
-  const Sim sim({{"preset", "dgx1v"}});
-  Mapped memory(kGranule);
-  const Host host(kGranule);
-  for (size_t i = 0; i < kGranule; ++i) host.bytes()[i] = static_cast<unsigned char>(i / 4096);
-  const auto batch = batch_call<Batch>(12080);
-  const auto batch13 = batch_call<Batch13>(13000);
-  TRUE(reinterpret_cast<void*>(batch) != reinterpret_cast<void*>(batch13));
-  constexpr size_t kCount = 100;
-  CUdeviceptr dsts[kCount], srcs[kCount];
-  size_t sizes[kCount], firsts[2] = {0, 50}, failed = 0;
-  for (size_t i = 0; i < kCount; ++i) {
-    dsts[i] = memory.at + i * 4096;
-    srcs[i] = host.address() + (kCount - 1 - i) * 4096;
-    sizes[i] = 4096;
-  }
-  Attributes attributes[2] = {};
-  attributes[0].order = 1;
-  attributes[1].order = 2;  // read during the call
-  CUstream stream = new_stream();
-  simcuda_reset_calls();
-  OK(batch(dsts, srcs, sizes, kCount, attributes, firsts, 2, &failed, stream));
-  TRUE(failed == SIZE_MAX && simcuda_calls("cuMemcpyBatchAsync") == 1);
-  TRUE(simcuda_cost_us("cuMemcpyBatchAsync") > 20);
-  std::memset(host.at, 200, kGranule);  // too early for the first half
-  OK(cuStreamSynchronize(stream));
-  const auto* seen = reinterpret_cast<volatile unsigned char*>(memory.at);
-  for (size_t i = 0; i < kCount; ++i) TRUE(seen[i * 4096] == (i < 50 ? 200 : kCount - 1 - i));
-  // One latency, each copy's own 2.4 us, and the link's time for all bytes.
-  const double wanted = 8000 + kCount * 2400 + kCount * 4096 / kUplink;
-  TRUE(std::abs(static_cast<double>(simcuda_now_ns()) - wanted) < 5);
-  attributes[0].order = 3;
-  OK(batch13(dsts, srcs, sizes, 3, attributes, firsts, 1, stream));
-  OK(simcuda_fail_copy("host", "g0", 1, 719, 1));
-  OK(batch13(dsts, srcs, sizes, 3, attributes, firsts, 1, stream));
-  GIVES(719, cuStreamSynchronize(stream));
-  sizes[2] = 0;
-  GIVES(CUDA_ERROR_INVALID_VALUE,
-        batch(dsts, srcs, sizes, 4, attributes, firsts, 1, &failed, stream));
-  TRUE(failed == 2);
-  sizes[2] = 4096;
-  GIVES(CUDA_ERROR_INVALID_VALUE,
-        batch(dsts, srcs, sizes, 4, attributes, firsts, 1, &failed, nullptr));
-  firsts[0] = 1;
-  GIVES(CUDA_ERROR_INVALID_VALUE, batch13(dsts, srcs, sizes, 4, attributes, firsts, 1, stream));
-  firsts[0] = 0;
-  attributes[0].order = 0;
-  GIVES(CUDA_ERROR_INVALID_VALUE, batch13(dsts, srcs, sizes, 4, attributes, firsts, 1, stream));
-  TRUE(violations() == "[]");
-}
-
-#define GOOD(status) TRUE((status).ok())
-
-void check_driver_copies(const char* schedule) {
-  const Sim sim({{"preset", "dgx1v"}, {"schedule", schedule}});
-  const std::unique_ptr<glake::Driver> driver = glake::Driver::open("sim");
-  GOOD(driver->attach(0));
-  GOOD(driver->attach(1));
-  glake::DeviceScope scope(*driver, 0);
-  GOOD(scope.status());
-  Mapped memory(kGranule), other(kGranule, 1);
-  const Host host(kGranule), back(kGranule);
-  std::iota(host.bytes(), host.bytes() + kGranule, 0);
-  std::memset(back.at, 0, kGranule);
-  glake::StreamHandle stream = 0;
-  glake::EventId event = 0;
-  GOOD(driver->create_stream(&stream));
-  GOOD(driver->create_event(0, &event));
-  GOOD(driver->enable_peer(0, 1));
-  GOOD(driver->enable_peer(0, 1));
-  GOOD(driver->copy(memory.at, host.address(), kGranule, stream));
-  GOOD(driver->copy_peer(other.at, 1, memory.at, 0, kGranule, stream));
-  GOOD(driver->copy_peer(memory.at, 0, other.at, 1, 4096, stream));
-  GOOD(driver->copy_2d(back.address(), 8192, memory.at, 4096, 4096, 4, stream));
-  const glake::Address dsts[] = {back.address() + 4096, back.address() + 12288};
-  const glake::Address srcs[] = {memory.at, memory.at + 4096};
-  const glake::Bytes sizes[] = {4096, 100};
-  GOOD(driver->copy_batch(dsts, srcs, sizes, 2, stream));
-  GOOD(driver->write_value(0, stream, back.address() + 65536, 4));
-  GOOD(driver->wait_value(0, stream, back.address() + 65536, 3));
-  static std::atomic<int> called;
-  int five = 5;
-  called = 0;
-  GOOD(driver->host_function(
-      0, stream, [](void* data) { called = *static_cast<int*>(data); }, &five));
-  GOOD(driver->record(0, event, stream));
-  TRUE(driver->wait_event(event, 0).not_ready() || std::string(schedule) == "threaded");
-  GOOD(driver->wait_event(event, 10000000000));
-  bool idle = false;
-  GOOD(driver->synchronize_stream(0, stream));
-  GOOD(driver->stream_idle(0, stream, &idle));
-  TRUE(idle && called == 5);
-  TRUE(std::memcmp(back.bytes() + 8192 * 3, host.bytes() + 4096 * 3, 4096) == 0);
-  TRUE(std::memcmp(back.bytes() + 4096, host.bytes(), 4096) == 0);
-  TRUE(std::memcmp(back.bytes() + 12288, host.bytes() + 4096, 100) == 0);
-  GOOD(driver->destroy_stream(stream));
-  GOOD(driver->destroy_event(event));
-  TRUE(violations() == "[]");
-}
-
-void check_driver_copies_everywhere() {
-  check_driver_copies("lazy");
-  check_driver_copies("threaded");
-}
-
-void check_driver_facts() {
-  const Sim sim({{"preset", "dgx1v"}});
-  const std::unique_ptr<glake::Driver> driver = glake::Driver::open("sim");
-  GOOD(driver->attach(0));
-  glake::DeviceScope scope(*driver, 0);
-  using Kind = glake::PointerFacts::Kind;
-  glake::PointerFacts facts;
-  Mapped memory(2 * kGranule, 1);
-  OK(grant(memory.at, 2 * kGranule, 0));
-  GOOD(driver->pointer_facts(memory.at + 5, &facts));
-  TRUE(facts.kind == Kind::kDevice && facts.device == 1 && facts.base == memory.at);
-  TRUE(facts.size == 2 * kGranule && !facts.read_only);
-  CUmemAccessDesc read{};
-  read.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  read.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
-  OK(cuMemSetAccess(memory.at, 2 * kGranule, &read, 1));
-  GOOD(driver->pointer_facts(memory.at, &facts));
-  TRUE(facts.read_only);
-  const Host host(8192);
-  GOOD(driver->pointer_facts(host.address() + 8191, &facts));
-  TRUE(facts.kind == Kind::kHost && facts.device == -1 && facts.base == host.address());
-  TRUE(facts.size == 8192 && !facts.read_only);
-  static unsigned char page[8192] __attribute__((aligned(4096)));
-  const auto address = reinterpret_cast<glake::Address>(page);
-  GOOD(driver->pointer_facts(address, &facts));
-  TRUE(facts.kind == Kind::kUnregistered);
-  GOOD(driver->register_host(page, sizeof page));
-  GOOD(driver->pointer_facts(address, &facts));
-  TRUE(facts.kind == Kind::kHost);
-  glake::Address device = 0;
-  GOOD(driver->device_pointer(page, &device));
-  TRUE(device == address);
-  int node = 9;
-  OK(simcuda_place_host(page, 4096, 1));
-  GOOD(driver->host_node(page, 100, &node));
-  TRUE(node == 1);
-  GOOD(driver->unregister_host(page));
-  OK(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_READ_ONLY));
-  GOOD(driver->pointer_facts(address + 100, &facts));
-  TRUE(facts.kind == Kind::kHost && facts.read_only);
-  GOOD(driver->unregister_host(page));
-  TRUE(!driver->unregister_host(page).ok());
-  TRUE(driver->now_ns() == simcuda_now_ns());
-  driver->expect_threads(1);
-  std::thread worker([&] {
-    driver->thread_at_work(true, 3);
-    driver->thread_at_work(false);
-  });
-  worker.join();
-}
-
 }  // namespace
 
 int main() {
   return run_checks({
       {"deadlines", check_deadlines},
+      {"the first of several", check_first_of_several},
       {"host stores release streams", check_host_stores_everywhere},
       {"awaited words are written in time", check_words_are_written_in_time},
       {"threads at work store words", check_stores_of_threads_at_work},
       {"host functions hold time", check_host_functions_hold_time},
       {"threads take turns", check_turns},
       {"expectations are taken back", check_expectations_taken_back},
-      {"batches", check_batches},
-      {"the driver's copies", check_driver_copies_everywhere},
-      {"the driver's facts", check_driver_facts},
   });
 }
