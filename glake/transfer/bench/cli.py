@@ -80,7 +80,7 @@ def _no_picture(file: Path | None) -> str | None:
     """Why `file` cannot be drawn, known before all is measured."""
     if file is None:
         return None
-    from glake.transfer.bench.plot import check
+    from glake.transfer.pictures import check
 
     try:
         check(file)

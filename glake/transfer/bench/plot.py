@@ -1,17 +1,13 @@
-"""The picture: rate against size, a row of panels for each platform.
-
-matplotlib (the `topology` extra) is imported only here.
-"""
+"""The picture: rate against size, a row of panels for each platform."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from glake.errors import InvalidArgument
+from glake.transfer import pictures
 from glake.transfer.bench.view import size_text
 
 Row = dict[str, Any]
@@ -33,37 +29,12 @@ _TELLING = (
 )
 
 
-def check(file: Path) -> None:
-    """Whether `draw` can write there: InvalidArgument without matplotlib, for a wrong suffix or
-    folder."""
-    if file.suffix.lower() not in (".png", ".svg"):
-        raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
-    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
-        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise InvalidArgument(
-            'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
-        ) from error
-
-
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
-
-    InvalidArgument as `check`; OSError if the file cannot be written.
-    """
-    check(file)
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Writes the picture, as `pictures.page` does. Raises what that does."""
     platforms = _chosen(rows)
     lines = sum(-(-len(curves) // _PANELS) for _, curves in platforms)
     height = _LINE * lines + _HEAD
-    with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": 7}):
-        figure = Figure(figsize=(2.6 * _PANELS, height))
-        FigureCanvasAgg(figure)
+    with pictures.page(file, (2.6 * _PANELS, height), dpi=100, font_size=7) as figure:
         line = 0
         for name, curves in platforms:
             for number, curve in enumerate(curves):
@@ -73,7 +44,6 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         figure.subplots_adjust(0.04, 0.4 / height, 0.99, 1 - _HEAD / height, 0.25, 0.45)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper center", ncols=len(_LINES))
-        _save(figure, file)
 
 
 def _chosen(rows: Sequence[Row]) -> list[tuple[str, list[list[Row]]]]:
@@ -111,17 +81,3 @@ def _panel(axes: Any, platform: str, curve: Sequence[Row]) -> None:
     axes.set_title(title, fontsize=7)
     axes.set_ylabel("GB/s", labelpad=1)
     axes.grid(alpha=0.3)
-
-
-def _save(figure: Any, file: Path) -> None:
-    kind = file.suffix.lower().lstrip(".")
-    made = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with open(made, "xb") as stream:
-            figure.savefig(
-                stream, format=kind, dpi=100, metadata={"Date": None} if kind == "svg" else {}
-            )
-        os.replace(made, file)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise

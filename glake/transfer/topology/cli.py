@@ -104,8 +104,9 @@ def _refuse_odd(
         raise BadInput("--probe measures the machine GLAKE_DRIVER names, not a described one")
     if picture is None:
         return
-    if Path(picture).suffix.lower() not in (".png", ".svg"):
-        raise BadInput(f"--picture {picture}: give a name that ends in .png or .svg")
+    from glake.transfer.pictures import check
+
+    check(Path(picture))
     if path is not None and os.path.exists(picture) and os.path.samefile(picture, path):
         raise BadInput(f"--picture {picture} is the input")
 

@@ -1,15 +1,11 @@
-"""Draws a platform: sockets side by side, host memory below, switches and GPUs above, then NVLink.
+"""Draws a platform: sockets side by side, host memory below, switches and GPUs above, NVLink."""
 
-matplotlib (the `topology` extra) is imported only when a picture is asked for.
-"""
-
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glake.errors import InvalidArgument
 from glake.platforms import Edge, Platform
+from glake.transfer import pictures
 from glake.transfer.topology.routes import parents
 from glake.transfer.topology.sources import Topology
 
@@ -22,36 +18,11 @@ Spots = dict[str, tuple[float, float]]
 
 
 def draw(topology: Topology, file: Path) -> None:
-    """Writes the picture, whole or not at all; the suffix, .png or .svg, is the format.
-
-    InvalidArgument without matplotlib, or where no file can be made; OSError if writing fails.
-    """
-    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
-        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InvalidArgument(
-            'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
-        ) from error
-    with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none"}):
-        sheet = _Sheet(topology.platform)
-        figure = Figure(figsize=sheet.inches())
-        FigureCanvasAgg(figure)
+    """Writes the picture, as `pictures.page` does. Raises what that does."""
+    sheet = _Sheet(topology.platform)
+    with pictures.page(file, sheet.inches(), dpi=150) as figure:
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
         sheet.paint(axes, f"{_cut(topology.name)}  ({_cut(topology.source)})")
-        kind = file.suffix.lower().lstrip(".")
-        metadata = {"Date": None} if kind == "svg" else {}
-        made = file.with_name(f".{file.name}.{os.getpid()}")
-        try:
-            with open(made, "xb") as stream:
-                figure.savefig(stream, format=kind, dpi=150, metadata=metadata)
-            os.replace(made, file)
-        except BaseException:
-            made.unlink(missing_ok=True)
-            raise
 
 
 def _cut(text: str) -> str:

@@ -1,0 +1,63 @@
+"""Pictures in files: whether one can be made, and writing it whole or not at all.
+
+matplotlib (the `topology` extra) is imported only when a picture is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glake.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def check(file: Path) -> None:
+    """Whether `page` can write there: InvalidArgument without matplotlib, for a wrong suffix or
+    folder."""
+    if file.suffix.lower() not in (".png", ".svg"):
+        raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
+    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
+        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise InvalidArgument(
+            'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
+        ) from error
+
+
+@contextmanager
+def page(
+    file: Path, inches: tuple[float, float], dpi: int, font_size: float = 10
+) -> Iterator[Figure]:
+    """A figure to draw in, which becomes `file`, the same for the same drawing; its suffix, .png or
+    .svg, is the format.
+
+    InvalidArgument as `check`; OSError if the file cannot be written.
+    """
+    check(file)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    kind = file.suffix.lower().lstrip(".")
+    made = file.with_name(f".{file.name}.{os.getpid()}")
+    with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": font_size}):
+        figure = Figure(figsize=inches)
+        FigureCanvasAgg(figure)
+        yield figure
+        try:
+            with open(made, "xb") as stream:
+                figure.savefig(
+                    stream, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {}
+                )
+            os.replace(made, file)
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
