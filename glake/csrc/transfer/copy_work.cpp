@@ -19,7 +19,9 @@ Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
   flight->seen_done = flight->marked = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(device, flight->step(), flight->alone, &flight->stream);
+  if (s.ok()) {
+    s = streams_.next(device, flight->step(), flight->flows, flight->alone, &flight->stream);
+  }
   if (s.ok()) s = streams_.event(device, &flight->event);
   if (!s.ok()) return s;
   s = copy_pieces(flight, enqueued);

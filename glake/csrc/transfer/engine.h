@@ -117,6 +117,8 @@ class Engine {
     Rate measured = 0;
     bool cleared = false;
   };
+  void share_links(Transfer* transfer, const std::vector<double>& taken);
+  std::vector<int> full_limits(const Lane& lane, const std::vector<double>& taken) const;
   void learn(Lane* lane, size_t hop);
   Use use_of(int edge, const Lane& slow) const;
   void prepare(const Path& path);

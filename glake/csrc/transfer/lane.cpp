@@ -5,7 +5,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr double kChunkNs = 32'000;  // what a chunk should take at the planned rate, about
+constexpr double kStarts = 2;  // of a copy: what a chunk takes at the planned rate, at least
 // Of a copy's start: two streams take turns, and each copy covers the other's start with half of
 // its bytes.
 constexpr double kCovering = 1.25;
@@ -40,7 +40,7 @@ uint64_t HopMeter::finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes,
 uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   const uint64_t end = finish(now, now, 0, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
-  if (use_->of_worker[worker_]++ < kStreams) use_->started = now;
+  if (worker().under_way++ < worker().flows) use_->started = now;
   ++use_->under_way;
   ahead_ += bytes;
   return end;
@@ -53,7 +53,7 @@ uint64_t HopMeter::held_until(uint64_t copy_ns) const {
 void HopMeter::withdraw(Bytes bytes) {
   --under_way_;
   --use_->under_way;
-  --use_->of_worker[worker_];
+  --worker().under_way;
   ahead_ -= bytes;
 }
 
@@ -64,7 +64,7 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
-  if (use_->of_worker[worker_] > kStreams) use_->started = now;  // one that waited in its stream
+  if (worker().under_way > worker().flows) use_->started = now;  // one that waited in its stream
   ++completed_;
   passed_ += bytes;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);
@@ -82,13 +82,14 @@ Bytes Lane::least(uint64_t copy_ns) const {
   Rate together = planned.rate;
   for (const HopMeter& hop : hops) together = std::max(together, hop.use()->planned);
   const double covering = together * static_cast<double>(copy_ns) * kCovering;
-  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most());
+  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most(copy_ns));
 }
 
-Bytes Lane::most() const {
+Bytes Lane::most(uint64_t copy_ns) const {
   const Bytes limit = relayed() ? kMostChunk : kMostDirect;
   Bytes bytes = 2 * kLeastChunk;
-  while (bytes < limit && static_cast<double>(bytes) < planned.rate * kChunkNs) bytes *= 2;
+  const double wanted = planned.rate * static_cast<double>(copy_ns) * kStarts;
+  while (bytes < limit && static_cast<double>(bytes) < wanted) bytes *= 2;
   return bytes;
 }
 

@@ -18,12 +18,20 @@ constexpr Bytes kLeastChunk = 512 * kKiB;
 constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
 constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
 
+// One copy's start hides behind another's bytes. More than these, and the starts cost more than
+// they hide.
+constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
+
 // Copies under way between two places, of every lane that has that hop.
 struct LinkUse {
   uint64_t started = 0;  // the last of them
   unsigned under_way = 0;
-  std::map<int, unsigned> of_worker;  // each has two streams for them
-  Rate planned = 0;                   // of all those lanes
+  Rate planned = 0;  // of all those lanes
+  struct Worker {
+    unsigned under_way = 0;
+    unsigned flows = kLeastFlows;  // streams that take turns: so many copies flow at once
+  };
+  std::map<int, Worker> of_worker;
 };
 
 // How fast one hop of a lane goes: bytes completed while at least one copy was under way.
@@ -52,13 +60,13 @@ class HopMeter {
     worker_ = worker;
   }
   LinkUse* use() const { return use_.get(); }
+  LinkUse::Worker& worker() const { return use_->of_worker[worker_]; }
   // Until when a copy should not be submitted, as another of this hop has just begun: one that was
   // submitted, or one that waited for a copy that is complete. Two that begin together end
   // together, and the link stands idle while the next two start, for ever.
   uint64_t held_until(uint64_t copy_ns) const;
 
  private:
-  static constexpr unsigned kStreams = 2;
   std::shared_ptr<LinkUse> use_ = std::make_shared<LinkUse>();
   int worker_ = -1;
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
@@ -81,7 +89,7 @@ struct Lane {
   // Chunks are not shorter: each copy costs `copy_ns`, during which another must fill the link.
   Bytes least(uint64_t copy_ns) const;
   // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.
-  Bytes most() const;
+  Bytes most(uint64_t copy_ns) const;
   // Whether a chunk's copy goes behind the one before; a short one's start would leave gaps.
   bool alone(size_t hop, Bytes bytes, uint64_t copy_ns) const;
   Rate pace() const;  // of its slowest hop
@@ -96,6 +104,7 @@ struct Lane {
   PathHealth* health;
   std::vector<HopMeter> hops;
   bool closed = false;     // no more chunks: `why`
+  bool paced = false;      // not to take more than its share (Transfer::ahead_of_share)
   bool withdrawn = false;  // closed by a new plan, which may open it again
   std::string why;
   Bytes claimed = 0, landed = 0;

@@ -207,6 +207,7 @@ void Submitter::launch(Flight flight) {
     Lock lock(engine_.mutex_);
     flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
     flight.link = flight.lane->hops[flight.hop].link();
+    flight.flows = flight.lane->hops[flight.hop].worker().flows;
   }
   Bytes enqueued = 0;
   const Status status = enqueue(&flight, &enqueued);

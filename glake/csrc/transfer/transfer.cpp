@@ -8,8 +8,9 @@ namespace glake::transfer {
 namespace {
 
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
-// Chunks of a lane under way: where the slow link should be first, one waits while two go.
-constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
+// Chunks of a lane under way: where the slow link should be first, one waits while two go. No more
+// behind the others: two that each waited for another would begin, and end, together for ever.
+constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 2;
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
@@ -113,7 +114,9 @@ bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const 
     return lane.health->may_probe(now) || !others;
   }
   if (now < lane.hops.front().held_until(copy_ns)) return false;
-  const unsigned first = lane.relayed() && !request.src.host() ? kFromGpu : kFromHost;
+  const unsigned first = lane.relayed() && !request.src.host()
+                             ? kFromGpu
+                             : std::max(kFromHost, lane.hops.front().worker().flows + 1);
   const auto later = kLaterHops * static_cast<unsigned>(lane.hops.size() - 1);
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
 }
@@ -149,7 +152,10 @@ bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t
 }
 
 // Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
+// Where one full link is all they share, it is full either way; what goes over two of them takes
+// from both.
 bool Transfer::ahead_of_share(const Lane& lane) const {
+  if (!lane.paced) return false;
   Bytes sum = 0;
   size_t count = 0;
   for (const auto& other : lanes) {
@@ -180,7 +186,7 @@ Bytes Transfer::allowance(const Lane& lane, uint64_t now, uint64_t copy_ns) cons
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
   const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
                                         static_cast<double>(pools_.size()) * share / kShares);
-  const Bytes most = std::clamp(whole, least, std::max(std::min(lane.most(), limit), least));
+  const Bytes most = std::clamp(whole, least, std::max(std::min(lane.most(copy_ns), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(lane.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
   // Were each to leave it to another, nobody would ever take it.

@@ -54,7 +54,7 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   const Address copy = back.stage.at();
   DeviceScope scope(driver_, place.gpu);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, false, &back.stream);
+  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, kLeastFlows, false, &back.stream);
   if (s.ok()) s = streams_.event(place.gpu, &back.event);
   for (size_t i = 0; s.ok() && i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];

@@ -14,9 +14,11 @@ void LentEvent::reset() {
   if (owner_ != nullptr) std::exchange(owner_, nullptr)->give(device_, id_);
 }
 
-Status WorkStreams::next(int device, const Hop& hop, bool alone, StreamHandle* stream) {
-  Pair& pair = pairs_[{device, hop.from.gpu, hop.from.node, hop.to.gpu, hop.to.node}];
-  StreamHandle& mine = pair.streams[alone ? 0 : pair.turn];
+Status WorkStreams::next(int device, const Hop& hop, unsigned flows, bool alone,
+                         StreamHandle* stream) {
+  Way& way = ways_[{device, hop.from.gpu, hop.from.node, hop.to.gpu, hop.to.node}];
+  way.turn %= flows;
+  StreamHandle& mine = way.streams[alone ? 0 : way.turn];
   if (mine == 0) {
     Status s = driver_.create_stream(&mine);
     if (!s.ok()) {
@@ -24,7 +26,7 @@ Status WorkStreams::next(int device, const Hop& hop, bool alone, StreamHandle* s
       return s;
     }
   }
-  pair.turn = 1 - pair.turn;
+  ++way.turn;
   *stream = mine;
   return {};
 }
@@ -48,8 +50,8 @@ Status WorkStreams::event(int device, LentEvent* event) {
 }
 
 void WorkStreams::abandon(StreamHandle stream) {
-  for (auto& [key, pair] : pairs_) {
-    for (StreamHandle& mine : pair.streams) {
+  for (auto& [key, way] : ways_) {
+    for (StreamHandle& mine : way.streams) {
       if (mine == stream && mine != 0) driver_.destroy_stream(std::exchange(mine, 0));
     }
   }
@@ -57,8 +59,8 @@ void WorkStreams::abandon(StreamHandle stream) {
 
 bool WorkStreams::close() noexcept {
   bool all = true;
-  for (auto& [key, pair] : pairs_) {
-    for (StreamHandle& mine : pair.streams) {
+  for (auto& [key, way] : ways_) {
+    for (StreamHandle& mine : way.streams) {
       if (mine != 0 && !driver_.destroy_stream(mine).ok()) all = false;
       mine = 0;
     }

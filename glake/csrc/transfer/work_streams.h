@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "driver/driver.h"
-#include "transfer/plan.h"
+#include "transfer/lane.h"
 
 namespace glake::transfer {
 
@@ -38,10 +38,10 @@ class WorkStreams {
   WorkStreams& operator=(const WorkStreams&) = delete;
   ~WorkStreams() { close(); }
 
-  // A DeviceScope of the device is open. Two streams of each way between two places take turns, so
-  // that one copy's start hides behind another's bytes, and none waits for a slower way's. `alone`:
-  // one after the other, where the link has room to make up for it.
-  Status next(int device, const Hop& hop, bool alone, StreamHandle* stream);
+  // A DeviceScope of the device is open. `flows` streams of each way between two places take turns,
+  // so that one copy's start hides behind another's bytes, and none waits for a slower way's.
+  // `alone`: one after the other, where the link has room to make up for it.
+  Status next(int device, const Hop& hop, unsigned flows, bool alone, StreamHandle* stream);
   Status event(int device, LentEvent* event);
   void give(int device, EventId id) noexcept { spare_[device].push_back(id); }
   // What is stuck in this stream holds no other work up: it ends with that work.
@@ -50,12 +50,12 @@ class WorkStreams {
   bool close() noexcept;
 
  private:
-  struct Pair {
-    std::array<StreamHandle, 2> streams{};
+  struct Way {
+    std::array<StreamHandle, kMostFlows> streams{};
     size_t turn = 0;
   };
   Driver& driver_;
-  std::map<std::array<int, 5>, Pair> pairs_;  // by device, from and to
+  std::map<std::array<int, 5>, Way> ways_;  // by device, from and to
   std::map<int, std::vector<EventId>> spare_;
   std::map<int, size_t> made_;  // events of each device
 };
