@@ -8,9 +8,9 @@ namespace glake::transfer {
 namespace {
 
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
-// Chunks of a lane under way: where the slow link should be first, one waits while two go. No more
-// behind the others: two that each waited for another would begin, and end, together for ever.
-constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 2;
+// Chunks of a lane under way over a hop: two go, and where the slow link should be one waits. No
+// more than that: two that each waited for another would begin, and end, together for ever.
+constexpr unsigned kGoing = 2, kWaiting = 1;
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
@@ -114,10 +114,11 @@ bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const 
     return lane.health->may_probe(now) || !others;
   }
   if (now < lane.hops.front().held_until(copy_ns)) return false;
-  const unsigned first = lane.relayed() && !request.src.host()
-                             ? kFromGpu
-                             : std::max(kFromHost, lane.hops.front().worker().flows + 1);
-  const auto later = kLaterHops * static_cast<unsigned>(lane.hops.size() - 1);
+  const bool slow_first = !lane.relayed() || request.src.host();
+  const unsigned flows = lane.hops.front().worker().flows;
+  const unsigned first = slow_first ? std::max(kGoing, flows) + kWaiting : kGoing;
+  const auto hops = static_cast<unsigned>(lane.hops.size() - 1);
+  const unsigned later = hops * (slow_first ? kGoing : kGoing + kWaiting);
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
 }
 
