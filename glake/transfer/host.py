@@ -150,7 +150,7 @@ def register_host(array: Any, background: bool = False) -> Registration:
         background: return at once.
 
     InvalidArgument for gaps, no bytes, memory that is read-only (the driver pins what may be
-    written to) or registered already; DriverError.
+    written to) or registered already; InvalidPointer for memory that is not there; DriverError.
     """
     from glake.transfer.engine import default_engine
 
