@@ -114,7 +114,9 @@ def test_typed_errors() -> None:
         (Device((64,)), "GPU 0"),
         (Device((64,)).raw(), "GPU 0"),
         (t.pinned(64), "pinned already"),
-        ("text", "no memory"),
+        ("text", "str has no memory to pin"),
+        (None, "NoneType has no memory to pin: pass a CPU tensor"),
+        (np.zeros((4, 5)).T, "not C-contiguous"),
     ]:
         with pytest.raises(errors.InvalidArgument, match=match):
             t.register_host(wrong)
