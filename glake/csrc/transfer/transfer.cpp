@@ -10,6 +10,8 @@ namespace {
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
 // Chunks of a lane under way: where the slow link should be first, one waits while two go.
 constexpr unsigned kFromHost = 3, kFromGpu = 2, kLaterHops = 3;
+// What may be long comes last: the destination's state goes before it.
+constexpr char kByPath[] = "; by path: ";
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
@@ -18,6 +20,32 @@ constexpr double kShares = 24;      // chunks a lane's part of the transfer make
 Bytes even_part(Bytes whole, Bytes wanted) {
   const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
   return std::min(round_up(whole / count, 4 * kKiB), whole);
+}
+
+// Paths with a reason in common are named together: often one driver refuses them all.
+template <typename Lanes>
+std::string why_closed(const Lanes& lanes) {
+  std::vector<std::pair<std::string, std::string>> reasons;  // and the paths, in their order
+  for (const auto& lane : lanes) {
+    std::string path = lane->name();
+    std::string why = lane->health->why().empty() ? lane->why : lane->health->why();
+    const std::string of = " of " + path + ": ";  // after "copy 2", a hop's own reason begins
+    if (const size_t at = why.find(of); at != std::string::npos) {
+      path += " (" + why.substr(0, at) + ")";
+      why.erase(0, at + of.size());
+    }
+    const auto same = std::find_if(reasons.begin(), reasons.end(),
+                                   [&](const auto& known) { return known.first == why; });
+    if (same == reasons.end()) {
+      reasons.emplace_back(why, path);
+    } else {
+      same->second += ", " + path;
+    }
+  }
+  std::string text;
+  for (const auto& [why, paths] : reasons)
+    text += (text.empty() ? kByPath : "; ") + paths + ": " + why;
+  return text;
 }
 
 }  // namespace
@@ -248,12 +276,7 @@ bool Transfer::ready() {
     const bool open =
         std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return !lane->closed; });
     if (open || state == State::kWaiting) return false;
-    std::string text = "no path is left";
-    for (const auto& lane : lanes) {
-      text += "; " + lane->name() + ": " +
-              (lane->health->why().empty() ? lane->why : lane->health->why());
-    }
-    fail(GLAKE_COPY_FAILED, text);
+    fail(GLAKE_COPY_FAILED, "no path is left" + why_closed(lanes));
   }
   return in_flight == 0;
 }
@@ -262,7 +285,8 @@ void Transfer::end(uint64_t now) {
   ended_ns = now;
   if (error != 0) {
     state = State::kFailed;
-    error_text += ": " + destination_state();
+    const size_t end = std::min(error_text.find(kByPath), error_text.size());
+    error_text.insert(end, ": " + destination_state());
   } else {
     state = left() != 0 ? State::kCancelled : State::kDone;
   }
