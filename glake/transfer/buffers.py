@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake.errors import InvalidArgument
-from glake.transfer import dlpack
+from glake.transfer import dlpack, interfaces
 
 HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
 
 # Pinned or not, or the simulator's: for CPU memory the driver knows.
 _DLPACK_PLACES = {dlpack.CPU: ASK, dlpack.CUDA_HOST: HOST, dlpack.CUDA_MANAGED: ASK}
-_BYTES = ("", "uint8", "int8", "B", "b", "c")  # dtypes that stand for memory of any kind
+_BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,26 @@ class Buffer:
         return f"{self.kind} {self.dtype}{list(self.shape)}"
 
 
-def buffer_of(thing: Any, write: bool = False) -> Buffer:
+_USES = {
+    "copy": "a torch tensor, a NumPy or CuPy array, anything with __dlpack__, or "
+    "Raw(address, bytes, device)",
+    "pin": "a CPU tensor, a NumPy array, a buffer object such as a bytearray, or "
+    "Raw(address, bytes)",
+}
+
+
+def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
     """The memory of a tensor, an array, any DLPack or buffer object, or a `Raw`.
 
-    InvalidArgument for anything else, and, with `write`, for what may not be written to.
+    InvalidArgument for anything else, as what there is to `use`, and, with `write`, for what may
+    not be written to.
     """
     if isinstance(thing, Raw):
         found = _raw(thing)
     elif isinstance(thing, Buffer):
         found = thing
     else:
-        found = _framework(thing)
+        found = _framework(thing, use)
     if write and found.read_only:
         raise InvalidArgument(f"{found} cannot be the destination of a copy: {found.read_only}")
     return found
@@ -104,21 +113,20 @@ def is_tensor(thing: Any) -> bool:
     return torch is not None and (type(thing) is torch.Tensor or isinstance(thing, torch.Tensor))
 
 
-def _framework(thing: Any) -> Buffer:
+def _framework(thing: Any, use: str) -> Buffer:
     if is_tensor(thing):
         return _tensor(sys.modules["torch"], thing)
     for interface, on_gpu in (("__cuda_array_interface__", True), ("__array_interface__", False)):
         facts = getattr(thing, interface, None)
         if facts is not None:
-            return _array(thing, facts, on_gpu)
+            return _interface(thing, interface, facts, on_gpu)
     if hasattr(thing, "__dlpack__"):
         return _dlpack(thing)
     try:
         view = memoryview(thing)
     except TypeError:
         raise InvalidArgument(
-            f"{type(thing).__name__} has no memory to copy: pass a torch tensor, a NumPy or CuPy "
-            "array, anything with __dlpack__, or Raw(address, bytes, device)"
+            f"{type(thing).__name__} has no memory to {use}: pass {_USES[use]}"
         ) from None
     return _memory(view, thing)
 
@@ -163,7 +171,7 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
         item,
         tensor.get_device() if on_gpu else ASK,
         tensor,
-        _names.get(dtype) or _named(dtype, str(dtype).removeprefix("torch.")),
+        interfaces.name_of(dtype) or interfaces.named(dtype, str(dtype).removeprefix("torch.")),
         _current_stream(torch, tensor.get_device()) if on_gpu else None,
         "it is a leaf that requires grad; use torch.no_grad()" if leaf else "",
         "tensor",
@@ -178,39 +186,27 @@ def _current_stream(torch: Any, gpu: int) -> int:
     return int(quick(gpu) if quick else torch.cuda.current_stream(gpu).cuda_stream)
 
 
-_names: dict[Any, str] = {}  # of dtypes, which take long to say theirs
-_MOST_NAMES = 256  # of structured ones there is no end
-
-
-def _named(dtype: Any, name: str) -> str:
-    if len(_names) < _MOST_NAMES:
-        _names[dtype] = name
-    return name
-
-
-def _array_dtype(dtype: Any, typestr: str) -> str:
+def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
+    # Checking takes as long as all else: those of libraries, which have a dtype, are checked late.
+    if not hasattr(thing, "dtype"):
+        interfaces.check(thing, name, facts)
     try:
-        known = _names.get(dtype) if typestr[0] != ">" else typestr
-    except TypeError:  # an array library's own kind, not hashable
-        return str(getattr(dtype, "name", typestr))
-    if known is not None:
-        return known
-    if dtype is None:
-        return typestr
-    # NumPy's names of strings and structures tell their sizes only.
-    name = dtype if typestr[1] in "SUV" else getattr(dtype, "name", typestr)
-    return _named(dtype, str(name))
+        return _array(thing, facts, on_gpu)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if not isinstance(error, InvalidArgument):
+            interfaces.check(thing, name, facts)
+        raise
 
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     dtype = getattr(thing, "dtype", None)
     if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # NumPy's do not say so
         raise InvalidArgument("a masked array cannot be copied: copy its data and mask apart")
-    if "O" in facts["typestr"] or getattr(dtype, "hasobject", False):
+    shape, typestr = tuple(facts["shape"]), facts["typestr"]
+    if "O" in typestr or getattr(dtype, "hasobject", False):
         raise InvalidArgument("an array of Python objects holds pointers, not data")
     address, read_only = facts["data"]
-    shape, typestr = tuple(facts["shape"]), facts["typestr"]
-    item = int(getattr(dtype, "itemsize", typestr[2:]))
+    item = interfaces.item_bytes(dtype, typestr)
     strides = facts.get("strides")
     found = Buffer(
         address=address or 0,
@@ -219,7 +215,7 @@ def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
         item=item,
         device=getattr(getattr(thing, "device", None), "id", ASK) if on_gpu else ASK,
         owner=thing,
-        dtype=_array_dtype(dtype, typestr),
+        dtype=interfaces.array_dtype(dtype, typestr),
         # The CUDA array interface: 1 is the legacy stream, 2 the per-thread one.
         stream=facts.get("stream") if on_gpu else None,
         read_only="it is read-only" if read_only else "",
@@ -239,7 +235,7 @@ def _memory(view: memoryview, thing: Any) -> Buffer:
         item=view.itemsize,
         device=ASK,
         owner=view,  # which keeps a bytearray from moving
-        dtype=view.format,
+        dtype=interfaces.format_dtype(view),
         read_only="it is read-only" if view.readonly else "",
         kind=type(thing).__name__,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, host, keeper, runs
+from glake.transfer import arguments, handle, host, keeper, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -157,7 +157,9 @@ class Engine:
         to, of = buffer_of(dst, write=True), buffer_of(src)
         to, of, parts, made = _planned(to, of)
         streams = _ordering(stream, to, of, made)
-        flags = (_DIRECT if direct else 0) | (_CHECKSUM if checksum else 0) | _checks(to, of)
+        flags = _DIRECT if arguments.flag("direct", direct) else 0
+        flags |= _CHECKSUM if arguments.flag("checksum", checksum) else 0
+        flags |= _checks(to, of)
         ids = self._ids(parts, to.device, of.device, streams, flags)
         if to.kind == "tensor":
             _written(dst)
@@ -281,7 +283,7 @@ def _owners(to: Buffer, of: Buffer) -> Any:
 
 def _whole(found: Buffer) -> Buffer:
     if not found.contiguous:
-        raise InvalidArgument(f"{found} has gaps: the side that is not blocks is contiguous")
+        raise InvalidArgument(f"{found} is not C-contiguous: the side that is not blocks is")
     return found
 
 

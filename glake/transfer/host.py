@@ -14,7 +14,7 @@ from typing import Any
 
 from glake import _C
 from glake.errors import BusyTimeout, GlakeError, InvalidArgument
-from glake.transfer import handle, timeouts
+from glake.transfer import arguments, handle, timeouts
 from glake.transfer.buffers import Buffer, buffer_of
 
 
@@ -150,13 +150,17 @@ def register_host(array: Any, background: bool = False) -> Registration:
         background: return at once.
 
     InvalidArgument for gaps, no bytes, memory that is read-only (the driver pins what may be
-    written to) or registered already; DriverError.
+    written to) or registered already; InvalidPointer for memory that is not there; DriverError.
     """
     from glake.transfer.engine import default_engine
 
-    memory = array if isinstance(array, Buffer) else buffer_of(array)
+    arguments.flag("background", background)
+    memory = array if isinstance(array, Buffer) else buffer_of(array, use="pin")
     if not memory.contiguous or memory.bytes == 0:
-        raise InvalidArgument(f"{memory} has gaps or no bytes: pin the whole array it is a part of")
+        raise InvalidArgument(
+            f"{memory} is not C-contiguous (it has gaps, or another order) or has no bytes: pin "
+            "the whole array it is a part or a view of"
+        )
     if memory.read_only and memory.kind != "tensor":  # of those it is only autograd's word
         raise InvalidArgument(
             f"{memory} cannot be pinned: {memory.read_only}, and the driver pins what may be "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ class _Away:
     device: Any
     bytes: int
     transfer: Transfer | None = None
+
+
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # whose state is kept away, by anyone
 
 
 class _Group:
@@ -128,6 +132,8 @@ class Offloader:
 
     def __init__(self, limit: str | int) -> None:
         """Pins nothing yet. InvalidArgument for a limit that is no size."""
+        if not isinstance(limit, str | int) or isinstance(limit, bool):
+            raise InvalidArgument(f"limit {limit!r}: whole bytes, or a size such as '8GiB'")
         try:
             self.limit = config.parse_bytes(str(limit))
         except ValueError as error:
@@ -192,8 +198,18 @@ class Offloader:
     def offload_optimizer(self, optimizer: Any) -> Callable[[], None]:
         """Keeps a torch optimizer's state away except while it steps; returns what ends that.
 
-        State that exists moves now, and the rest after the step that makes it.
+        State that exists moves now, and the rest after the step that makes it. InvalidArgument for
+        what is no torch optimizer, or one whose state is kept away already: end that first.
         """
+        if not hasattr(optimizer, "state") or not hasattr(optimizer, "register_step_pre_hook"):
+            raise InvalidArgument(
+                f"offload_optimizer takes a torch optimizer, not a {type(optimizer).__name__}"
+            )
+        if optimizer in _optimizers:
+            raise InvalidArgument(
+                f"the state of this {type(optimizer).__name__} is kept away already: call what the "
+                "first offload_optimizer() returned, which ends that"
+            )
 
         def state() -> list[Any]:
             return [value for each in optimizer.state.values() for value in tensors_in([each])]
@@ -205,14 +221,20 @@ class Offloader:
             self._settled(self.offload(state()))
 
         after()
-        hooks = (
+        hooks: tuple[Any, ...] = (
             optimizer.register_step_pre_hook(before),
             optimizer.register_step_post_hook(after),
         )
 
+        _optimizers.add(optimizer)
+
         def end() -> None:
+            nonlocal hooks
+            if hooks:  # called again, it may be another one's by now
+                _optimizers.discard(optimizer)
             for hook in hooks:
                 hook.remove()
+            hooks = ()
             self._fetch(storages_of(state())).wait()
 
         return end
@@ -221,9 +243,10 @@ class Offloader:
     def alternate(self, modules: Iterable[Any]) -> Iterator[None]:
         """Double buffering: while one module computes its forward pass the next one is fetched, and
         the last one leaves, so that about two of them are on the GPU at a time. They start and
-        end away. InvalidArgument, from the forward pass, if it is recorded for a backward pass.
+        end away. InvalidArgument for what are no modules, and, from the forward pass, if it is
+        recorded for a backward pass.
         """
-        order = list(modules)
+        order = _modules(modules)
         moves: dict[int, Move] = {}
         self.offload(order).wait()
 
@@ -318,6 +341,17 @@ class Offloader:
             else:
                 away.transfer.wait()
         return torch.empty(one.bytes, dtype=torch.uint8, device=away.device)
+
+
+def _modules(given: Any) -> list[Any]:
+    order = list(given) if isinstance(given, Iterable) else [given]
+    wrong = [each for each in order if not hasattr(each, "register_forward_pre_hook")]
+    if wrong or not isinstance(given, Iterable):
+        raise InvalidArgument(
+            "alternate() takes modules in their order, such as a ModuleList or [first, second], "
+            f"not a {type((wrong or order)[0]).__name__}"
+        )
+    return order
 
 
 def _refuse_grad(module: Any) -> None:

@@ -96,10 +96,13 @@ def check_fit(dst: Buffer, src: Buffer) -> bool:
                 f"{src.bytes}: copy between equal sizes, or slice the larger"
             )
         return True
+    ends = (("source", src), ("destination", dst))
     if dst.shape != src.shape or dst.item != src.item:
+        loose = " and ".join(f"the {name}" for name, end in ends if not end.contiguous)
         raise InvalidArgument(
-            f"{src} does not fit {dst}: arrays with gaps are copied between equal shapes and item "
-            "sizes"
+            f"the source, {src}, does not fit the destination, {dst}: not C-contiguous is "
+            f"{loose}, and then shapes and item sizes must be equal; make it contiguous first, or "
+            "view both in one shape"
         )
     if any(step == 0 and extent > 1 for step, extent in zip(dst.strides, dst.shape, strict=True)):
         raise InvalidArgument(f"{dst} is expanded: several of its items are one place in memory")

@@ -177,6 +177,8 @@ void check_driver_facts() {
   TRUE(facts.kind == Kind::kHost && facts.read_only);
   GOOD(driver->unregister_host(page));
   TRUE(!driver->unregister_host(page).ok());
+  void* const nowhere = reinterpret_cast<void*>(0x10000);
+  TRUE(cuMemHostRegister(nowhere, 4096, 0) == CUDA_ERROR_INVALID_VALUE);
   TRUE(driver->now_ns() == simcuda_now_ns());
   driver->expect_threads(1);
   std::thread worker([&] {

@@ -129,7 +129,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def busy(count: int) -> Callable[[Books], bool]:
     def holds(books: Books) -> bool:
         clients = books["clients"]
-        return len(clients) == count and all(each["demands"] for each in clients)
+        # A demand is in the books before it is in the shares, where the rate is 0 till then.
+        return len(clients) == count and all(each["demands"] and each["rate"] for each in clients)
 
     return holds
 

@@ -273,6 +273,24 @@ def test_other_users_are_refused(files: directory.Files, monkeypatch: pytest.Mon
         starting.connect(files)
 
 
+def test_a_service_that_hangs_is_told_from_none(
+    files: directory.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "SEND_SECONDS", 0.2)
+    listening = service._listening(files)
+    listening.listen()
+    says = f"process {os.getpid()}), and does not answer within 0.2 s"
+    with listening:
+        for asked in (["--status"], ["--stop"], ["--status", "--json"]):
+            done = CliRunner().invoke(main, ["relayd", *asked])
+            assert done.exit_code == 1 and says in done.stderr and str(files.socket) in done.stderr
+            assert "no relay service" not in done.stdout
+        books = json.loads(done.stdout)
+        assert books["services"] == [] and says in books["failed"][0]
+    files.socket.unlink()
+    assert CliRunner().invoke(main, ["relayd", "--status"]).exit_code == 0
+
+
 def test_command(serving: directory.Files) -> None:
     peer = Peer(serving, 3)
     peer.send(Demands(1, (3,), ((-1, -2, 3, 0, 1.0), (3, 0, 5, 0, 1.0))))

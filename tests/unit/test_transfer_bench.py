@@ -225,6 +225,7 @@ def test_without_matplotlib_or_the_solver(files: Path, monkeypatch: pytest.Monke
         (["--platform", "no/such.json"], "no/such.json cannot be read: No such file"),
         (["--platform", "BROKEN"], "line 1 column 2"),
         (["--platform", "MALFORMED"], r"box: edges\[0\] m0>s0: -1 is not above 0"),
+        (["--platform", "SLOW"], "box: link m0>s0 has 1e-09 GB/s: below 0.001 GB/s"),
         (["--platform", "dgx1v", "--sizes", "4 MB"], "size '4 MB': not a number of bytes"),
         (["--platform", "dgx1v", "--sizes", "0"], "size '0': not above 0"),
         (["--platform", "dgx1v", "--sizes", "1MiB,"], "size ''"),
@@ -238,6 +239,9 @@ def test_refusals(arguments: list[str], says: str, tmp_path: Path) -> None:
     bad = copy.deepcopy(ODD)
     bad["edges"][0][2] = -1  # type: ignore[index]
     (tmp_path / "MALFORMED").write_text(json.dumps({"box": bad}))
+    slow = copy.deepcopy(ODD)
+    slow["edges"][0][2] = 1e-9  # type: ignore[index]
+    (tmp_path / "SLOW").write_text(json.dumps({"box": slow}))
     given = [
         str(tmp_path / word) if word.isalpha() and word.isupper() else word for word in arguments
     ]

@@ -2,12 +2,30 @@
 #include "host.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 namespace simcuda {
+namespace {
+
+// Whether all of it is memory of this process.
+bool mapped(uint64_t at, size_t bytes) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, 4096> resident;
+  if (bytes > UINT64_MAX - at) return false;
+  const uint64_t end = at + bytes;
+  for (at -= at % page; at < end; at += resident.size() * page) {
+    const size_t piece = std::min<size_t>(end - at, resident.size() * page);
+    if (mincore(reinterpret_cast<void*>(at), piece, resident.data()) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 HostMemory::~HostMemory() {
   for (const auto& [address, block] : blocks_) {
@@ -43,6 +61,9 @@ CUresult HostMemory::add(void* address, size_t bytes, unsigned flags) {
   const auto start = reinterpret_cast<uint64_t>(address);
   if (address == nullptr || bytes == 0) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: no memory");
+  }
+  if (!mapped(start, bytes)) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: part of it is not mapped");
   }
   const auto next = blocks_.lower_bound(start);
   const bool overlaps_next = next != blocks_.end() && next->first < start + bytes;

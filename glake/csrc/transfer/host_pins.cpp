@@ -1,16 +1,13 @@
 #include "transfer/host_pins.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14
-#endif
+#include "transfer/host_access.h"
 
 namespace glake::transfer {
 namespace {
@@ -37,6 +34,22 @@ void populate(Address begin, Address end) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Memory that is not there a driver refuses with no word why; what may only be read it may well
+// pin, for reading.
+void require_writable(Address at, Bytes bytes) {
+  const Reach reach = HostAccess(true).reach(at, bytes);
+  if (reach.end == at + bytes) return;
+  const std::string range = std::to_string(bytes) + " bytes at " + hex(at);
+  if (reach.protected_here) {
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                range + " cannot be pinned: the memory at " + hex(reach.end) +
+                    " may not be written to, as it is mapped (mmap, mprotect), and the driver "
+                    "pins what may be");
+  }
+  throw Error(GLAKE_INVALID_POINTER,
+              range + " cannot be pinned: " + hex(reach.end) + " is no memory of this process");
+}
+
 }  // namespace
 
 // Pieces end at page boundaries: a page cannot be pinned twice.
@@ -46,11 +59,12 @@ Address HostPins::piece_end(const Range& range, Address begin) {
 
 void HostPins::add(void* base, Bytes bytes, bool background) {
   const auto at = reinterpret_cast<Address>(base);
-  if (at == 0 || bytes == 0 || bytes > kMaxRequest) {
+  if (at == 0 || bytes == 0 || bytes > kMaxRequest || bytes > UINT64_MAX - at) {
     throw Error(GLAKE_INVALID_ARGUMENT, "pinning " + std::to_string(bytes) + " bytes at " +
                                             hex(at) + ": a range has an address and 1 to " +
                                             std::to_string(kMaxRequest) + " bytes");
   }
+  require_writable(at, bytes);
   auto range = std::make_shared<Range>();
   range->base = at;
   range->bytes = bytes;

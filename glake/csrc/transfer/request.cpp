@@ -1,16 +1,13 @@
 #include "transfer/request.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
 
 #include "capi_guard.h"
 #include "core/process.h"
+#include "transfer/host_access.h"
 #include "transfer/overlap.h"
 
 namespace glake::transfer {
@@ -45,18 +42,6 @@ std::vector<Part> read_parts(const glake_copy_request& given) {
   return parts;
 }
 
-// Whether all of it is memory of this process.
-bool mapped(Address at, Bytes bytes) {
-  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
-  std::array<unsigned char, 4096> resident;
-  const Address end = at + bytes;
-  for (at = round_down(at, page); at < end; at += resident.size() * page) {
-    const Bytes piece = std::min<Bytes>(round_up(end - at, page), resident.size() * page);
-    if (mincore(reinterpret_cast<void*>(at), piece, resident.data()) != 0) return false;
-  }
-  return true;
-}
-
 // One end of a request, as the driver sees it.
 struct End {
   Place place;
@@ -73,7 +58,8 @@ class Ends {
         written_(name[0] == 'd'),
         declared_(declared),
         checked_(checked),
-        context_(context) {}
+        context_(context),
+        access_(written_) {}
 
   // Where they are: all in one place, the declared one. Of a small copy's, unless they are to be
   // checked, the declaration is believed. Throws Error.
@@ -101,7 +87,7 @@ class Ends {
       // Of pageable blocks, of which the driver knows nothing, the first ones and the last speak
       // for all.
       if (found.pinned || i < 16 || given.count <= 32 || i >= given.count - 17) continue;
-      if (checked_) check_mapped(given);
+      if (checked_) check_access(given);
       i = given.count - 17;
     }
     return end;
@@ -111,7 +97,7 @@ class Ends {
   Address at(const glake_copy_part& part) const { return written_ ? part.dst : part.src; }
 
   // At once where the parts lie close together: a call for each takes as long as copying it.
-  void check_mapped(const glake_copy_request& given) {
+  void check_access(const glake_copy_request& given) {
     Address begin = UINT64_MAX, end = 0;
     for (size_t i = 0; i < given.count; ++i) {
       const glake_copy_part& part = given.parts[i];
@@ -119,11 +105,21 @@ class Ends {
       begin = std::min(begin, at(part));
       end = std::max(end, at(part) + part.bytes);
     }
-    if (end - begin <= 4 * kGiB && mapped(begin, end - begin)) return;
-    for (size_t i = 0; i < given.count; ++i) {
-      const glake_copy_part& part = given.parts[i];
-      if (part.bytes != 0 && !mapped(at(part), part.bytes)) throw nobodys(at(part));
+    if (end - begin <= 4 * kGiB && access_.reach(begin, end - begin).end == end) return;
+    for (size_t i = 0; i < given.count; ++i) check_access(at(given.parts[i]), given.parts[i].bytes);
+  }
+
+  // Of pageable memory: what may not be used would end the process, maybe long after this call.
+  void check_access(Address at, Bytes bytes) {
+    const Reach reach = access_.reach(at, bytes);
+    if (reach.end == at + bytes) return;
+    if (reach.protected_here) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) + ": the memory at " + hex(reach.end) +
+                                             " may not be " + (written_ ? "written to" : "read") +
+                                             ", as it is mapped (mmap, mprotect)");
     }
+    if (reach.end == at) throw nobodys(at);
+    throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, reach.end));
   }
 
   struct Range {
@@ -175,11 +171,12 @@ class Ends {
     const Address last = at + bytes - 1;
     const PointerFacts more = facts_of(last);
     const bool whole = more.kind == facts.kind && more.device == facts.device;
-    if (!whole || (more.kind == PointerFacts::Kind::kUnregistered &&
-                   !(checked_ ? mapped(at, bytes) : mapped(last, 1)))) {
+    const bool pageable = more.kind == PointerFacts::Kind::kUnregistered;
+    if (!whole || (pageable && !checked_ && !mapped(last, 1))) {
       const Address end = facts.size != 0 ? facts.base + facts.size : 0;
       throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, end));
     }
+    if (pageable && checked_) check_access(at, bytes);
     const End end = judge(last, more);
     return {first.place, first.pinned && end.pinned, true};
   }
@@ -259,6 +256,7 @@ class Ends {
   int declared_;
   bool checked_;
   int context_;
+  HostAccess access_;
   std::optional<DeviceScope> scope_;  // once the driver is asked
   Range range_;                       // the last one
   std::map<Address, Range> ranges_;

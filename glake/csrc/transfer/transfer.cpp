@@ -10,7 +10,9 @@ namespace {
 constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
 // Chunks of a lane under way over a hop: two go, and where the slow link should be one waits. No
 // more than that: two that each waited for another would begin, and end, together for ever.
-constexpr unsigned kGoing = 2, kWaiting = 1;
+constexpr unsigned kGoing = 2, kQueued = 1;
+// What may be long comes last: the destination's state goes before it.
+constexpr char kByPath[] = "; by path: ";
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
@@ -19,6 +21,32 @@ constexpr double kShares = 24;      // chunks a lane's part of the transfer make
 Bytes even_part(Bytes whole, Bytes wanted) {
   const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
   return std::min(round_up(whole / count, 4 * kKiB), whole);
+}
+
+// Paths with a reason in common are named together: often one driver refuses them all.
+template <typename Lanes>
+std::string why_closed(const Lanes& lanes) {
+  std::vector<std::pair<std::string, std::string>> reasons;  // and the paths, in their order
+  for (const auto& lane : lanes) {
+    std::string path = lane->name();
+    std::string why = lane->health->why().empty() ? lane->why : lane->health->why();
+    const std::string of = " of " + path + ": ";  // after "copy 2", a hop's own reason begins
+    if (const size_t at = why.find(of); at != std::string::npos) {
+      path += " (" + why.substr(0, at) + ")";
+      why.erase(0, at + of.size());
+    }
+    const auto same = std::find_if(reasons.begin(), reasons.end(),
+                                   [&](const auto& known) { return known.first == why; });
+    if (same == reasons.end()) {
+      reasons.emplace_back(why, path);
+    } else {
+      same->second += ", " + path;
+    }
+  }
+  std::string text;
+  for (const auto& [why, paths] : reasons)
+    text += (text.empty() ? kByPath : "; ") + paths + ": " + why;
+  return text;
 }
 
 }  // namespace
@@ -116,9 +144,9 @@ bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const 
   if (now < lane.hops.front().held_until(copy_ns)) return false;
   const bool slow_first = !lane.relayed() || request.src.host();
   const unsigned flows = lane.hops.front().worker().flows;
-  const unsigned first = slow_first ? std::max(kGoing, flows) + kWaiting : kGoing;
+  const unsigned first = slow_first ? std::max(kGoing, flows) + kQueued : kGoing;
   const auto hops = static_cast<unsigned>(lane.hops.size() - 1);
-  const unsigned later = hops * (slow_first ? kGoing : kGoing + kWaiting);
+  const unsigned later = hops * (slow_first ? kGoing : kGoing + kQueued);
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
 }
 
@@ -255,12 +283,7 @@ bool Transfer::ready() {
     const bool open =
         std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return !lane->closed; });
     if (open || state == State::kWaiting) return false;
-    std::string text = "no path is left";
-    for (const auto& lane : lanes) {
-      text += "; " + lane->name() + ": " +
-              (lane->health->why().empty() ? lane->why : lane->health->why());
-    }
-    fail(GLAKE_COPY_FAILED, text);
+    fail(GLAKE_COPY_FAILED, "no path is left" + why_closed(lanes));
   }
   return in_flight == 0;
 }
@@ -269,7 +292,8 @@ void Transfer::end(uint64_t now) {
   ended_ns = now;
   if (error != 0) {
     state = State::kFailed;
-    error_text += ": " + destination_state();
+    const size_t end = std::min(error_text.find(kByPath), error_text.size());
+    error_text.insert(end, ": " + destination_state());
   } else {
     state = left() != 0 ? State::kCancelled : State::kDone;
   }

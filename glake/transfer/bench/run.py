@@ -31,6 +31,9 @@ Row = dict[str, Any]
 Progress = Callable[[str, int, int], object]
 
 
+LEAST_RATE = 1e-3  # GB/s of a link: over slower ones, copies end long after any sensible deadline
+
+
 class BenchFailed(GlakeError, RuntimeError):
     """A platform could not be measured; the text names it, and what its process said."""
 
@@ -85,14 +88,16 @@ def measure(
         pages: measure host memory that changes socket every page, too.
         progress: called with (platform, rows done, rows of all), from several threads.
 
-    Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. BenchFailed;
-    SolverAbsent without HiGHS.
+    Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. InvalidArgument, for
+    links below LEAST_RATE too; BenchFailed; SolverAbsent without HiGHS.
     """
     if not platforms or not sizes or not all(0 < size <= MOST_BYTES for size in sizes):
         raise InvalidArgument(
             f"{len(platforms)} platforms, sizes {list(sizes)}: give one of each at least, sizes "
             f"from 1 to {MOST_BYTES}"
         )
+    for name, platform in platforms.items():
+        _require_rates(name, platform)
     bounds.require_solver()
     children = [_Child(name, each, sizes, pages) for name, each in platforms.items()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -105,6 +110,19 @@ def measure(
                 child.stop()
             raise
     return [row for run in runs for row in run.result()]
+
+
+def _require_rates(name: str, platform: Platform) -> None:
+    limits = {f"link {each.name}": each.gb_per_s for each in platform.edges}
+    for each in platform.joint:
+        links = "+".join(edge for edge, _ in each.weights)
+        limits[f"the limit over {links}"] = each.gb_per_s
+    for what, rate in limits.items():
+        if rate < LEAST_RATE:
+            raise InvalidArgument(
+                f"platform {name}: {what} has {rate:g} GB/s: below {LEAST_RATE:g} GB/s (1 MB/s) "
+                "nothing is measured; rates are given in GB/s (1e9 bytes a second)"
+            )
 
 
 class _Child:

@@ -14,7 +14,7 @@ from glake.errors import GlakeError
 from glake.transfer import topology as topologies
 from glake.transfer.relay import directory, starting
 from glake.transfer.relay.directory import Files
-from glake.transfer.relay.errors import BadMessage, RelayRefused
+from glake.transfer.relay.errors import BadMessage, RelayRefused, RelayUnavailable
 from glake.transfer.topology import Topology
 from glake.transfer.topology.cli import BadInput
 
@@ -106,26 +106,29 @@ def _ask(what: str, only: str | None, as_json: bool) -> None:
     where = directory.place()
     sockets = sorted(directory.private(where).glob("*.sock")) if where.exists() else []
     found: list[dict[str, Any]] = []
+    failed: list[str] = []
     for each in sockets:
         if only is not None and each.stem != only:
             continue
         try:
             answer = starting.ask(Files(where, each.stem), what)
-        except (OSError, BadMessage, RelayRefused) as error:
-            click.echo(f"{each}: {error}", err=True)
+        except (OSError, BadMessage, RelayRefused, RelayUnavailable) as error:
+            failed.append(f"{each}: {error}")
+            click.echo(failed[-1], err=True)
             continue
         if answer is not None:
             found.append(answer.books)
     if as_json:
-        click.echo(json.dumps({"services": found}))
-        return
-    if not found:
+        click.echo(json.dumps({"services": found, "failed": failed}))
+    elif not found and not failed:
         click.echo("no relay service is running")
-    for books in found:
+    for books in () if as_json else found:
         if what == "stop":
             click.echo(f"stopped: {books['topology']}, process {books['pid']}")
         else:
             _show(books)
+    if failed:
+        click.get_current_context().exit(1)
 
 
 def _show(books: dict[str, Any]) -> None:

@@ -125,14 +125,21 @@ def _await_in_background(process: subprocess.Popen[bytes]) -> None:
 
 
 def ask(files: Files, what: str) -> Status | None:
-    """The service's books; None if there is no service. OSError, BadMessage, RelayRefused."""
+    """The service's books; None if there is no service. RelayUnavailable if it does not answer;
+    OSError, BadMessage, RelayRefused."""
     connection = connect(files)
     if connection is None:
         return None
     with contextlib.closing(connection):
-        connection.sendall(protocol.encode(Ask(what)))
-        head = _exactly(connection, protocol.HEAD_BYTES)
-        text = _exactly(connection, protocol.length(head, protocol.MOST_ANSWER))
+        try:
+            connection.sendall(protocol.encode(Ask(what)))
+            head = _exactly(connection, protocol.HEAD_BYTES)
+            text = _exactly(connection, protocol.length(head, protocol.MOST_ANSWER))
+        except TimeoutError:
+            raise RelayUnavailable(
+                f"a relay service is there (process {directory.peer(connection)[0]}), and does not "
+                f"answer within {SEND_SECONDS:g} s: it hangs or is stopped; its log: {files.log}"
+            ) from None
         answer = protocol.decode(text, (Status, Refused))
     if isinstance(answer, Refused):
         raise RelayRefused(answer.reason)

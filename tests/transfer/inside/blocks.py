@@ -81,7 +81,7 @@ def test_typed_errors() -> None:
         ("whole numbers", [0.5, 1.0], flat),
         ("whole numbers", [[0, 1]], flat),
         ("2 blocks of 64 bytes are 128", [0, 1], flat[:1]),
-        ("gaps", [0, 1], np.zeros((2, 128), np.uint8)[:, ::2]),
+        ("not C-contiguous", [0, 1], np.zeros((2, 128), np.uint8)[:, ::2]),
     ]:
         with pytest.raises(errors.InvalidArgument, match=match):
             t.gather(block, pool, index)

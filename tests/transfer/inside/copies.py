@@ -4,6 +4,7 @@ import array
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MIB, Device, numbers
@@ -191,6 +192,85 @@ def test_items_are_named_as_numpy_names_them() -> None:
     kept = Device(strings.shape, strings.dtype)
     t.copy(kept, strings).wait()
     assert (kept.get() == strings).all()
+
+
+class Told:
+    """A GPU array known by its interface alone."""
+
+    def __init__(self, memory: Device, **facts: object) -> None:
+        self.memory, told = memory, memory.__cuda_array_interface__ | facts
+        self.__cuda_array_interface__ = {k: v for k, v in told.items() if v is not ...}
+
+
+@pytest.mark.parametrize("code", "?hHiIlLqQefdFD")
+def test_equal_types_have_one_name(code: str) -> None:
+    dtype, count = np.dtype(code), 20
+    source = numbers(count * dtype.itemsize).view(dtype) if code != "?" else np.ones(count, "?")
+    block, told = Device((count,), code), Told(Device((count,), code))
+    views = [source, memoryview(source)]
+    if code in "hHiIlLqQfd":
+        views.append(array.array(code, source.tobytes()))
+    if code not in "eFD":
+        views.append(np.ctypeslib.as_ctypes(source))
+    for view in views:
+        for gpu in (block, told):
+            back = np.zeros(count, dtype)
+            t.copy(gpu, view).wait()
+            t.copy(memoryview(back), gpu).wait()
+            assert back.tobytes() == source.tobytes()
+    tensor = torch.zeros(count, dtype=getattr(torch, dtype.name))
+    t.copy(told, views[-1]).wait()
+    t.copy(tensor, told).wait()
+    assert tensor.numpy().tobytes() == source.tobytes()
+
+
+def test_other_types_stay_refused() -> None:
+    floats, fields = Device((8,), "float32"), np.zeros(8, [("a", "<i4"), ("b", "<f8")])
+    for other in ("int32", ">f4", "<f8", "S4", "U1"):
+        refused("converts nothing|equal sizes", floats, memoryview(np.zeros(8, other)))
+        refused("converts nothing|equal sizes", floats, Told(Device((8,), other)))
+    t.copy(Device((8,), ">f4"), memoryview(np.zeros(8, ">f4"))).wait()
+    t.copy(Told(Device((8,), "U3")), np.zeros(8, "U3")).wait()
+    t.copy(Device((8,), fields.dtype), memoryview(fields)).wait()
+    refused("Python objects", Device((64,)), memoryview(np.zeros(8, object)))
+
+
+def test_interfaces_that_are_none_are_told_why() -> None:
+    memory, data = Device((8,), "float32"), np.zeros(8, np.float32)
+    for match, facts in {
+        "no 'typestr'": {"typestr": ...},
+        "no 'data'": {"data": ...},
+        "typestr is 3,": {"typestr": 3},
+        "typestr is 'float32'": {"typestr": "float32"},
+        "typestr is '<f5'": {"typestr": "<f5"},
+        "shape is 8": {"shape": 8},
+        "shape is .-8": {"shape": (-8,)},
+        "data is 5": {"data": 5},
+        "data is .-5": {"data": (-5, False)},
+        "strides are .4, 4": {"strides": (4, 4)},
+        "stream is 'now'": {"stream": "now"},
+    }.items():
+        refused(f"__cuda_array_interface__ of Told.*{match}", Told(memory, **facts), data)
+    told = Told(memory, typestr=...)
+    told.dtype = memory.dtype
+    refused("no 'typestr'", told, data)
+
+
+def test_what_is_not_contiguous_is_called_so() -> None:
+    block, square = Device((16,)), np.zeros((4, 4), np.uint8)
+    for loose in (np.asfortranarray(square), square.T, np.zeros((4, 8), np.uint8)[:, ::2]):
+        refused("not C-contiguous is the source", block.raw(), loose)
+        refused("not C-contiguous is the destination", loose, block.raw())
+    with pytest.raises(errors.InvalidArgument, match="is not C-contiguous"):
+        t.gather(np.zeros((5, 4), np.uint8).T, t.Blocks(block.address, 4, 4, 4, 0))
+
+
+def test_a_flag_is_true_or_false() -> None:
+    block, data = Device((16,)), np.zeros(16, np.uint8)
+    refused("checksum 'no': True or False", block, data, checksum="no")
+    refused("direct 1: True or False", block, data, direct=1)
+    with pytest.raises(errors.InvalidArgument, match="background 'no'"):
+        t.register_host(data, background="no")
 
 
 def test_expanded_and_too_many_pieces() -> None:

@@ -1,6 +1,8 @@
 """Pinned memory, and memory pinned in place."""
 
+import ctypes
 import gc
+import mmap
 import weakref
 
 import numpy as np
@@ -112,9 +114,70 @@ def test_typed_errors() -> None:
         (Device((64,)), "GPU 0"),
         (Device((64,)).raw(), "GPU 0"),
         (t.pinned(64), "pinned already"),
-        ("text", "no memory"),
+        ("text", "str has no memory to pin"),
+        (None, "NoneType has no memory to pin: pass a CPU tensor"),
+        (np.zeros((4, 5)).T, "not C-contiguous"),
     ]:
         with pytest.raises(errors.InvalidArgument, match=match):
             t.register_host(wrong)
     with t.register_host(np.zeros(4096, np.uint8)) as pinned, pytest.raises(ValueError):
         pinned.wait(-1)
+
+
+def protect(address: int, size: int, how: int) -> None:
+    """mprotect(2): 0 for no access, 1 for reading, 3 for writing too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), how) == 0
+
+
+# Below and above what is asked of the kernel page by page; the last at an odd place.
+@pytest.mark.parametrize("size", [80, 40 * MIB + 5])
+def test_protected_memory_is_found_before_it_is_touched(size: int) -> None:
+    pages = mmap.mmap(-1, 64 * MIB)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    block, data = Device((size,)), numbers(size)
+    block.set(data)
+    inside = 20 * MIB if size > MIB else 0
+    at = base + 4096 + 7
+    try:
+        for how in (1, 0):
+            protect(base + 4096 + inside, MIB, how)
+            for device in (t.HOST, t.ASK):
+                raw = t.Raw(at, size, device)
+                with pytest.raises(errors.InvalidPointer, match="may not be written to"):
+                    t.copy(raw, block)
+                with pytest.raises(errors.InvalidPointer, match="may not be written to"):
+                    t.gather(raw, t.Blocks(block.address, size, 1, size, 0))
+                if how == 0:
+                    with pytest.raises(errors.InvalidPointer, match="may not be read"):
+                        t.copy(block, raw)
+                else:
+                    t.copy(block, raw).wait()
+            with pytest.raises(errors.InvalidArgument, match="may not be written to"):
+                t.register_host(t.Raw(at, size))
+            assert _C.place_of(at) == (-1, False)
+            block.set(data)
+    finally:
+        protect(base, 64 * MIB, 3)
+    t.copy(t.Raw(at, size), block).wait()
+    assert ctypes.string_at(at, size) == data.tobytes()
+    t.register_host(t.Raw(at, size)).unregister()
+
+
+def test_memory_that_is_not_there_is_not_pinned() -> None:
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype, hole = ctypes.c_void_p, 20 * MIB
+    base = libc.mmap(
+        None, ctypes.c_size_t(32 * MIB), 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
+    )
+    assert libc.munmap(ctypes.c_void_p(base + hole), ctypes.c_size_t(4096)) == 0
+    block = Device((32 * MIB,))
+    for background in (False, True):
+        for address, size, end in [(0x10000, 4096, 0x10000), (base, 32 * MIB, base + hole)]:
+            with pytest.raises(
+                errors.InvalidPointer, match=f"{end:#x} is no memory of this process"
+            ):
+                t.register_host(t.Raw(address, size), background)
+    with pytest.raises(errors.InvalidPointer, match=f"which ends {hole} bytes on"):
+        t.copy(t.Raw(base, block.bytes), block)
+    assert libc.munmap(ctypes.c_void_p(base), ctypes.c_size_t(32 * MIB)) == 0

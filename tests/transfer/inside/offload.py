@@ -139,3 +139,28 @@ def test_layers_in_turn() -> None:
     with pytest.raises(errors.InvalidArgument, match="forward passes"), offloader.alternate(net):
         net(x)
     offloader.prefetch(net).wait()
+
+
+def test_what_cannot_be_kept_away_is_refused() -> None:
+    for limit in (1.5, True, None, b"8MiB"):
+        with pytest.raises(errors.InvalidArgument, match="limit"):
+            t.Offloader(limit)
+    offloader, other, net = t.Offloader("8MiB"), t.Offloader("8MiB"), model()
+    for wrong, name in ((5, "int"), (None, "NoneType"), (net[0], "Linear"), ([net, 5], "int")):
+        with pytest.raises(errors.InvalidArgument, match=f"takes modules.*not a {name}"):  # noqa: SIM117
+            with offloader.alternate(wrong):
+                pass
+    with pytest.raises(errors.InvalidArgument, match="torch optimizer, not a Sequential"):
+        offloader.offload_optimizer(net)
+    optimizer = torch.optim.Adam(net.parameters())
+    end = offloader.offload_optimizer(optimizer)
+    for each in (offloader, other):
+        with pytest.raises(errors.InvalidArgument, match="state of this Adam is kept away already"):
+            each.offload_optimizer(optimizer)
+    end()
+    again = other.offload_optimizer(optimizer)
+    end()  # which has ended: nothing of the other's
+    with pytest.raises(errors.InvalidArgument, match="already"):
+        offloader.offload_optimizer(optimizer)
+    again()
+    assert offloader.used == other.used == 0
