@@ -32,6 +32,8 @@ from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
 from glake.transfer.storages import Storage, groups, storages_of, tensors_in
 
+_RETURN_S = 0.2  # for a block whose copy is done; whoever keeps its old memory keeps it for longer
+
 
 class PoolFull(OutOfMemory):
     """The offloader's pool has no room; the text says what holds it. Nothing was moved."""
@@ -52,8 +54,11 @@ _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # whose state is kept awa
 class _Group:
     """Storages that move together, and how to take the move back."""
 
-    def __init__(self, transfer: Transfer, undo: list[Callable[[], None]]) -> None:
+    def __init__(
+        self, transfer: Transfer, undo: list[Callable[[], None]], blocks: frozenset[int]
+    ) -> None:
         self.transfer, self._undo = transfer, undo
+        self.blocks = blocks  # of the pool, which its tensors leave
         self._lock = threading.Lock()
         self.error: GlakeError | None = None
 
@@ -296,6 +301,7 @@ class Offloader:
     def _make_room(self, size: int) -> None:
         if size + self.used > self.limit:
             Move(self._coming).wait()
+            self._await_blocks(frozenset().union(*(one.blocks for one in self._coming)))
             self._coming = []
         if size + self.used > self.limit:
             raise PoolFull(
@@ -303,6 +309,12 @@ class Offloader:
                 f"bytes hold {len(self._away)} storages that are away; nothing was moved. Give it "
                 "a larger limit, prefetch or drop some of them, or offload less"
             )
+
+    def _await_blocks(self, blocks: frozenset[int]) -> None:
+        """Another thread that waited for the same copy may hold its memory a moment longer."""
+        end = time.monotonic() + _RETURN_S
+        while not blocks.isdisjoint(self._away) and time.monotonic() < end:
+            time.sleep(0.001)
 
     def _moved(self, engine: Any, storages: list[Storage], place: Callable[..., Any]) -> Move:
         started: list[_Group] = []
@@ -321,7 +333,8 @@ class Offloader:
             if new.untyped_storage().data_ptr() in self._away:
                 self._away[new.untyped_storage().data_ptr()].transfer = transfer
             undo.append(one.rebase(new))
-        return _Group(transfer, undo)
+        blocks = frozenset(one.address for one, _ in made if one.address in self._away)
+        return _Group(transfer, undo, blocks)
 
     def _to_host(self, one: Storage) -> Any:
         import torch
