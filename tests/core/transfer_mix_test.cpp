@@ -99,8 +99,13 @@ void threads(const char* schedule) {
       test::transfer_stats();
       test::result_of(id);
       const int end = glake_copy_wait(id, test::kForever);
-      if (end != GLAKE_OK && (i != 3 || end != GLAKE_COPY_CANCELLED)) ++failed;
-      if (end == GLAKE_OK && !dst.holds(static_cast<uint64_t>(me), 0, 12 * kMiB, 0)) ++failed;
+      const bool expected = end == GLAKE_OK || (i == 3 && end == GLAKE_COPY_CANCELLED);
+      const bool right = end != GLAKE_OK || dst.holds(static_cast<uint64_t>(me), 0, 12 * kMiB, 0);
+      if (!expected || !right) {
+        ++failed;
+        std::printf("thread %d, copy %d: ended with %d, %s; %s\n", me, i, end,
+                    right ? "bytes as they should be" : "WRONG BYTES", test::last_error().c_str());
+      }
       glake_copy_release(id);
     }
   };

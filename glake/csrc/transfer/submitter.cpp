@@ -11,7 +11,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kGrace = 1'000'000;         // ns a copy may be late whatever was expected
+constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
 constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
 constexpr int kQuestions = 4;                  // to a stream, of which each copy fails one
 constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
