@@ -280,8 +280,14 @@ bool Transfer::ready() {
         close_lane(lane.get(), "failed " + std::to_string(lane->failures) + " times");
       }
     }
-    const bool open =
+    bool open =
         std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return !lane->closed; });
+    // Those that a plan left to other transfers are better than none.
+    for (const auto& lane : lanes) {
+      if (open || !lane->withdrawn) continue;
+      lane->closed = lane->withdrawn = false;
+      open = true;
+    }
     if (open || state == State::kWaiting) return false;
     fail(GLAKE_COPY_FAILED, "no path is left" + why_closed(lanes));
   }
