@@ -112,18 +112,22 @@ class Engine {
   bool kernel_pays(const Request& request, const TransferPlan& plan);
   void replan();
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
-  void measure_links();
   struct Use {
     Rate measured = 0;
     bool cleared = false;
   };
-  void share_links(Transfer* transfer, const std::vector<double>& taken);
-  std::vector<int> full_limits(const Lane& lane, const std::vector<double>& taken) const;
   void learn(Lane* lane, size_t hop);
   Use use_of(int edge, const Lane& slow) const;
   void prepare(const Path& path);
   bool reach(int gpu, int from);
   Submitter& submitter(int gpu);
+
+  // link_shares.cpp
+  std::map<int, double> loads_of(const topology::Route& route) const;
+  void measure_links();
+  bool coupled(const LinkUse& one, const LinkUse& other, const std::vector<double>& taken) const;
+  void share_links(Transfer* transfer, const std::vector<double>& taken);
+  std::vector<int> full_limits(const Lane& lane, const std::vector<double>& taken) const;
 
   // lending.cpp
   using Demands = std::set<std::array<int, 4>>;  // GPU and node of the source, of the destination

@@ -41,6 +41,7 @@ uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   const uint64_t end = finish(now, now, 0, bytes, copy_ns);
   if (under_way_++ == 0) mark_ = now + copy_ns;
   if (worker().under_way++ < worker().flows) use_->started = now;
+  use_->asked = 0;
   ++use_->under_way;
   ahead_ += bytes;
   return end;
@@ -48,6 +49,20 @@ uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
 
 uint64_t HopMeter::held_until(uint64_t copy_ns) const {
   return alone_ || use_->under_way == 0 ? 0 : use_->started + copy_ns;
+}
+
+uint64_t HopMeter::moment(uint64_t now, uint64_t copy_ns) {
+  const uint64_t held = held_until(copy_ns);
+  const LinkUse* back = use_->back;
+  if (held > now || back == nullptr || back->under_way == 0) return std::max(held, now);
+  const bool just_begun = back->started > use_->started && now < back->started + copy_ns / 2;
+  if (just_begun || back->asked != 0) return now;
+  if (use_->asked == 0) use_->asked = now;
+  return std::max(asked_until(copy_ns), now);
+}
+
+uint64_t HopMeter::asked_until(uint64_t copy_ns) const {
+  return use_->asked == 0 ? 0 : use_->asked + static_cast<uint64_t>(kStarts) * copy_ns;
 }
 
 void HopMeter::withdraw(Bytes bytes) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transfer/health.h"
@@ -24,9 +25,17 @@ constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
 
 // Copies under way between two places, of every lane that has that hop.
 struct LinkUse {
-  uint64_t started = 0;  // the last of them
+  LinkUse() = default;
+  explicit LinkUse(std::map<int, double> on_limits) : loads(std::move(on_limits)) {}
+
+  const std::map<int, double> loads;  // on the topology's limits, per unit of rate
+  uint64_t started = 0;               // the last of them
   unsigned under_way = 0;
-  Rate planned = 0;  // of all those lanes
+  Rate planned = 0;   // of all those lanes
+  double chunks = 0;  // that they had still to carry at the plan
+  // The other way, where the two fill a limit that counts both.
+  const LinkUse* back = nullptr;
+  uint64_t asked = 0;  // a copy has waited since then for one of the other way; 0: none does
   struct Worker {
     unsigned under_way = 0;
     unsigned flows = kLeastFlows;  // streams that take turns: so many copies flow at once
@@ -60,11 +69,16 @@ class HopMeter {
     worker_ = worker;
   }
   LinkUse* use() const { return use_.get(); }
+  bool coupled() const { return use_->back != nullptr; }
   LinkUse::Worker& worker() const { return use_->of_worker[worker_]; }
   // Until when a copy should not be submitted, as another of this hop has just begun: one that was
   // submitted, or one that waited for a copy that is complete. Two that begin together end
   // together, and the link stands idle while the next two start, for ever.
   uint64_t held_until(uint64_t copy_ns) const;
+  // When one that is ready should be: `now`, or later. Where limits count both ways, one copy
+  // beside two of the other way has half of what it could: those of the two ways begin together.
+  uint64_t moment(uint64_t now, uint64_t copy_ns);
+  uint64_t asked_until(uint64_t copy_ns) const;
 
  private:
   std::shared_ptr<LinkUse> use_ = std::make_shared<LinkUse>();

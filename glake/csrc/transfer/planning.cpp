@@ -12,8 +12,6 @@ constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has describ
 constexpr double kHandOver = 5'000;        // ns from the call to the first copy of a thread
 constexpr double kLeastGain = 1.03;        // in time, over a plain copy
 constexpr double kRunsWell = 0.85;         // of its plan: such a lane clears its edges
-constexpr double kMuchFaster = 2;          // a link than what a lane asks of it
-constexpr double kFullLimit = 0.95;        // of a limit
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
 std::string place_text(Place place) {
@@ -121,90 +119,11 @@ void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan
     for (size_t h = 0; h < lane->hops.size(); ++h) {
       const Place &from = path.hops[h].from, &to = path.hops[h].to;
       auto& use = uses_[{from.gpu, from.node, to.gpu, to.node}];
-      if (use == nullptr) use = std::make_shared<LinkUse>();
+      if (use == nullptr) use = std::make_shared<LinkUse>(loads_of(path.hops[h].route));
       if (lane->hops[h].use() != use.get()) lane->hops[h].share(use, path.worker);
     }
     submitter(path.worker).add(transfer, lane.get());
   }
-}
-
-// Under the lock. What each hop of the lanes could carry at most, and beside the others.
-void Engine::measure_links() {
-  if (topology_ == nullptr) return;
-  std::vector<double> taken(topology_->limits().size(), 0.0);  // edges are the first limits
-  const auto each_hop = [&](auto&& visit) {
-    for (const auto& transfer : running_) {
-      for (const auto& lane : transfer->lanes) {
-        for (size_t h = 0; h < lane->hops.size() && !lane->closed; ++h) visit(lane.get(), h);
-      }
-    }
-  };
-  for (const auto& [places, use] : uses_) use->planned = 0;
-  each_hop([](Lane* lane, size_t h) { lane->hops[h].worker().flows = 0; });
-  each_hop([&](Lane* lane, size_t h) {
-    lane->hops[h].use()->planned += lane->planned.rate;
-    unsigned& flows = lane->hops[h].worker().flows;
-    flows = std::min(flows + kLeastFlows, kMostFlows);
-    for (const auto& load : lane->planned.path.hops[h].route) {
-      for (const auto& [limit, weight] : topology_->limits_of(load.edge)) {
-        taken[static_cast<size_t>(limit)] += weight * load.share * lane->planned.rate;
-      }
-    }
-  });
-  each_hop([&](Lane* lane, size_t h) {
-    Rate link = 1e9, spare = 1e9;
-    for (const auto& load : lane->planned.path.hops[h].route) {
-      const Rate rate = topology_->rate(load.edge);
-      link = std::min(link, rate / load.share);
-      spare = std::min(spare, (rate - taken[static_cast<size_t>(load.edge)]) / load.share);
-    }
-    const Rate planned = lane->planned.rate;
-    lane->hops[h].set_link(link, planned + spare, spare > (kMuchFaster - 1) * planned);
-  });
-  for (const auto& transfer : running_) share_links(transfer.get(), taken);
-}
-
-// Links are shared by flows, not by plans. A lane that goes over two full ones takes from both, and
-// is held to its share; a wide direct one gets as many flows as it is wider than those beside it.
-void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
-  std::vector<std::vector<int>> full;
-  for (const auto& lane : transfer->lanes) {
-    full.push_back(lane->closed ? std::vector<int>() : full_limits(*lane, taken));
-    lane->paced = running_.size() > 1 || full.back().size() > 1;
-  }
-  for (size_t i = 0; i < full.size(); ++i) {
-    const Lane& lane = *transfer->lanes[i];
-    if (lane.relayed() || lane.closed) continue;
-    Rate widest = 0;
-    for (size_t j = 0; j < full.size(); ++j) {
-      const bool beside =
-          j != i && std::find_first_of(full[i].begin(), full[i].end(), full[j].begin(),
-                                       full[j].end()) != full[i].end();
-      if (beside) widest = std::max(widest, transfer->lanes[j]->planned.rate);
-    }
-    const double times = widest > 0 ? lane.planned.rate / widest : 0;
-    unsigned& flows = lane.hops.front().worker().flows;
-    flows = std::clamp(static_cast<unsigned>(times), flows, kMostFlows);
-  }
-}
-
-// Limits that the lane shares with others and that have no room beside them.
-std::vector<int> Engine::full_limits(const Lane& lane, const std::vector<double>& taken) const {
-  std::map<int, double> own;
-  for (const Hop& hop : lane.planned.path.hops) {
-    for (const auto& load : hop.route) {
-      for (const auto& [limit, weight] : topology_->limits_of(load.edge)) {
-        own[limit] += weight * load.share * lane.planned.rate;
-      }
-    }
-  }
-  std::vector<int> full;
-  for (const auto& [limit, rate] : own) {
-    const double all = taken[static_cast<size_t>(limit)];
-    const double most = topology_->limits()[static_cast<size_t>(limit)].limit;
-    if (all > kFullLimit * most && rate < kFullLimit * all) full.push_back(limit);
-  }
-  return full;
 }
 
 // Under the lock. A hop falls behind its plan: one of its edges is slower than the topology says,

@@ -74,7 +74,7 @@ void Submitter::run() {
       lock.unlock();
       begin(std::move(flight));
       lock.lock();
-    } else if (!flights_.empty()) {
+    } else if (!flights_.empty() || next_moment(driver_.now_ns()) != UINT64_MAX) {
       lock.unlock();
       wait();
       lock.lock();
@@ -116,7 +116,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
   for (Entry& entry : entries_) {
     Lane& lane = *entry.lane;
     const Bytes bytes = entry.transfer->allowance(lane, now, engine_.copy_ns());
-    if (bytes == 0) continue;
+    if (bytes == 0 || lane.hops.front().moment(now, engine_.copy_ns()) > now) continue;
     entry.turn = ++turns_;
     flight->transfer = entry.transfer;
     flight->lane = &lane;
@@ -193,8 +193,9 @@ std::string Submitter::failure(const Flight& flight, Status status) const {
 // Whether the chunk's next copy waits for a better moment.
 bool Submitter::hold(Flight* flight) {
   Lock lock(engine_.mutex_);
-  const uint64_t until = flight->lane->hops[flight->hop].held_until(engine_.copy_ns());
-  if (until <= driver_.now_ns()) return false;
+  const uint64_t now = driver_.now_ns();
+  const uint64_t until = flight->lane->hops[flight->hop].moment(now, engine_.copy_ns());
+  if (until <= now) return false;
   flight->held_until = until;
   flights_.push_back(std::move(*flight));
   return true;
@@ -242,13 +243,19 @@ void Submitter::launch(Flight flight) {
   flights_.push_back(std::move(flight));
 }
 
-// When a lane that has to wait for its moment may take a chunk.
-uint64_t Submitter::next_claim(uint64_t now) const {
-  Lock lock(engine_.mutex_);
+// Under the engine's lock: when a chunk that waits for its moment may go on, or be taken.
+uint64_t Submitter::next_moment(uint64_t now) {
+  const uint64_t copy_ns = engine_.copy_ns();
   uint64_t next = UINT64_MAX;
   for (const Entry& entry : entries_) {
-    const uint64_t until = entry.lane->hops.front().held_until(engine_.copy_ns());
+    const HopMeter& hop = entry.lane->hops.front();
+    const uint64_t until = std::max(hop.held_until(copy_ns), hop.asked_until(copy_ns));
     if (until > now) next = std::min(next, until);
+  }
+  for (Flight& flight : flights_) {
+    if (flight.held_until == 0) continue;
+    flight.held_until = flight.lane->hops[flight.hop].moment(now, copy_ns);
+    next = std::min(next, flight.held_until);
   }
   return next;
 }
@@ -256,13 +263,12 @@ uint64_t Submitter::next_claim(uint64_t now) const {
 // Waits until a copy is done, or overdue.
 void Submitter::wait() {
   const uint64_t now = driver_.now_ns();
-  uint64_t until = next_claim(now);
+  Lock lock(engine_.mutex_);
+  uint64_t until = next_moment(now);
+  lock.unlock();
   events_.clear();
   for (const Flight& flight : flights_) {
-    if (flight.held_until != 0) {
-      until = std::min(until, std::max(flight.held_until, now));
-      continue;
-    }
+    if (flight.held_until != 0) continue;
     until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
     if (flight.seen_done) until = now;
     events_.push_back(flight.event.id());

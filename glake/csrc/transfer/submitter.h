@@ -86,7 +86,7 @@ class Submitter {
   bool side_by_side(bool at_source) const;
   void launch(Flight flight);
   bool hold(Flight* flight);
-  uint64_t next_claim(uint64_t now) const;
+  uint64_t next_moment(uint64_t now);
   void wait();
   void complete(Flight flight, Status status);
   bool quiesce(const Flight& flight);

@@ -144,9 +144,11 @@ bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const 
   if (now < lane.hops.front().held_until(copy_ns)) return false;
   const bool slow_first = !lane.relayed() || request.src.host();
   const unsigned flows = lane.hops.front().worker().flows;
-  const unsigned first = slow_first ? std::max(kGoing, flows) + kQueued : kGoing;
+  const bool moments = lane.hops.front().coupled() || lane.hops.back().coupled();
+  const unsigned queued = moments ? 0 : kQueued;  // what waits in a stream begins at no chosen one
+  const unsigned first = slow_first ? std::max(kGoing, flows) + queued : kGoing;
   const auto hops = static_cast<unsigned>(lane.hops.size() - 1);
-  const unsigned later = hops * (slow_first ? kGoing : kGoing + kQueued);
+  const unsigned later = hops * (slow_first ? kGoing : kGoing + queued);
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
 }
 
