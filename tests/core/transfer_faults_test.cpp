@@ -1,6 +1,9 @@
 // Copies that fail, stall, slow down or die: each byte lands once, over other paths; the path rests
 // and comes back; with no path left the error says what became of the destination. And every driver
 // call failing in turn leaves nothing behind.
+#include <algorithm>
+
+#include "topology/topology.h"
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -117,6 +120,60 @@ void no_path_left() {
   disarm();
   test::finish(pair.start());
   CHECK(pair.dst.holds(2, 0, kBytes, 0));
+}
+
+// Our parts of the limits of an A100 node: none of these edges.
+std::vector<double> lent_away(const std::vector<std::string>& edges) {
+  const auto topology = glake::topology::Topology::parse(test::platforms_text(), "dgx_a100");
+  std::vector<double> parts(topology.limits().size(), 1.0);
+  for (int edge = 0; edge < topology.edges(); ++edge) {
+    for (const std::string& name : edges) {
+      if (topology.name(edge) == name) parts[static_cast<size_t>(edge)] = 0;
+    }
+  }
+  CHECK(std::count(parts.begin(), parts.end(), 0.0) == static_cast<std::ptrdiff_t>(edges.size()));
+  return parts;
+}
+
+// The plan has relays only, as the direct link is lent: when they fail, the plain copy's path.
+void direct_unplanned() {
+  test::running() = "direct, unplanned";
+  Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}});
+  const std::vector<double> parts = lent_away({"u0>g0"});
+  OK(glake_transfer_lend(~0u, parts.data(), parts.size()));
+  Pair pair(0, kPinned);
+  CHECK(simcuda_set_link_at(simcuda_now_ns() + 200'000, "N", "g0", 0) == 0);
+  const std::string result = test::finish(pair.start());
+  CHECK_TEXT(test::text_in(result, "state") == "done", result);
+  CHECK_TEXT(result.find("\"path\": \"host>g0\"") != std::string::npos, result);
+  CHECK_TEXT(result.find(">g2>g0") != std::string::npos, result);
+  pair.check_once();
+}
+
+// Relays are left to others in mid copy, and then the direct link dies: they are taken again, where
+// the relays may be.
+void left_to_others() {
+  for (const bool allowed : {true, false}) {
+    test::running() = allowed ? "left to others" : "lent to others";
+    Node node("dgx_a100",
+              {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}});
+    Pair pair(0, kPinned);
+    CHECK(simcuda_set_link_at(simcuda_now_ns() + 200'000, "u0", "g0", 0) == 0);
+    const uint64_t id = pair.start();
+    const std::vector<double> parts = lent_away({"s0>u1", "s1>u2", "s1>u3"});
+    OK(glake_transfer_lend(allowed ? ~0u : 0u, parts.data(), parts.size()));
+    if (allowed) {
+      const std::string result = test::finish(id);
+      CHECK_TEXT(test::text_in(result, "state") == "done", result);
+      pair.check_once();
+      continue;
+    }
+    GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
+    const std::string text = test::last_error();
+    CHECK_TEXT(text.find("no path is left") != std::string::npos, text);
+    CHECK_TEXT(text.find("left to others by a new plan") != std::string::npos, text);
+    OK(glake_copy_release(id));
+  }
 }
 
 // A copy that writes the destination never ends: its bytes are unknown, and nobody sends them
@@ -260,6 +317,8 @@ int main(int argc, char** argv) {
   part("one_path", one_path);
   part("links_die", links_die);
   part("no_path_left", no_path_left);
+  part("direct_unplanned", direct_unplanned);
+  part("left_to_others", left_to_others);
   part("corrupted", corrupted);
   part("stuck_for_good", stuck_for_good);
   part("slow_uplink", slow_uplink);

@@ -115,6 +115,7 @@ void Engine::rouse(uint64_t now) {
 
 // After anything happened to a transfer: ends it if nothing more will.
 void Engine::conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer) {
+  if (transfer->stranded()) last_resort(transfer);
   if (!transfer->over() && transfer->ready()) {
     if (running_.size() == 1 && running_[0] == transfer) {
       lock->unlock();

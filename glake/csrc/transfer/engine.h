@@ -111,7 +111,11 @@ class Engine {
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
   bool kernel_pays(const Request& request, const TransferPlan& plan);
   void replan();
+  std::vector<std::shared_ptr<Transfer>> plan_anew();
+  TransferPlan direct_plan(const Request& request) const;
   void adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan);
+  void enlist(const std::shared_ptr<Transfer>& transfer);
+  void last_resort(const std::shared_ptr<Transfer>& transfer);
   struct Use {
     Rate measured = 0;
     bool cleared = false;

@@ -18,19 +18,21 @@ std::string place_text(Place place) {
   return place.host() ? "host" : "g" + std::to_string(place.gpu);
 }
 
-// The one copy there is without a topology.
-TransferPlan direct_plan(const Request& request) {
+}  // namespace
+
+// The one copy there is without a topology, and where it names no path.
+TransferPlan Engine::direct_plan(const Request& request) const {
+  const Place &src = request.src, &dst = request.dst;
   Path path;
-  path.hops.push_back({request.src, request.dst, {}});
-  path.worker = request.src.host() ? request.dst.gpu : request.src.gpu;
-  path.name = place_text(request.src) + ">" + place_text(request.dst);
+  path.hops.push_back({src, dst, {}});
+  if (topology_ != nullptr) path.hops[0].route = plain_route(*topology_, src, dst);
+  path.worker = src.host() ? dst.gpu : src.gpu;
+  path.name = place_text(src) + ">" + place_text(dst);
   TransferPlan plan;
   plan.rate = plan.plain = kUnknownRate;
   plan.paths.push_back({path, kUnknownRate});
   return plan;
 }
-
-}  // namespace
 
 TransferPlan Engine::plan_alone(const Request& request) {
   if (planner_ == nullptr) return direct_plan(request);
@@ -73,10 +75,18 @@ bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
   return scope.status().ok() && kernel_.ready(gpu);
 }
 
-// Shares the node anew among all transfers under way.
+// Shares the node anew among all transfers under way. One that is left without a path may have
+// nothing under way that would tell of it.
 void Engine::replan() {
+  for (const auto& transfer : plan_anew()) {
+    Lock lock(mutex_);
+    conclude(&lock, transfer);
+  }
+}
+
+std::vector<std::shared_ptr<Transfer>> Engine::plan_anew() {
   std::lock_guard<std::mutex> guard(plan_mutex_);
-  std::vector<std::shared_ptr<Transfer>> all;
+  std::vector<std::shared_ptr<Transfer>> all, stranded;
   std::vector<Demand> demands;
   std::vector<std::pair<int, double>> lessons;
   const uint64_t now = driver_.now_ns();
@@ -105,14 +115,21 @@ void Engine::replan() {
     if (all[i]->over()) continue;
     const bool none = plans.empty() || plans[i].paths.empty();
     adopt(all[i], none ? direct_plan(all[i]->request) : plans[i]);
+    if (all[i]->stranded()) stranded.push_back(all[i]);
   }
   measure_links();
   tell_demands();
   rouse(now);
+  return stranded;
 }
 
 void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan& plan) {
   transfer->replan(plan, &health_);
+  if (transfer->stranded()) return last_resort(transfer);
+  enlist(transfer);
+}
+
+void Engine::enlist(const std::shared_ptr<Transfer>& transfer) {
   for (const auto& lane : transfer->lanes) {
     if (lane->closed) continue;
     const Path& path = lane->planned.path;
@@ -124,6 +141,25 @@ void Engine::adopt(const std::shared_ptr<Transfer>& transfer, const TransferPlan
     }
     submitter(path.worker).add(transfer, lane.get());
   }
+}
+
+// Under the lock. All paths of the plan have failed: those that it left to others are better than
+// none, unless their relays are lent to other processes, and so is the plain copy's.
+void Engine::last_resort(const std::shared_ptr<Transfer>& transfer) {
+  const uint32_t relays = lent_relays_ | own_;
+  for (const auto& lane : transfer->lanes) {
+    const std::vector<Hop>& hops = lane->planned.path.hops;
+    const bool ours = std::all_of(hops.begin(), hops.end() - 1, [&](const Hop& hop) {
+      return hop.to.host() || (relays >> hop.to.gpu & 1) != 0;
+    });
+    if (lane->withdrawn && ours) lane->closed = lane->withdrawn = false;
+  }
+  const auto direct = [](const auto& lane) { return !lane->relayed(); };
+  if (std::none_of(transfer->lanes.begin(), transfer->lanes.end(), direct)) {
+    transfer->add_lane(direct_plan(transfer->request).paths[0], &health_);
+  }
+  enlist(transfer);
+  measure_links();
 }
 
 // Under the lock. A hop falls behind its plan: one of its edges is slower than the topology says,

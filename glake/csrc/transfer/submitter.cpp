@@ -179,9 +179,7 @@ void Submitter::drop_chunk(Flight* flight, const std::string& why) {
   --lane.in_flight;
   --flight->transfer->in_flight;
   if (why.empty()) return;
-  ++lane.failures;
-  ++lane.resent;
-  lane.ramp = 0;
+  flight->transfer->count_failure(&lane);
   lane.health->fail(driver_.now_ns(), why);
 }
 

@@ -239,7 +239,7 @@ void Transfer::replan(const TransferPlan& next, HealthBook* book) {
     if (known != lanes.end()) {
       (*known)->replan(path);
     } else {
-      lanes.push_back(std::make_unique<Lane>(path, &book->of(path.path.name)));
+      add_lane(path, book);
     }
   }
   plan.rate = next.rate;
@@ -247,10 +247,21 @@ void Transfer::replan(const TransferPlan& next, HealthBook* book) {
   refusals = next.refusals;
 }
 
+void Transfer::add_lane(const PlannedPath& path, HealthBook* book) {
+  lanes.push_back(std::make_unique<Lane>(path, &book->of(path.path.name)));
+}
+
 void Transfer::close_lane(Lane* lane, const std::string& reason) {
   lane->closed = true;
   lane->withdrawn = false;
   lane->why = reason;
+}
+
+void Transfer::count_failure(Lane* lane) {
+  ++lane->resent;
+  lane->ramp = 0;
+  if (++lane->failures < kMostFailures || lane->closed) return;
+  close_lane(lane, "failed " + std::to_string(lane->failures) + " times");
 }
 
 void Transfer::fail(int code, const std::string& text) {
@@ -274,26 +285,16 @@ std::string Transfer::destination_state() const {
   return text + "; the others are as they were";
 }
 
+bool Transfer::stranded() const {
+  if (state != State::kRunning || cancelled || error != 0 || left() == 0) return false;
+  return std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane->closed; });
+}
+
 bool Transfer::ready() {
   if (over()) return false;
-  if (!cancelled && error == 0 && left() != 0) {
-    for (const auto& lane : lanes) {
-      if (!lane->closed && lane->failures >= kMostFailures) {
-        close_lane(lane.get(), "failed " + std::to_string(lane->failures) + " times");
-      }
-    }
-    bool open =
-        std::any_of(lanes.begin(), lanes.end(), [](const auto& lane) { return !lane->closed; });
-    // Those that a plan left to other transfers are better than none.
-    for (const auto& lane : lanes) {
-      if (open || !lane->withdrawn) continue;
-      lane->closed = lane->withdrawn = false;
-      open = true;
-    }
-    if (open || state == State::kWaiting) return false;
-    fail(GLAKE_COPY_FAILED, "no path is left" + why_closed(lanes));
-  }
-  return in_flight == 0;
+  if (stranded()) fail(GLAKE_COPY_FAILED, "no path is left" + why_closed(lanes));
+  const bool more = !cancelled && error == 0 && left() != 0;
+  return !more && in_flight == 0;
 }
 
 void Transfer::end(uint64_t now) {

@@ -34,8 +34,12 @@ class Transfer {
 
   // Takes a new plan's paths: lanes of before keep what they know.
   void replan(const TransferPlan& next, HealthBook* book);
+  void add_lane(const PlannedPath& path, HealthBook* book);
   void close_lane(Lane* lane, const std::string& reason);
-  // Whether nothing more will happen; fails it first if no lane is left for what is.
+  void count_failure(Lane* lane);  // of a chunk; of many, the lane is closed
+  // Whether there is more to take, and no lane open for it.
+  bool stranded() const;
+  // Whether nothing more will happen; fails it first if it is stranded.
   bool ready();
   void end(uint64_t now);  // of one that is ready
   // No chunk is taken any more; it ends when those under way have.
