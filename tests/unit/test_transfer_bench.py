@@ -121,6 +121,20 @@ def test_fields(rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]]) -
             assert row[label] == pytest.approx(time, rel=1e-3)
 
 
+def test_relays_that_pay_only_beside_another_copy(tmp_path: Path) -> None:
+    """The example of docs/topology.md: one PCIe link is worth 25 GB/s one way, 32.5 both ways."""
+    text = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    (example,) = re.findall(r"```json\n(\{.*?\n\})\n```", text, re.DOTALL)
+    path = tmp_path / "my_box.json"
+    path.write_text(example)
+    found = rows_of("--platform", str(path), "--sizes", "4MiB,256MiB")
+    assert not [row for row in found if row["missed"]]
+    assert not any(row["relayed"] for row in every(found, transfer="h2d"))
+    row = only(found, transfer="bidir", host="local", size=256 * MIB)
+    assert row["achieved"] > 0.9 * row["bound"] > 1.3 * row["plain"]
+    assert row["relayed"]
+
+
 def test_the_bound_is_the_computed_one(
     rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]], files: Path
 ) -> None:

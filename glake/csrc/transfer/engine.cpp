@@ -81,8 +81,10 @@ uint64_t Engine::start(Request request) {
   if (captured) return plain(request, true);
   const TransferPlan plan = plan_alone(request);
   if (possible && !request.pageable && !wanted && !worthwhile(request, plan) &&
-      !kernel_pays(request, plan)) {
-    return plain(request, false);
+      !pays_beside_others(request) && !kernel_pays(request, plan)) {
+    const uint64_t id = plain(request, false);
+    note_plain(request, plan.plain);
+    return id;
   }
   auto transfer = std::make_shared<Transfer>(std::move(request));
   if (transfer->request.ordered && !order(transfer)) {

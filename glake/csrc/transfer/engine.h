@@ -110,6 +110,9 @@ class Engine {
   TransferPlan plan_alone(const Request& request);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
   bool kernel_pays(const Request& request, const TransferPlan& plan);
+  bool pays_beside_others(const Request& request);
+  void note_plain(const Request& request, Rate rate);
+  void add_plain(std::vector<Demand>* demands);
   void replan();
   std::vector<std::shared_ptr<Transfer>> plan_anew();
   TransferPlan direct_plan(const Request& request) const;
@@ -170,6 +173,7 @@ class Engine {
   std::mutex mutex_;  // of all below, and of transfers, lanes and path states
   std::map<uint64_t, std::shared_ptr<Transfer>> transfers_;
   std::vector<std::shared_ptr<Transfer>> running_;
+  std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<std::shared_ptr<Gate>> gates_;
   std::vector<EventId> passed_;  // behind holds, on callers' streams
   std::map<int, std::unique_ptr<Submitter>> submitters_;

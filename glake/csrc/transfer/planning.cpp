@@ -12,6 +12,8 @@ constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has describ
 constexpr double kHandOver = 5'000;        // ns from the call to the first copy of a thread
 constexpr double kLeastGain = 1.03;        // in time, over a plain copy
 constexpr double kRunsWell = 0.85;         // of its plan: such a lane clears its edges
+constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
+constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
 std::string place_text(Place place) {
@@ -75,6 +77,39 @@ bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
   return scope.status().ok() && kernel_.ready(gpu);
 }
 
+// Whether more paths are worthwhile only because others run: plain copies among them take the links
+// they do, whatever would be better.
+bool Engine::pays_beside_others(const Request& request) {
+  if (planner_ == nullptr || request.parts.total() < kLongCopy) return false;
+  std::lock_guard<std::mutex> guard(plan_mutex_);
+  std::vector<Demand> demands;
+  {
+    Lock lock(mutex_);
+    for (const auto& transfer : running_)
+      demands.push_back({transfer->request.src, transfer->request.dst});
+    add_plain(&demands);
+  }
+  if (demands.empty()) return false;
+  demands.push_back({request.src, request.dst});
+  return worthwhile(request, planner_->plan(demands).back());
+}
+
+void Engine::note_plain(const Request& request, Rate rate) {
+  if (planner_ == nullptr || rate <= 0 || request.parts.total() < kLongCopy) return;
+  const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
+  Lock lock(mutex_);
+  if (plain_.size() < kMostPlain)
+    plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, driver_.now_ns() + ns);
+}
+
+// Under the lock.
+void Engine::add_plain(std::vector<Demand>* demands) {
+  const uint64_t now = driver_.now_ns();
+  const auto ended = [&](const auto& one) { return one.second <= now; };
+  plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
+  for (const auto& [demand, until] : plain_) demands->push_back(demand);
+}
+
 // Shares the node anew among all transfers under way. One that is left without a path may have
 // nothing under way that would tell of it.
 void Engine::replan() {
@@ -108,6 +143,10 @@ std::vector<std::shared_ptr<Transfer>> Engine::plan_anew() {
   }
   for (const auto& transfer : all)
     demands.push_back({transfer->request.src, transfer->request.dst});
+  if (!all.empty()) {
+    Lock lock(mutex_);
+    add_plain(&demands);
+  }
   std::vector<TransferPlan> plans;
   if (planner_ != nullptr && !demands.empty()) plans = planner_->plan(demands);
   Lock lock(mutex_);
