@@ -85,8 +85,8 @@ bool Engine::coupled(const LinkUse& one, const LinkUse& other,
   return false;
 }
 
-// A lane that goes over two full links takes from both, and is held to its share; a wide direct one
-// gets as many flows as it is wider than those beside it.
+// A lane that goes over two full links takes from both, and is held to its share. In a full link a
+// wide lane has as many more flows as it is wider than those beside it.
 void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
   std::vector<std::vector<int>> full;
   for (const auto& lane : transfer->lanes) {
@@ -95,17 +95,19 @@ void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
   }
   for (size_t i = 0; i < full.size(); ++i) {
     const Lane& lane = *transfer->lanes[i];
-    if (lane.relayed() || lane.closed) continue;
-    Rate widest = 0;
-    for (size_t j = 0; j < full.size(); ++j) {
-      const bool beside =
-          j != i && std::find_first_of(full[i].begin(), full[i].end(), full[j].begin(),
-                                       full[j].end()) != full[i].end();
-      if (beside) widest = std::max(widest, transfer->lanes[j]->planned.rate);
+    for (const HopMeter& hop : lane.hops) {
+      Rate widest = 0;
+      for (size_t j = 0; j < full.size(); ++j) {
+        const bool beside = j != i && std::any_of(full[i].begin(), full[i].end(), [&](int limit) {
+                              return hop.use()->loads.count(limit) != 0 &&
+                                     std::count(full[j].begin(), full[j].end(), limit) != 0;
+                            });
+        if (beside) widest = std::max(widest, transfer->lanes[j]->planned.rate);
+      }
+      const double times = widest > 0 ? lane.planned.rate / widest : 0;
+      unsigned& flows = hop.worker().flows;
+      flows = std::clamp(static_cast<unsigned>(kLeastFlows * times), flows, kMostFlows);
     }
-    const double times = widest > 0 ? lane.planned.rate / widest : 0;
-    unsigned& flows = lane.hops.front().worker().flows;
-    flows = std::clamp(static_cast<unsigned>(times), flows, kMostFlows);
   }
 }
 

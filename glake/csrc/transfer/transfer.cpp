@@ -147,8 +147,10 @@ bool Transfer::may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const 
   const bool moments = lane.hops.front().coupled() || lane.hops.back().coupled();
   const unsigned queued = moments ? 0 : kQueued;  // what waits in a stream begins at no chosen one
   const unsigned first = slow_first ? std::max(kGoing, flows) + queued : kGoing;
-  const auto hops = static_cast<unsigned>(lane.hops.size() - 1);
-  const unsigned later = hops * (slow_first ? kGoing : kGoing + queued);
+  unsigned later = 0;  // beyond its first hop
+  for (size_t h = 1; h < lane.hops.size(); ++h) {
+    later += std::max(kGoing, lane.hops[h].worker().flows) + (slow_first ? 0 : queued);
+  }
   return lane.in_first_hop < first && lane.in_flight - lane.in_first_hop <= later;
 }
 
