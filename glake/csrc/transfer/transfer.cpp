@@ -11,8 +11,6 @@ constexpr unsigned kMostFailures = 3;  // of a lane in one transfer
 // Chunks of a lane under way over a hop: two go, and where the slow link should be one waits. No
 // more than that: two that each waited for another would begin, and end, together for ever.
 constexpr unsigned kGoing = 2, kQueued = 1;
-// What may be long comes last: the destination's state goes before it.
-constexpr char kByPath[] = "; by path: ";
 constexpr double kOverPlan = 1.25;  // what a lane is trusted to do beyond its plan
 constexpr double kShares = 24;      // chunks a lane's part of the transfer makes, at least
 
@@ -45,7 +43,7 @@ std::string why_closed(const Lanes& lanes) {
   }
   std::string text;
   for (const auto& [why, paths] : reasons)
-    text += (text.empty() ? kByPath : "; ") + paths + ": " + why;
+    text += (text.empty() ? "; by path: " : "; ") + paths + ": " + why;
   return text;
 }
 
@@ -266,10 +264,11 @@ void Transfer::count_failure(Lane* lane) {
   close_lane(lane, "failed " + std::to_string(lane->failures) + " times");
 }
 
-void Transfer::fail(int code, const std::string& text) {
+void Transfer::fail(int code, const std::string& text, const std::string& details) {
   if (error != 0) return;
   error = code;
   error_text = text;
+  error_details_ = details;
 }
 
 std::string Transfer::destination_state() const {
@@ -294,7 +293,7 @@ bool Transfer::stranded() const {
 
 bool Transfer::ready() {
   if (over()) return false;
-  if (stranded()) fail(GLAKE_COPY_FAILED, "no path is left" + why_closed(lanes));
+  if (stranded()) fail(GLAKE_COPY_FAILED, "no path is left", why_closed(lanes));
   const bool more = !cancelled && error == 0 && left() != 0;
   return !more && in_flight == 0;
 }
@@ -303,8 +302,7 @@ void Transfer::end(uint64_t now) {
   ended_ns = now;
   if (error != 0) {
     state = State::kFailed;
-    const size_t end = std::min(error_text.find(kByPath), error_text.size());
-    error_text.insert(end, ": " + destination_state());
+    error_text += ": " + destination_state() + error_details_;
   } else {
     state = left() != 0 ? State::kCancelled : State::kDone;
   }

@@ -43,7 +43,8 @@ class Transfer {
   bool ready();
   void end(uint64_t now);  // of one that is ready
   // No chunk is taken any more; it ends when those under way have.
-  void fail(int code, const std::string& text);
+  // `details` may be long: they are told last, behind the destination's state.
+  void fail(int code, const std::string& text, const std::string& details = "");
   std::string destination_state() const;
   std::string json(uint64_t now) const;
 
@@ -82,6 +83,7 @@ class Transfer {
   bool ahead_of_share(const Lane& lane) const;
 
   std::vector<Pool> pools_;
+  std::string error_details_;
 };
 
 }  // namespace glake::transfer
