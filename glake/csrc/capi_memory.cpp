@@ -99,7 +99,12 @@ void* glake_host_malloc(size_t bytes) {
 
 int glake_host_free(void* ptr) {
   return guarded([&] {
-    if (ptr != nullptr) Process::instance().host().free(ptr);
+    if (ptr == nullptr) return;
+    Process& process = Process::instance();
+    if (process.detoured(glake::kCopied)) {
+      process.refuse_copied(ptr, process.host().requested(ptr));
+    }
+    process.host().free(ptr);
   });
 }
 

@@ -54,6 +54,12 @@ int glake_copy_done(uint64_t id) {
   return code == GLAKE_OK ? (done ? 1 : 0) : -code;
 }
 
+int glake_copy_settled(uint64_t id) {
+  bool settled = false;
+  const int code = guarded([&] { settled = TransferUse()->settled(id); });
+  return code == GLAKE_OK ? (settled ? 1 : 0) : -code;
+}
+
 int glake_copy_stream_wait(uint64_t id, int device, void* stream) {
   return guarded([&] { TransferUse()->stream_wait(id, device, handle(stream)); });
 }

@@ -58,6 +58,9 @@ GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
  */
 GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
 GLAKE_API int glake_copy_done(uint64_t id); /* 1, 0, or a negative glake_status */
+/* 1: it is over, and nothing of it may still read its source or write its destination; the latter
+ * may be after a failure, by copies that were given up. Of a released id: 1 too. */
+GLAKE_API int glake_copy_settled(uint64_t id); /* 1, 0, or a negative glake_status */
 /* Later work on `stream` waits for the copy, however it ends. */
 GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);
 /* Takes no more chunks; those under way arrive. A plain copy goes on. */

@@ -139,6 +139,8 @@ class Transfer:
 
     def _settle(self, error: GlakeError | None) -> None:
         keeper.keep_until_the_end(self._keep)
+        if error is not None and keeper.unsettled(self._ids):
+            keeper.keeper.take(keeper.Unfinished(self._ids, self._keep))
         self._error = None if error is None else error.with_traceback(None)
         self._over, self._keep = True, None
 

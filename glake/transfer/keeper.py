@@ -7,6 +7,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -33,10 +34,27 @@ class Dropped:
 
     def over(self, wait: bool) -> bool:
         """Whether they are done, or have failed; then they are released."""
-        if not all(_over(each, wait) for each in self._ids):
+        if not all(_over(each, wait) for each in self._ids) or unsettled(self._ids):
             return False
         keep_until_the_end(self._keep)
         release(self._ids)
+        return True
+
+
+class Unfinished:
+    """Copies that have failed, of which some that were given up may still read and write."""
+
+    def __init__(self, ids: tuple[int, ...], keep: Any) -> None:
+        """Keeps `keep`."""
+        self._ids, self._keep = ids, keep
+
+    def over(self, wait: bool) -> bool:
+        """Whether those are done after all."""
+        if unsettled(self._ids):
+            if wait:
+                time.sleep(_SLICE_NS / 1e9)
+            return False
+        keep_until_the_end(self._keep)
         return True
 
 
@@ -82,6 +100,15 @@ def _over(copy: int, wait: bool) -> bool:
         return _C.copy_wait(copy, _SLICE_NS) if wait else _C.copy_done(copy)
     except GlakeError:  # it has failed, or its engine ends
         return True
+
+
+def unsettled(ids: tuple[int, ...]) -> bool:
+    """Whether one of them, done or failed, may still use its memory."""
+    for each in ids:
+        with contextlib.suppress(GlakeError):  # its engine ends
+            if not _C.copy_settled(each):
+                return True
+    return False
 
 
 # While the engine ends nobody can ask about a copy, and some are still under way.

@@ -2,6 +2,8 @@
 // and comes back; with no path left the error says what became of the destination. And every driver
 // call failing in turn leaves nothing behind.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "topology/topology.h"
 #include "transfer_play.h"
@@ -32,6 +34,17 @@ struct Pair {
     CHECK(dst.holds(2, 0, dst.bytes(), 0));
   }
 };
+
+// Until copies of it that were given up are seen done; asking moves the time.
+void await_settled(uint64_t id) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::seconds(30);
+  while (glake_copy_settled(id) == 0) {
+    CHECK_TEXT(Clock::now() < end, test::transfer_stats());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(glake_copy_settled(id) == 1);
+}
 
 void disarm() { CHECK(simcuda_fail_copy(nullptr, nullptr, 1, 0, 1) == 0); }
 
@@ -176,8 +189,6 @@ void left_to_others() {
   }
 }
 
-// A copy that writes the destination never ends: its bytes are unknown, and nobody sends them
-// again.
 // With checksums a flipped bit is found and its chunk sent again; without, it stays.
 void corrupted() {
   const struct {
@@ -232,6 +243,52 @@ void corrupted() {
   disarm();
 }
 
+// A link dies under copies that write the destination. Until they are seen done their memory is not
+// given to anybody, and no other chunk tries the path.
+void given_up() {
+  for (const bool ordered : {false, true}) {
+    test::running() = ordered ? "given up, ordered" : "given up";
+    Node node("dgx_a100", {{"memory", "512MiB"}});
+    test::CurrentContext context(0);
+    CUstream stream = nullptr;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    void* dst = glake_malloc(kBytes, 0, nullptr);
+    void* src = glake_host_malloc(kBytes);
+    CHECK(simcuda_set_link_at(simcuda_now_ns() + 200'000, "s0", "u0", 0) == 0);
+    Call call({{reinterpret_cast<uint64_t>(dst), reinterpret_cast<uint64_t>(src), kBytes}}, 0,
+              GLAKE_HOST);
+    if (ordered) call.on(stream, 0);
+    const uint64_t id = call.start();
+    GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
+    const std::string text = test::last_error();
+    CHECK_TEXT(text.find("host>g0 stands still") != std::string::npos, text);
+    CHECK(glake_copy_settled(id) == 0);
+    OK(glake_copy_release(id));
+    CHECK(glake_copy_settled(id) == 0);
+    GIVES(GLAKE_INVALID_POINTER, glake_free(dst));
+    GIVES(GLAKE_INVALID_POINTER, glake_host_free(src));
+    {
+      Pair other(0, kPinned);
+      for (int i = 0; i < 40; ++i) test::finish(other.start());  // 100 ms: rests are over
+      CHECK(other.dst.holds(2, 0, kBytes, 0));
+      CHECK(simcuda_set_link("s0", "u0", 23.75) == 0);
+      await_settled(id);
+      std::string result;
+      for (int i = 0; i < 40 && test::transfer_stats().find("quarantined") != std::string::npos;) {
+        result = test::finish(other.start());
+        ++i;
+      }
+      CHECK_TEXT(test::transfer_stats().find("quarantined") == std::string::npos,
+                 test::transfer_stats());
+    }
+    OK(glake_free(dst));
+    OK(glake_host_free(src));
+    CU(cuStreamDestroy(stream));
+  }
+}
+
+// A copy that writes the destination never ends: its bytes are unknown, and nobody sends them
+// again.
 void stuck_for_good() {
   test::running() = "stuck for good";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -243,6 +300,7 @@ void stuck_for_good() {
              test::last_error());
   CHECK(simcuda_landed(pair.dst.at(), kBytes, -1) == 0);
   OK(glake_copy_release(id));
+  await_settled(id);
 }
 
 void slow_uplink() {
@@ -296,7 +354,10 @@ void each_call() {
                            std::to_string(simcuda_landed(pair.dst.at(), 8 * kMiB, 1)) +
                            test::violations());
           }
-          if (id != 0) OK(glake_copy_release(id));
+          if (id != 0) {
+            await_settled(id);
+            OK(glake_copy_release(id));
+          }
           test::finish(Call(pair.dst, 0, pair.src, 0, 8 * kMiB).start());
           CHECK(pair.dst.holds(2, 0, 8 * kMiB, 0));
           cuStreamDestroy(stream);
@@ -321,6 +382,7 @@ int main(int argc, char** argv) {
   part("left_to_others", left_to_others);
   part("corrupted", corrupted);
   part("stuck_for_good", stuck_for_good);
+  part("given_up", given_up);
   part("slow_uplink", slow_uplink);
   part("each_call", each_call);
   return 0;

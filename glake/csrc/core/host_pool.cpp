@@ -142,6 +142,11 @@ void HostPool::free(void* ptr) {
   (ready ? ready_[block->bytes] : waiting_).push_back(block);
 }
 
+Bytes HostPool::requested(void* ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return live_block(ptr).requested;
+}
+
 // Closes what was enqueued on a stream so far by an event. A stream under capture has none: then
 // the block waits for the capture's end. False if there is no event yet.
 bool HostPool::mark(HostBlock& block, Recorded recorded) {

@@ -24,6 +24,7 @@ class HostPool {
   // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR, GLAKE_DRIVER_ABSENT).
   void* allocate(Bytes bytes);
   void free(void* ptr);
+  Bytes requested(void* ptr);  // of a live block; throws Error
   void record(void* ptr, int device, StreamHandle stream);
   // Gives back every block nobody holds or uses. Throws Error when the driver refuses.
   void empty_cache();

@@ -82,6 +82,7 @@ class Process {
   void close_transfer();
   int used_device();              // the first device in use here; 0 if none is
   void refuse_copied(void* ptr);  // throws Error if such a copy uses the block
+  void refuse_copied(void* ptr, Bytes bytes);
 
   // What an allocation of the calling thread is: its own kind if it has set one, else by the option
   // `contiguous`. set_kind() returns the kind before.

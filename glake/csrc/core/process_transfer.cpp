@@ -78,16 +78,19 @@ Owned Process::owned(Address at) {
   return found;
 }
 
-void Process::refuse_copied(void* ptr) {
-  const Block& b = block(ptr, false);
-  const Address begin = b.ptr, end = begin + std::max<Bytes>(b.requested, 1);
+void Process::refuse_copied(void* ptr) { refuse_copied(ptr, block(ptr, false).requested); }
+
+void Process::refuse_copied(void* ptr, Bytes bytes) {
+  const auto begin = reinterpret_cast<Address>(ptr), end = begin + std::max<Bytes>(bytes, 1);
   transfer_users_.fetch_add(1);
   transfer::Engine* engine = transfer_in_use_.load();
   const bool used = engine != nullptr && engine->copying(begin, end);
   transfer_users_.fetch_sub(1);
   if (!used) return;
   throw Error(GLAKE_INVALID_POINTER,
-              hex(ptr) + " is being copied, in no stream's order: wait for the copy, then free it");
+              hex(ptr) +
+                  " is being copied, in no stream's order, or a copy that was given up may "
+                  "still use it: free it when the copy is done (glake_copy_settled)");
 }
 
 }  // namespace glake

@@ -66,6 +66,12 @@ bool done(uint64_t id) {
   return answer != 0;
 }
 
+bool settled(uint64_t id) {
+  const int answer = released(glake_copy_settled, id);
+  if (answer < 0) raise_last();
+  return answer != 0;
+}
+
 py::tuple progress(uint64_t id) {
   uint64_t arrived = 0, total = 0;
   check(released(glake_copy_progress, id, &arrived, &total));
@@ -86,6 +92,8 @@ void bind_handles(py::module_& module) {
       },
       py::arg("id"), py::arg("timeout_ns") = UINT64_MAX, "Whether it is done by then.");
   module.def("copy_done", &done, py::arg("id"), "Whether it is done.");
+  module.def("copy_settled", &settled, py::arg("id"),
+             "Whether it is over, and no copy that was given up may still read or write.");
   module.def(
       "copy_stream_wait",
       [](uint64_t id, const py::int_& device, const py::int_& stream) {

@@ -32,14 +32,17 @@ void Engine::close() {
                 "a stream still has work before a transfer it was given; synchronise it, then "
                 "close the transfer engine again");
   }
-  bool clean = true;
-  for (auto& [gpu, submitter] : submitters_) clean = submitter->stop() && clean;
+  std::string left;
+  for (auto& [gpu, submitter] : submitters_) {
+    const std::string one = submitter->stop();
+    if (!one.empty()) left += (left.empty() ? "" : "; ") + one;
+  }
   submitters_.clear();
   staging_.close();
-  if (!clean) {
-    throw Error(GLAKE_DRIVER_ERROR,
-                "copies that were given up are still not done, or the driver refused to take "
-                "streams and events back");
+  if (!left.empty()) {
+    throw Error(GLAKE_DRIVER_ERROR, left +
+                                        ". What they use stays in use until the process ends; "
+                                        "closing again gives back the rest");
   }
   for (size_t i = 0; i < 2 * static_cast<size_t>(devices_); ++i) {
     const StreamHandle stream = plain_streams_[i].load();

@@ -221,7 +221,8 @@ void Engine::release(uint64_t id) {
   if (Marks::is(id)) return marks_.release(id);
   const std::shared_ptr<Transfer> transfer = find(id);
   Lock lock(mutex_);
-  transfers_.erase(id);
+  transfer->released = transfer->over() && transfer->unfinished != 0;
+  if (!transfer->released) transfers_.erase(id);
   if (transfer->passed != 0) passed_.push_back(std::exchange(transfer->passed, 0));
 }
 

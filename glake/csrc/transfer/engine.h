@@ -48,6 +48,8 @@ class Engine {
   void stream_wait(uint64_t id, int device, StreamHandle stream);
   void cancel(uint64_t id);
   void release(uint64_t id);
+  // Whether it is over, and no copy of it that was given up may still read or write.
+  bool settled(uint64_t id);
   void progress(uint64_t id, Bytes* done, Bytes* total);
   std::string result(uint64_t id);
   std::string stats();
@@ -90,7 +92,10 @@ class Engine {
   uint64_t start(Request request);
   // guards.cpp
   void guard(const Guard& given, uint64_t id);
+  void guard(Guard range);
   bool guarded(const Guard& guard);
+  bool unfinished(const Transfer& transfer);
+  void look_for_lost();
   // plain.cpp
   // `why`: the reason it is not more, where that is not the copy's own.
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);

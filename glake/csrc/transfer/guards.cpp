@@ -34,6 +34,10 @@ void Engine::guard(const Guard& given, uint64_t id) {
   } else {
     range.transfer = find(id);
   }
+  guard(std::move(range));
+}
+
+void Engine::guard(Guard range) {
   std::lock_guard<std::mutex> lock(guard_mutex_);
   if (guards_.size() >= kMany) {
     auto over = [&](const Guard& one) { return !guarded(one); };
@@ -47,7 +51,35 @@ bool Engine::guarded(const Guard& guard) {
   if (guard.mark != nullptr) return !marks_.done(*guard.mark);
   if (guard.plain != 0) return !done(guard.plain);
   Lock lock(mutex_);
-  return !guard.transfer->over();
+  return !guard.transfer->over() || unfinished(*guard.transfer);
+}
+
+// Under the lock. Whether copies of it that were given up may still read and write.
+bool Engine::unfinished(const Transfer& transfer) {
+  if (transfer.unfinished != 0) look_for_lost();
+  return transfer.unfinished != 0;
+}
+
+// Under the lock.
+void Engine::look_for_lost() {
+  int woken = 0;
+  for (auto& [gpu, submitter] : submitters_) {
+    if (submitter->look_for_lost() && submitter->wake()) ++woken;
+  }
+  if (woken != 0) driver_.expect_threads(woken);
+  for (auto it = transfers_.begin(); it != transfers_.end();) {
+    const bool gone = it->second->released && it->second->unfinished == 0;
+    it = gone ? transfers_.erase(it) : std::next(it);
+  }
+}
+
+bool Engine::settled(uint64_t id) {
+  if (PlainId(id).valid() || Marks::is(id)) return done(id);
+  Lock lock(mutex_);
+  const auto known = transfers_.find(id);
+  if (known == transfers_.end()) return true;
+  const std::shared_ptr<Transfer> transfer = known->second;
+  return transfer->over() && !unfinished(*transfer);
 }
 
 bool Engine::copying(Address begin, Address end) {

@@ -35,6 +35,10 @@ void PathHealth::fail(uint64_t now, const std::string& why) {
   why_ = why;
 }
 
+void PathHealth::find(uint64_t now) {
+  if (--lost_ == 0) until_ = std::min(until_, now);
+}
+
 void PathHealth::succeed() {
   state_ = PathState::kHealthy;
   why_.clear();

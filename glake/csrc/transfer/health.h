@@ -17,7 +17,9 @@ class PathHealth {
   uint64_t failures() const { return failures_; }
   const std::string& why() const { return why_; }
   // Of a quarantined path: a small chunk may try it again.
-  bool may_probe(uint64_t now) const { return state_ == PathState::kQuarantined && now >= until_; }
+  bool may_probe(uint64_t now) const {
+    return state_ == PathState::kQuarantined && lost_ == 0 && now >= until_;
+  }
 
   // A copy is late that may still complete: no new chunks until it has.
   void suspect(const std::string& why);
@@ -25,11 +27,15 @@ class PathHealth {
   void fail(uint64_t now, const std::string& why);
   // A chunk arrived. Rests get shorter again, but a path that failed is not forgotten at once.
   void succeed();
+  // A copy was given up. While it is not seen done a chunk would fare no better.
+  void lose() { ++lost_; }
+  void find(uint64_t now);
 
  private:
   PathState state_ = PathState::kHealthy;
   uint64_t until_ = 0, rest_ = 0;
   uint64_t failures_ = 0, good_ = 0;
+  unsigned lost_ = 0;
   std::string why_;
 };
 

@@ -1,5 +1,6 @@
 // Copies that are late, or of whose end nobody tells: what becomes of their chunks and buffers.
 #include <algorithm>
+#include <iterator>
 
 #include "transfer/engine.h"
 #include "transfer/submitter.h"
@@ -15,8 +16,10 @@ constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that write
 // buffers stay with the copy. The last one writes the destination: it must not be overtaken.
 void Submitter::overdue(size_t index, uint64_t now) {
   Flight& flight = flights_[index];
-  const std::string why = "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name() +
-                          " is not done in three times the time it should take";
+  const std::string why =
+      "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name() +
+      (flight.late ? " stands still, and as it writes the destination no other may take its place"
+                   : " is not done in three times the time it should take");
   Lock lock(engine_.mutex_);
   if (flight.last() && !flight.late) {
     flight.late = true;
@@ -32,32 +35,79 @@ void Submitter::overdue(size_t index, uint64_t now) {
   give_up(&lock, std::move(lost), why);
 }
 
-// Nobody knows when the copy ends: its buffers stay with it until that is seen, and what it writes
-// of the destination may come at any time. Under the engine's lock.
+// Nobody knows when the copy ends: its buffers stay with it until that is seen, what it writes of
+// the destination may come at any time, and the memory of both ends must not become another's.
+// Under the engine's lock.
 void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
+  const std::shared_ptr<Transfer> transfer = flight.transfer;
+  if (transfer->request.ordered) {  // others are guarded from their start
+    Engine::Guard range = Engine::guard_of(transfer->request.parts);
+    range.transfer = transfer;
+    lock->unlock();
+    engine_.guard(std::move(range));
+    lock->lock();
+  }
   Lane& lane = *flight.lane;
   lane.hops[flight.hop].withdraw(flight.range.bytes());
   if (flight.hop == 0) --lane.in_first_hop;
   if (flight.last()) {
     drop_chunk(&flight, why);
-    flight.transfer->unknown.push_back(flight.range);
-    flight.transfer->fail(GLAKE_COPY_FAILED, why);
+    transfer->unknown.add(flight.range);
+    transfer->fail(GLAKE_COPY_FAILED, why);
   } else {
     return_chunk(&flight, why);
   }
-  const std::shared_ptr<Transfer> transfer = flight.transfer;
+  ++transfer->unfinished;
+  lane.health->lose();
   lost_.push_back(std::move(flight));
   engine_.conclude(lock, transfer);
 }
 
+// Under the engine's lock, on any thread. Buffers go back on the submitter's, when it next has
+// nothing to do; there, too, it waits for streams where no event tells. Whether it should do so.
+bool Submitter::look_for_lost() {
+  bool untold = false;
+  for (Flight& flight : lost_) {
+    if (flight.seen_done) continue;
+    const Status s = flight.marked ? driver_.query(flight.event.id()) : Status();
+    if (s.not_ready()) continue;
+    const bool told = flight.marked && (s.ok() || !flight.unsure);
+    if (told) found(&flight);
+    untold = untold || !told;
+  }
+  return untold;
+}
+
+// Under the engine's lock.
+void Submitter::found(Flight* flight) {
+  flight->seen_done = true;
+  if (flight->transfer == nullptr) return;
+  --flight->transfer->unfinished;
+  flight->lane->health->find(driver_.now_ns());
+}
+
 // Gives the buffers of lost copies back once those are done after all.
 void Submitter::reap(uint64_t timeout_ns) {
-  auto over = [&](const Flight& flight) {
+  std::vector<Flight> open, done;
+  {
+    Lock lock(engine_.mutex_);
+    open.swap(lost_);
+  }
+  const auto over = [&](const Flight& flight) {
+    if (flight.seen_done) return true;
     if (!flight.marked) return quiesce(flight);
     const Status s = driver_.wait_event(flight.event.id(), timeout_ns);
     return s.ok() || (!s.not_ready() && (!flight.unsure || quiesce(flight)));
   };
-  lost_.erase(std::remove_if(lost_.begin(), lost_.end(), over), lost_.end());
+  const auto first = std::stable_partition(open.begin(), open.end(),
+                                           [&](const Flight& flight) { return !over(flight); });
+  done.assign(std::make_move_iterator(first), std::make_move_iterator(open.end()));
+  open.erase(first, open.end());
+  Lock lock(engine_.mutex_);
+  for (Flight& flight : done) {
+    if (!flight.seen_done) found(&flight);
+  }
+  for (Flight& flight : open) lost_.push_back(std::move(flight));
 }
 
 }  // namespace glake::transfer

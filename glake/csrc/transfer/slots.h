@@ -36,6 +36,7 @@ class Slot {
   Address at() const { return at_; }
   explicit operator bool() const { return owner_ != nullptr; }
   void reset();
+  void abandon() { owner_ = nullptr; }  // something may use it for ever
 
  private:
   Slots* owner_ = nullptr;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/process.h"
 #include "transfer/engine.h"
@@ -53,14 +54,14 @@ bool Submitter::wanted(uint64_t now) const {
   });
 }
 
-bool Submitter::stop() {
+std::string Submitter::stop() {
   {
     Lock lock(engine_.mutex_);
     stopping_ = true;
     woken_.notify_one();
   }
   thread_.join();
-  return clean_;
+  return left_;
 }
 
 void Submitter::run() {
@@ -85,18 +86,41 @@ void Submitter::run() {
   }
   if (awake_) rest(&lock);
   lock.unlock();
-  reap(kFarewell);
-  const bool all = streams_.close() && lost_.empty();
-  lost_.clear();
+  std::string left = end();
   lock.lock();
-  clean_ = all;
+  left_ = std::move(left);
+}
+
+// What a copy still uses that may never end is nobody's any more.
+std::string Submitter::end() {
+  reap(kFarewell);
+  Lock lock(engine_.mutex_);
+  std::vector<Flight> lost = std::move(lost_);
+  lock.unlock();
+  std::set<std::string> names;
+  for (Flight& flight : lost) {
+    for (Slot& slot : flight.slots) slot.abandon();
+    for (Slot* slot : {&flight.stage, &flight.table, &flight.bounce}) slot->abandon();
+    const bool reads_back = flight.transfer == nullptr;
+    names.insert(reads_back
+                     ? "a checksum's on GPU " + std::to_string(flight.device)
+                     : "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name());
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  if (!text.empty()) text = "copies that were given up are still not done: " + text;
+  if (!streams_.close() && text.empty()) {
+    text = "the driver refused to take streams and events of GPU " + std::to_string(gpu_) + " back";
+  }
+  return text;
 }
 
 // Nothing to do: virtual time need not wait for this thread.
 void Submitter::rest(Lock* lock) {
   awake_ = false;
+  const bool lost = !lost_.empty();
   lock->unlock();
-  if (!lost_.empty()) reap(0);
+  if (lost) reap(0);
   driver_.thread_at_work(false);
   lock->lock();
 }

@@ -58,8 +58,10 @@ class Submitter {
   bool wake();
   // Whether it would find something to do that it has not.
   bool wanted(uint64_t now) const;
-  // With no transfer under way. False: the driver did not give all back in time.
-  bool stop();
+  // Which of the copies that were given up are done after all. True: of some its thread must ask.
+  bool look_for_lost();
+  // With no transfer under way. What is not given back, in words; "": all is.
+  std::string stop();
   void abandon() { thread_.detach(); }  // in a forked child there is no such thread
 
  private:
@@ -99,7 +101,9 @@ class Submitter {
   void overdue(size_t index, uint64_t now);
   void return_chunk(Flight* flight, const std::string& why);
   void drop_chunk(Flight* flight, const std::string& why);
+  void found(Flight* flight);
   void reap(uint64_t timeout_ns);
+  std::string end();
   std::string failure(const Flight& flight, Status status) const;
 
   Engine& engine_;
@@ -108,12 +112,14 @@ class Submitter {
   // Under the engine's lock.
   std::vector<Entry> entries_;
   uint64_t turns_ = 0;
-  bool awake_ = false, stopping_ = false, clean_ = true;
+  bool awake_ = false, stopping_ = false;
+  std::string left_;          // when it has ended
+  std::vector<Flight> lost_;  // given up, their copies not seen done
   std::condition_variable woken_;
   // Its thread's alone.
   WorkStreams streams_;
-  std::vector<Flight> flights_, lost_;  // lost: given up, their copies not seen done
-  std::vector<EventId> events_;         // scratch, as all that follow
+  std::vector<Flight> flights_;
+  std::vector<EventId> events_;  // scratch, as all that follow
   std::vector<Piece> pieces_;
   std::vector<Address> dsts_, srcs_;
   std::vector<Bytes> sizes_;

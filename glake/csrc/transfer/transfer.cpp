@@ -273,12 +273,12 @@ void Transfer::fail(int code, const std::string& text, const std::string& detail
 
 std::string Transfer::destination_state() const {
   const Bytes sure = landed.bytes();
-  if (sure == 0 && unknown.empty()) return "the destination is as it was";
+  if (sure == 0 && unknown.bytes() == 0) return "the destination is as it was";
   std::string text = std::to_string(sure) + " of " + std::to_string(total()) +
                      " bytes of the destination are written";
-  if (!unknown.empty()) {
+  if (unknown.bytes() != 0) {
     text += ", and unknown are bytes";
-    for (const Range& r : unknown) {
+    for (const Range& r : unknown.ranges()) {
       text += " [" + std::to_string(r.begin) + ", " + std::to_string(r.end) + ")";
     }
     text += ", which a copy that was given up may still write";
@@ -347,7 +347,7 @@ std::string Transfer::json(uint64_t now) const {
   }
   out.raw("refusals", "[" + list + "]");
   list.clear();
-  for (const Range& r : unknown) {
+  for (const Range& r : unknown.ranges()) {
     list +=
         (list.empty() ? "[" : ", [") + std::to_string(r.begin) + ", " + std::to_string(r.end) + "]";
   }

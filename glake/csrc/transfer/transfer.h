@@ -56,7 +56,9 @@ class Transfer {
   int error = 0;  // a glake_status
   std::string error_text;
   RangeSet landed;
-  std::vector<Range> unknown;  // of copies that were given up
+  RangeSet unknown;         // of copies that were given up
+  unsigned unfinished = 0;  // of those, not seen done: they may still read and write
+  bool released = false;    // by the caller, before that
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<Refusal> refusals;
   TransferPlan plan;  // rates only are used after replan()

@@ -63,7 +63,10 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   if (s.ok()) s = driver_.record(place.gpu, back.event.id(), back.stream);
   if (s.ok()) s = driver_.wait_event(back.event.id(), kMostWait);
   if (!s.ok()) {
-    if (back.stream != 0 && !quiesce(back)) lost_.push_back(std::move(back));
+    if (back.stream != 0 && !quiesce(back)) {
+      Lock lock(engine_.mutex_);
+      lost_.push_back(std::move(back));
+    }
     throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
   }
   for (const Piece& piece : pieces_) {

@@ -54,6 +54,27 @@ def test_a_dropped_handle_keeps_its_memory_until_it_is_done() -> None:
     assert "glake-keeper" in [thread.name for thread in threading.enumerate()]
 
 
+def test_memory_of_copies_given_up_is_kept_until_they_end() -> None:
+    block = Device((LARGE,)).set(numbers(LARGE))
+    data = t.pinned((LARGE,))
+    gone = weakref.ref(data.base if data.base is not None else data)
+    simcuda.set_link("u0", "s0", 0, simcuda.now_ns() + 100_000)
+    handle = t.copy(data, block)
+    with pytest.raises(errors.CopyFailed, match="may still write"):
+        handle.wait()
+    del handle, data
+    gc.collect()
+    time.sleep(0.2)
+    gc.collect()
+    assert gone() is not None
+    simcuda.set_link("u0", "s0", 20)
+    end = time.monotonic() + 20
+    while gone() is not None and time.monotonic() < end:
+        time.sleep(0.01)
+        gc.collect()
+    assert gone() is None
+
+
 def test_cancel() -> None:
     data, block = numbers(2 * LARGE), Device((2 * LARGE,)).set(np.zeros(2 * LARGE, np.uint8))
     handle = t.copy(block, data)
