@@ -60,7 +60,7 @@ class _Group:
     ) -> None:
         self.transfer, self._undo = transfer, undo
         self.blocks = blocks  # of the pool, which its tensors leave
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.error: GlakeError | None = None
 
     def over(self, wait: bool) -> bool:
@@ -76,7 +76,8 @@ class _Group:
             return False
         except GlakeError as error:
             self._take_back(error)
-        self._undo = []
+        with self._lock:  # another thread may be freeing them; wait() returns once they are free
+            self._undo = []
         return True
 
     def _take_back(self, error: GlakeError) -> None:
