@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Generator, Sequence
@@ -87,6 +88,7 @@ class Transfer:
         self._ids = tuple(ids)
         self._keep = keep
         self._over = not self._ids
+        self._settling = threading.RLock()
         self._error: GlakeError | None = None
         self._told: tuple[dict[str, Any], ...] | None = None
         self._family = _family
@@ -138,11 +140,16 @@ class Transfer:
                 raise BusyTimeout(f"the copy of {self.bytes} bytes is not done in {timeout} s")
 
     def _settle(self, error: GlakeError | None) -> None:
-        keeper.keep_until_the_end(self._keep)
-        if error is not None and keeper.unsettled(self._ids):
-            keeper.keeper.take(keeper.Unfinished(self._ids, self._keep))
-        self._error = None if error is None else error.with_traceback(None)
-        self._over, self._keep = True, None
+        # Whoever sees that it is over may count on what it kept being free, in all threads.
+        with self._settling:
+            if self._over:
+                return
+            keeper.keep_until_the_end(self._keep)
+            if error is not None and keeper.unsettled(self._ids):
+                keeper.keeper.take(keeper.Unfinished(self._ids, self._keep))
+            self._error = None if error is None else error.with_traceback(None)
+            self._keep = None
+            self._over = True
 
     def close(self) -> None:
         """Cancels it, and keeps what there is to say of it: its engine is about to end."""

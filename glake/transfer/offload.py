@@ -49,6 +49,7 @@ class _Away:
 
 
 _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # whose state is kept away, by anyone
+_pooled: set[int] = set()  # addresses of the blocks of every offloader's pool
 
 
 class _Group:
@@ -59,7 +60,7 @@ class _Group:
     ) -> None:
         self.transfer, self._undo = transfer, undo
         self.blocks = blocks  # of the pool, which its tensors leave
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.error: GlakeError | None = None
 
     def over(self, wait: bool) -> bool:
@@ -75,7 +76,8 @@ class _Group:
             return False
         except GlakeError as error:
             self._take_back(error)
-        self._undo = []
+        with self._lock:  # another thread may be freeing them; wait() returns once they are free
+            self._undo = []
         return True
 
     def _take_back(self, error: GlakeError) -> None:
@@ -158,12 +160,13 @@ class Offloader:
         The move is ordered after the work on the current stream. The host's copy is ready when the
         handle is done; the GPU's memory is freed by then, group by group.
 
-        PoolFull if they do not fit: nothing is moved. InvalidArgument for what holds no tensors
-        (a number, None), and what copies raise.
+        PoolFull if they do not fit: nothing is moved; nor if InvalidArgument is raised, for what
+        another offloader has away, or what holds no tensors (a number, None). What copies raise.
         """
         storages = storages_of(things)
         engine = default_engine()
         with self._lock:
+            self._refuse_others(storages)
             # Under the same name: an error's traceback must not keep those that are away.
             storages = [one for one in storages if self._on_gpu(one)]
             # No stream has what is offloaded wait until it has arrived.
@@ -190,6 +193,17 @@ class Offloader:
                     "and none is on a GPU; offload() of the same offloader takes them away first"
                 )
             return self._fetch(storages)
+
+    def _refuse_others(self, storages: list[Storage]) -> None:
+        others = [
+            one for one in storages if one.address in _pooled and one.address not in self._away
+        ]
+        if others:
+            raise InvalidArgument(
+                f"offload: {len(others)} of {len(storages)} storages "
+                f"({sum(one.bytes for one in others)} bytes) are away in the pool of another "
+                "offloader; nothing was moved. prefetch() of that one brings them back first"
+            )
 
     def _fetch(self, storages: list[Storage]) -> Move:
         engine = default_engine()
@@ -340,7 +354,13 @@ class Offloader:
         import torch
 
         away = self._away  # not the offloader: its tensors may outlive it
-        memory, address = pinned_block(one.bytes, lambda block: away.pop(block, None))
+
+        def freed(block: int) -> None:
+            away.pop(block, None)
+            _pooled.discard(block)
+
+        memory, address = pinned_block(one.bytes, freed)
+        _pooled.add(address)
         away[address] = _Away(one.device, one.bytes)
         return torch.frombuffer(memory, dtype=torch.uint8)
 

@@ -323,7 +323,8 @@ void check_reasons() {
   CHECK(mentions(plan, "host>g3>g0", "s0>u1 is full (host>g2>g0)"));
   // PCIe only.
   plan = Planner(Topology::parse(text, "a10_l40s_x8")).plan({{host, g0}})[0];
-  CHECK(plan.paths.size() == 1 && mentions(plan, "over g1, g2", "no NVLink with g0"));
+  CHECK(plan.paths.size() == 1 && mentions(plan, "over g1, g2", "no NVLink with g0") &&
+        mentions(plan, "g7 alone", "no NVLink with g0"));
   // What has been learnt.
   const Topology mesh = Topology::parse(text, "dgx1v");
   Planner planner(mesh);

@@ -302,7 +302,11 @@ def test_command(serving: directory.Files) -> None:
     books = json.loads(CliRunner().invoke(main, ["relayd", "--status", "--json"]).output)
     (one,) = books["services"]
     assert one["key"] == serving.key and one["clients"][0]["gpus"] == [3]
+    links = [f"{edge.source}>{edge.target}" for edge in TOPOLOGY.platform.edges]
+    # Of links alone: the planner's limits of copies within a GPU are none of the platform's.
+    assert [name for name, _ in one["limits"]][: len(links)] == links
     assert len(one["limits"]) == len(one["clients"][0]["parts"])
+    assert not any(f"g{gpu}>g{gpu}" in str(books) + shown.output for gpu in range(8))
     other = CliRunner().invoke(main, ["relayd", "--status", "--preset", "dgx1v"])
     assert other.output == "no relay service is running\n"
     again = CliRunner().invoke(main, ["relayd", "--preset", "dgx_a100"])

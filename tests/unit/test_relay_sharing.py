@@ -124,6 +124,37 @@ def test_lent_gpus() -> None:
     assert ledger("dgx_a100", [0], most=1).clients[0].relays == books.clients[0].relays[:1]
 
 
+def chain(last: str) -> Ledger:
+    """A machine whose GPU 0 has a narrow link, and more only over two GPUs in a row: from GPU 4
+    over GPU 1, which has no more of its own. GPU 1 reaches GPU 0 over `last`."""
+    from glake.platform_file import parse
+
+    pairs = [("m0", "s0", 200), ("s0", "u0", 10), ("u0", "g0", 40), ("u0", "g1", 40)]
+    pairs += [("s0", "g2", 5), ("s0", "g3", 5), ("s0", "g4", 30), ("g4", "g1", 100)]
+    pairs += [("g0", "g1", 100)] if last == "NVLink" else []
+    edges = [edge for a, b, rate in pairs for edge in ([a, b, rate], [b, a, rate])]
+    platform = {"gpus": 5, "sockets": [[0, 1, 2, 3, 4]], "edges": edges}
+    return Ledger(graph_of(parse(platform, "made up")))
+
+
+@pytest.mark.parametrize("last", ["NVLink", "one PCIe switch"])
+def test_two_in_a_row_are_lent_together(last: str) -> None:
+    """Neither brings anything without the other."""
+    books = chain(last)
+    books.join(0, [0], 5)
+    assert books.clients[0].relays == (1, 4)
+    books.want(0, [0], [load(0)])
+    books.share()
+    assert books.clients[0].rate > 0.95 * 40
+
+
+def test_two_in_a_row_need_room_for_two() -> None:
+    books = chain("NVLink")
+    books._most = 1
+    books.join(0, [0], 5)
+    assert books.clients[0].relays == (1,)  # for copies with its neighbour
+
+
 def test_gpus_that_come_to_be_used_are_own() -> None:
     books = ledger("dgx_a100", [0, 1])
     before = books.clients[0].relays

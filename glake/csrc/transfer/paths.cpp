@@ -150,6 +150,7 @@ class Finder {
       without += (count++ == 0 ? "g" : ", g") + std::to_string(gpu);
     }
     if (count == 0) return;
+    without += " alone";  // a path over two relays may have them, behind one that is linked
     const std::string own = "g" + std::to_string(end);
     found_.refusals.push_back(
         {"over " + without, "no NVLink with " + own + ": they would share its own PCIe link"});

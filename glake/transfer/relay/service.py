@@ -193,7 +193,9 @@ class Service:
             self._dirty.set()
 
     def books(self) -> dict[str, Any]:
-        """Clients, their demands and their parts of every limit, as JSON types."""
+        """Clients, their demands and their parts of every limit of a link, as JSON types."""
+        limits = self._ledger.limits
+        links = [i for i, (name, _) in enumerate(limits) if not _inside_gpu(name)]
         clients = []
         for number, connection in self._connections.items():
             client = self._ledger.clients[number]
@@ -206,7 +208,7 @@ class Service:
                     "relays": client.relays,
                     "demands": client.demands,
                     "rate": client.rate,
-                    "parts": client.parts,
+                    "parts": [client.parts[i] for i in links if client.parts],
                 }
             )
         return {
@@ -216,9 +218,15 @@ class Service:
             "seconds": round(time.time() - self._started, 3),
             "log": str(self._files.log),
             "grants": self._grants,
-            "limits": self._ledger.limits,
+            "limits": [limits[i] for i in links],
             "clients": clients,
         }
+
+
+def _inside_gpu(limit: str) -> bool:
+    """Whether it is the planner's own edge for copies within a GPU, which no platform has."""
+    source, _, target = limit.partition(">")
+    return source == target
 
 
 async def _read(reader: asyncio.StreamReader) -> Message:

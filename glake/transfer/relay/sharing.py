@@ -164,9 +164,9 @@ class Ledger:
         return found
 
     def _relays_for(self, client: Client) -> tuple[int, ...]:
-        """The GPUs that bring its copies to and from the host most, each next to those before; ties
-        go round the machine, so that neighbours are lent different ones. Those lent stay lent: it
-        has its contexts there."""
+        """The GPUs that bring its copies to and from the host most, each, or each two of one path,
+        next to those before; ties go round the machine, so that neighbours are lent different
+        ones. Those lent stay lent: it has its contexts there."""
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
@@ -179,20 +179,40 @@ class Ledger:
         own = client.gpus[0]
         rest = [(own + step) % client.visible for step in range(1, client.visible)]
         rest = [gpu for gpu in rest if gpu not in {*client.gpus, *kept}]
+        ways = [(gpu,) for gpu in rest] + self._pairs(own, rest)
         chosen = list(kept)
         rate = self._reached(client, chosen)
         while rest and len(chosen) < self._most:
-            rates = {gpu: self._reached(client, [*chosen, gpu]) for gpu in rest}
-            best = max(rates.values())
-            gpu = next(gpu for gpu in rest if rates[gpu] > best * (1 - 1e-3))
+            room = self._most - len(chosen)
+            ways = [way for way in ways if len(way) <= room and not {*way} & {*chosen}]
+            rates = {way: self._reached(client, [*chosen, *way]) for way in ways}
+            worth = {way: rate + (rates[way] - rate) / len(way) for way in ways}  # per GPU
+            best = max(worth.values())
+            more = next(way for way in ways if worth[way] > best * (1 - 1e-3))
             # One that brings nothing may still bring other copies something: GPU to GPU.
-            if rates[gpu] < rate * _LEAST_GAIN:
+            if worth[more] < rate * _LEAST_GAIN:
                 rest = [gpu for gpu in rest if self._linked(client, gpu)]
-                return tuple(chosen + rest[: self._most - len(chosen)])
-            rate = best
-            chosen.append(gpu)
-            rest.remove(gpu)
+                return tuple(chosen + rest[:room])
+            rate = rates[more]
+            chosen += more
+            rest = [gpu for gpu in rest if gpu not in more]
         return tuple(chosen)
+
+    def _pairs(self, own: int, rest: list[int]) -> list[tuple[int, ...]]:
+        """The two relays of a path that has both, nearer first: the farther brings nothing alone.
+        A farther one with a link of its own to `own` does, and is not looked at."""
+        linked, near = self._graph.linked, [gpu for gpu in rest if self._next_to(gpu, own)]
+        far = [gpu for gpu in rest if not (linked(gpu, own) and linked(own, gpu))]
+        return [(a, b) for a in near for b in far if a != b and self._next_to(a, b)]
+
+    def _next_to(self, a: int, b: int) -> bool:
+        """Whether a path may go from one to the other, either way: NVLink, or one PCIe switch."""
+        names = self._graph.edges()
+        for ends in (((a, 0), (b, 0)), ((b, 0), (a, 0))):
+            route = self._graph.route(*ends)
+            if route and not any("s" in names[edge] for edge, _ in route):
+                return True
+        return False
 
     def _linked(self, client: Client, gpu: int) -> bool:
         return any(self._graph.linked(gpu, own) for own in client.gpus)

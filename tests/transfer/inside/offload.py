@@ -86,6 +86,24 @@ def test_a_pool_that_is_too_small() -> None:
         offloader.offload(object())
 
 
+def test_what_another_offloader_has_away_is_refused() -> None:
+    mine, other = t.Offloader("8MiB"), t.Offloader("8MiB")
+    here, there = torch.ones(1000), torch.ones(2000)
+    mine.offload(there).wait()
+    for things, count in ((there, "1 of 1"), ([here, there], "1 of 2")):
+        with pytest.raises(errors.InvalidArgument, match=f"offload: {count} storages.*another"):
+            other.offload(things)
+    assert not away(here) and other.used == 0
+    mine.prefetch(there).wait()
+    other.offload([here, there]).wait()
+    assert away(here) and away(there) and other.used == 12000
+    with pytest.raises(errors.InvalidArgument, match=r"8000 bytes"):
+        mine.offload(there)
+    other.prefetch([here, there]).wait()
+    gc.collect()
+    assert mine.used == other.used == 0
+
+
 def test_a_copy_that_fails_leaves_tensors_where_they_are() -> None:
     tensor, offloader = torch.arange(1 << 20, dtype=torch.float32), t.Offloader("64MiB")
     place = tensor.data_ptr()
