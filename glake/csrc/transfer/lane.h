@@ -119,6 +119,7 @@ struct Lane {
   std::vector<HopMeter> hops;
   bool closed = false;     // no more chunks: `why`
   bool paced = false;      // not to take more than its share (Transfer::ahead_of_share)
+  bool across = false;     // of all, as lanes of another socket's memory share a full link with it
   bool withdrawn = false;  // closed by a new plan, which may open it again
   std::string why;
   Bytes claimed = 0, landed = 0;

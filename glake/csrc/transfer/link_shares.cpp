@@ -85,8 +85,9 @@ bool Engine::coupled(const LinkUse& one, const LinkUse& other,
   return false;
 }
 
-// A lane that goes over two full links takes from both, and is held to its share. In a full link a
-// wide lane has as many more flows as it is wider than those beside it.
+// A lane that goes over two full links takes from both, and is held to its share; so is one that
+// shares a full link with lanes of another socket's memory, which would be done later. In a full
+// link a wide lane has as many more flows as it is wider than those beside it.
 void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
   std::vector<std::vector<int>> full;
   for (const auto& lane : transfer->lanes) {
@@ -94,7 +95,14 @@ void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
     lane->paced = running_.size() > 1 || full.back().size() > 1;
   }
   for (size_t i = 0; i < full.size(); ++i) {
-    const Lane& lane = *transfer->lanes[i];
+    Lane& lane = *transfer->lanes[i];
+    lane.across = false;
+    for (size_t j = 0; j < full.size(); ++j) {
+      const bool shared = std::find_first_of(full[i].begin(), full[i].end(), full[j].begin(),
+                                             full[j].end()) != full[i].end();
+      lane.across = lane.across || (shared && transfer->lanes[j]->node() != lane.node());
+    }
+    lane.paced = lane.paced || lane.across;
     for (const HopMeter& hop : lane.hops) {
       Rate widest = 0;
       for (size_t j = 0; j < full.size(); ++j) {

@@ -188,13 +188,17 @@ bool Transfer::best_choice(const Lane& lane, Bytes bytes, uint64_t now, uint64_t
 bool Transfer::ahead_of_share(const Lane& lane) const {
   if (!lane.paced) return false;
   Bytes sum = 0;
+  Rate planned = 0;
   size_t count = 0;
   for (const auto& other : lanes) {
-    const bool counts = live(*other) && own_pool(*other) == own_pool(lane);
-    sum += counts ? other->claimed : 0;
-    count += counts;
+    const size_t pool = own_pool(*other);
+    const bool beside = pool == own_pool(lane) || (lane.across && pools_[pool].bytes != 0);
+    if (!beside || !live(*other)) continue;
+    sum += other->claimed;
+    planned += other->planned.rate;
+    ++count;
   }
-  const double share = lane.planned.rate / std::max(planned_rate(own_pool(lane)), 1e-9);
+  const double share = lane.planned.rate / std::max(planned, 1e-9);
   if (share * static_cast<double>(count) > 0.6) return false;
   return static_cast<double>(lane.claimed) >
          share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
