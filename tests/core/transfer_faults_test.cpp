@@ -2,12 +2,11 @@
 // and comes back; with no path left the error says what became of the destination. And every driver
 // call failing in turn leaves nothing behind.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "topology/topology.h"
 #include "transfer_play.h"
 
+using test::await_settled;
 using test::Buffer;
 using test::Call;
 using test::kMiB;
@@ -34,17 +33,6 @@ struct Pair {
     CHECK(dst.holds(2, 0, dst.bytes(), 0));
   }
 };
-
-// Until copies of it that were given up are seen done; asking moves the time.
-void await_settled(uint64_t id) {
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::seconds(30);
-  while (glake_copy_settled(id) == 0) {
-    CHECK_TEXT(Clock::now() < end, test::transfer_stats());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  CHECK(glake_copy_settled(id) == 1);
-}
 
 void disarm() { CHECK(simcuda_fail_copy(nullptr, nullptr, 1, 0, 1) == 0); }
 

@@ -69,6 +69,7 @@ void random_mix(const char* preset, uint64_t seed, bool faults) {
         CHECK(copy.dst->holds(copy.seed, copy.to, copy.bytes, copy.from));
         CHECK(simcuda_landed(copy.dst->at(copy.to), copy.bytes, 1) == copy.bytes);
       }
+      test::await_settled(copy.id);
       OK(glake_copy_release(copy.id));
     }
     CHECK(simcuda_fail_copy(nullptr, nullptr, 1, 0, 1) == 0);
@@ -106,6 +107,7 @@ void threads(const char* schedule) {
         std::printf("thread %d, copy %d: ended with %d, %s; %s\n", me, i, end,
                     right ? "bytes as they should be" : "WRONG BYTES", test::last_error().c_str());
       }
+      test::await_settled(id);
       glake_copy_release(id);
     }
   };

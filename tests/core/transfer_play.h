@@ -4,8 +4,10 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "capi_transfer.h"
 #include "harness.h"
@@ -147,6 +149,17 @@ inline std::string text_in(const std::string& json, const std::string& key) {
   CHECK_TEXT(at != std::string::npos, key + " in " + json.substr(0, 200));
   const size_t begin = at + key.size() + 5;
   return json.substr(begin, json.find('"', begin) - begin);
+}
+
+// Until copies of it that were given up are seen done; asking moves the time.
+inline void await_settled(uint64_t id) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::seconds(30);
+  while (glake_copy_settled(id) == 0) {
+    CHECK_TEXT(Clock::now() < end, transfer_stats());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(glake_copy_settled(id) == 1);
 }
 
 // Waits for a copy, and returns its result.

@@ -94,8 +94,8 @@ class Engine {
   void guard(const Guard& given, uint64_t id);
   void guard(Guard range);
   bool guarded(const Guard& guard);
-  bool unfinished(const Transfer& transfer);
-  void look_for_lost();
+  bool unfinished(Lock* lock, const Transfer& transfer);
+  void look_for_lost(Lock* lock);
   // plain.cpp
   // `why`: the reason it is not more, where that is not the copy's own.
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);

@@ -51,20 +51,20 @@ bool Engine::guarded(const Guard& guard) {
   if (guard.mark != nullptr) return !marks_.done(*guard.mark);
   if (guard.plain != 0) return !done(guard.plain);
   Lock lock(mutex_);
-  return !guard.transfer->over() || unfinished(*guard.transfer);
+  return !guard.transfer->over() || unfinished(&lock, *guard.transfer);
 }
 
 // Under the lock. Whether copies of it that were given up may still read and write.
-bool Engine::unfinished(const Transfer& transfer) {
-  if (transfer.unfinished != 0) look_for_lost();
+bool Engine::unfinished(Lock* lock, const Transfer& transfer) {
+  if (transfer.unfinished != 0) look_for_lost(lock);
   return transfer.unfinished != 0;
 }
 
-// Under the lock.
-void Engine::look_for_lost() {
+// Under the lock, but for the questions to the driver.
+void Engine::look_for_lost(Lock* lock) {
   int woken = 0;
   for (auto& [gpu, submitter] : submitters_) {
-    if (submitter->look_for_lost() && submitter->wake()) ++woken;
+    if (submitter->look_for_lost(lock) && submitter->wake()) ++woken;
   }
   if (woken != 0) driver_.expect_threads(woken);
   for (auto it = transfers_.begin(); it != transfers_.end();) {
@@ -79,7 +79,7 @@ bool Engine::settled(uint64_t id) {
   const auto known = transfers_.find(id);
   if (known == transfers_.end()) return true;
   const std::shared_ptr<Transfer> transfer = known->second;
-  return transfer->over() && !unfinished(*transfer);
+  return transfer->over() && !unfinished(&lock, *transfer);
 }
 
 bool Engine::copying(Address begin, Address end) {

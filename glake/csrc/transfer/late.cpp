@@ -57,23 +57,37 @@ void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
   } else {
     return_chunk(&flight, why);
   }
+  flight.lost = ++losses_;
   ++transfer->unfinished;
   lane.health->lose();
   lost_.push_back(std::move(flight));
   engine_.conclude(lock, transfer);
 }
 
-// Under the engine's lock, on any thread. Buffers go back on the submitter's, when it next has
-// nothing to do; there, too, it waits for streams where no event tells. Whether it should do so.
-bool Submitter::look_for_lost() {
+// Under the engine's lock, on any thread. Without it while the driver is asked: a simulated one may
+// run callers' functions meanwhile, among them ours that take it. Buffers go back on the
+// submitter's thread when it next has nothing to do; there, too, it waits for streams where no
+// event tells.
+bool Submitter::look_for_lost(Lock* lock) {
+  std::vector<std::pair<uint64_t, EventId>> asked;
   bool untold = false;
-  for (Flight& flight : lost_) {
+  for (const Flight& flight : lost_) {
     if (flight.seen_done) continue;
-    const Status s = flight.marked ? driver_.query(flight.event.id()) : Status();
-    if (s.not_ready()) continue;
-    const bool told = flight.marked && (s.ok() || !flight.unsure);
-    if (told) found(&flight);
-    untold = untold || !told;
+    if (flight.marked) asked.emplace_back(flight.lost, flight.event.id());
+    untold = untold || !flight.marked;
+  }
+  if (asked.empty()) return untold;
+  lock->unlock();
+  const auto open = [&](const auto& one) {
+    const Status s = driver_.query(one.second);
+    untold = untold || !(s.ok() || s.not_ready());
+    return !s.ok();
+  };
+  asked.erase(std::remove_if(asked.begin(), asked.end(), open), asked.end());
+  lock->lock();
+  for (Flight& flight : lost_) {
+    const auto it = [&](const auto& one) { return one.first == flight.lost; };
+    if (!flight.seen_done && std::any_of(asked.begin(), asked.end(), it)) found(&flight);
   }
   return untold;
 }
@@ -97,7 +111,7 @@ void Submitter::reap(uint64_t timeout_ns) {
     if (flight.seen_done) return true;
     if (!flight.marked) return quiesce(flight);
     const Status s = driver_.wait_event(flight.event.id(), timeout_ns);
-    return s.ok() || (!s.not_ready() && (!flight.unsure || quiesce(flight)));
+    return s.ok() || (!s.not_ready() && quiesce(flight));
   };
   const auto first = std::stable_partition(open.begin(), open.end(),
                                            [&](const Flight& flight) { return !over(flight); });

@@ -127,7 +127,6 @@ std::vector<std::shared_ptr<Transfer>> Engine::plan_anew() {
   const uint64_t now = driver_.now_ns();
   {
     Lock lock(mutex_);
-    look_for_lost();
     all = running_;
     lessons.swap(lessons_);
   }

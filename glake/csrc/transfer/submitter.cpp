@@ -49,7 +49,7 @@ bool Submitter::wake() {
 
 bool Submitter::wanted(uint64_t now) const {
   if (awake_) return false;
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+  return !lost_.empty() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.transfer->allowance(*entry.lane, now, engine_.copy_ns()) != 0;
   });
 }
@@ -70,6 +70,7 @@ void Submitter::run() {
   Lock lock(engine_.mutex_);
   doze(&lock);
   while (!stopping_) {
+    if (!lost_.empty()) look_for_lost(&lock);  // their paths may be used again
     Flight flight;
     if (claim(&flight, driver_.now_ns())) {
       lock.unlock();

@@ -32,6 +32,7 @@ struct Flight {
   int device = -1;  // the stream's
   uint64_t expected = 0, deadline = 0;
   uint64_t held_until = 0;       // not submitted before
+  uint64_t lost = 0;             // of those given up, the how manieth
   Rate link = 0;                 // of this hop, were it alone
   unsigned flows = kLeastFlows;  // of this hop
   bool alone = false;            // behind the lane's copy before, not beside it
@@ -46,6 +47,8 @@ struct Flight {
 
 class Submitter {
  public:
+  using Lock = std::unique_lock<std::mutex>;
+
   Submitter(Engine& engine, int gpu);
   Submitter(const Submitter&) = delete;
   Submitter& operator=(const Submitter&) = delete;
@@ -59,13 +62,12 @@ class Submitter {
   // Whether it would find something to do that it has not.
   bool wanted(uint64_t now) const;
   // Which of the copies that were given up are done after all. True: of some its thread must ask.
-  bool look_for_lost();
+  bool look_for_lost(Lock* lock);
   // With no transfer under way. What is not given back, in words; "": all is.
   std::string stop();
   void abandon() { thread_.detach(); }  // in a forked child there is no such thread
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   struct Entry {
     std::shared_ptr<Transfer> transfer;
     Lane* lane;
@@ -113,7 +115,8 @@ class Submitter {
   std::vector<Entry> entries_;
   uint64_t turns_ = 0;
   bool awake_ = false, stopping_ = false;
-  std::string left_;          // when it has ended
+  std::string left_;  // when it has ended
+  uint64_t losses_ = 0;
   std::vector<Flight> lost_;  // given up, their copies not seen done
   std::condition_variable woken_;
   // Its thread's alone.
