@@ -106,13 +106,11 @@ uint64_t Engine::start(Request request) {
   return id;
 }
 
-// Wakes the threads that have something to do, and has time wait for them.
+// Wakes the threads that have something to do.
 void Engine::rouse(uint64_t now) {
-  int woken = 0;
   for (auto& [gpu, submitter] : submitters_) {
-    if (submitter->wanted(now) && submitter->wake()) ++woken;
+    if (submitter->wanted(now)) submitter->wake();
   }
-  if (woken != 0) driver_.expect_threads(woken);
 }
 
 // After anything happened to a transfer: ends it if nothing more will.

@@ -62,11 +62,9 @@ bool Engine::unfinished(Lock* lock, const Transfer& transfer) {
 
 // Under the lock, but for the questions to the driver.
 void Engine::look_for_lost(Lock* lock) {
-  int woken = 0;
   for (auto& [gpu, submitter] : submitters_) {
-    if (submitter->look_for_lost(lock) && submitter->wake()) ++woken;
+    if (submitter->look_for_lost(lock)) submitter->wake();
   }
-  if (woken != 0) driver_.expect_threads(woken);
   for (auto it = transfers_.begin(); it != transfers_.end();) {
     const bool gone = it->second->released && it->second->unfinished == 0;
     it = gone ? transfers_.erase(it) : std::next(it);

@@ -40,11 +40,11 @@ void Submitter::remove(const Transfer* transfer) {
   entries_.erase(std::remove_if(entries_.begin(), entries_.end(), ended), entries_.end());
 }
 
-bool Submitter::wake() {
-  if (awake_) return false;
+void Submitter::wake() {
+  if (awake_) return;
   awake_ = true;
+  driver_.expect_threads(1);
   woken_.notify_one();
-  return true;
 }
 
 bool Submitter::wanted(uint64_t now) const {

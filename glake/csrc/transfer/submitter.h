@@ -55,10 +55,10 @@ class Submitter {
   ~Submitter();
 
   int gpu() const { return gpu_; }
-  // Under the engine's lock. wake() returns whether it slept: then its thread must be expected.
+  // Under the engine's lock. A simulated driver's time waits for a thread that is woken.
   void add(const std::shared_ptr<Transfer>& transfer, Lane* lane);
   void remove(const Transfer* transfer);
-  bool wake();
+  void wake();
   // Whether it would find something to do that it has not.
   bool wanted(uint64_t now) const;
   // Which of the copies that were given up are done after all. True: of some its thread must ask.
