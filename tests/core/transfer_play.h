@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <sstream>
@@ -88,18 +89,35 @@ class Buffer {
 
   // The simulator's device memory is the host's: written and read at once, past all streams.
   unsigned char* data() { return static_cast<unsigned char*>(ptr_); }
-  void fill(uint64_t seed) {
-    for (size_t i = 0; i < bytes_; ++i) data()[i] = byte(seed, i);
-  }
-  static unsigned char byte(uint64_t seed, size_t i) {
-    return static_cast<unsigned char>((i * 2654435761u + (i >> 13) * 97 + seed * 131) >> 7);
-  }
+  void fill(uint64_t seed) { write(seed, 0, data(), bytes_); }
   // That [offset, offset + bytes) has what `seed` puts at `from` on.
   bool holds(uint64_t seed, size_t offset, size_t bytes, size_t from) {
-    for (size_t i = 0; i < bytes; ++i) {
-      if (data()[offset + i] != byte(seed, from + i)) return false;
+    unsigned char expected[4096];
+    for (size_t i = 0; i < bytes; i += sizeof expected) {
+      const size_t some = std::min(bytes - i, sizeof expected);
+      write(seed, from + i, expected, some);
+      if (std::memcmp(data() + offset + i, expected, some) != 0) return false;
     }
     return true;
+  }
+  static unsigned char byte(uint64_t seed, size_t i) {
+    unsigned char one;
+    write(seed, i, &one, 1);
+    return one;
+  }
+  // What `seed` puts at [from, from + bytes).
+  static void write(uint64_t seed, size_t from, unsigned char* to, size_t bytes) {
+    for (size_t i = 0; i < bytes;) {
+      const size_t skip = (from + i) % 8, some = std::min(8 - skip, bytes - i);
+      uint64_t word = ((from + i) / 8 + seed * 131 + 1) * 0x9e3779b97f4a7c15;
+      word ^= word >> 29;
+      if (some == 8) {
+        std::memcpy(to + i, &word, 8);
+      } else {
+        std::memcpy(to + i, reinterpret_cast<unsigned char*>(&word) + skip, some);
+      }
+      i += some;
+    }
   }
 
  private:

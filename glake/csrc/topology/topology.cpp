@@ -6,6 +6,7 @@
 #include <deque>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <sstream>
 
 #include "topology/json.h"
@@ -27,10 +28,20 @@ std::string memory(int socket) { return "m" + std::to_string(socket); }
 Topology Topology::load(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   if (!file) throw NoSuchFile("no platforms file at " + path);
-  std::stringstream text;
-  text << file.rdbuf();
+  std::stringstream stream;
+  stream << file.rdbuf();
+  const std::string text = stream.str();
+  // A program that starts the same machine a thousand times, as tests do, parses it once.
+  thread_local std::string last_text, last_name;
+  thread_local std::unique_ptr<const Topology> last;
   try {
-    return parse(text.str(), name);
+    if (last == nullptr || text != last_text || name != last_name) {
+      last.reset();
+      last = std::make_unique<const Topology>(parse(text, name));
+      last_text = text;
+      last_name = name;
+    }
+    return *last;
   } catch (const TopologyError& error) {
     throw TopologyError(path + ": " + error.what());
   }
