@@ -137,6 +137,10 @@ def _driver(text: str) -> str:
     return text
 
 
+def _context_memory(text: str) -> int:
+    return 0 if text == "0" else parse_bytes(text)
+
+
 def _host_node(text: str) -> str:
     if text not in ("local", "interleave") and not (text.isdecimal() and int(text) < 64):
         raise ValueError("no socket")
@@ -235,6 +239,10 @@ class Config:
     sim_memory: int | None = _option(
         "", _optional(parse_bytes), 'bytes ("1GiB")', "memory of each device", _SIM
     )
+    sim_context_memory: int = _option(
+        "0", _context_memory, '0, or bytes ("616MiB")',
+        "memory that each CUDA context takes of its device", _SIM,
+    )  # fmt: skip
     sim_phantom: bool = _option(
         "0", _flag, "0 or 1", "1: keep the books only, no memory behind the mappings", _SIM
     )

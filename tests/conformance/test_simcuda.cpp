@@ -10,6 +10,9 @@
 
 #include "sim_harness.h"
 
+// Not in the newest header, which has made it another function's name.
+extern "C" CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
+
 namespace {
 
 void check_options() {
@@ -280,6 +283,35 @@ void check_phantom_memory() {
   TRUE(ledger_of("used_bytes") == 0);
 }
 
+size_t free_bytes() {
+  size_t free = 0, total = 0;
+  OK(cuMemGetInfo(&free, &total));
+  return free;
+}
+
+void check_context_memory() {
+  simcuda_reset();
+  GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("context_memory", "a lot"));
+  const Sim sim({{"memory", "64MiB"}, {"context_memory", "20MiB"}, {"devices", "2"}});
+  TRUE(free_bytes() == size_t{44} << 20);  // the harness's primary context
+  CUcontext second = nullptr, third = nullptr, fourth = nullptr;
+  OK(cuCtxCreate_v2(&second, 0, 0));
+  OK(cuCtxCreate_v2(&third, 0, 0));
+  TRUE(free_bytes() == size_t{4} << 20);
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate_v2(&fourth, 0, 0));
+  OK(cuCtxDestroy(third));
+  OK(cuCtxDestroy(second));
+  TRUE(free_bytes() == size_t{44} << 20);
+  CUcontext other = nullptr;  // of a device nobody used: taken when first retained, once
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  OK(cuCtxPushCurrent(other));
+  TRUE(free_bytes() == size_t{44} << 20);
+  OK(cuCtxPopCurrent(nullptr));
+  OK(cuDevicePrimaryCtxRelease(1));
+  OK(cuDevicePrimaryCtxRelease(1));
+}
+
 void check_delays_hold_no_lock() {
   const Sim sim({{"call_delay_us", "cuMemAddressReserve=300000"}});
   std::atomic<bool> done{false};
@@ -315,6 +347,7 @@ int main() {
       {"grants follow the topology", check_grants_follow_the_topology},
       {"ticks", check_ticks},
       {"phantom memory", check_phantom_memory},
+      {"contexts take memory", check_context_memory},
       {"delays hold no lock", check_delays_hold_no_lock},
   });
 }

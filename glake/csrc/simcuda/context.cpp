@@ -58,6 +58,16 @@ uint64_t Contexts::create(int device, unsigned flags) {
 
 void Contexts::destroy(uint64_t id) { table_.remove(id); }
 
+CUresult Driver::take_memory(Context* context) {
+  if (options.context_memory == 0 || context->memory != 0) return CUDA_SUCCESS;
+  return machine->acquire(context->device, options.context_memory, &context->memory, false);
+}
+
+void Driver::give_memory(Context* context) {
+  if (context->memory != 0) machine->drop(context->memory);
+  context->memory = 0;
+}
+
 Context* Contexts::current() {
   const std::vector<uint64_t>& stack = stack_of(epoch_);
   if (stack.empty()) return nullptr;

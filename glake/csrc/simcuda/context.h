@@ -12,6 +12,7 @@ struct Context {
   unsigned flags = 0;
   uint32_t peers = 0;   // devices this context may reach
   uint64_t id = 0;      // its handle
+  uint32_t memory = 0;  // extent of what it takes of the device (option context_memory); 0: none
   uint64_t synced = 0;  // phantom: work up to this sequence number has been waited for
 };
 

@@ -40,6 +40,11 @@ class Driver {
   KernelCosts kernel_costs;
   Scheduler scheduler;
 
+  // What a context with its loaded code takes of its device (option context_memory), while it
+  // lives.
+  CUresult take_memory(Context* context);
+  void give_memory(Context* context);
+
   // Phantom replays: stream work completes by ticks, not by the schedule.
   bool ticking() const {
     return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;

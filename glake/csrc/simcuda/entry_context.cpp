@@ -27,8 +27,10 @@ Context* live(Driver& driver, CUcontext handle) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   return on_primary(CALL(cuDevicePrimaryCtxRetain), device,
-                    [&](Driver&, Context& context) -> CUresult {
+                    [&](Driver& driver, Context& context) -> CUresult {
                       if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      const CUresult taken = driver.take_memory(&context);
+                      if (taken != CUDA_SUCCESS) return taken;
                       ++context.refs;
                       *result = as_context(context.id);
                       return CUDA_SUCCESS;
@@ -37,9 +39,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   return on_primary(CALL(cuDevicePrimaryCtxRelease), device,
-                    [&](Driver&, Context& context) -> CUresult {
+                    [&](Driver& driver, Context& context) -> CUresult {
                       if (context.refs == 0) return bad_context();
-                      if (--context.refs == 0) context.peers = 0;
+                      if (--context.refs == 0) {
+                        context.peers = 0;
+                        driver.give_memory(&context);
+                      }
                       return CUDA_SUCCESS;
                     });
 }
@@ -65,6 +70,11 @@ CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) 
   return on_primary(CALL(cuCtxCreate), device, [&](Driver& driver, Context&) -> CUresult {
     if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t id = driver.contexts.create(device, flags);
+    const CUresult taken = driver.take_memory(driver.contexts.find(id));
+    if (taken != CUDA_SUCCESS) {
+      driver.contexts.destroy(id);
+      return taken;
+    }
     driver.contexts.push(id);
     *result = as_context(id);
     return CUDA_SUCCESS;
@@ -78,6 +88,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
     if (driver.contexts.current() == context) driver.contexts.pop();
     driver.streams.forget(context->id);
     driver.kernels.forget(context->id);
+    driver.give_memory(context);
     driver.contexts.destroy(context->id);
     return CUDA_SUCCESS;
   });

@@ -80,7 +80,7 @@ uint32_t Machine::new_extent(uint64_t bytes) {
   return index;
 }
 
-CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent) {
+CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool backed) {
   Guard guard(this);
   if (state_->used[device] + bytes > state_->memory_bytes) reclaim();
   if (state_->used[device] + bytes > state_->memory_bytes) {
@@ -96,7 +96,7 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent) {
   made.bytes = bytes;
   made.device = device;
   // Commit now, so that running out is an error here and never a fault in a copy.
-  if (memory_fd_ >= 0 &&
+  if (backed && memory_fd_ >= 0 &&
       fallocate(memory_fd_, 0, static_cast<off_t>(made.offset), static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
     state_->used[device] += bytes;

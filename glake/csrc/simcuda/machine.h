@@ -48,8 +48,8 @@ class Machine {
   static CUresult open(const Options& options, int devices, std::unique_ptr<Machine>* machine);
   ~Machine();
 
-  // Commits `bytes` (a multiple of 64 KiB) on `device`.
-  CUresult acquire(int device, uint64_t bytes, uint32_t* extent);
+  // Commits `bytes` (a multiple of 64 KiB) on `device`; without `backed` they are only counted.
+  CUresult acquire(int device, uint64_t bytes, uint32_t* extent, bool backed = true);
   // This process has no use for the extent any more; the last holder's word frees it.
   void drop(uint32_t extent);
   // Joins the holders, if the extent is still the one meant.

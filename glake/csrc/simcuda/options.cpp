@@ -55,8 +55,8 @@ bool safe_name(const std::string& text) {
 
 bool is_option(const std::string& key) {
   for (const char* known :
-       {"preset", "platforms", "devices", "memory", "phantom", "seed", "schedule", "machine",
-        "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
+       {"preset", "platforms", "devices", "memory", "context_memory", "phantom", "seed", "schedule",
+        "machine", "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
         "batch_small_ns", "batch_large_ns"}) {
     if (key == known) return true;
   }
@@ -88,6 +88,9 @@ bool set_option(Options* options, const std::string& key, const std::string& val
   } else if (key == "memory") {
     takes = "at least 2MiB, with suffix KiB, MiB or GiB";
     ok = parse_bytes(value, &options->memory);
+  } else if (key == "context_memory") {
+    takes = "0, or at least 2MiB, with suffix KiB, MiB or GiB";
+    ok = value == "0" || parse_bytes(value, &options->context_memory);
   } else if (key == "phantom") {
     takes = "0 or 1";
     ok = parse_flag(value, &options->phantom);

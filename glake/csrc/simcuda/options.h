@@ -18,6 +18,7 @@ struct Options {
   int devices = 0;        // 0: the preset's
   uint64_t memory = 0;    // 0: 1 GiB, phantom 80 GiB
   bool phantom = false;
+  uint64_t context_memory = 0;  // that each context takes of its device
   uint64_t seed = 0;
   bool threaded = false;
   std::string machine;          // "": private to the process

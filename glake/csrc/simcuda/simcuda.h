@@ -26,6 +26,8 @@ struct CUevent_st;
  *   cost_file   path of the cost file (default: costs.json beside the library)
  *   devices     number of devices (default: the preset's)
  *   memory      bytes of each device, with suffix KiB/MiB/GiB (default 1GiB; phantom 80GiB)
+ *   context_memory  bytes that each context takes of its device, with suffix KiB/MiB/GiB (default
+ *               0; on a GPU a context and its loaded code take hundreds of MiB)
  *   phantom     1: keep the books only, no memory behind the mappings (default 0)
  *   seed        of the scheduler (default 0)
  *   schedule    "lazy" (default: stream work runs as late as is legal, seeded order) |
