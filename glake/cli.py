@@ -14,7 +14,7 @@ from rich.table import Table
 
 from glake import config, library_path
 from glake.errors import GlakeError
-from glake.info import describe
+from glake.info import describe, no_device
 
 # These bring much that others do without, so they are fetched only when asked for.
 _LAZY = {
@@ -67,6 +67,11 @@ def main() -> None:
 @click.option("--limit", help='none, a fraction ("90%") or bytes ("70GiB").')
 @click.option("--debug", help="guard, poison, trace: find writes outside blocks and after free.")
 @click.option("--trace", help="Record every allocation and free to this path.")
+@click.option(
+    "--allow-fallback",
+    is_flag=True,
+    help="Without a driver or device: warn, and run with PyTorch's own allocator.",
+)
 @click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -77,11 +82,15 @@ def run(
     limit: str | None,
     debug: str | None,
     trace: str | None,
+    allow_fallback: bool,
     as_module: bool,
     script: str,
     args: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT with PyTorch's memory in glake; ARGS are the script's own."""
+    """Run SCRIPT with PyTorch's memory in glake; ARGS are the script's own.
+
+    Fails before SCRIPT starts if glake has no driver or device to serve it with.
+    """
     given = {
         "allocator": allocator,
         "driver": driver,
@@ -89,14 +98,22 @@ def run(
         "limit": limit,
         "debug": debug,
         "trace": trace,
+        "strict": "0" if allow_fallback else "1",
     }
     environment = {**os.environ, **config.variables(given)}
-    config.read(environment)
+    settings = config.read(environment)
     if not as_module and not Path(script).is_file():
         raise click.ClickException(f"no such script: {script} (a module is run with -m)")
     if trace is not None and not os.access(Path(trace).absolute().parent, os.W_OK):
         raise click.ClickException(
             f"cannot write a trace to {trace}: no such directory to write in"
+        )
+    needed = settings.allocator != "0" and not allow_fallback
+    missing = no_device(environment) if needed else None
+    if missing is not None:
+        raise click.ClickException(
+            f"{script} was not run: {missing}; give --driver sim for the simulated driver, or "
+            "--allow-fallback to run without glake"
         )
     command = [sys.executable, *(["-m"] if as_module else []), script, *args]
     sys.stdout.flush()

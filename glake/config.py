@@ -1,8 +1,10 @@
 """Every option of glake: one typed table, set by GLAKE_* variables.
 
 `read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
-misspelt one is never silently ignored. The C++ core checks the same names and values for programs
-without Python (glake_options() in csrc/capi.h); tests/unit/test_config.py compares the two.
+misspelt one is never silently ignored. A variable with an empty value is as one not set. The C++
+core checks the same names and values for programs without Python (glake_options() in csrc/capi.h);
+tests/unit/test_numbers.py compares the two. In every locale a number is digits, with a point before
+the last of them if you like (8, 0.9, .5).
 """
 
 import dataclasses
@@ -16,12 +18,13 @@ from typing import Any, TypeVar
 from glake.errors import InvalidOption, UnknownOption
 
 PREFIX = "GLAKE_"
-MOST_BYTES = 1 << 46
 MOST_BYTES = 1 << 46  # what the core takes for a size
 GRANULE = 2 * 2**20
+_MOST_WHOLE = 2**63 - 1
 T = TypeVar("T")
 Limit = float | int | None
 
+_NUMBER = r"[0-9]*\.?[0-9]+"  # \d would take the digits of every script
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -39,23 +42,23 @@ class Option:
 
 def parse_bytes(text: str) -> int:
     """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text)
+    match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
     if match is None or match[2] not in _UNITS:
         raise ValueError("not a number of bytes")
-    value = int(float(match[1]) * _UNITS[match[2]])
+    value = float(match[1]) * _UNITS[match[2]]
     if value < 1:
         raise ValueError("not above 0 bytes")
     if value > MOST_BYTES:
         raise ValueError("more than 2^46 bytes (64 TiB)")
-    return value
+    return int(value)
 
 
 def parse_limit(text: str) -> Limit:
     """None ("none"), a fraction of the device in (0, 1] ("0.9", "90%"), or bytes ("70GiB")."""
     if text == "none":
         return None
-    percent = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
-    plain = re.fullmatch(r"\d*\.?\d+", text)
+    percent = re.fullmatch(rf"({_NUMBER})%", text)
+    plain = re.fullmatch(_NUMBER, text)
     fraction = float(percent[1]) / 100 if percent else float(text) if plain else 2.0
     if percent or fraction <= 1:
         if not 0 < fraction <= 1:
@@ -89,7 +92,7 @@ def _choice(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-_WORDS = {"": "0", "off": "0", "no": "0", "false": "0", "on": "1", "yes": "1", "true": "1"}
+_WORDS = {"off": "0", "no": "0", "false": "0", "on": "1", "yes": "1", "true": "1"}
 
 
 def _switch(*more: str) -> Callable[[str], str]:
@@ -102,18 +105,48 @@ def _flag(text: str) -> bool:
     return _switch()(text) == "1"
 
 
-def _integer(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError("negative")
-    return value
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if re.fullmatch("-?[0-9]+", text) is None:
+            raise ValueError("not a whole number")
+        if not low <= int(text) <= high:
+            raise ValueError(f"not from {low} to {high}")
+        return int(text)
+
+    return parse
 
 
 def _budget(text: str) -> float:
-    value = float(text)
-    if not 1 <= value <= 1000:
+    if re.fullmatch(_NUMBER, text) is None:
+        raise ValueError("not a number")
+    if not 1 <= float(text) <= 1000:
         raise ValueError("not from 1 to 1000")
-    return value
+    return float(text)
+
+
+def _simulated_memory(text: str) -> int:
+    size = parse_bytes(text)
+    if size < GRANULE:
+        raise ValueError("less than one granule of 2MiB")
+    return size
+
+
+def _machine(text: str) -> str:
+    if re.fullmatch("[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", text) is None:
+        raise ValueError("not such a name")
+    return text
+
+
+def _microseconds(more: str = "") -> Callable[[str], str]:
+    """Pairs of a driver call and its microseconds; the simulator knows the calls."""
+
+    def parse(text: str) -> str:
+        pairs = [re.fullmatch(rf"[A-Za-z0-9_]+=({_NUMBER}){more}", p) for p in text.split(",") if p]
+        if any(pair is None or any(float(us) >= 1e9 for us in pair.groups("0")) for pair in pairs):
+            raise ValueError("not such pairs")
+        return text
+
+    return parse
 
 
 DEBUG_MODES = ("guard", "poison", "trace", "sync")
@@ -132,7 +165,8 @@ def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
 
 
 def _driver(text: str) -> str:
-    if text not in ("cuda", "sim") and not re.match(r"sim:.", text) and "/" not in text:
+    preset = text.startswith("sim:") and text != "sim:"
+    if text not in ("cuda", "sim") and not preset and "/" not in text:
         raise ValueError("not one of them")
     return text
 
@@ -142,19 +176,14 @@ def _context_memory(text: str) -> int:
 
 
 def _host_node(text: str) -> str:
-    if text not in ("local", "interleave") and not (text.isdecimal() and int(text) < 64):
-        raise ValueError("no socket")
+    if text not in ("local", "interleave"):
+        _whole(0, 63)(text)
     return text
 
 
 def _complete_after(text: str) -> int | None:
     """Ticks, -1 for never, None for "auto"."""
-    if text == "auto":
-        return None
-    value = int(text)
-    if value < -1:
-        raise ValueError("below -1")
-    return value
+    return None if text == "auto" else _whole(-1, _MOST_WHOLE)(text)
 
 
 def _option(
@@ -234,10 +263,14 @@ class Config:
     )  # fmt: skip
     sim_cost_file: str | None = _option("", _PATH, "a path", "cost file to use", _SIM)
     sim_devices: int | None = _option(
-        "", _optional(_integer), "a count", "devices (default: the preset's)", _SIM
+        "", _optional(_whole(1, 16)), "1 to 16", "devices (default: the preset's)", _SIM
     )
     sim_memory: int | None = _option(
-        "", _optional(parse_bytes), 'bytes ("1GiB")', "memory of each device", _SIM
+        "",
+        _optional(_simulated_memory),
+        'bytes of 2MiB and more ("1GiB")',
+        "memory of each device",
+        _SIM,
     )
     sim_context_memory: int = _option(
         "0", _context_memory, '0, or bytes ("616MiB")',
@@ -250,24 +283,29 @@ class Config:
         "0", _host_node, "a socket's number, local or interleave",
         "socket whose memory host buffers are in", _SIM,
     )  # fmt: skip
-    sim_seed: int = _option("0", _integer, "a whole number", "seed of the scheduler", _SIM)
+    sim_seed: int = _option(
+        "0", _whole(0, _MOST_WHOLE), "a whole number", "seed of the scheduler", _SIM
+    )
     sim_schedule: str = _option(
         "lazy", _choice("lazy", "threaded"), "lazy or threaded",
         "lazy: stream work runs as late as is legal; threaded: a thread per stream", _SIM,
     )  # fmt: skip
     sim_machine: str | None = _option(
-        "", _PATH, "a name", "machine that several processes share (default: private)", _SIM
-    )
+        "", _optional(_machine), "a name of letters, digits, _, - and .",
+        "machine that several processes share (default: private)", _SIM,
+    )  # fmt: skip
     sim_complete_after: int | None = _option(
         "auto", _complete_after, "auto, -1 (never) or a count of ticks",
         "when enqueued work is complete, in phantom mode", _SIM,
     )  # fmt: skip
     sim_call_us: str | None = _option(
-        "", _PATH, '"cuMemMap=2+1" pairs', "modelled cost of driver calls in microseconds", _SIM
-    )
+        "", _optional(_microseconds(rf"(?:\+({_NUMBER}))?")), '"cuMemMap=2+1" pairs',
+        "modelled cost of driver calls in microseconds", _SIM,
+    )  # fmt: skip
     sim_call_delay_us: str | None = _option(
-        "", _PATH, '"cuMemMap=10000" pairs', "real delay of driver calls in microseconds", _SIM
-    )
+        "", _optional(_microseconds()), '"cuMemMap=10000" pairs',
+        "real delay of driver calls in microseconds", _SIM,
+    )  # fmt: skip
 
 
 OPTIONS: dict[str, Option] = {
@@ -287,10 +325,10 @@ def lookup(name: str) -> Option:
 
 
 def parse(name: str, text: str) -> Any:
-    """The value `text` gives option `name`. UnknownOption, InvalidOption."""
+    """The value `text` gives option `name`; empty: its default. UnknownOption, InvalidOption."""
     option = lookup(name)
     try:
-        return option.parse(text)
+        return option.parse(text or option.default)
     except ValueError as error:
         reason = f"{PREFIX}{option.name}={text!r}: {error}; it takes {option.takes}"
         raise InvalidOption(reason) from None

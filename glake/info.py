@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from glake import config, library_path
@@ -39,8 +40,46 @@ def describe() -> dict[str, Any]:
         facts["driver_library"] = native.driver_path()
         facts["simulated"] = native.driver_path().endswith("libsimcuda.so")
     names = {config.PREFIX + name: option.default for name, option in config.OPTIONS.items()}
-    facts["options"] = {name: os.environ.get(name, text) for name, text in names.items()}
+    facts["options"] = {name: os.environ.get(name) or text for name, text in names.items()}
     return facts
+
+
+def no_device(environ: Mapping[str, str]) -> str | None:
+    """Why a process with these variables has no device; None if it has one.
+
+    A child that ends at once looks: a driver that is open would stay so in this process, and be
+    counted on by whoever runs in its place. The child writes no trace and joins no shared machine.
+    """
+    result, answer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            reason = _reason(environ)
+        except BaseException as error:
+            reason = repr(error)
+        os.write(answer, reason.encode(errors="replace")[:4096])
+        os._exit(0)
+    os.close(answer)
+    with open(result, "rb") as told:
+        text = told.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        return f"the driver ended the process that opened it (wait status {status})"
+    return text or None
+
+
+def _reason(environ: Mapping[str, str]) -> str:
+    os.environ.clear()
+    os.environ.update(environ)
+    for name in ("GLAKE_TRACE", "GLAKE_SIM_MACHINE"):
+        os.environ.pop(name, None)
+    try:
+        import glake._C as native
+
+        devices = native.device_count()
+    except GlakeError as error:
+        return str(error)
+    return "" if devices else "the driver has no device"
 
 
 def _cuda(version: int) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import threading
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from glake import _C, config
@@ -136,4 +137,6 @@ def _require_same(active: _Active, wanted: dict[str, str]) -> None:
 def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(int(value))
+    if isinstance(value, float):
+        return f"{Decimal(repr(float(value))):f}"  # 1e-05 is no spelling of an option's number
     return None if value is None else str(value)

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "capi.h"
+#include "numbers.h"
 
 namespace glake {
 
@@ -35,7 +36,7 @@ constexpr Bytes kAlignment = 512;     // of every block, as torch's allocator gi
 constexpr Bytes kGranule = 2 * kMiB;  // the driver's mapping granularity on every GPU so far
 constexpr Bytes kSmallLimit = kMiB;   // blocks up to this size live in the small arena
 constexpr Bytes kRegionAlign = kGiB;  // of reserved ranges: the pointer map's page
-constexpr Bytes kMaxRequest = Bytes{1} << 46;
+constexpr Bytes kMaxRequest = kMostSize;
 
 // A count of granules is not a count of bytes: the compiler keeps the two apart.
 struct Granules {
@@ -70,12 +71,7 @@ inline std::string size_text(Bytes b) {
   if (b < kKiB) return counted(b, "byte");
   bool gib = b >= kGiB, mib = b >= kMiB;
   auto unit = static_cast<double>(gib ? kGiB : mib ? kMiB : kKiB);
-  char text[48];
-  std::snprintf(text, sizeof text, "%.2f %s", static_cast<double>(b) / unit,
-                gib   ? "GiB"
-                : mib ? "MiB"
-                      : "KiB");
-  return text;
+  return fixed_text(static_cast<double>(b) / unit, 2) + (gib ? " GiB" : mib ? " MiB" : " KiB");
 }
 
 // What crosses the C interface as a glake_status and a sentence.

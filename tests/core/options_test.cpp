@@ -2,6 +2,7 @@
 #include "core/options.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "harness.h"
 
@@ -33,8 +34,8 @@ void limits() {
   CHECK(o.limit_bytes == kGranule);
   o.set("limit", "none");
   CHECK(o.limit_bytes == 0 && o.limit_fraction == 1.0);
-  for (const char* bad : {"", " 1", "0", "-1", "nan", "inf", "0%", "101%", "1MiB", "5 GiB", "5GB",
-                          "70GiBs", "1e30", "ten"}) {
+  for (const char* bad : {" 1", "1e-9", "0x10000000", "0,9", "0", "-1", "nan", "inf", "0%", "101%",
+                          "1MiB", "5 GiB", "5GB", "70GiBs", "1e30", "ten"}) {
     CHECK_TEXT(code_of("limit", bad) == GLAKE_INVALID_OPTION, bad);
   }
 }
@@ -43,7 +44,7 @@ void others() {
   CHECK(code_of("policy", "compact") == GLAKE_OK && code_of("POLICY", "balanced") == GLAKE_OK);
   CHECK(code_of("policy", "Compact") == GLAKE_INVALID_OPTION);
   CHECK(code_of("peers", "all") == GLAKE_OK && code_of("peers", "1") == GLAKE_INVALID_OPTION);
-  for (const char* bad : {"", "0", "0.5", "1001", "8x", "-3"}) {
+  for (const char* bad : {"1e2", "0", "0.5", "1001", "8x", "-3"}) {
     CHECK_TEXT(code_of("view_budget", bad) == GLAKE_INVALID_OPTION, bad);
   }
   CHECK(code_of("view_budget", "1.5") == GLAKE_OK);
@@ -52,8 +53,37 @@ void others() {
 }
 
 void bytes() {
-  CHECK(parse_bytes("x", "1.5KiB") == 1536 && parse_bytes("x", "2TiB") == 2048 * kGiB);
-  CHECK(parse_bytes("x", "7") == 7 && parse_bytes("x", "7B") == 7);
+  CHECK(parse_size("1.5KiB") == 1536 && parse_size("2TiB") == 2048 * kGiB);
+  CHECK(parse_size("7") == 7 && parse_size("7B") == 7 && parse_size(".5KiB") == 512);
+  for (const char* bad :
+       {"", ".", "5.", "0", "0.9", "1,5KiB", "1e3", "65TiB", "-1", "7 B", "inf"}) {
+    CHECK_TEXT(!parse_size(bad), bad);
+  }
+}
+
+// A misspelt driver is refused when it is set, not when it is opened.
+void drivers() {
+  for (const char* bad : {"simm", "sim:", "libcuda.so", "CUDA"}) {
+    CHECK_TEXT(code_of("driver", bad) == GLAKE_INVALID_OPTION, bad);
+  }
+  CHECK(code_of("driver", "sim:dgx_a100") == GLAKE_OK && code_of("driver", "./lib.so") == GLAKE_OK);
+}
+
+// An empty value is as none: the default.
+void empty() {
+  Options o;
+  for (const auto& [key, value] : {std::pair("limit", "0.5"),
+                                   {"debug", "guard"},
+                                   {"policy", "compact"},
+                                   {"driver", "sim"},
+                                   {"trace", "x"},
+                                   {"contiguous", "64MiB"},
+                                   {"view_budget", "2"}}) {
+    o.set(key, value);
+    CHECK_TEXT(o.describe() != Options().describe(), key);
+    o.set(key, "");
+    CHECK_TEXT(o.describe() == Options().describe(), key);
+  }
 }
 
 // Names of the Python side and of the simulator are known; a misspelt one is an error.
@@ -61,6 +91,7 @@ void environment() {
   setenv("GLAKE_LIMIT", "64MiB", 1);
   setenv("GLAKE_SIM_SEED", "3", 1);
   setenv("GLAKE_STRICT", "1", 1);
+  setenv("GLAKE_DEBUG", "", 1);
   CHECK(Options::from_environment().limit_bytes == 64 * kMiB);
   setenv("GLAKE_LIMTI", "64MiB", 1);
   bool refused = false;
@@ -78,6 +109,8 @@ int main() {
   limits();
   others();
   bytes();
+  drivers();
+  empty();
   environment();
   return 0;
 }

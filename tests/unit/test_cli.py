@@ -1,12 +1,17 @@
 """The `glake` command, run as its own process."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import glake
+
+DATA = ("platforms.json", "costs.json")  # which the simulator reads beside itself
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -59,12 +64,17 @@ def test_run_sets_variables_and_passes_arguments(tmp_path: Path) -> None:
     )
     done = run("run", "--driver", "sim", "--limit", "90%", str(script), "--limit", "x", "-m")
     assert done.returncode == 7
-    variables = {"GLAKE_ALLOCATOR": "1", "GLAKE_DRIVER": "sim", "GLAKE_LIMIT": "90%"}
+    variables = {
+        "GLAKE_ALLOCATOR": "1",
+        "GLAKE_DRIVER": "sim",
+        "GLAKE_LIMIT": "90%",
+        "GLAKE_STRICT": "1",
+    }
     assert done.stdout.strip() == f"{['--limit', 'x', '-m']} {variables}"
 
 
 def test_run_a_module() -> None:
-    done = run("run", "-m", "json.tool", "--help")
+    done = run("run", "--driver", "sim", "-m", "json.tool", "--help")
     assert done.returncode == 0 and "json" in done.stdout
 
 
@@ -77,3 +87,38 @@ def test_run_refuses_a_wrong_option_before_starting(tmp_path: Path) -> None:
     assert missing.returncode == 1 and "no such script" in missing.stderr
     trace = run("run", "--trace", str(tmp_path / "none" / "a.trace"), str(script))
     assert trace.returncode == 1 and "cannot write a trace" in trace.stderr and not trace.stdout
+
+
+def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("import os; print('started', os.environ['GLAKE_STRICT'])")
+    driver = "/nowhere/libcuda.so"
+    for command in (["--driver", driver], ["--driver", driver, "--trace", str(tmp_path / "t")]):
+        done = run("run", *command, str(script))
+        assert done.returncode == 1 and not done.stdout
+        (line,) = done.stderr.strip().splitlines()
+        assert "was not run: cannot open the driver" in line and driver in line
+        assert "--driver sim" in line and "--allow-fallback" in line
+    assert list(tmp_path.iterdir()) == [script]
+    unset = run("run", str(script), GLAKE_DRIVER=driver)
+    assert unset.returncode == 1 and not unset.stdout
+    allowed = run("run", "--driver", driver, "--allow-fallback", str(script))
+    assert (allowed.returncode, allowed.stdout) == (0, "started 0\n")
+    simulated = run("run", "--driver", "sim", str(script), GLAKE_STRICT="0")
+    assert (simulated.returncode, simulated.stdout) == (0, "started 1\n")
+
+
+def test_run_fails_where_torch_cannot_use_the_driver(tmp_path: Path) -> None:
+    """A CPU build of torch over what passes for a real driver: `import torch` is an error."""
+    script = tmp_path / "job.py"
+    script.write_text("import torch; print('went on', torch.version.cuda)")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    driver = tmp_path / "libcuda.so"  # by another name the simulator is not emulated
+    for name, link in (("libsimcuda.so", driver.name), *[(each, each) for each in DATA]):
+        (tmp_path / link).symlink_to(glake.library_path().with_name(name))
+    done = run("run", "--driver", str(driver), str(script))
+    assert done.returncode == 1 and "has no CUDA" in done.stderr and not done.stdout
+    allowed = run("run", "--driver", str(driver), "--allow-fallback", str(script))
+    assert (allowed.returncode, allowed.stdout) == (0, "went on None\n")
+    assert "glake is off" in allowed.stderr

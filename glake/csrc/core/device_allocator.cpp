@@ -93,6 +93,12 @@ void DeviceAllocator::start() {
           ? options_.limit_bytes
           : static_cast<Bytes>(options_.limit_fraction * static_cast<double>(total_memory_));
   limit_ = Granules::floor(std::min(limit, total_memory_));
+  if (limit_.count == 0) {
+    throw Error(GLAKE_INVALID_OPTION, "option limit: " + size_text(limit) + " of device " +
+                                          std::to_string(device_) + "'s " +
+                                          size_text(total_memory_) +
+                                          " is less than one granule of 2 MiB; give more");
+  }
   reserve_arenas();
   if (options_.peers) grant_peers();
   started_ = true;

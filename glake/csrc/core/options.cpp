@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <vector>
 
@@ -17,12 +14,22 @@ namespace {
               "option " + key + " does not take \"" + value + "\"; it takes " + takes);
 }
 
-bool parse_number(const std::string& text, double* value, std::string* rest) {
-  if (text.empty() || std::isspace(static_cast<unsigned char>(text[0])) != 0) return false;
-  char* end = nullptr;
-  *value = std::strtod(text.c_str(), &end);
-  *rest = end;
-  return end != text.c_str() && std::isfinite(*value);
+Bytes bytes_of(const std::string& key, const std::string& text, Bytes least, const char* takes) {
+  const std::optional<uint64_t> bytes = parse_size(text);
+  if (!bytes || *bytes < least) refuse(key, text, takes);
+  return *bytes;
+}
+
+// As config.py: a path has a "/", so that a misspelt name is refused at once.
+constexpr const char* kDriverTakes =
+    "cuda, sim[:preset] or the path (with a /) of a library that exports cu* symbols";
+
+void set_driver(Options& o, const std::string& v) {
+  const bool preset = v.rfind("sim:", 0) == 0 && v.size() > 4;
+  if (v != "cuda" && v != "sim" && !preset && v.find('/') == std::string::npos) {
+    refuse("driver", v, kDriverTakes);
+  }
+  o.driver = v;
 }
 
 constexpr const char* kLimitTakes =
@@ -30,39 +37,34 @@ constexpr const char* kLimitTakes =
     "1073741824)";
 
 void set_limit(Options& o, const std::string& v) {
-  double number = 0;
-  std::string rest;
   if (v == "none") {
     o.limit_fraction = 1.0;
     o.limit_bytes = 0;
     return;
   }
-  if (!parse_number(v, &number, &rest)) refuse("limit", v, kLimitTakes);
-  if (rest == "%") {
-    number /= 100;
-    rest.clear();
-  } else if (!rest.empty() || number > 1.0) {
-    o.limit_bytes = parse_bytes("limit", v);
-    if (o.limit_bytes < kGranule) refuse("limit", v, kLimitTakes);
-    return;
+  std::string_view unit = v;
+  const double number = take_decimal(&unit).value_or(0);
+  if (unit == "%" || (unit.empty() && number <= 1)) {
+    const double fraction = unit == "%" ? number / 100 : number;
+    if (!(fraction > 0 && fraction <= 1)) refuse("limit", v, kLimitTakes);
+    o.limit_fraction = fraction;
+    o.limit_bytes = 0;
+  } else {
+    o.limit_bytes = bytes_of("limit", v, kGranule, kLimitTakes);
   }
-  if (!(number > 0 && number <= 1)) refuse("limit", v, kLimitTakes);
-  o.limit_fraction = number;
-  o.limit_bytes = 0;
 }
 
 std::string show_limit(const Options& o) {
   if (o.limit_bytes != 0) return std::to_string(o.limit_bytes);
-  return o.limit_fraction == 1.0 ? "none" : std::to_string(o.limit_fraction);
+  return o.limit_fraction == 1.0 ? "none" : exact_text(o.limit_fraction);
 }
 
 void set_view_budget(Options& o, const std::string& v) {
-  double number = 0;
-  std::string rest;
-  if (!parse_number(v, &number, &rest) || !rest.empty() || number < 1 || number > 1000) {
+  const std::optional<double> number = parse_decimal(v);
+  if (!number || *number < 1 || *number > 1000) {
     refuse("view_budget", v, "a multiple of the limit from 1 to 1000");
   }
-  o.view_budget = number;
+  o.view_budget = *number;
 }
 
 constexpr const char* kContiguousTakes =
@@ -77,9 +79,8 @@ void set_contiguous(Options& o, const std::string& v) {
   size_t colon = v.find(':');
   std::string kind = colon == std::string::npos ? "vmm" : v.substr(0, colon);
   if (kind != "vmm" && kind != "legacy") refuse("contiguous", v, kContiguousTakes);
-  Bytes from = parse_bytes("contiguous", colon == std::string::npos ? v : v.substr(colon + 1));
-  if (from < kSmallLimit) refuse("contiguous", v, kContiguousTakes);
-  o.contiguous_from = from;
+  o.contiguous_from = bytes_of("contiguous", colon == std::string::npos ? v : v.substr(colon + 1),
+                               kSmallLimit, kContiguousTakes);
   o.contiguous_kind = kind == "vmm" ? GLAKE_CONTIGUOUS_VMM : GLAKE_CONTIGUOUS_LEGACY;
 }
 
@@ -128,9 +129,7 @@ struct Entry {
 
 const std::vector<Entry>& table() {
   static const auto* entries = new std::vector<Entry>{
-      {"driver", "cuda", "cuda, sim[:preset] or the path of a library that exports cu* symbols",
-       [](Options& o, const std::string& v) { o.driver = v; },
-       [](const Options& o) { return o.driver; }},
+      {"driver", "cuda", kDriverTakes, set_driver, [](const Options& o) { return o.driver; }},
       {"policy", "balanced", "balanced grows before it stitches; compact stitches before it grows",
        [](Options& o, const std::string& v) {
          if (v == "balanced") {
@@ -152,7 +151,7 @@ const std::vector<Entry>& table() {
        },
        [](const Options& o) { return std::string(o.peers ? "all" : "none"); }},
       {"view_budget", "8", "most addresses mapped by views, as a multiple of the limit",
-       set_view_budget, [](const Options& o) { return std::to_string(o.view_budget); }},
+       set_view_budget, [](const Options& o) { return exact_text(o.view_budget); }},
       {"contiguous", "none", kContiguousTakes, set_contiguous, show_contiguous},
       {"debug", "none",
        "comma list of guard, poison, trace and sync: finds writes outside blocks and after free",
@@ -189,11 +188,6 @@ const std::vector<std::string>& other_keys() {
   return *keys;
 }
 
-std::string lower(std::string s) {
-  std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return std::tolower(c); });
-  return s;
-}
-
 std::string quote(const std::string& s) {
   std::string out = "\"";
   for (char c : s) {
@@ -205,33 +199,11 @@ std::string quote(const std::string& s) {
 
 }  // namespace
 
-Bytes parse_bytes(const std::string& what, const std::string& text) {
-  double number = 0;
-  std::string suffix;
-  constexpr const char* takes = "bytes, with KiB, MiB, GiB or TiB if you like (70GiB)";
-  if (!parse_number(text, &number, &suffix) || number < 0) refuse(what, text, takes);
-  Bytes unit = 1;
-  if (suffix == "KiB") {
-    unit = kKiB;
-  } else if (suffix == "MiB") {
-    unit = kMiB;
-  } else if (suffix == "GiB") {
-    unit = kGiB;
-  } else if (suffix == "TiB") {
-    unit = kGiB * 1024;
-  } else if (!suffix.empty() && suffix != "B") {
-    refuse(what, text, takes);
-  }
-  double bytes = number * static_cast<double>(unit);
-  if (bytes > static_cast<double>(kMaxRequest)) refuse(what, text, takes);
-  return static_cast<Bytes>(bytes);
-}
-
 void Options::set(const std::string& key, const std::string& value) {
   std::string name = lower(key);
   for (const Entry& e : table()) {
     if (name == e.key) {
-      e.set(*this, value);
+      e.set(*this, value.empty() ? e.fallback : value);
       return;
     }
   }
@@ -257,9 +229,7 @@ Options Options::from_environment() {
 std::string Options::describe() const {
   std::string json = "[";
   for (const Entry& e : table()) {
-    std::string variable = std::string("GLAKE_") + e.key;
-    std::transform(variable.begin(), variable.end(), variable.begin(),
-                   [](unsigned char c) { return std::toupper(c); });
+    std::string variable = "GLAKE_" + upper(e.key);
     if (json.size() > 1) json += ", ";
     json += "{\"name\": " + quote(e.key) + ", \"variable\": " + quote(variable) +
             ", \"default\": " + quote(e.fallback) + ", \"value\": " + quote(e.show(*this)) +

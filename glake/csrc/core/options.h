@@ -32,13 +32,11 @@ struct Options {
 
   // The environment's options. Throws Error for an unknown GLAKE_* name or a value not taken.
   static Options from_environment();
-  // Sets one option. Throws Error (GLAKE_UNKNOWN_OPTION, GLAKE_INVALID_OPTION).
+  // Sets one option; an empty value, as an empty variable, sets its default. Throws Error
+  // (GLAKE_UNKNOWN_OPTION, GLAKE_INVALID_OPTION).
   void set(const std::string& key, const std::string& value);
   // JSON array of {name, variable, default, value, help}.
   std::string describe() const;
 };
-
-// "512MiB", "1.5GiB", "1073741824": bytes. Throws Error naming `what` for anything else.
-Bytes parse_bytes(const std::string& what, const std::string& text);
 
 }  // namespace glake

@@ -68,14 +68,16 @@ void DeviceAllocator::reset_accumulated() {
 }
 
 void DeviceAllocator::set_limit_fraction(double fraction) {
-  if (!(fraction > 0 && fraction <= 1)) {
-    throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + std::to_string(fraction) +
+  const bool fits = fraction > 0 && fraction <= 1;
+  const Bytes limit = fits ? static_cast<Bytes>(fraction * static_cast<double>(total_memory_)) : 0;
+  if (limit < kGranule) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + exact_text(fraction) +
                                             " of the device's memory: it takes a fraction above 0 "
-                                            "and up to 1");
+                                            "and up to 1, of at least one granule of 2 MiB");
   }
   std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
-  limit_ = Granules::floor(static_cast<Bytes>(fraction * static_cast<double>(total_memory_)));
+  limit_ = Granules::floor(limit);
   shared_.limit_fraction = fraction;
 }
 

@@ -2,8 +2,9 @@
 #include "caching_policy.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
+
+#include "numbers.h"
 
 namespace glake::replay {
 std::string size_text(uint64_t bytes) {
@@ -12,9 +13,7 @@ std::string size_text(uint64_t bytes) {
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
-  return text;
+  return fixed_text(value, 2) + " " + kUnits[unit];
 }
 
 CachingPolicy::CachingPolicy(const PolicyConfig& config)

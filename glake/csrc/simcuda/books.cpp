@@ -3,11 +3,11 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
 
+#include "numbers.h"
 namespace simcuda {
 namespace {
 
@@ -48,10 +48,10 @@ bool each_pair(const std::string& text, F&& take) {
   return true;
 }
 
-bool parse_number(const std::string& text, double* value) {
-  char* end = nullptr;
-  *value = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == 0 && *value >= 0 && *value < 1e9;
+bool parse_us(const std::string& text, double* us) {
+  const std::optional<double> number = glake::parse_decimal(text);
+  *us = number.value_or(0);
+  return number && *us < 1e9;
 }
 
 }  // namespace
@@ -154,8 +154,8 @@ int Books::configure_costs(const std::string& value) {
   const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
     const size_t plus = text.find('+');
     double first = 0, further = 0;
-    if (!parse_number(text.substr(0, plus), &first)) return false;
-    if (plus != std::string::npos && !parse_number(text.substr(plus + 1), &further)) return false;
+    if (!parse_us(text.substr(0, plus), &first)) return false;
+    if (plus != std::string::npos && !parse_us(text.substr(plus + 1), &further)) return false;
     entries_[symbol].first_ns = nanoseconds(first);
     entries_[symbol].further_ns = nanoseconds(further);
     entries_[symbol].given = true;
@@ -187,7 +187,7 @@ CallCost Books::price(int symbol) const {
 int Books::configure_delays(const std::string& value) {
   const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
     double us = 0;
-    if (!parse_number(text, &us)) return false;
+    if (!parse_us(text, &us)) return false;
     entries_[symbol].delay_us = static_cast<int64_t>(us);
     return true;
   });

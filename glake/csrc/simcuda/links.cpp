@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "books.h"
+#include "numbers.h"
 
 namespace simcuda {
 namespace {
@@ -22,11 +22,7 @@ bool matches(const std::string& name, const Op::Place& place) {
   return name == "host" || name == "m" + std::to_string(place.node);
 }
 
-std::string figure(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
+std::string figure(double value) { return glake::significant_text(value, 6); }
 
 }  // namespace
 

@@ -1,12 +1,10 @@
 // Parses and checks simcuda's options.
 #include "options.h"
 
-#include <cctype>
-#include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "books.h"
+#include "numbers.h"
 #include "types.h"
 
 extern char** environ;
@@ -15,38 +13,26 @@ namespace simcuda {
 namespace {
 
 bool parse_integer(const std::string& text, int64_t low, int64_t high, int64_t* value) {
-  errno = 0;
-  char* end = nullptr;
-  const long long parsed = std::strtoll(text.c_str(), &end, 10);
-  if (text.empty() || *end != 0 || errno != 0 || parsed < low || parsed > high) return false;
-  *value = parsed;
-  return true;
+  const std::optional<int64_t> parsed = glake::parse_whole(text, low, high);
+  *value = parsed.value_or(0);
+  return parsed.has_value();
 }
 
 bool parse_bytes(const std::string& text, uint64_t* bytes) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  double scale = 0;
-  if (unit.empty() || unit == "B") scale = 1;
-  if (unit == "KiB") scale = 1024.0;
-  if (unit == "MiB") scale = 1024.0 * 1024;
-  if (unit == "GiB") scale = 1024.0 * 1024 * 1024;
-  if (end == text.c_str() || scale == 0 || !(number > 0) || number * scale > 4e15) return false;
-  *bytes = static_cast<uint64_t>(number * scale) / kGranule * kGranule;
+  *bytes = glake::parse_size(text).value_or(0) / kGranule * kGranule;
   return *bytes > 0;
 }
 
 bool parse_flag(const std::string& text, bool* value) {
-  *value = text == "1" || text == "true";
-  return *value || text == "0" || text == "false";
+  const std::string word = glake::lower(text);
+  *value = word == "1" || word == "on" || word == "yes" || word == "true";
+  return *value || word == "0" || word == "off" || word == "no" || word == "false";
 }
 
 bool safe_name(const std::string& text) {
   for (const char c : text) {
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.') {
-      return false;
-    }
+    const bool plain = glake::is_letter(c) || glake::is_digit(c);
+    if (!plain && c != '_' && c != '-' && c != '.') return false;
   }
   return text.size() <= 64 && text[0] != '.';
 }
@@ -86,7 +72,7 @@ bool set_option(Options* options, const std::string& key, const std::string& val
     ok = parse_integer(value, 1, kMaxDevices, &number);
     options->devices = static_cast<int>(number);
   } else if (key == "memory") {
-    takes = "at least 2MiB, with suffix KiB, MiB or GiB";
+    takes = "2MiB to 64TiB, with suffix KiB, MiB, GiB or TiB";
     ok = parse_bytes(value, &options->memory);
   } else if (key == "context_memory") {
     takes = "0, or at least 2MiB, with suffix KiB, MiB or GiB";
@@ -138,10 +124,10 @@ bool load_options(Options* options, const Given& given, std::string* why) {
     const std::string text = *entry + sizeof kPrefix - 1;
     const size_t equals = text.find('=');
     if (equals == std::string::npos) continue;
-    std::string key = text.substr(0, equals);
-    for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (given.count(key) != 0) continue;
+    const std::string key = glake::lower(text.substr(0, equals));
     const std::string value = text.substr(equals + 1);
+    const bool known = is_option(key) || is_live_option(key);
+    if (given.count(key) != 0 || (known && value.empty())) continue;  // empty: as if unset
     const bool ok = is_live_option(key) ? set_live_option(key, value, why)
                                         : set_option(options, key, value, why);
     if (!ok) return false;

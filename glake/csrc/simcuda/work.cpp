@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "numbers.h"
+
 namespace simcuda {
 namespace {
 
@@ -98,7 +100,8 @@ int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
   const std::string& option = driver.options.host_node;
   if (option == "interleave") return -1;
   if (option == "local") return kByDevice;
-  return std::min(std::atoi(option.c_str()), driver.topology.sockets() - 1);
+  const int last = driver.topology.sockets() - 1;
+  return static_cast<int>(glake::parse_whole(option, 0, last).value_or(last));
 }
 
 CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {

@@ -1,10 +1,10 @@
 // A strict reader of JSON text.
 #include "topology/json.h"
 
-#include <cctype>
-#include <cmath>
-#include <cstdlib>
+#include <charconv>
 #include <cstring>
+
+#include "numbers.h"
 
 namespace glake::topology {
 
@@ -118,12 +118,14 @@ class JsonParser {
   }
 
   double number() {
-    const char* start = text_.c_str() + at_;
-    if (*start != '-' && !std::isdigit(static_cast<unsigned char>(*start))) error("not a value");
-    char* end = nullptr;
-    const double value = std::strtod(start, &end);
-    if (end == start || !std::isfinite(value)) error("not a number");
-    at_ += static_cast<size_t>(end - start);
+    const char* start = text_.data() + at_;
+    const size_t sign = peek() == '-' ? 1 : 0;
+    // Not "inf" and "nan", which from_chars takes.
+    if (at_ + sign == text_.size() || !glake::is_digit(start[sign])) error("not a value");
+    double value = 0;
+    const auto read = std::from_chars(start, text_.data() + text_.size(), value);
+    if (read.ec != std::errc()) error("not a number");
+    at_ += static_cast<size_t>(read.ptr - start);
     return value;
   }
 

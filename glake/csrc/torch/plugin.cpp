@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include "numbers.h"
 #include "torch/library.h"
 
 struct CUstream_st;
@@ -79,7 +80,7 @@ GLAKE_PLUGIN void glake_plugin_reset() {
 
 // torch.cuda.set_per_process_memory_fraction(). The limit is one for all devices.
 GLAKE_PLUGIN void glake_plugin_memory_fraction(double fraction, int) {
-  std::string value = std::to_string(fraction);
+  std::string value = glake::exact_text(fraction);
   if (plugin().library.configure("limit", value.c_str()) != GLAKE_OK) raise();
 }
 

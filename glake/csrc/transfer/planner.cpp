@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <numeric>
+
+#include "numbers.h"
 
 namespace glake::transfer {
 namespace {
@@ -17,11 +18,7 @@ constexpr size_t kMostKnown = 1024;   // answers kept; then all are dropped
 constexpr size_t kMostRefusals = 24;  // of a demand: more explain nothing
 constexpr double kFull = 1 - 1e-3;    // of a limit
 
-std::string shown(double rate) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", rate);
-  return text;
-}
+std::string shown(double rate) { return fixed_text(rate, 1); }
 
 std::string key_of(const std::vector<Demand>& demands) {
   std::string key;
@@ -59,7 +56,7 @@ Planner::Planner(const Topology& topology, PlannerOptions options)
 
 void Planner::set_scale(int edge, double factor) {
   if (edge < 0 || edge >= nominal_.edges() || !(factor >= 0) || std::isinf(factor)) {
-    throw PlanError("edge " + std::to_string(edge) + " at " + std::to_string(factor) +
+    throw PlanError("edge " + std::to_string(edge) + " at " + exact_text(factor) +
                     " times its rate: edges are 0 to " + std::to_string(nominal_.edges() - 1) +
                     ", factors from 0");
   }
@@ -105,7 +102,7 @@ std::shared_ptr<const Planner::Plans> Planner::find(const std::vector<Demand>& d
   for (const Demand& demand : demands) {
     check(demand.src);
     check(demand.dst);
-    if (!(demand.weight > 0)) throw PlanError("a weight of " + std::to_string(demand.weight));
+    if (!(demand.weight > 0)) throw PlanError("a weight of " + exact_text(demand.weight));
   }
   auto made = std::make_shared<const Plans>(make(demands));
   if (known_.size() >= kMostKnown) known_.clear();

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cmath>
-#include <cstdio>
 #include <string>
+
+#include "numbers.h"
 
 namespace glake::transfer {
 
@@ -18,10 +19,8 @@ class JsonText {
     return raw(key, quoted + "\"");
   }
   JsonText& number(const char* key, double value) {
-    char digits[40];
     const bool whole = value == std::floor(value) && std::fabs(value) < 9e15;
-    std::snprintf(digits, sizeof digits, whole ? "%.0f" : "%.6g", value);
-    return raw(key, digits);
+    return raw(key, whole ? fixed_text(value, 0) : significant_text(value, 6));
   }
   JsonText& flag(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
   JsonText& raw(const char* key, const std::string& value) {

@@ -120,7 +120,7 @@ def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool)
         from glake.transfer.topology.probe import measure
 
         # A simulated machine copies in no time if it need not move bytes, which nobody looks at.
-        os.environ.setdefault("GLAKE_SIM_PHANTOM", "1")
+        os.environ["GLAKE_SIM_PHANTOM"] = os.environ.get("GLAKE_SIM_PHANTOM") or "1"
         return measure()
     return topologies.current()
 

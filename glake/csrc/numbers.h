@@ -1,0 +1,105 @@
+// Numbers as glake reads and prints them: with a point, whatever the locale of the program it is
+// loaded into. strtod, printf's %f, std::to_string(double) and streams follow that locale, so
+// nothing in csrc uses them (tests/unit/test_numbers.py looks). glake/config.py reads the same
+// spellings.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#if defined(__GLIBCXX__) && !defined(__cpp_lib_to_chars)
+#error "glake needs std::from_chars for doubles: g++ 11 or newer, or its library"
+#endif
+
+namespace glake {
+
+constexpr uint64_t kMostSize = uint64_t{1} << 46;  // of any size given as text
+
+// <cctype> follows the locale too: in Turkish, tolower('I') is not 'i'.
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+inline std::string lower(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+inline std::string upper(std::string text) {
+  for (char& c : text) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return text;
+}
+
+// The number at the start of *text, which becomes what follows it: digits, and a point before the
+// last of them if you like (8, 0.9, .5). No sign, exponent, space, hexadecimal or "inf".
+inline std::optional<double> take_decimal(std::string_view* text) {
+  size_t end = 0;
+  while (end < text->size() && is_digit((*text)[end])) ++end;
+  if (end + 1 < text->size() && (*text)[end] == '.' && is_digit((*text)[end + 1])) {
+    for (++end; end < text->size() && is_digit((*text)[end]);) ++end;
+  }
+  double value = 0;
+  const auto read = std::from_chars(text->data(), text->data() + end, value);
+  const size_t first = text->find_first_not_of('0');
+  const bool tiny = first < end && (*text)[first] == '.';  // out of range: 0, not infinity
+  if (end == 0 || (read.ec != std::errc() && !tiny)) return std::nullopt;
+  text->remove_prefix(end);
+  return value;
+}
+
+inline std::optional<double> parse_decimal(std::string_view text) {
+  const std::optional<double> value = take_decimal(&text);
+  return text.empty() ? value : std::nullopt;
+}
+
+// A whole number: digits, with a minus before them if you like.
+inline std::optional<int64_t> parse_whole(std::string_view text, int64_t low, int64_t high) {
+  int64_t value = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+  return value < low || value > high ? std::nullopt : std::optional<int64_t>(value);
+}
+
+// Bytes of "4096", "512MiB" or "1.5GiB", rounded down: 1 to kMostSize.
+inline std::optional<uint64_t> parse_size(std::string_view text) {
+  const std::optional<double> number = take_decimal(&text);
+  if (!number) return std::nullopt;
+  double unit = text.empty() || text == "B" ? 1 : 0;
+  double scale = 1024;
+  for (const char* name : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (text == name) unit = scale;
+    scale *= 1024;
+  }
+  const double bytes = *number * unit;
+  if (!(bytes >= 1) || bytes > static_cast<double>(kMostSize)) return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
+// With so many digits after the point, as printf's %.2f.
+inline std::string fixed_text(double value, int places) {
+  char text[400];  // the largest double has 309 digits
+  const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, places);
+  return std::string(text, end.ptr);
+}
+
+// With so many digits that count, as printf's %.6g.
+inline std::string significant_text(double value, int digits) {
+  char text[64];
+  const auto end =
+      std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits);
+  return std::string(text, end.ptr);
+}
+
+// With as many digits as tell it from every other double, and no exponent: "0.9", "8".
+inline std::string exact_text(double value) {
+  char text[400];
+  const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed);
+  return std::string(text, end.ptr);
+}
+
+}  // namespace glake

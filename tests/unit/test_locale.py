@@ -1,0 +1,139 @@
+"""A program in a locale whose decimal point is a comma: glake reads and prints what it does in C.
+
+glibc's file of such a locale is written here, so that no package need be installed; where localedef
+is at hand, the same is done with a whole de_DE.UTF-8.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What a program prints of glake: %(before)s or after the import it sets the locale that the
+# environment names. Timings, sizes with fractions, rates and limits are all in it.
+JOB = """
+import ctypes, json, locale, os, sys
+def settle():
+    locale.setlocale(locale.LC_ALL, "")
+    text = ctypes.create_string_buffer(20)
+    ctypes.CDLL(None).snprintf(text, 20, b"%%.1f", ctypes.c_double(0.5))
+    assert text.value == os.environ["HALF"].encode(), text.value
+if "%(when)s" == "before":
+    settle()
+from glake import _C, config, simcuda
+from glake.cli import main
+from glake.errors import GlakeError, InvalidOption
+if "%(when)s" == "after":
+    settle()
+assert config.read().limit == 0.9
+for text in ("0,9", "1,5GiB", "0.9,"):
+    for refuses in (lambda: _C.configure("limit", text), lambda: config.parse("limit", text),
+                    lambda: simcuda.configure("memory", text)):
+        try:
+            refuses()
+        except InvalidOption:
+            continue
+        raise AssertionError(text)
+_C.configure("view_budget", "2.5")
+simcuda.configure("call_us", "cuMemMap=2.5+1.25")
+print(json.dumps({row["name"]: row["value"] for row in _C.options()}))
+print(_C.device_count(), simcuda.price_us("cuMemMap"), simcuda.price_us("cuMemCreate"))
+held = _C.malloc(3 << 20)
+try:
+    _C.malloc(1717986918)
+except GlakeError as error:
+    print(error)
+print(json.dumps(_C.stats(0)), simcuda.cost_us())
+platforms = open(os.environ["PLATFORMS"]).read()
+_C.transfer_open(platforms, "hgx_h100_h200")
+print(json.dumps(_C.transfer_plan(0, 1, 0, 1 << 30)))
+simcuda.set_link(*next(iter(simcuda.edges()["edges"])).split(">"), 12.5)
+print(json.dumps(simcuda.edges()))
+for line in (
+    ["info", "--json"],
+    ["topo", "--preset", "gb200_tray", "--json"],
+    ["topo", "--preset", "dgx1v", "--plan", "cpu", "cuda:0"],
+    ["replay", os.environ["TRACE"], "--json", "--policy", "glake,native", "--capacity", "1.5GiB"],
+    ["replay", os.environ["TRACE"], "--policy", "native,gmlake", "--capacity", "3MiB"],
+):
+    try:
+        main(line, standalone_mode=False)
+    except Exception as error:
+        print(type(error).__name__, error)
+_C.trace(os.environ["WRITTEN"])
+_C.free(_C.malloc(1536))
+_C.trace(None)
+print(open(os.environ["WRITTEN"]).read())
+"""
+
+TRACE = "glake-trace 1\n# job: locale\na 1 3145728 0\na 2 1717986 0\nf 1\nf 2\ns 1\n"
+
+
+def write_numeric(folder: Path) -> None:
+    """LC_NUMERIC of a locale as glibc keeps it: a magic number, where its parts are, and they."""
+    parts = [b",\0", b".\0", b"\3\3\0", struct.pack("<I", ord(",")), struct.pack("<I", ord("."))]
+    parts.append(b"UTF-8\0")
+    data, places = b"", []
+    for part in parts:
+        data += b"\0" * (-len(data) % 4)
+        places.append(8 + 4 * len(parts) + len(data))
+        data += part
+    head = struct.pack(f"<{2 + len(parts)}I", 0x20031115 ^ 1, len(parts), *places)
+    folder.mkdir(parents=True)
+    (folder / "LC_NUMERIC").write_bytes(head + data)
+
+
+@pytest.fixture(scope="module", params=["written", "de_DE.UTF-8"])
+def comma(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The variables that choose a locale with a decimal comma."""
+    folder = tmp_path_factory.mktemp("locales")
+    if request.param == "written":
+        write_numeric(folder / "comma")
+        return {"LOCPATH": str(folder), "LC_NUMERIC": "comma"}
+    localedef = shutil.which("localedef")
+    if localedef is None or not Path("/usr/share/i18n/locales/de_DE").exists():
+        pytest.skip("no localedef, or no sources of de_DE: the written locale is tested")
+    subprocess.run([localedef, "-i", "de_DE", "-f", "UTF-8", folder / request.param], check=True)
+    return {"LOCPATH": str(folder), "LC_ALL": request.param}
+
+
+def told(when: str, chosen: dict[str, str], folder: Path) -> str:
+    """What the job prints, in the locale that `chosen` names."""
+    import glake
+
+    named = ("GLAKE_", "LC_", "LANG", "LOCPATH")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(named)}
+    (folder / "job.trace").write_text(TRACE)
+    variables = {
+        **kept,
+        "GLAKE_DRIVER": "sim",
+        "GLAKE_LIMIT": "0.9",
+        "GLAKE_SIM_MEMORY": "1.5GiB",
+        "PLATFORMS": str(glake.library_path().with_name("platforms.json")),
+        "TRACE": str(folder / "job.trace"),
+        "WRITTEN": str(folder / "written.trace"),
+        "HALF": "0,5" if chosen else "0.5",
+        "PYTHONUTF8": "1",
+        **chosen,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", JOB % {"when": when}], env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_all_is_read_and_printed_as_without_a_locale(
+    when: str, comma: dict[str, str], tmp_path: Path
+) -> None:
+    plain = told(when, {}, tmp_path)
+    assert '"limit": "0.9"' in plain and '"view_budget": "2.5"' in plain
+    assert "1.60 GiB" in plain and '"rate": 12.5' in plain and "s 1" not in plain
+    assert told(when, comma, tmp_path) == plain
