@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import glake
-from glake import errors
+from glake import children, errors
 from glake.allocator.adapter_build import AdapterBuildError
 from glake.trace.job import ATTENTION, SCRATCH, BadTarget, PlanError
 
@@ -140,15 +139,13 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _command(asked: Request, python: str, report: int) -> list[str]:
     request = {**asdict(asked), "options": dict(asked.options)}
     request |= {"report": report, "parent": os.getpid()}
-    return [python, "-m", "glake.trace.child", json.dumps(request)]
+    return children.command("glake.trace.child", json.dumps(request), python=python)
 
 
 def _environment() -> dict[str, str]:
-    """The child's: it finds this glake, and torch neither loads glake's adapter nor another's."""
+    """The child's: torch loads neither glake's adapter nor another's."""
     kept = {key: value for key, value in os.environ.items() if key != "GLAKE_ALLOCATOR"}
-    here = str(Path(glake.__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return {**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:
