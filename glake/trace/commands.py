@@ -9,6 +9,7 @@ import sys
 import click
 from rich.console import Console
 
+from glake.groups import Group
 from glake.trace import convert as conversion
 from glake.trace import facts, memory_viz, perfetto
 from glake.trace.inputs import InputFile, check_output, rereadable
@@ -22,7 +23,7 @@ _FILE = InputFile()
 _OUT = click.Path(dir_okay=False)
 
 
-@click.group()
+@click.group(cls=Group)
 def trace() -> None:
     """Look into, make and export allocation traces (docs/trace-format.md)."""
 

@@ -77,3 +77,12 @@ def test_run_refuses_a_wrong_option_before_starting(tmp_path: Path) -> None:
     assert missing.returncode == 1 and "no such script" in missing.stderr
     trace = run("run", "--trace", str(tmp_path / "none" / "a.trace"), str(script))
     assert trace.returncode == 1 and "cannot write a trace" in trace.stderr and not trace.stdout
+
+
+def test_groups_list_whole_sentences_and_one_word_stands_for_a_folder() -> None:
+    for group in ("trace", "bench"):
+        shown = run(group, "--help").stdout.partition("Commands:")[2]
+        assert shown and "..." not in shown, shown
+    shown = run("build-adapter", "--help").stdout
+    assert "--torch-headers DIR " in shown and "headers in DIR" in shown
+    assert "DIRECTORY" not in shown
