@@ -16,6 +16,7 @@ from glake.trace.inputs import InputFile, check_output, rereadable
 from glake.trace.replay import load_trace
 from glake.trace.replay import replay as run_replay
 from glake.trace.replay_options import Capacity, device_options, parse_policies
+from glake.trace.units import printable
 from glake.trace.units import size as size_text
 
 _TABLE_WIDTH = 118
@@ -63,7 +64,7 @@ def convert(file: str, output: str, device: int | None) -> None:
         f"{size_text(result.peak_live_bytes)}, {size_text(result.end_live_bytes)} live at the end"
     )
     for note in result.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(printable(f"note: {note}"), err=True)
 
 
 @trace.command()

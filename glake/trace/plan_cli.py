@@ -26,7 +26,7 @@ from glake.trace.job import ATTENTION, SCRATCH, PlanError
 from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
 from glake.trace.replay import policies
-from glake.trace.units import share, size
+from glake.trace.units import printable, share, size
 
 _WIDTH = 110
 _HOLDERS = 8
@@ -271,17 +271,18 @@ def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
     static = int(facts["setup_live_bytes"])
     console.print(
         escape(
-            f"{made.target}: {facts['steps']} steps, rank {facts['rank']} of {facts['world']}, "
+            f"{printable(made.target)}: {facts['steps']} steps, "
+            f"rank {facts['rank']} of {facts['world']}, "
             f"{size(int(facts['peak_live_bytes']))} live at the peak, {size(static)} after set-up; "
             f"{size(made.context_bytes)} of the {made.gpu_text} set aside (assumed)"
         )
     )
     console.print(_table(made))
-    console.print(f"[bold]{escape(made.verdict)}.[/bold]")
+    console.print(f"[bold]{escape(printable(made.verdict))}.[/bold]")
     if not all(made.fits.values()):
         _print_holders(console, made)
     for text in made.advice[:3]:
-        console.print(escape(f"- {text}"))
+        console.print(escape(printable(f"- {text}")))
     _print_assumptions(console, made, given)
     console.print(f"({seconds:.0f} s)")
 
@@ -327,7 +328,7 @@ def _print_assumptions(console: Console, made: planner.Plan, given: dict[str, An
     scratch = given["scratch"]
     texts.append(f"{scratch} kernel scratch, not calibrated" if scratch != "none" else "no scratch")
     texts += [str(made.facts[key]) for key in ("assumed_seq", "assumptions") if key in made.facts]
-    console.print(escape(f"Assumed: {'; '.join(texts)}."))
+    console.print(escape(printable(f"Assumed: {'; '.join(texts)}.")))
 
 
 plan = _ready_plan_options(plan)
