@@ -21,6 +21,7 @@ def load() -> None:
     if os.environ.get("GLAKE_ALLOCATOR", "").lower() in OFF:
         return
     try:
+        _import_glake()
         from glake.allocator import torch as adapter
 
         adapter.enable_from_environment()
@@ -28,6 +29,16 @@ def load() -> None:
         if os.environ.get("GLAKE_STRICT", "").lower() not in OFF:
             raise
         _warn(f"glake is off, torch keeps its own allocator: {error}")
+
+
+def _import_glake() -> None:
+    """The glake beside this file: the script's folder, which comes first on the path, may hold a
+    folder of that name."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    try:
+        import glake  # noqa: F401 (what it brings)
+    finally:
+        del sys.path[0]
 
 
 def _warn(message: str) -> None:

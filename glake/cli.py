@@ -14,6 +14,7 @@ from rich.table import Table
 
 from glake import config, library_path
 from glake.errors import GlakeError
+from glake.groups import Group
 from glake.info import describe, no_device
 
 # These bring much that others do without, so they are fetched only when asked for.
@@ -28,7 +29,7 @@ _LAZY = {
 }
 
 
-class _Group(click.Group):
+class _Group(Group):
     """Subcommands of this file, and those of other modules by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -41,11 +42,8 @@ class _Group(click.Group):
         command = getattr(module, cmd_name.replace("-", "_"))
         return command if isinstance(command, click.Command) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, text) for name, (_, text) in _LAZY.items()]
-        rows += [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(rows))
+    def help_rows(self, ctx: click.Context) -> list[tuple[str, str]]:
+        return [*super().help_rows(ctx), *((name, text) for name, (_, text) in _LAZY.items())]
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

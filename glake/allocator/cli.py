@@ -14,6 +14,7 @@ from glake.errors import GlakeError
 @click.command()
 @click.option(
     "--torch-headers",
+    metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Only compile against the headers in DIR (another torch/include); build nothing.",
 )

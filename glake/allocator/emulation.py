@@ -28,6 +28,7 @@ from glake.config import Config
 from glake.errors import GlakeError, InvalidOption, InvalidPointer
 
 GRANULE = 2 << 20
+_NOTHING = 0.0005  # it would be printed as 0.0 %
 STATES = ("unopened", "glake", "torch", "forked", "exiting")
 
 
@@ -189,11 +190,13 @@ class CoverageReport:
             self.largest = now
 
     def _print(self) -> None:
-        if os.getpid() != self.process or multiprocessing.parent_process() is not None:
+        if os.getpid() != self.process:
             return
         self._sample()
-        found = self.largest
-        if found.inside == 0:
+        found, trains = self.largest, self.optimizer_steps > 0
+        # Of workers those that train speak, and not the launcher that has next to nothing itself.
+        worker = multiprocessing.parent_process() is not None
+        if found.inside == 0 or not trains and (worker or found.share < _NOTHING):
             return
         sys.stderr.write(
             f"glake: emulation, no GPU: glake held {found.share:.1%} of the "

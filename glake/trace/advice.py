@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+from glake.trace import allocator_advice as allocators
 from glake.trace import holders, roles
-from glake.trace.digest import Digest, PolicyDigest
-from glake.trace.units import counted, micros, share, size, times
+from glake.trace.allocator_advice import Advice
+from glake.trace.digest import Digest
+from glake.trace.units import counted, share, size, times
 
-_WASTE_SHARE = 0.02
 _ROLE_SHARE = 0.25
 _LARGE_SHARE = 0.04
 _GROWTH_SHARE = 0.01
 _STEADY = 2.0
 _UNEVEN_STEPS = 1.25
-_DRIVER_US = 1000.0
 
 _LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss", re.I)
 # The projection has logits where its product is made; its casts, its gradients and what it gathers
@@ -30,51 +30,65 @@ _PROJECTION = re.compile(
     r"(lm_head|embed_out)[^;]*(;[^;]*(aten\.[^;]*mm|matmul|linear|einsum)[^;]*)?$", re.I
 )
 
-_ROLE_ADVICE = {
-    roles.PARAMETERS: "Shard them (FSDP, ZeRO-3), train adapters instead (LoRA), or load "
-    "them in fewer bytes.",
-    roles.MASTERS: "Shard them with the optimizer's state (ZeRO-1, FSDP), offload them to host "
-    "memory, or train in bfloat16 alone.",
-    roles.BUCKETS: "DDP: gradient_as_bucket_view=True keeps gradients in the buckets instead of "
-    "beside them. ZeRO: make reduce_bucket_size and the prefetch bucket smaller.",
-    roles.OPTIMIZER_STATE: "Shard it (ZeRO-1, FSDP), offload it to host memory, or use an "
-    "optimizer that keeps 8 bits or one moment.",
-    roles.OPTIMIZER_TEMPORARIES: "They live only within the update: fused=True needs none, "
-    "foreach=False those of one parameter at a time.",
-    roles.GRADIENTS: "Shard gradients (ZeRO-2, FSDP), accumulate in the "
-    "parameters' own precision, and free them with zero_grad(set_to_none=True) before the forward.",
-    roles.ACTIVATIONS: "Recompute them in the backward (activation checkpointing), make the "
-    "micro-batch or the sequence shorter, or offload them.",
-}
-
-
-@dataclass(frozen=True)
-class Advice:
-    """``level`` is ``problem`` (it does not run so), ``saving`` or ``note``; ``figure`` is the
-    number it rests on."""
-
-    level: str
-    figure: str
-    title: str
-    text: str
+_GATHERS = re.compile(r"fsdp|all_gather|reduce_scatter|storage\.resize_", re.I)
+# What can be done about a role, each with the words of a job that does it already ("" is none).
+_ROLE_ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
+    roles.PARAMETERS: (
+        ("sharded", "shard them (FSDP, ZeRO-3)"),
+        ("lora", "train adapters instead (LoRA)"),
+        ("", "load them in fewer bytes"),
+    ),
+    roles.MASTERS: (
+        ("sharded", "shard them with the optimizer's state (ZeRO-1, FSDP)"),
+        ("offload", "offload them to host memory"),
+        ("bf16", "train in bfloat16 alone"),
+    ),
+    roles.BUCKETS: (
+        ("sharded", "under DDP, gradient_as_bucket_view=True keeps gradients in the buckets"),
+        ("ddp fsdp2", "under ZeRO, make reduce_bucket_size and the prefetch bucket smaller"),
+        ("ddp zero3", "under FSDP, wrap smaller modules"),
+    ),
+    roles.OPTIMIZER_STATE: (
+        ("sharded", "shard it (ZeRO-1, FSDP)"),
+        ("offload", "offload it to host memory"),
+        ("", "use an optimizer that keeps 8 bits or one moment"),
+    ),
+    roles.OPTIMIZER_TEMPORARIES: (
+        ("", "they live only within the update: fused=True needs none, foreach=False those of one "
+        "parameter at a time"),
+    ),
+    roles.GRADIENTS: (
+        ("sharded", "shard gradients (ZeRO-2, FSDP)"),
+        ("", "accumulate them in the parameters' own precision"),
+        ("", "free them with zero_grad(set_to_none=True) before the forward"),
+    ),
+    roles.ACTIVATIONS: (
+        ("recompute", "recompute them in the backward (activation checkpointing)"),
+        ("", "make the micro-batch or the sequence shorter"),
+        ("", "offload them"),
+    ),
+}  # fmt: skip
+_SHARDED = (roles.PARAMETERS, roles.MASTERS, roles.OPTIMIZER_STATE, roles.GRADIENTS)
 
 
 def advise(job: Digest) -> list[Advice]:
     """All that the numbers of a job suggest, what keeps it from running first."""
     rules = (
         _too_small,
-        _out_of_memory,
-        _headroom,
-        _fragmentation,
+        allocators.room,
+        allocators.out_of_memory,
+        allocators.headroom,
+        allocators.compared,
         _roles,
         _loss,
         _largest,
         _activations,
         _growth,
         _uneven,
-        _driver,
     )
     found = [each for rule in rules for each in rule(job)]
+    if any(allocators.room(job)):  # a saving that nobody needs is worth knowing, no more
+        found = [replace(each, level="note") if each.level == "saving" else each for each in found]
     order = ("problem", "saving", "note")
     return sorted(found, key=lambda each: order.index(each.level))
 
@@ -117,128 +131,8 @@ def _too_small(job: Digest) -> Iterator[Advice]:
     )
 
 
-def _out_of_memory(job: Digest) -> Iterator[Advice]:
-    """Policies that fail although the bytes would be there."""
-    capacity = job.capacity
-    if capacity is None or job.peak.live > capacity:
-        return
-    runs = [each for each in job.policies if each.fits and each.own]
-    for each in job.policies:
-        oom = each.result.oom
-        if oom is None or each.at_oom is None:
-            continue
-        free = capacity - each.at_oom.live
-        hole = need = ""
-        if each.layout is not None and each.layout.free:
-            hole = (
-                f" Just before, it held {size(each.layout.free)} free in {each.layout.holes:,} "
-                f"pieces, the largest {size(each.layout.largest_free)}."
-            )
-        if each.result.min_capacity_bytes is not None:
-            need = f" It needs {size(each.result.min_capacity_bytes)}."
-        cure = (
-            f" {runs[0].name} runs the job here: {_switch(runs[0].name)}."
-            if runs and not each.own
-            else f" Live memory peaks at {size(job.peak.live)}: the capacity leaves "
-            f"{size(capacity - job.peak.live)} above that."
-        )
-        yield Advice(
-            "problem",
-            size(free),
-            f"{each.name} runs out of memory with memory not in use",
-            f"{_where(oom.step)}, event {oom.event:,}: {size(each.at_oom.live)} of "
-            f"{size(capacity)} are live, {size(free)} are not.{hole}{need}{cure}",
-        )
-
-
-def _switch(policy: str) -> str:
-    return "GLAKE_ALLOCATOR=1" + (" GLAKE_POLICY=compact" if policy == "compact" else "")
-
-
-def _where(step: int | None) -> str:
-    return "In set-up" if step is None else f"In step {step}"
-
-
-def _headroom(job: Digest) -> Iterator[Advice]:
-    for each in job.policies:
-        least, capacity = each.result.min_capacity_bytes, job.capacity
-        if each.name != "glake" or least is None or capacity is None:
-            continue
-        if capacity - least < _WASTE_SHARE * capacity:
-            continue
-        yield Advice(
-            "note",
-            size(capacity - least),
-            "Room to spare under glake",
-            f"The job needs at least {size(least)} of the {size(capacity)}: "
-            f"{size(capacity - least)} ({share(capacity - least, capacity)}) are left for a larger "
-            "batch or a longer sequence.",
-        )
-
-
-def _fragmentation(job: Digest) -> Iterator[Advice]:
-    """What a model of another allocator needs beyond glake, where both run."""
-    for each in job.policies:
-        if each.modelled and each.fits:
-            yield from _needs_more(job, each)
-            yield from _holds_more(job, each)
-
-
-def _needs_more(job: Digest, each: PolicyDigest) -> Iterator[Advice]:
-    own = job.policy("glake")
-    least = each.result.min_capacity_bytes
-    if own is None or least is None or own.result.min_capacity_bytes is None:
-        return
-    saved = least - own.result.min_capacity_bytes
-    if saved < _WASTE_SHARE * least:
-        return
-    live = each.result.trace_peak_live_bytes
-    yield Advice(
-        "saving",
-        size(saved),
-        f"{each.name} needs a larger device than glake does",
-        f"It runs in no less than {size(least)} ({times(least, live)} the live memory), glake in "
-        f"{size(own.result.min_capacity_bytes)} "
-        f"({times(own.result.min_capacity_bytes, live)}), {size(saved)} less: GLAKE_ALLOCATOR=1.",
-    )
-
-
-def _holds_more(job: Digest, each: PolicyDigest) -> Iterator[Advice]:
-    """At a limit every caching allocator fills up to it, so only what is below one says much."""
-    held, live = each.result.peak_physical_bytes, each.result.peak_live_bytes
-    if job.capacity is not None and held > (1 - _WASTE_SHARE) * job.capacity:
-        return
-    own = [one for one in job.policies if one.own and one.fits]
-    best = min(own, key=lambda one: one.result.peak_physical_bytes, default=None)
-    if best is None:
-        return
-    saved = held - best.result.peak_physical_bytes
-    if saved < _WASTE_SHARE * held:
-        return
-    yield Advice(
-        "saving",
-        size(saved),
-        f"{each.name} holds {size(held - live)} that nobody uses",
-        f"It takes {size(held)} from the device for {size(live)} of live memory "
-        f"({times(held, live)}); {best.name} takes {size(best.result.peak_physical_bytes)} for the "
-        f"same job, {size(saved)} less: {_switch(best.name)}.{_stranded(each)}",
-    )
-
-
-def _stranded(each: PolicyDigest) -> str:
-    layout = each.layout
-    if layout is None or len(layout.free_by_stream) < 2:
-        return ""
-    main = max(layout.free_by_stream, key=lambda stream: layout.free_by_stream[stream])
-    side = sum(layout.free_by_stream.values()) - layout.free_by_stream[main]
-    if side < _WASTE_SHARE * layout.physical:
-        return ""
-    return (
-        f" At the job's peak {size(side)} of its free memory belong to other streams than {main}."
-    )
-
-
 def _roles(job: Digest) -> Iterator[Advice]:
+    done = _done(job)
     for role, held in roles.by_role(job.peak.by_tag, job.peak.lasting):
         if held < _ROLE_SHARE * job.peak.live or role not in _ROLE_ADVICE:
             continue
@@ -247,8 +141,25 @@ def _roles(job: Digest) -> Iterator[Advice]:
             size(held),
             f"{role[0].upper()}{role[1:]}: {share(held, job.peak.live)} of the peak",
             f"{size(held)} of {size(job.peak.live)} live at the peak are {role}, judged by the "
-            f"tags and by what outlives its step. {_ROLE_ADVICE[role]}",
+            f"tags and by what outlives its step. {_what_to_do(role, done, job)}",
         )
+
+
+def _done(job: Digest) -> set[str]:
+    """What the job does already, by its header's strategy and by its tags."""
+    done = {word for word in re.split(r"[ ,]+", job.header.get("strategy", "").lower()) if word}
+    if done & {"fsdp2", "zero3"} or any(_GATHERS.search(tag) for tag, _, _ in job.peak.by_tag):
+        done.add("sharded")
+    return done
+
+
+def _what_to_do(role: str, done: set[str], job: Digest) -> str:
+    ways = [way for already, way in _ROLE_ADVICE[role] if not done & set(already.split())]
+    if "sharded" in done and role in _SHARDED:
+        over = f" over {job.header['world']} ranks" if "world" in job.header else ""
+        ways.append(f"use more ranks (they are sharded{over} already)")
+    text = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _loss(job: Digest) -> Iterator[Advice]:
@@ -363,23 +274,3 @@ def _uneven(job: Digest) -> Iterator[Advice]:
         f"the median step's {size(middle)}. Batches of equal numbers of tokens, or a limit on the "
         f"longest sequence, would save up to {size(top.peak_live - middle)}.",
     )
-
-
-def _driver(job: Digest) -> Iterator[Advice]:
-    own = job.policy("glake")
-    if own is None or not own.fits or own.result.driver_us_per_step is None:
-        return
-    cost, waits = own.result.driver_us_per_step, own.result.stream_waits_per_step or 0.0
-    for each in job.policies:
-        pays = each.result.driver_us_per_step
-        if not each.modelled or not each.fits or pays is None or pays - cost < _DRIVER_US:
-            continue
-        more = f"{micros(pays - cost)} a step"
-        yield Advice(
-            "saving",
-            more,
-            f"{each.name} spends more time in the driver than glake",
-            f"{micros(pays)} a step of mapping and allocation calls, modelled, mean over the "
-            f"second half of the steps: {more} above glake, which makes {waits:.1f} stream waits a "
-            "step at this capacity.",
-        )

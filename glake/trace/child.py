@@ -1,4 +1,4 @@
-"""The process that records a job without running it: `python -m glake.trace.child REQUEST`.
+"""The process that records a job without running it: glake.children runs it with REQUEST.
 
 REQUEST is the JSON of a :class:`glake.trace.record.Request`. Progress, the facts at the end, or the
 error go as one JSON object a line to the file descriptor it names. It is a process of its own since
@@ -42,7 +42,8 @@ def main(argument: str) -> int:
             _end_with(request.pop("parent"))
             _tell(report, facts=_record(request, report))
         except Ended:
-            Path(request["out"]).unlink(missing_ok=True)
+            if request["named"]:
+                Path(request["out"]).unlink(missing_ok=True)
             return 143
         except SystemExit as left:
             _tell(report, error="PlanError", text=_left(left), said=True)

@@ -9,12 +9,14 @@ import sys
 import click
 from rich.console import Console
 
+from glake.groups import Group
 from glake.trace import convert as conversion
 from glake.trace import facts, memory_viz, perfetto
 from glake.trace.inputs import InputFile, check_output, rereadable
 from glake.trace.replay import load_trace
 from glake.trace.replay import replay as run_replay
 from glake.trace.replay_options import Capacity, device_options, parse_policies
+from glake.trace.units import printable
 from glake.trace.units import size as size_text
 
 _TABLE_WIDTH = 118
@@ -22,7 +24,7 @@ _FILE = InputFile()
 _OUT = click.Path(dir_okay=False)
 
 
-@click.group()
+@click.group(cls=Group)
 def trace() -> None:
     """Look into, make and export allocation traces (docs/trace-format.md)."""
 
@@ -62,7 +64,7 @@ def convert(file: str, output: str, device: int | None) -> None:
         f"{size_text(result.peak_live_bytes)}, {size_text(result.end_live_bytes)} live at the end"
     )
     for note in result.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(printable(f"note: {note}"), err=True)
 
 
 @trace.command()

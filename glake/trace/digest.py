@@ -9,6 +9,7 @@ from typing import Any
 from glake.trace import holders
 from glake.trace.memory_map import MemoryMap, summarise
 from glake.trace.replay import ReplayResult, replay
+from glake.trace.units import printable
 
 MODELLED = ("native", "expandable", "gmlake")
 """The policies that are models of other allocators."""
@@ -228,7 +229,9 @@ def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
         for key, value in header.items()
         if key not in computed and not key.endswith("_bytes")
     ]
-    return [(shorten(key, 80), shorten(value, 200)) for key, value in shown[:most]]
+    return [
+        (shorten(printable(key), 80), shorten(printable(value), 200)) for key, value in shown[:most]
+    ]
 
 
 def shorten(text: str, most: int) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from glake.trace.format import parsed
 from glake.trace.replay import Holder
-from glake.trace.units import counted, size, size_range, titled
+from glake.trace.units import counted, printable, size, size_range, titled
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
     for name, value in _rows(facts):
         table.add_row(name, value)
     for key, value in facts.header.items():
-        table.add_row(Text(f"# {key}", style="dim"), Text(value))
+        table.add_row(Text(printable(f"# {key}"), style="dim"), Text(printable(value)))
     console.print(table)
     sizes = Table("size", "allocations", "bytes", title="Sizes", title_justify="left")
     for each in facts.size_classes:
@@ -144,7 +144,9 @@ def _holder_table(facts: TraceFacts, most: int) -> Table:
     table.add_column("blocks", justify="right")
     table.add_column("tag", overflow="fold")
     for each in facts.holders[:most]:
-        table.add_row(size(each.bytes), f"{each.blocks:,}", Text(each.tag or "(untagged)"))
+        table.add_row(
+            size(each.bytes), f"{each.blocks:,}", Text(printable(each.tag) or "(untagged)")
+        )
     rest = facts.holders[most:]
     if rest:
         held, blocks = sum(each.bytes for each in rest), sum(each.blocks for each in rest)

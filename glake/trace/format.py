@@ -76,7 +76,8 @@ def _check(name: str, value: int, least: int, most: int) -> None:
 
 
 class TraceWriter:
-    """Writes a trace, gzip if the name ends in .gz, in memory bounded by what is live.
+    """Writes a trace, gzip if the name ends in .gz or as ``packed`` says, in memory bounded by what
+    is live.
 
     What the format forbids is a ValueError naming the value: a size below one byte, an id that is
     live already or not at all, a step that does not follow the last, a tag with blanks. OSError if
@@ -86,7 +87,12 @@ class TraceWriter:
     so far; facts known only at the end are written with :meth:`fact`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], header: Mapping[str, object] | None = None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        header: Mapping[str, object] | None = None,
+        packed: bool | None = None,
+    ):
         name = os.fspath(path)
         self.live_bytes = 0
         self.peak_live_bytes = 0
@@ -95,7 +101,7 @@ class TraceWriter:
         self._file: IO[bytes] = open(name, "wb")  # noqa: SIM115 (closed by close())
         self._packed: gzip.GzipFile | None = None
         out: Any = self._file
-        if name.endswith(".gz"):
+        if name.endswith(".gz") if packed is None else packed:
             # Neither a file name nor a time, so that the bytes depend on the events alone.
             out = self._packed = gzip.GzipFile("", "wb", 6, self._file, mtime=0)
         self._text = io.TextIOWrapper(out, encoding="utf-8", newline="\n")
@@ -259,13 +265,16 @@ def _checked(chunks: Chunks, error: Any) -> Any:
     return error
 
 
-def parsed(path: str | os.PathLike[str], parse: Callable[..., _Parsed], *more: Any) -> _Parsed:
-    """What `parse(name, chunks, *more)`, a parser of glake._C, makes of the file.
+def parsed(
+    path: str | os.PathLike[str], parse: Callable[..., _Parsed], *more: Any, name: str = ""
+) -> _Parsed:
+    """What `parse(name, chunks, *more)`, a parser of glake._C, makes of the file; the path where no
+    name is given.
 
     Raises TraceError for a line no trace may hold or a broken gzip stream, OSError for a file that
     cannot be read.
     """
-    name, chunks = shown_name(path), read_chunks(path)
+    name, chunks = name or shown_name(path), read_chunks(path)
     try:
         return parse(name, chunks, *more)
     except BROKEN_ARCHIVE as broken:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from glake.trace.units import printable
+
 Holder = tuple[str, int, int]
 """A tag, the bytes live under it, and their number of blocks (``Trace.holders``)."""
 
@@ -30,8 +32,9 @@ class Node:
 
 
 def fold(frame: str) -> str:
-    """A module path with its numbers made ``*``, so that a model's equal layers add up."""
-    folded = _NUMBER.sub("*", frame)
+    """A module path with its numbers made ``*``, so that a model's equal layers add up, and without
+    what would steer a terminal."""
+    folded = _NUMBER.sub("*", printable(frame))
     return folded if len(folded) <= _LONGEST_FRAME else folded[: _LONGEST_FRAME - 1] + "…"
 
 

@@ -34,7 +34,7 @@ from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
 from glake.trace.roles import by_role
-from glake.trace.units import micros, share, size, size_range, times, titled
+from glake.trace.units import counted, micros, printable, share, size, size_range, times, titled
 
 _KINDS = {
     "glake": "this library",
@@ -64,6 +64,7 @@ _OF_AN_ALLOCATOR = [
 ]
 _MOST_STEPS = 600
 _MAP_ROWS = 36
+_FAR = 2  # times what is held: a capacity beyond that is told, and not drawn
 _LONGEST_MESSAGE = 4000
 _LONGEST_TITLE = 40
 _PIECES = 60_000
@@ -159,7 +160,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _title(job: Digest) -> str:
-    name, model = titled(job.name), job.header.get("model", "")
+    name, model = titled(job.name), printable(job.header.get("model", ""))
     return f"{model} ({name})" if 0 < len(model) <= _LONGEST_TITLE else name
 
 
@@ -172,11 +173,11 @@ def _job(job: Digest) -> dict[str, Any]:
     peak = job.peak.live
     return {
         "title": _title(job),
-        "lead": f"{_count(job.allocations, 'allocation')} in {_count(len(job.steps), 'step')}, "
+        "lead": f"{counted(job.allocations, 'allocation')} in {counted(len(job.steps), 'step')}, "
         f"{size(peak)} live at the peak"
         + (f", on a device of {size(job.capacity)}." if job.capacity else ", without a limit."),
         "facts": facts(job.header),
-        "capacity": job.capacity,
+        "near": _near(job),
         "cards": [_card(job, each) for each in job.policies],
         "advice": advise(job),
         "rows": [_row(each.result) for each in job.policies],
@@ -224,10 +225,16 @@ def _assumptions(job: Digest) -> str:
     )
 
 
+def _near(job: Digest) -> int | None:
+    """The capacity, unless most of it stays empty and bars of its scale would say nothing."""
+    most = max(one.result.peak_physical_bytes for one in job.policies)
+    return job.capacity if job.capacity and job.capacity <= _FAR * most else None
+
+
 def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     result = each.result
     held, live = result.peak_physical_bytes, result.peak_live_bytes
-    top = job.capacity or max(one.result.peak_physical_bytes for one in job.policies) or 1
+    top = _near(job) or max(one.result.peak_physical_bytes for one in job.policies) or 1
     if each.name == "bound":
         verdict = "fits, in principle" if each.fits else "no allocator can fit it"
         detail = f"no allocator can hold less than {size(held)} for {size(live)} of live memory"
@@ -249,7 +256,7 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
         "verdict": verdict,
         "detail": detail,
         "parts": [(name, _percent(part, top)) for name, part in _parts(each, live, held)],
-        "limit": "100" if job.capacity else None,
+        "limit": "100" if _near(job) else None,
     }
 
 
@@ -313,7 +320,7 @@ def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
         "policy": each.name,
         "colour": _colour(each.name),
         "where": f"{where}, event {oom.event:,}",
-        "message": shorten(oom.message, _LONGEST_MESSAGE),
+        "message": shorten(printable(oom.message), _LONGEST_MESSAGE),
         "books": books,
         "live": moment.live if moment else 0,
         "tree": holders.tree(moment.by_tag) if moment and moment.tagged else None,
@@ -323,19 +330,15 @@ def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
 def _layout_text(layout: MemoryMap) -> str:
     pending = f", {size(layout.pending)} freed with work pending" if layout.pending else ""
     free = (
-        f"{size(layout.free)} free in {_count(layout.holes, 'hole')}, the largest "
+        f"{size(layout.free)} free in {counted(layout.holes, 'hole')}, the largest "
         f"{size(layout.largest_free)}"
         if layout.free
         else "nothing free"
     )
     return (
-        f"{size(layout.physical)} held in {_count(layout.regions, 'region')}: "
-        f"{size(layout.live)} in {_count(layout.blocks, 'block')}{pending}, {free}"
+        f"{size(layout.physical)} held in {counted(layout.regions, 'region')}: "
+        f"{size(layout.live)} in {counted(layout.blocks, 'block')}{pending}, {free}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _map(each: PolicyDigest, index: int) -> dict[str, Any]:

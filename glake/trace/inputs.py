@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from glake.trace.units import printable
+
 STDIN = "/dev/stdin"
 _COPY = 1 << 20
 
@@ -42,7 +44,7 @@ def bad_input() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as bad:
-        raise BadInput(str(bad)) from bad
+        raise BadInput(printable(str(bad))) from bad
 
 
 @contextlib.contextmanager
@@ -62,7 +64,7 @@ def rereadable(path: str) -> Iterator[str]:
             try:
                 yield again
             except (ValueError, OSError) as bad:
-                raise BadInput(str(bad).replace(again, path)) from bad
+                raise BadInput(printable(str(bad).replace(again, path))) from bad
 
 
 def _copy(pipe: Any, copy: Any, path: str) -> None:

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,7 +26,7 @@ from glake.trace.job import ATTENTION, SCRATCH, PlanError
 from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
 from glake.trace.replay import policies
-from glake.trace.units import share, size
+from glake.trace.units import printable, share, size
 
 _WIDTH = 110
 _HOLDERS = 8
@@ -122,7 +121,6 @@ def plan(target: str, **given: Any) -> None:
     policies. A job that does not fit is a result: the exit code stays 0.
     """
     started = time.monotonic()
-    kept = given["out"] is not None
     with _ended_tidily():
         try:
             made = _plan(target, given)
@@ -131,21 +129,16 @@ def plan(target: str, **given: Any) -> None:
             raise Refused(text) from error
         except RuntimeError as broken:  # a policy whose books do not add up
             raise click.ClickException(str(broken)) from broken
-        try:
-            if given["as_json"]:
-                document = made.to_json() | {"trace": made.trace if kept else None}
-                click.echo(json.dumps(document, indent=1))
-            else:
-                _print(made, time.monotonic() - started, given)
-        finally:
-            if not kept:
-                Path(made.trace).unlink(missing_ok=True)
+        if given["as_json"]:
+            click.echo(json.dumps(made.to_json(), indent=1))
+        else:
+            _print(made, time.monotonic() - started, given)
 
 
 @contextlib.contextmanager
 def _ended_tidily() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: the recording process and the temporary
-    trace go first. The exit status is 128 and the signal's number."""
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: the recording process goes
+    first. The exit status is 128 and the signal's number."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -242,6 +235,7 @@ def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
             scratch=given["scratch"],
             find_min_capacity=not given["quick"],
             out=given["out"],
+            keep=False,
             html=html_path,
             python=given["python"],
             progress=lambda done, doing: progress.update(
@@ -277,17 +271,18 @@ def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
     static = int(facts["setup_live_bytes"])
     console.print(
         escape(
-            f"{made.target}: {facts['steps']} steps, rank {facts['rank']} of {facts['world']}, "
+            f"{printable(made.target)}: {facts['steps']} steps, "
+            f"rank {facts['rank']} of {facts['world']}, "
             f"{size(int(facts['peak_live_bytes']))} live at the peak, {size(static)} after set-up; "
             f"{size(made.context_bytes)} of the {made.gpu_text} set aside (assumed)"
         )
     )
     console.print(_table(made))
-    console.print(f"[bold]{escape(made.verdict)}.[/bold]")
+    console.print(f"[bold]{escape(printable(made.verdict))}.[/bold]")
     if not all(made.fits.values()):
         _print_holders(console, made)
     for text in made.advice[:3]:
-        console.print(escape(f"- {text}"))
+        console.print(escape(printable(f"- {text}")))
     _print_assumptions(console, made, given)
     console.print(f"({seconds:.0f} s)")
 
@@ -332,9 +327,8 @@ def _print_assumptions(console: Console, made: planner.Plan, given: dict[str, An
     texts = [f"{given['attention']} attention where CUDA could take it"]
     scratch = given["scratch"]
     texts.append(f"{scratch} kernel scratch, not calibrated" if scratch != "none" else "no scratch")
-    if "assumptions" in made.facts:
-        texts.append(str(made.facts["assumptions"]))
-    console.print(escape(f"Assumed: {'; '.join(texts)}."))
+    texts += [str(made.facts[key]) for key in ("assumed_seq", "assumptions") if key in made.facts]
+    console.print(escape(printable(f"Assumed: {'; '.join(texts)}.")))
 
 
 plan = _ready_plan_options(plan)

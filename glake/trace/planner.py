@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from glake import config
 from glake.trace.holders import Holder, fold
@@ -43,15 +45,16 @@ Progress = Callable[[float, str], None]
 class Plan:
     """What a plan found. Sizes are bytes.
 
-    trace: the recorded trace's path. facts: what the recorder told (assumptions among it). gpu,
-    context, capacity: the device, what is set aside of it, and the rest. results: one replay a
+    trace: the recorded trace's path, None if it was not kept. facts: what the recorder told
+    (assumptions among it). gpu, context, capacity: the device, what is set aside of it, and the
+    rest. results: one replay a
     policy at that capacity, with its smallest capacity. holders: (tag, bytes, blocks) live where
     live memory peaks, largest first; roles: (role, bytes) of the same. advice: what to change, most
     urgent first.
     """
 
     target: str
-    trace: str
+    trace: str | None
     facts: dict[str, Any]
     gpu_text: str
     gpu_bytes: int
@@ -123,6 +126,7 @@ def plan(
     complete_after: int = COMPLETE_AFTER,
     find_min_capacity: bool = True,
     out: str | os.PathLike[str] | None = None,
+    keep: bool = True,
     html: str | os.PathLike[str] | None = None,
     python: str = "",
     progress: Progress | None = None,
@@ -136,7 +140,9 @@ def plan(
         world, rank, steps, seed, options, attention, scratch: of the recording (glake.trace.Job).
         policies: what to replay under, names of glake.trace.replay.policies().
         complete_after, find_min_capacity: as of glake.trace.replay.replay.
-        out: where to keep the trace; None is a temporary file, kept for the caller to remove.
+        out: where to keep the trace; None is a temporary file, for the caller to remove.
+        keep: with no `out`, whether the temporary file stays. Until the plan is made it has no
+            name, so that nothing is left however the process ends.
         html: also write the report there.
         python: an interpreter with a CPU build of torch, to record with; "" is this one.
         progress: told (share of the whole, what is being done).
@@ -156,11 +162,15 @@ def plan(
     for name in policies:
         _require(name)
     tell = progress or (lambda share, doing: None)
-    path = os.fspath(out) if out is not None else _temporary(target)
-    try:
+    with contextlib.ExitStack() as stack:
+        file: Any = out
+        path = os.fspath(out) if out is not None else ""
+        if out is None:
+            file = stack.enter_context(tempfile.TemporaryFile(prefix="glake-"))
+            path = f"/dev/fd/{file.fileno()}"
         facts = record(
             target,
-            path,
+            file,
             python=python,
             progress=lambda done, of, doing: tell(0.7 * done / of, doing),
             world=world,
@@ -172,7 +182,7 @@ def plan(
             scratch=scratch,
             total_bytes=capacity,
         )
-        trace = load_trace(path)
+        trace = load_trace(path, "" if out is not None else target)
         device = {"capacity": capacity, "complete_after": complete_after}
         results = _replays(trace, policies, tell, find_min_capacity=find_min_capacity, **device)
         if html is not None:
@@ -181,13 +191,10 @@ def plan(
             tell(0.99, "report")
             report.write(html, trace, results)
         advice = _advice(trace, results)
-    except BaseException:
-        if out is None:
-            Path(path).unlink(missing_ok=True)
-        raise
+        kept = path if out is not None else _kept(target, file) if keep else None
     return Plan(
         target=target,
-        trace=path,
+        trace=kept,
         facts=facts,
         gpu_text=str(gpu) if isinstance(gpu, str) else size(gpu),
         gpu_bytes=gpu_bytes,
@@ -254,10 +261,17 @@ def _require(name: str) -> None:
         raise PlanError(str(unknown)) from unknown
 
 
-def _temporary(target: str) -> str:
+def _kept(target: str, file: IO[bytes]) -> str:
+    """The path of a named copy of a trace."""
     name = re.sub(r"[^\w.-]+", "-", Path(target).name).strip("-") or "job"
     handle, path = tempfile.mkstemp(prefix=f"glake-{name}-", suffix=".trace.gz")
-    os.close(handle)
+    try:
+        with os.fdopen(handle, "wb") as copy:
+            file.seek(0)
+            shutil.copyfileobj(file, copy)
+    except BaseException:
+        os.unlink(path)
+        raise
     return path
 
 

@@ -15,10 +15,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import glake
-from glake import errors
+from glake import children, errors
 from glake.allocator.adapter_build import AdapterBuildError
 from glake.trace.job import ATTENTION, SCRATCH, BadTarget, PlanError
 
@@ -60,7 +59,7 @@ class Request:
 
 def record(
     target: str,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | IO[bytes],
     *,
     python: str = "",
     progress: Progress | None = None,
@@ -70,7 +69,7 @@ def record(
 
     Args:
         target: "module:function", found from the current directory, or the name of a ready plan.
-        out: the trace to write, gzip if its name ends in .gz.
+        out: the trace to write, gzip if its name ends in .gz; or an open file, always gzip.
         python: the interpreter whose torch records (a CPU build); "" is this one.
         progress: told (done, of, what) as steps begin.
         request: world, rank, steps, seed, options, attention, scratch, total_bytes (of the device):
@@ -82,31 +81,37 @@ def record(
         PlanError: a bad value, or what the job itself raised, with the user's own frames.
         OSError: `out` cannot be written.
     """
+    if not isinstance(out, str | os.PathLike):
+        asked = Request(target=target, out=f"/dev/fd/{out.fileno()}", **request)
+        return _listen(asked, python, progress, out.fileno())
     asked = Request(target=target, out=os.path.abspath(os.fspath(out)), **request)
     with open(asked.out, "wb"):  # refused here, not after a minute
         pass
     try:
-        return _listen(asked, python or sys.executable, progress)
+        return _listen(asked, python, progress)
     except BaseException:
         Path(asked.out).unlink(missing_ok=True)
         raise
 
 
-def _listen(asked: Request, python: str, progress: Progress | None) -> dict[str, Any]:
+def _listen(
+    asked: Request, python: str, progress: Progress | None, out: int | None = None
+) -> dict[str, Any]:
+    """Starts the child, which inherits the open file `out`, and follows it to its end."""
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as words:
         try:
             child = subprocess.Popen(
-                _command(asked, python, writing),
+                _command(asked, python, writing, named=out is None),
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=words,
-                pass_fds=[writing],
+                pass_fds=[writing] if out is None else [writing, out],
             )
         except OSError as error:
             os.close(reading)
-            raise PlanError(f"cannot start {python}: {error.strerror}") from error
+            raise PlanError(f"cannot start {python or sys.executable}: {error.strerror}") from error
         finally:
             os.close(writing)
         try:
@@ -137,18 +142,17 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
-def _command(asked: Request, python: str, report: int) -> list[str]:
+def _command(asked: Request, python: str, report: int, named: bool) -> list[str]:
     request = {**asdict(asked), "options": dict(asked.options)}
     request |= {"report": report, "parent": os.getpid()}
-    return [python, "-m", "glake.trace.child", json.dumps(request)]
+    request |= {"named": named, "packed": None if named else True}
+    return children.command("glake.trace.child", json.dumps(request), python=python)
 
 
 def _environment() -> dict[str, str]:
-    """The child's: it finds this glake, and torch neither loads glake's adapter nor another's."""
+    """The child's: torch loads neither glake's adapter nor another's."""
     kept = {key: value for key, value in os.environ.items() if key != "GLAKE_ALLOCATOR"}
-    here = str(Path(glake.__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return {**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:

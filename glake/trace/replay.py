@@ -154,13 +154,14 @@ class ReplayResult:
     layout: Layout | None
 
 
-def load_trace(path: str | os.PathLike[str]) -> Any:
-    """Parses a trace, plain or gzip (docs/trace-format.md), into a ``glake._C.Trace``.
+def load_trace(path: str | os.PathLike[str], name: str = "") -> Any:
+    """Parses a trace, plain or gzip (docs/trace-format.md), into a ``glake._C.Trace``, which is
+    called by its path, or by ``name``.
 
     Raises ``glake._C.TraceError`` (a ValueError with ``file``, ``line`` and ``field``) for a line
     no trace may hold or a broken gzip stream, OSError for a file that cannot be read.
     """
-    return parsed(path, _native().parse_trace)
+    return parsed(path, _native().parse_trace, name=name)
 
 
 def _layout(event: int | None, regions: list[dict[str, Any]] | None) -> Layout | None:

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
-from glake.trace.units import counted, micros, nanos, scale, size, titled
+from glake.trace.units import counted, micros, nanos, printable, scale, size, titled
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250
 _MOST_NAMES = 12
+_FAR = 1.5  # times what is held
 _TALL, _LOW = 4.4, 1.6  # inches: memory over events, cost of each step
 # Of a panel's width and height: closer crosses would hide one another.
 _NEAR, _APART = 0.02, 0.055
@@ -104,10 +105,10 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
         for each in rows:
             if each.oom is not None:
                 step = "set-up" if each.oom.step is None else f"step {each.oom.step}"
-                message = escape(each.oom.message)
+                message = escape(printable(each.oom.message))
                 console.print(f"{each.policy}: {step}, event {each.oom.event}: {message}")
                 for held in each.oom.holders[:_HOLDERS_NAMED]:
-                    name = escape(held.tag or "(untagged)")
+                    name = escape(printable(held.tag) or "(untagged)")
                     text = f"  held: {size(held.bytes)} in {counted(held.blocks, 'block')}: {name}"
                     console.print(text, emoji=False)
 
@@ -190,7 +191,9 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
 def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
     capacity = panel[0].capacity_bytes
     highest = max(trace.peak_live_bytes, *(each.peak_physical_bytes for each in panel))
-    unit, bytes_of_unit = scale(max(highest, capacity or 0))
+    # A capacity far above all that is held would press the curves flat: it is told instead.
+    far = capacity is not None and capacity > _FAR * highest
+    unit, bytes_of_unit = scale(highest if far else max(highest, capacity or 0))
     live = trace.live_timeline(LIVE_POINTS)
     axes.fill_between(
         [event for event, _ in live],
@@ -207,15 +210,19 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
         axes.plot(
             each.timeline.event, physical, color=f"C{number}", linewidth=width, label=each.policy
         )
-    if capacity is not None:
+    if capacity is not None and far:
+        axes.plot([], [], color="white", label=f"capacity {size(capacity)},\nabove the chart")
+    elif capacity is not None:
         at = capacity / bytes_of_unit
         axes.axhline(at, color="black", linestyle="--", linewidth=1, label="capacity")
-    crosses = _crosses(panel, trace.events, _APART * max(highest, capacity or 0))
+    crosses = _crosses(
+        panel, trace.events, _APART * (highest if far else max(highest, capacity or 0))
+    )
     for event, held, number in crosses:
         axes.plot([event], [held / bytes_of_unit], color=f"C{number}", **_CROSS)
     if crosses:
         axes.plot([], [], color="white", label="out of memory", **_CROSS)
-    top = max([highest, capacity or 0, *(held for _, held, _ in crosses)])
+    top = max([highest, 0 if far else capacity or 0, *(held for _, held, _ in crosses)])
     axes.set_title(titled(panel[0].trace), loc="left", fontsize=10, pad=18)
     axes.set_xlabel("event")
     axes.set_ylabel(unit)

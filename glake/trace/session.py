@@ -43,7 +43,7 @@ def record(
         "recorder": "glake plan",
         "torch": torch.__version__,
     }
-    with TraceWriter(request["out"], header) as writer:
+    with TraceWriter(request["out"], header, request["packed"]) as writer:
         recorder = Recorder(writer, scratch)
         fake_cuda.install(min(job.world, 8), request["total_bytes"], recorder.live)
         torch.manual_seed(job.seed)

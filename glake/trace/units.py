@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+# Control characters but the line feed, marks and overrides of direction, and lone surrogates.
+_STEERING = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def size(count: float) -> str:
@@ -65,9 +72,15 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
+def printable(text: str) -> str:
+    """A text of a file's for a terminal: what would steer it, or turn the line's direction, spelled
+    out (\\x1b). Line feeds stay."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def titled(path: str) -> str:
     """A file's name for a title; a pipe's is the number of its descriptor, which says nothing."""
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(printable(path))
     return f"pipe {name}" if folder in ("/dev/fd", "/proc/self/fd") else name
 
 

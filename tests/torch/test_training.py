@@ -38,3 +38,10 @@ def test_steps_are_those_of_the_first_optimizer_until_marked_by_hand(passes):
         print(len(marked))
     """
     assert passes(program) == ["3", "4"]
+
+
+def test_spawned_ranks_tell_their_coverage_and_the_launcher_nothing(run):
+    done = run("ddp_spawn.py")
+    assert (done.returncode, done.stdout) == (0, "done 0\n"), done.stderr
+    told = re.findall(r"emulation, no GPU: glake held (\d+\.\d)% of", done.stderr)
+    assert len(told) == 2 and all(float(share) > 90 for share in told), done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -146,8 +147,24 @@ def test_one_rank_of_zero3_has_the_gradients_of_the_plain_model(monkeypatch):
 def test_sequences_beyond_learned_positions_are_refused():
     with pytest.raises(InvalidOption, match=r"seq=4096: 4,096 tokens, and opt-1\.3b has 2,048"):
         plans.find("opt-1.3b")(Job(device="cpu", options={"seq": "4096"}))
-    with pytest.raises(InvalidOption, match=r"seq=2048 \(the default\).*give at most 1,024"):
-        plans.find("gpt2")(Job(device="cpu"))
+    with pytest.raises(InvalidOption, match=r"seq=2048: .*give at most 1,024"):
+        plans.find("gpt2")(Job(device="cpu", options={"seq": "2048"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("gpt2", {}, r"1,024 tokens \(gpt2's context of 1,024; --seq"),
+        ("gpt2", {"workload": "rlhf"}, r" 952 tokens \(gpt2's context of 1,024 less .*\(72\)"),
+        ("opt-350m", {}, r"2,048 tokens \(the default; --seq"),
+    ],
+)
+def test_without_seq_a_plan_takes_what_the_model_has_room_for_and_says_so(name, given, words):
+    job = Job(device="cpu", options=given)
+    parsed = options.parse(given)
+    found = plans._default_length(job, configs.load(name, parsed), parsed)
+    assert re.search(words, job.facts["assumed_seq"])
+    models.check_length(configs.load(name, parsed).build(), name, found.seq.most, "seq")
 
 
 TINY = {"layers": "1", "hidden": "64", "heads": "4", "ffn": "128", "vocab": "100"}

@@ -122,3 +122,12 @@ def test_run_fails_where_torch_cannot_use_the_driver(tmp_path: Path) -> None:
     allowed = run("run", "--driver", str(driver), "--allow-fallback", str(script))
     assert (allowed.returncode, allowed.stdout) == (0, "went on None\n")
     assert "glake is off" in allowed.stderr
+
+
+def test_groups_list_whole_sentences_and_one_word_stands_for_a_folder() -> None:
+    for group in ("trace", "bench"):
+        shown = run(group, "--help").stdout.partition("Commands:")[2]
+        assert shown and "..." not in shown, shown
+    shown = run("build-adapter", "--help").stdout
+    assert "--torch-headers DIR " in shown and "headers in DIR" in shown
+    assert "DIRECTORY" not in shown

@@ -359,3 +359,64 @@ def test_no_advice_without_a_number():
         assert any(digit in each.figure for digit in "123456789"), each
         assert each.figure in each.text, each  # all that `glake plan` prints
         assert each.figure not in each.title, each  # which a report prints side by side
+
+
+def test_a_sharded_job_is_not_told_to_shard():
+    gradients = ("backward;model.layers.0;aten.mm", 24 * GIB, 100)
+    plain = advise(job(peak=tagged(gradients)))
+    assert "Shard gradients (ZeRO-2, FSDP)" in plain[0].text
+    header = {"strategy": "fsdp2, recompute, mixed", "world": "8"}
+    (found,) = advise(job(peak=tagged(gradients), header=header))
+    assert "Shard gradients" not in found.text
+    assert "use more ranks (they are sharded over 8 ranks already)" in found.text
+    # Of a job of the user's own, its tags tell.
+    gathered = ("forward;fsdp.FSDPParamGroup;all_gather", GIB, 1)
+    (found,) = advise(job(peak=tagged(gradients, gathered)))
+    assert "Shard gradients" not in found.text
+    forward = ("forward;model.layers.0;aten.mm", 24 * GIB, 100)
+    assert "Recompute them" in advise(job(peak=tagged(forward)))[0].text
+    assert "ecompute them" not in advise(job(peak=tagged(forward), header=header))[0].text
+
+
+def test_where_another_allocator_is_better_that_is_said():
+    ours = result("glake", peak_physical_bytes=70 * GIB, driver_us_per_step=9600.0)
+    theirs = result("expandable", driver_us_per_step=1300.0)
+    (found,) = advise(job(ours, theirs))
+    assert (found.level, found.figure) == ("note", "9.00 GiB")
+    assert found.title == "expandable does this job better than glake"
+    assert "GLAKE_ALLOCATOR" not in found.text and "expandable_segments:True" in found.text
+    assert "70.00 GiB (expandable: 61.00 GiB)" in found.text
+    assert "9.6 ms a step in the driver, modelled (expandable: 1.3 ms)" in found.text
+
+
+def test_where_each_is_better_at_something_both_are_told():
+    ours = result("glake", min_capacity_bytes=70 * GIB, driver_us_per_step=9600.0)
+    theirs = result("native", min_capacity_bytes=79 * GIB, driver_us_per_step=1300.0)
+    found = next(each for each in advise(job(ours, theirs)) if "native" in each.title)
+    assert (found.level, found.title) == ("note", "glake or native: each is better at something")
+    assert "runs in 70.00 GiB at least (native: 79.00 GiB); but it spends 9.6 ms" in found.text
+
+
+def test_with_room_under_the_default_nothing_needs_to_change():
+    ours = result("glake", min_capacity_bytes=11 * GIB, capacity_bytes=160 * GIB)
+    theirs = result("native", min_capacity_bytes=62 * GIB, capacity_bytes=160 * GIB)
+    state = ("optimizer;model.layers.0;aten.zeros_like", 24 * GIB, 100)
+    found = advise(job(ours, theirs, capacity=160 * GIB, peak=tagged(state, lasting=[state])))
+    assert found[0].title == "It fits with 98.00 GiB to spare: nothing needs to change"
+    assert {each.level for each in found} == {"note"}
+    assert not any("GLAKE_ALLOCATOR" in each.text for each in found)
+    # Where the default does not run the job, the choice matters.
+    fails = result("native", oom=OutOfMemory(40, 0, "out of memory"))
+    titles_then = titles(job(ours, fails, capacity=160 * GIB))
+    assert not any("nothing needs to change" in each for each in titles_then)
+
+
+def test_the_cheapest_way_out_of_an_out_of_memory_comes_first():
+    fails = result("native", oom=OutOfMemory(40, 0, "out of memory"))
+    ours, theirs = (
+        result("glake", driver_us_per_step=9600.0),
+        result("expandable", driver_us_per_step=1300.0),
+    )
+    text = advise(job(ours, theirs, fails))[0].text
+    assert "The job runs with expandable (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
+    assert "or glake (GLAKE_ALLOCATOR=1; 9.6 ms a step in the driver)" in text

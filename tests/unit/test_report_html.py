@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from glake.cli import main
 from glake.trace import html
 from glake.trace.cli import replay as command
 from glake.trace.replay import load_trace, policies, replay
@@ -342,3 +344,47 @@ def test_a_built_package_ships_the_assets(tmp_path):
 def test_json_is_as_before(tmp_path):
     trace = load_trace(VARYING)
     assert "layout" not in to_json(replay(trace, "native"))
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def large_job(path, header=""):
+    """Forty blocks of 512 MiB, and a step that frees and allocates one."""
+    lines = [f"a {i} {512 * MIB} 0" for i in range(40)]
+    path.write_text(f"# format: 1\n{header}" + "\n".join([*lines, "s 0", "f 0", "s 1"]) + "\n")
+    return load_trace(path)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium to draw the charts with")
+def test_charts_and_maps_are_drawn_to_the_scale_of_the_data(tmp_path):
+    trace = large_job(tmp_path / "large.trace")
+    results = [replay(trace, each, capacity=80 << 30) for each in ("native", "expandable")]
+    out = tmp_path / "out.html"
+    html.write(out, trace, results)
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'user'}")
+    drawn = subprocess.run(
+        [str(BROWSER), *flags, "--window-size=1300,3000", "--dump-dom", out.as_uri()],
+        capture_output=True, text=True, timeout=120,
+    ).stdout  # fmt: skip
+    assert "capacity 80.00 GiB, above the chart" in drawn
+    found = re.search(r'aria-label="rows: ([^"]*)"', drawn)
+    assert found, drawn[-2000:]
+    labels = found[1].split(", ")
+    assert labels[0] == "0 GiB" and all(each.endswith(" GiB") for each in labels)
+    # The axis ends at the data, and not at 80 GiB.
+    ticks = re.findall(r">(\d+) GiB</text>", drawn)
+    assert ticks and max(map(int, ticks)) <= 21
+
+
+def test_text_of_a_trace_cannot_steer_a_terminal(tmp_path):
+    path = tmp_path / "evil.trace"
+    large_job(path, "# model: a\x1b[31mb\x07\u202ec\n# k\x1b]0;t: v\n")
+    for arguments in (["replay", str(path), "--policy", "native", "--html", f"{tmp_path}/o.html"],
+                      ["trace", "info", str(path)]):  # fmt: skip
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 0, done.output
+        assert not set("\x1b\x07\u202e") & set(done.output)
+    assert r"a\x1b[31mb\x07\u202ec" in done.output
+    text = (tmp_path / "o.html").read_text()
+    assert not set("\x1b\x07\u202e") & set(text) and r"a\x1b[31mb\x07\u202ec" in text

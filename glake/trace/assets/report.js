@@ -49,14 +49,14 @@
     return low;
   }
 
-  // About `most` round values from 0 to top; of bytes, in a binary unit.
-  function ticks(top, most, bytes) {
+  // About `most` round values from base to top; of bytes, in a binary unit.
+  function ticks(top, most, bytes, base) {
     let unit = 1;
     if (bytes) while (top / unit >= 1024) unit *= 1024;
-    const raw = top / unit / most, power = Math.pow(10, Math.floor(Math.log10(raw || 1)));
+    const raw = (top - base) / unit / most, power = Math.pow(10, Math.floor(Math.log10(raw || 1)));
     const step = [1, 2, 2.5, 5, 10].find((each) => each * power >= raw) * power * unit;
     const found = [];
-    for (let at = 0; at <= top * 1.0001; at += step) found.push(at);
+    for (let at = Math.ceil(base / step); at * step <= top * 1.0001; at++) found.push(at * step);
     return found;
   }
 
@@ -64,7 +64,7 @@
     if (!bytes) return text(value);
     let unit = 0;
     while (top >= 1024 && unit < UNITS.length - 1) { top /= 1024; value /= 1024; unit++; }
-    return +value.toFixed(2) + " " + UNITS[unit];
+    return +value.toFixed(3) + " " + UNITS[unit];
   }
 
   function showTip(at, rows) {
@@ -103,15 +103,25 @@
     document.addEventListener("theme", draw);
   }
 
-  function frame(figure, height, top, bytes, text) {
+  // Where an axis begins: at 0, unless the values differ by less than half of the largest.
+  function baseOf(values) {
+    let low = Infinity, high = 0;
+    for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+    return low > high / 2 && low < high ? Math.max(low - (high - low) / 4, 0) : 0;
+  }
+
+  function frame(figure, height, top, bytes, text, base = 0) {
     figure.querySelector(":scope > svg")?.remove();
-    const width = Math.max(figure.clientWidth, 260), left = 66, right = 14, foot = 34, head = 16;
+    const width = Math.max(figure.clientWidth, 260), right = 14, foot = 34, head = 16;
+    const marks = ticks(top, height / 55, bytes, base).map((at) => [at, tickText(at, top, bytes, text)]);
+    const left = 14 + 7 * Math.max(...marks.map((each) => each[1].length), 6);
     const root = svg("svg", { height, viewBox: `0 0 ${width} ${height}`, role: "img" }, figure);
-    const y = (value) => +(height - foot - (value / (top || 1)) * (height - foot - head)).toFixed(1);
-    for (const at of ticks(top, height / 55, bytes)) {
+    const y = (value) => +(height - foot - ((value - base) / (top - base || 1)) * (height - foot - head)).toFixed(1);
+    for (const [at, label] of marks) {
       svg("line", { x1: left, x2: width - right, y1: y(at), y2: y(at), class: "grid" }, root);
-      svg("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, root, tickText(at, top, bytes, text));
+      svg("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, root, label);
     }
+    if (base) svg("text", { x: 4, y: height - 4, class: "base" }, root, "axis starts at " + (bytes ? size(base) : text(base)));
     return { root, y, left, right: width - right, head, foot: height - foot, width, height };
   }
 
@@ -160,14 +170,19 @@
     function draw() {
       reset.hidden = from === 0 && to === job.events;
       const visible = job.policies.filter((_, index) => shown.has(index));
-      const top = 1.05 * Math.max(job.capacity || 0, ...job.live[1], ...visible.flatMap((each) => each.physical));
-      chart = frame(figure, 360, top, true);
+      const inRange = (at, values, end) => values.filter((_, i) => at[i] <= to && (i + 1 < at.length ? at[i + 1] : end) > from);
+      const values = [inRange(job.live[0], job.live[1], job.events), ...visible.map((each) => inRange(each.event, each.physical, each.events))].flat();
+      const base = baseOf(values), most = Math.max(0, ...values), air = (most - base) / 20 || 1;
+      // A capacity far above all that is held would press the curves flat: it is told instead.
+      const near = job.capacity && job.capacity <= most + 5 * air;
+      const top = (near ? Math.max(most, job.capacity) : most) + air;
+      chart = frame(figure, 360, top, true, undefined, base);
       const { root, y, left, right, head, foot } = chart;
       x = (event) => +(left + ((event - from) / (to - from || 1)) * (right - left)).toFixed(1);
       // An inner svg clips what a zoom leaves outside.
       const inside = svg("svg", { x: left, y: 0, width: right - left, height: chart.height, viewBox: `${left} 0 ${right - left} ${chart.height}` }, root);
       const area = stairs(job.live[0], job.live[1], job.events, x, y);
-      svg("path", { d: `${area}V${y(0)}H${x(0)}Z`, fill: "var(--area)" }, inside);
+      svg("path", { d: `${area}V${y(base)}H${x(0)}Z`, fill: "var(--area)" }, inside);
       const marks = [];
       const inView = job.steps.filter((each) => each[1] >= from && each[1] <= to);
       for (const [step, event] of inView.length > 250 ? [] : inView) {
@@ -177,7 +192,9 @@
       if (marks.length > 1 && marks[1][0] - marks[0][0] < 50) marks.shift();  // set-up is short
       labels(chart, marks, foot + 15);
       svg("text", { x: right, y: foot + 30, "text-anchor": "end" }, root, `events ${count(from)} to ${count(to)}`);
-      if (job.capacity) {
+      if (job.capacity && !near) {
+        svg("text", { x: right, y: 11, "text-anchor": "end" }, root, `capacity ${size(job.capacity)}, above the chart`);
+      } else if (job.capacity) {
         svg("line", { x1: left, x2: right, y1: y(job.capacity), y2: y(job.capacity), class: "limit" }, root);
         svg("text", { x: right, y: y(job.capacity) - 5, "text-anchor": "end" }, root, "capacity " + size(job.capacity));
       }
@@ -266,8 +283,9 @@
         swatches.append(row.name + " ");
       }
       const bend = (value) => (logarithmic ? Math.log10(1 + value) : value);
-      const most = Math.max(0, ...rows.flatMap((row) => row.values)), top = bend(most) * 1.05 || 1;
-      const chart = frame(figure, 260, top, bytes && !logarithmic, (at) => text(logarithmic ? Math.pow(10, at) - 1 : at));
+      const shown = rows.flatMap((row) => row.values.map(bend));
+      const base = baseOf(shown), most = Math.max(0, ...shown), top = most + (most - base) / 20 || 1;
+      const chart = frame(figure, 260, top, bytes && !logarithmic, (at) => text(logarithmic ? Math.pow(10, at) - 1 : at), base);
       const all = job.peaks.step, last = Math.max(all.length - 1, 1);
       const place = new Map(all.map((step, index) => [step, index]));
       const x = (index) => +(chart.left + 8 + (index / last) * (chart.right - chart.left - 16)).toFixed(1);
@@ -314,7 +332,8 @@
     if (!policy.tape) return;
     const { found, total } = pieces(policy.tape, job.unit);
     const starts = found.map((piece) => piece.at);
-    const canvas = html("canvas", figure), left = 62, high = 13, gap = 3;
+    const canvas = html("canvas", figure), high = 13, gap = 3;
+    let left = 62;
 
     function draw() {
       const width = Math.max(figure.clientWidth, 240), row = job.row, rows = Math.max(Math.ceil(total / row), 1);
@@ -325,12 +344,15 @@
       const pen = canvas.getContext("2d");
       pen.scale(sharp, sharp);
       const paint = ["--free", "--live", "--pending"].map(colour), edge = colour("--edge"), back = colour("--back");
-      const scale = (width - left) / row;
       pen.font = "11px system-ui, sans-serif";
+      const every = Math.ceil(rows / 24), labels = [];
+      for (let r = 0; r < rows; r += every) labels.push([r, tickText(r * row, total, true)]);
+      left = 14 + Math.ceil(Math.max(...labels.map((each) => pen.measureText(each[1]).width)));
+      canvas.setAttribute("aria-label", "rows: " + labels.map((each) => each[1]).join(", "));
+      const scale = (width - left) / row;
       pen.textAlign = "right";
       pen.fillStyle = colour("--muted");
-      const every = Math.ceil(rows / 24);
-      for (let r = 0; r < rows; r += every) pen.fillText(tickText(r * row, row, true), left - 8, r * (high + gap) + 11);
+      for (const [r, label] of labels) pen.fillText(label, left - 8, r * (high + gap) + 11);
       for (const piece of found) {
         for (let at = piece.at; at < piece.at + piece.size; ) {
           const r = Math.floor(at / row), end = Math.min(piece.at + piece.size, (r + 1) * row);

@@ -6,11 +6,12 @@ options. Importing this needs neither torch nor transformers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from glake.trace.plans import configs, options
+from glake.trace.plans import configs, lengths, options
 from glake.trace.plans.configs import PackageMissing
 from glake.trace.plans.options import OPTIONS, Option, PlanOptions
 
@@ -54,6 +55,23 @@ def check(name: str, given: dict[str, str], world: int = 1) -> PlanOptions:
     return parsed
 
 
+def _default_length(job: Any, model: configs.Model, parsed: PlanOptions) -> PlanOptions:
+    """Options with the sequence length of a plan that gives none, which the job's facts then tell:
+    the default, or what the model's own context has room for where that is less."""
+    context = getattr(model.build(), "max_position_embeddings", None) or parsed.seq.most
+    generated = 0 if parsed.workload == "train" else parsed.multiple + parsed.output.most
+    room = (context - generated) // parsed.multiple * parsed.multiple
+    why = "the default"
+    if 0 < room < parsed.seq.most:
+        parsed = dataclasses.replace(parsed, seq=lengths.parse(str(room)))
+        less = f" less what it generates ({generated:,})" if generated else ""
+        why = f"{model.name}'s context of {context:,}{less}"
+    facts = getattr(job, "facts", None)
+    if facts is not None:
+        facts["assumed_seq"] = f"sequences of {parsed.seq.most:,} tokens ({why}; --seq says else)"
+    return parsed
+
+
 def find(name: str) -> Callable[[Any], Step]:
     """The ``make_step(job)`` of a model; the job's options say how it is trained or served.
 
@@ -66,6 +84,8 @@ def find(name: str) -> Callable[[Any], Step]:
     def make_step(job: Any) -> Step:
         parsed = options.parse(job.options, job.world)
         model = configs.load(name, parsed)
+        if "seq" not in job.options:
+            parsed = _default_length(job, model, parsed)
         if parsed.workload == "serving":
             from glake.trace.plans import serving
 

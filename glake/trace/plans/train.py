@@ -42,8 +42,7 @@ def summary(options: PlanOptions) -> str:
 def make_step(job: Any, model: Model, options: PlanOptions) -> Callable[[int], None]:
     """The function that does training step i: ``accumulate`` micro-batches and an update."""
     config = model.build()
-    given = "" if "seq" in job.options else " (the default)"
-    models.check_length(config, model.name, _longest(options), f"seq={options.seq.text}{given}")
+    models.check_length(config, model.name, _longest(options), f"seq={options.seq.text}")
     drawn = moe.start(options, job.seed)
     engine = engines.make(job, model, options)
     length = options.seq.series(job.seed, options.multiple)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glake.errors import GlakeError
+from glake.groups import Group
 from glake.platforms import Platform
 from glake.transfer.bench import run
 
@@ -23,7 +24,7 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure glake beside its alternatives, without a GPU."""
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from glake import config
+from glake import children, config
 from glake.errors import GlakeError, InvalidArgument, InvalidOption
 from glake.platforms import Platform, file_text, load_platforms
 from glake.transfer import bounds
@@ -174,11 +173,7 @@ class _Child:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
         given = {"DRIVER": f"sim:{_INSIDE}", "SIM_PLATFORMS": str(platforms), "SIM_PHANTOM": "1"}
         environment = {**clean, **{f"GLAKE_{key}": value for key, value in given.items()}}
-        # The same glake, wherever it was imported from.
-        root = str(Path(__file__).resolve().parents[3])
-        paths = [root, *filter(None, [clean.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        command = [sys.executable, "-m", "glake.transfer.bench.child", str(request)]
+        command = children.command("glake.transfer.bench.child", str(request))
         with self._lock:
             if not self._stopped:
                 self._process = subprocess.Popen(

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
-import glake
+from glake import children
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
 from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
@@ -56,22 +55,19 @@ def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[byt
     files.store(topology)
     if not sys.executable:
         raise RelayUnavailable("there is no Python interpreter to run the relay service with")
-    command = [sys.executable, "-m", "glake", "relayd"]
-    command += ["--described", str(files.topology), "--idle", repr(idle)]
+    described = ("--described", str(files.topology), "--idle", repr(idle))
     # Its options are its own; it needs no driver and no allocator.
     clean = {name: text for name, text in os.environ.items() if not name.startswith("GLAKE_")}
-    ours = str(Path(glake.__file__).resolve().parents[1])
-    paths = [ours, *filter(None, clean.get("PYTHONPATH", "").split(os.pathsep))]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     log = os.open(files.log, flags, 0o600)
     try:
         return subprocess.Popen(
-            command,
+            children.command("glake", "relayd", *described),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
             cwd="/",
-            env={**clean, "PYTHONPATH": os.pathsep.join(paths)},
+            env=clean,
             start_new_session=True,
         )
     finally:

@@ -1,0 +1,268 @@
+"""What the figures of a job's replays say about the allocator: where another one would do better,
+where each is better at something, and where it does not matter.
+
+The thresholds are round numbers below which the gain would not be worth the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glake.trace.digest import Digest, PolicyDigest
+from glake.trace.units import micros, share, size, times
+
+WASTE_SHARE = 0.02
+_ROOM_SHARE = 0.25
+_DRIVER_US = 1000.0
+
+_SWITCHES = {
+    "glake": "GLAKE_ALLOCATOR=1",
+    "compact": "GLAKE_ALLOCATOR=1 GLAKE_POLICY=compact",
+    "native": "PyTorch's default",
+    "expandable": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """``level`` is ``problem`` (it does not run so), ``saving`` or ``note``; ``figure`` is the
+    number it rests on."""
+
+    level: str
+    figure: str
+    title: str
+    text: str
+
+
+def room(job: Digest) -> Iterator[Advice]:
+    """Where PyTorch's default (or else another allocator) runs the job and much stays unused."""
+    capacity = job.capacity
+    runs = [each for each in job.policies if each.fits and each.name in _SWITCHES]
+    usual = next((each for each in runs if each.name == "native"), None)
+    if capacity is None or not runs:
+        return
+    if usual is None:
+        if job.policy("native") is not None:  # it does not run: which one does matters
+            return
+        usual = min(runs, key=_need)
+    spare = capacity - _need(usual)
+    if spare < _ROOM_SHARE * capacity:
+        return
+    yield Advice(
+        "note",
+        size(spare),
+        f"It fits with {size(spare)} to spare: nothing needs to change",
+        f"{usual.name} runs the job in {size(_need(usual))} of the {size(capacity)}: "
+        f"{size(spare)} ({share(spare, capacity)}) are left for a larger batch or a longer "
+        "sequence. Another allocator brings nothing here; what follows is for a larger job.",
+    )
+
+
+def _need(each: PolicyDigest) -> int:
+    """Bytes of the least device known to do: the smallest capacity, if it was looked for."""
+    least = each.result.min_capacity_bytes
+    return each.result.peak_physical_bytes if least is None else least
+
+
+def out_of_memory(job: Digest) -> Iterator[Advice]:
+    """Policies that fail although the bytes would be there."""
+    capacity = job.capacity
+    if capacity is None or job.peak.live > capacity:
+        return
+    for each in job.policies:
+        oom = each.result.oom
+        if oom is None or each.at_oom is None:
+            continue
+        free = capacity - each.at_oom.live
+        hole = need = ""
+        if each.layout is not None and each.layout.free:
+            hole = (
+                f" Just before, it held {size(each.layout.free)} free in {each.layout.holes:,} "
+                f"pieces, the largest {size(each.layout.largest_free)}."
+            )
+        if each.result.min_capacity_bytes is not None:
+            need = f" It needs {size(each.result.min_capacity_bytes)}."
+        cure = _cure(job) or (
+            f" Live memory peaks at {size(job.peak.live)}: the capacity leaves "
+            f"{size(capacity - job.peak.live)} above that."
+        )
+        yield Advice(
+            "problem",
+            size(free),
+            f"{each.name} runs out of memory with memory not in use",
+            f"{_where(oom.step)}, event {oom.event:,}: {size(each.at_oom.live)} of "
+            f"{size(capacity)} are live, {size(free)} are not.{hole}{need}{cure}",
+        )
+
+
+def _cure(job: Digest) -> str:
+    """The policies that run the job, the one with the least driver time first."""
+    runs = [each for each in job.policies if each.fits and each.name in _SWITCHES]
+    runs.sort(key=lambda each: each.result.driver_us_per_step or 0.0)
+    told = [f"{each.name} ({_SWITCHES[each.name]}{_pays(each)})" for each in runs]
+    return f" The job runs with {' or '.join(told)}." if told else ""
+
+
+def _pays(each: PolicyDigest) -> str:
+    cost = each.result.driver_us_per_step
+    return "" if not cost else f"; {micros(cost)} a step in the driver"
+
+
+def _where(step: int | None) -> str:
+    return "In set-up" if step is None else f"In step {step}"
+
+
+def headroom(job: Digest) -> Iterator[Advice]:
+    """What is left under glake, where the job could use it."""
+    for each in job.policies:
+        least, capacity = each.result.min_capacity_bytes, job.capacity
+        if each.name != "glake" or least is None or capacity is None:
+            continue
+        if capacity - least < WASTE_SHARE * capacity or any(room(job)):
+            continue
+        yield Advice(
+            "note",
+            size(capacity - least),
+            "Room to spare under glake",
+            f"The job needs at least {size(least)} of the {size(capacity)}: "
+            f"{size(capacity - least)} ({share(capacity - least, capacity)}) are left for a larger "
+            "batch or a longer sequence.",
+        )
+
+
+def compared(job: Digest) -> Iterator[Advice]:
+    """glake beside each model of another allocator, where both run the job: praise for the one that
+    is better at something and worse at nothing, both sides where each is better at something."""
+    own = min(
+        (each for each in job.policies if each.own and each.fits),
+        key=lambda each: each.result.peak_physical_bytes,
+        default=None,
+    )
+    if own is None or any(room(job)):
+        return
+    for each in job.policies:
+        if not each.modelled or not each.fits:
+            continue
+        better, worse = _sides(job, own, each)
+        if better and worse:
+            yield _both(own, each, better, worse)
+        elif worse:
+            yield _not_glake(own, each, worse)
+        else:
+            yield from (one.praise for one in better)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One figure in which two policies differ: by how much, what of both, what glake gains."""
+
+    differs: str
+    says: str
+    praise: Advice
+
+
+def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> tuple[list[_Side], list[_Side]]:
+    """The figures in which ``own`` is better than ``each``, and worse."""
+    better: list[_Side] = []
+    worse: list[_Side] = []
+    for ours, theirs, least, make in (
+        (*_leasts(own, each), 0.0, _needs_more),
+        (*_helds(job, own, each), 0.0, _holds_more),
+        (own.result.driver_us_per_step, each.result.driver_us_per_step, _DRIVER_US, _driver),
+    ):
+        if ours is None or theirs is None:
+            continue
+        gap = abs(ours - theirs)
+        if gap and gap >= (least or WASTE_SHARE * max(ours, theirs)):
+            (better if ours < theirs else worse).append(make(own, each, ours, theirs))
+    return better, worse
+
+
+def _leasts(own: PolicyDigest, each: PolicyDigest) -> tuple[float | None, float | None]:
+    return own.result.min_capacity_bytes, each.result.min_capacity_bytes
+
+
+def _helds(job: Digest, own: PolicyDigest, each: PolicyDigest) -> tuple[float | None, float | None]:
+    """At a limit every caching allocator fills up to it, so only what is below one says much."""
+    held = own.result.peak_physical_bytes, each.result.peak_physical_bytes
+    if job.capacity is not None and max(held) > (1 - WASTE_SHARE) * job.capacity:
+        return None, None
+    return held
+
+
+def _needs_more(own: PolicyDigest, each: PolicyDigest, ours: float, theirs: float) -> _Side:
+    live, saved = each.result.trace_peak_live_bytes, size(abs(theirs - ours))
+    praise = Advice(
+        "saving",
+        saved,
+        f"{each.name} needs a larger device than {own.name} does",
+        f"It runs in no less than {size(theirs)} ({times(theirs, live)} the live memory), "
+        f"{own.name} in {size(ours)} ({times(ours, live)}), {saved} less: {_SWITCHES[own.name]}.",
+    )
+    return _Side(saved, f"runs in {size(ours)} at least ({each.name}: {size(theirs)})", praise)
+
+
+def _holds_more(own: PolicyDigest, each: PolicyDigest, ours: float, theirs: float) -> _Side:
+    live, saved = each.result.peak_live_bytes, size(abs(theirs - ours))
+    praise = Advice(
+        "saving",
+        saved,
+        f"{each.name} holds {size(theirs - live)} that nobody uses",
+        f"It takes {size(theirs)} from the device for {size(live)} of live memory "
+        f"({times(theirs, live)}); {own.name} takes {size(ours)} for the same job, {saved} less: "
+        f"{_SWITCHES[own.name]}.{_stranded(each)}",
+    )
+    return _Side(saved, f"holds up to {size(ours)} ({each.name}: {size(theirs)})", praise)
+
+
+def _driver(own: PolicyDigest, each: PolicyDigest, ours: float, theirs: float) -> _Side:
+    differs = f"{micros(abs(theirs - ours))} a step"
+    praise = Advice(
+        "saving",
+        differs,
+        f"{each.name} spends more time in the driver than {own.name}",
+        f"{micros(theirs)} a step of mapping and allocation calls, modelled, mean over the second "
+        f"half of the steps: {differs} above {own.name}, which makes "
+        f"{own.result.stream_waits_per_step or 0.0:.1f} stream waits a step at this capacity.",
+    )
+    says = f"spends {micros(ours)} a step in the driver, modelled ({each.name}: {micros(theirs)})"
+    return _Side(differs, says, praise)
+
+
+def _stranded(each: PolicyDigest) -> str:
+    layout = each.layout
+    if layout is None or len(layout.free_by_stream) < 2:
+        return ""
+    main = max(layout.free_by_stream, key=lambda stream: layout.free_by_stream[stream])
+    side = sum(layout.free_by_stream.values()) - layout.free_by_stream[main]
+    if side < WASTE_SHARE * layout.physical:
+        return ""
+    return (
+        f" At the job's peak {size(side)} of its free memory belong to other streams than {main}."
+    )
+
+
+def _both(own: PolicyDigest, each: PolicyDigest, better: list[_Side], worse: list[_Side]) -> Advice:
+    return Advice(
+        "note",
+        better[0].differs,
+        f"{own.name} or {each.name}: each is better at something",
+        f"{own.name} {_listed(better)}; but it {_listed(worse)}. Take {own.name} "
+        f"({_SWITCHES[own.name]}) where the first decides, {each.name} where the second does.",
+    )
+
+
+def _not_glake(own: PolicyDigest, each: PolicyDigest, worse: list[_Side]) -> Advice:
+    switch = f" ({_SWITCHES[each.name]})" if each.name in _SWITCHES else ""
+    return Advice(
+        "note",
+        worse[0].differs,
+        f"{each.name} does this job better than {own.name}",
+        f"{own.name} {_listed(worse)}, and is better at nothing here: stay with "
+        f"{each.name}{switch}.",
+    )
+
+
+def _listed(sides: list[_Side]) -> str:
+    return " and ".join(each.says for each in sides)

@@ -1,0 +1,99 @@
+"""Child processes run this glake's modules, whatever lies in the folder they are started in."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from glake import children
+from glake.cli import main
+from glake.trace import record
+
+
+@pytest.fixture
+def decoys(tmp_path, monkeypatch):
+    """The current folder: packages that a child must not import."""
+    for name in ("glake", "click", "torch", "json", "runpy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a decoy was imported')\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+SHOW = (
+    "import glake, json, sys, trace; print(json.dumps([glake.__file__, trace.__file__, sys.argv]))"
+)
+
+
+@pytest.mark.parametrize("safe", ["", "1"])
+def test_a_child_imports_this_glake_and_not_the_folders(decoys, monkeypatch, safe):
+    import trace
+
+    import glake
+
+    (decoys / "shows").mkdir()
+    (decoys / "shows" / "glake_shown.py").write_text(SHOW)
+    monkeypatch.setenv("PYTHONPATH", str(decoys / "shows"))
+    monkeypatch.setenv("PYTHONSAFEPATH", safe)
+    done = subprocess.run(
+        children.command("glake_shown", "-m", "a b"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    ours, librarys, argv = json.loads(done.stdout)
+    assert (ours, librarys) == (glake.__file__, trace.__file__)
+    assert argv == [str(decoys / "shows" / "glake_shown.py"), "-m", "a b"]
+
+
+def test_another_interpreter_runs_it(decoys):
+    assert children.command("glake", python="/x/python")[0] == "/x/python"
+    done = subprocess.run(children.command("glake", "--version"), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("glake, version"), done.stderr
+
+
+def test_the_bench_among_decoys(decoys):
+    pytest.importorskip("highspy")
+    arguments = ["bench", "transfer", "--platform", "dgx1v", "--sizes", "256KiB"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_recording_among_decoys(decoys):
+    """The target itself is looked for in the folder; what the child needs before is not."""
+    pytest.importorskip("torch")
+    (decoys / "job.py").write_text(
+        "import torch\n"
+        "def step(i):\n"
+        "    made = torch.empty(1024, device='cuda')\n"
+        "def make_step(job):\n"
+        "    return step\n"
+    )
+    facts = record.record("job:make_step", decoys / "t.trace", steps=1)
+    assert facts["allocations"] == 1
+
+
+def test_every_child_is_started_with_a_safe_path():
+    import glake
+
+    root = os.path.dirname(glake.__file__)
+    for folder, _, names in os.walk(root):
+        for name in names:
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    text = file.read()
+                assert 'sys.executable, "-m"' not in text, name
+                assert 'sys.executable, "-c"' not in text, name
+
+
+def test_the_switch_of_torch_takes_the_glake_beside_it(decoys):
+    import glake_autoload
+
+    code = (
+        f"import sys; sys.path.append({os.path.dirname(glake_autoload.__file__)!r})\n"
+        "import glake_autoload; glake_autoload._import_glake()\n"
+        "import glake; print(glake.__version__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
