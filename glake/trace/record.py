@@ -140,15 +140,29 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _command(asked: Request, python: str, report: int) -> list[str]:
     request = {**asdict(asked), "options": dict(asked.options)}
     request |= {"report": report, "parent": os.getpid()}
-    return [python, "-m", "glake.trace.child", json.dumps(request)]
+    return [
+        python,
+        "-c",
+        _START,
+        str(Path(glake.__file__).resolve().parents[1]),
+        json.dumps(request),
+    ]
+
+
+# The folder that holds this glake may hold another torch, so it comes last: the torch of the
+# child's own Python is the one that records. The current folder's modules are the job's, not ours.
+_START = """
+import sys
+sys.path = [each for each in sys.path if each] + [sys.argv[1]]
+from glake.trace.child import main
+sys.exit(main(sys.argv[2]))
+"""
 
 
 def _environment() -> dict[str, str]:
-    """The child's: it finds this glake, and torch neither loads glake's adapter nor another's."""
+    """The child's: torch neither loads glake's adapter nor another's."""
     kept = {key: value for key, value in os.environ.items() if key != "GLAKE_ALLOCATOR"}
-    here = str(Path(glake.__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [here, kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return {**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:
