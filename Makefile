@@ -1,8 +1,8 @@
 # make demo | test | lint | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
-# Each but gpu sets up what it needs in .venv on first use. Variables: PYTHON (default python3), VENV
-# (default .venv; may be an environment you made), WERROR=1 (compiler warnings are errors); SECONDS,
-# of fuzz; MINUTES, of soak.
+# Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
+# Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
+# (compiler warnings are errors); SECONDS, of fuzz; MINUTES, of soak.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +13,7 @@ MINUTES ?= 5
 ifeq ($(WERROR),1)
 export CMAKE_ARGS := $(CMAKE_ARGS) -DGLAKE_WERROR=ON
 endif
-TORCH := torch==2.13.0
+STEP = @$(PYTHON) tools/step.py
 CXX_FILES = $(shell find glake/csrc tests benchmarks -name '*.h' -o -name '*.c' -o -name '*.cpp')
 # Scripts that measure (docs/benchmarks.md); make_*.py make inputs, and are run by hand.
 BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
@@ -74,20 +74,20 @@ gpu:
 
 # Quick when nothing changed; the package is installed in place, so Python edits need no build.
 build: $(VENV)/.installed
-	@mkdir -p build
-	@$(PY) setup.py -q build_ext --inplace >build/build.log 2>&1 || { cat build/build.log; exit 1; }
+	$(STEP) build/build.log "build glake" $(PY) setup.py -q build_ext --inplace
 
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
-	mkdir -p build
-	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
-	touch $@
+	$(STEP) build/install.log "build and install glake" \
+	  $(PY) -m pip install -v --no-build-isolation --no-deps -e .
+	@touch $@
 
 # torch comes first and pinned, so that nothing later brings another one.
-$(VENV)/.requirements: $(VENV)/bin/python pyproject.toml tools/requirements.py
-	$(PY) -m pip install -q "$(TORCH)"
-	$(PY) tools/requirements.py build test lint demo >$(VENV)/requirements.txt
-	$(PY) -m pip install -q -r $(VENV)/requirements.txt
-	touch $@
+$(VENV)/.requirements: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py
+	$(STEP) build/torch.log "install PyTorch's CPU build" $(PY) tools/cpu_torch.py
+	@$(PY) tools/requirements.py build test lint demo >$(VENV)/requirements.txt
+	$(STEP) build/requirements.log "install what glake is built and tested with" \
+	  $(PY) -m pip install -r $(VENV)/requirements.txt
+	@touch $@
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -97,7 +97,7 @@ $(VENV)/bin/python:
 	  echo "or make an environment by other means and name it: make VENV=path"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { \
 	  echo "No C++ compiler. On Debian or Ubuntu: apt-get install g++"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(STEP) build/venv.log "make $(VENV)" $(PYTHON) -m venv $(VENV)
 
 clean:
 	rm -rf build dist *.egg-info glake/lib glake/_C*.so .pytest_cache .mypy_cache .ruff_cache

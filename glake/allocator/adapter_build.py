@@ -7,6 +7,7 @@ source. `glake build-adapter` builds the CUDA one ahead of time. Building import
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import hashlib
@@ -15,6 +16,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -163,16 +165,41 @@ def _key(command: list[str]) -> str:
 
 
 def _cache_directory() -> Path:
+    """GLAKE_JIT_DIR, or else the user's cache, or else, where that cannot be written (a read-only
+    home), a folder of this user's alone among the temporary files: what it holds is executed."""
     given = config.read().jit_dir
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     directory = Path(given or Path(base, "glake")).expanduser()
+    private = Path(tempfile.gettempdir(), f"glake-{os.getuid()}")
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _writable(directory)
     except OSError as error:
+        refused = error
+    try:
+        if given:
+            raise refused
+        return _own(_writable(private))
+    except OSError as error:
+        tried = "" if given else f", nor use {private}: {error.strerror}"
         raise AdapterBuildError(
-            f"cannot create {directory} for the compiled torch adapter: {error.strerror}; "
-            "set GLAKE_JIT_DIR to a directory you may write"
+            f"cannot write in {directory} for the compiled torch adapter: {refused.strerror}"
+            f"{tried}; set GLAKE_JIT_DIR to a directory you may write"
         ) from error
+
+
+def _writable(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return directory
+
+
+def _own(directory: Path) -> Path:
+    """Where all may make files: another user's folder, or one that others write in, is refused."""
+    about = directory.lstat()
+    mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    if not mine or about.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "it is not a folder of this user's alone")
     return directory
 
 

@@ -28,13 +28,13 @@ def build_adapter(torch_headers: Path | None, check: bool) -> None:
         seconds = adapter_build.check_headers(torch_headers)
         click.echo(f"compiles against {torch_headers} ({seconds:.1f} s)")
         return
-    import torch
-
     start = time.monotonic()
     path = adapter_build.build(adapter_build.CUDA)
     click.echo(f"{path} ({time.monotonic() - start:.1f} s)")
     if not check:
         return
+    import torch
+
     if torch.version.cuda is None:
         raise GlakeError(
             f"this PyTorch ({torch.__version__}) has no CUDA, so the adapter cannot be loaded: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from glake import extras
 from glake.trace import html, report
 from glake.trace.inputs import InputFile, bad_input
 from glake.trace.replay import ReplayResult, load_trace
@@ -88,14 +88,15 @@ def replay(
     """Replay allocation traces under allocation policies, without a GPU.
 
     TRACE is what a job allocated and freed (docs/trace-format.md), plain or gzip: a file, a pipe,
-    or - for standard input. glake and compact are glake's own core on a simulated driver; native
-    and expandable are models of PyTorch's caching allocator, gmlake one of GMLake; bound is what
-    no allocator can go below. Running out of memory is a result: the exit code stays 0.
+    - for standard input, or sample, a trace that glake brings along. glake and compact are glake's
+    own core on a simulated driver; native and expandable are models of PyTorch's caching allocator,
+    gmlake one of GMLake; bound is what no allocator can go below. Running out of memory is a
+    result: the exit code stays 0.
     """
-    if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib, which is not installed")
+    if plot_path is not None and not extras.present("matplotlib"):
+        raise click.UsageError(extras.missing("--plot", "matplotlib", "report"))
     if html_path is not None and not html.available():
-        raise click.UsageError("--html needs Jinja2, which is not installed")
+        raise click.UsageError(html.absent("--html"))
     _check_outputs(traces, {"--plot": plot_path, "--html": html_path})
     loaded = [_load(path) for path in traces]
     sizes = [capacity(each.peak_live_bytes) for each in loaded]

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from glake import extras
 from glake.allocator import adapter_build
 from glake.trace.job import ATTENTION, PlanError
 
@@ -26,18 +27,22 @@ _NO_EFFECT = (
 _SDP_BACKENDS = {"math": 0, "flash": 1, "efficient": 2}  # at::SDPBackend
 
 
+def recording_torch() -> adapter_build.Torch:
+    """This Python's torch, not imported. Raises PlanError where it cannot record a job."""
+    if not extras.present("torch"):
+        raise PlanError(extras.missing_torch(f"recording a job ({sys.executable})"))
+    torch = adapter_build.installed_torch()
+    if torch.cuda is not None:
+        raise PlanError(extras.cuda_torch(torch.version))
+    return torch
+
+
 def load(devices: int, attention: str) -> Path:
     """Builds and loads the fake device; `devices` of them, 1 to 64. Must precede `import torch`.
 
-    Raises AdapterBuildError (no compiler, no torch), PlanError (a CUDA build, torch imported).
+    Raises AdapterBuildError (no compiler), PlanError (no torch, a CUDA build, torch imported).
     """
-    torch = adapter_build.installed_torch()
-    if torch.cuda is not None:
-        raise PlanError(
-            f"torch {torch.version} is a CUDA build, which registers its own device: recording "
-            "without running needs a CPU build. Install one in another environment (pip install "
-            "torch from PyTorch's CPU wheels) and name its Python with --python"
-        )
+    torch = recording_torch()
     if "torch" in sys.modules:
         raise PlanError("torch is imported already: the fake device must come first")
     assert attention in ATTENTION

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from itertools import groupby
 from typing import Any
 
 import glake
+from glake import extras
 from glake.trace import holders
 from glake.trace.advice import advise
 from glake.trace.digest import (
@@ -73,7 +73,12 @@ _PIECES = 60_000
 
 def available() -> bool:
     """Whether a report can be written: it needs Jinja2."""
-    return importlib.util.find_spec("jinja2") is not None
+    return extras.present("jinja2")
+
+
+def absent(option: str = "an HTML report") -> str:
+    """The sentence where `available` is not so."""
+    return extras.missing(option, "Jinja2", "report")
 
 
 def write(
@@ -92,7 +97,7 @@ def write(
         progress: told each policy as it is replayed once more for its memory map.
 
     Raises:
-        ImportError: Jinja2 is not installed (``pip install glake[report]``).
+        ImportError: Jinja2 is not installed (the extra ``report``).
         ValueError: no results, or results of a trace that is not given.
         OSError: the file cannot be written.
     """
@@ -117,9 +122,7 @@ def render(jobs: Sequence[Digest]) -> str:
     try:
         jinja2 = importlib.import_module("jinja2")
     except ImportError as missing:
-        raise ImportError(
-            "the HTML report needs Jinja2, which is not installed: pip install glake[report]"
-        ) from missing
+        raise ImportError(absent()) from missing
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

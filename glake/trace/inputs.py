@@ -1,4 +1,5 @@
-"""Input files of the command line: by path, `-` for standard input, or a pipe such as <(zcat x)."""
+"""Input files of the command line: by path, `-` for standard input, a pipe such as <(zcat x), or
+`sample`, the trace that glake brings along."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ import click
 from glake.trace.units import printable
 
 STDIN = "/dev/stdin"
+SAMPLE = "sample"
 _COPY = 1 << 20
 
 
@@ -25,7 +28,8 @@ class BadInput(click.ClickException):
 
 
 class InputFile(click.Path):
-    """The type of an argument that is read: an existing file or a pipe; "-" is standard input."""
+    """The type of an argument that is read: an existing file or a pipe; "-" is standard input,
+    "sample" the trace that glake brings along, where no file has that name."""
 
     name = "file"
 
@@ -35,6 +39,8 @@ class InputFile(click.Path):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
+        if value == SAMPLE and (os.path.isdir(value) or not os.path.exists(value)):
+            value = str(resources.files("glake.trace") / "assets" / "sample.trace.gz")
         return super().convert(STDIN if value == "-" else value, param, ctx)
 
 

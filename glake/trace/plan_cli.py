@@ -22,6 +22,7 @@ from rich.table import Table
 
 from glake.errors import GlakeError
 from glake.trace import planner
+from glake.trace.fake_cuda import recording_torch
 from glake.trace.job import ATTENTION, SCRATCH, PlanError
 from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
@@ -198,6 +199,9 @@ def _console() -> Console:
 
 
 def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
+    # Before all else: pip would bring another torch with what a plan lacks besides (peft).
+    if not given["python"]:
+        recording_torch()
     options = _options(target, given)
     html_path = given["html_path"]
     for name in ("out", "html_path"):
@@ -211,7 +215,7 @@ def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
         from glake.trace import html
 
         if not html.available():
-            raise PlanError("--html needs Jinja2, which is not installed: pip install jinja2")
+            raise PlanError(html.absent("--html"))
     names = [each.strip() for each in given["policy_names"].split(",") if each.strip()]
     if not names:
         raise PlanError(f"--policy: name at least one of {', '.join(policies())}")

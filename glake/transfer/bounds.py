@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from glake import extras
 from glake._C import CapacityGraph
 from glake.errors import GlakeError, InvalidArgument
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
@@ -264,7 +265,5 @@ def _solver() -> Any:
     try:
         import highspy
     except ImportError as absent:
-        raise SolverAbsent(
-            f"bounds need HiGHS, which is not installed ({absent}): pip install glake[transfer]"
-        ) from absent
+        raise SolverAbsent(extras.missing("a bound", "HiGHS", "transfer", absent)) from absent
     return highspy

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from glake import extras
 from glake.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def check(file: Path) -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise InvalidArgument(
-            'a picture needs matplotlib, which is not installed: pip install "glake[topology]"'
+            extras.missing("a picture", "matplotlib", "topology", error)
         ) from error
 
 

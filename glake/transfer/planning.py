@@ -69,7 +69,7 @@ class Plan:
     def bound(self) -> float:
         """GB/s that no plan can exceed: maximum flow with at most two relays.
 
-        SolverAbsent: HiGHS is not installed (``pip install glake[transfer]``).
+        SolverAbsent: HiGHS is not installed (the extra ``transfer``).
         """
         return self._bound.value
 

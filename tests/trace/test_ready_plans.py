@@ -196,5 +196,5 @@ def test_an_unknown_architecture_is_named_in_one_line():
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(plans.PackageMissing, match="pip install transformers"):
+    with pytest.raises(plans.PackageMissing, match=r'pip install "glake\[plan\]"'):
         plans.check("gpt2", {})

@@ -110,7 +110,7 @@ def test_the_driver_chooses() -> None:
 def test_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glake.transfer.topology.sysfs.Sysfs.gpus", lambda self: [])
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    refused(r"no GPU here \(nvidia-ml-py is not installed.*--preset NAME")
+    refused(r"no GPU here \(NVML needs nvidia-ml-py, which is not installed.*--preset NAME")
 
 
 def test_refusals(tmp_path: Path) -> None:

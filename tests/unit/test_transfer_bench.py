@@ -229,7 +229,7 @@ def test_without_matplotlib_or_the_solver(files: Path, monkeypatch: pytest.Monke
     assert asked.exit_code == 2 and "needs matplotlib" in asked.stderr
     monkeypatch.setitem(sys.modules, "highspy", None)
     absent = run("--platform", str(files), "--json")
-    assert absent.exit_code == 2 and "pip install glake[transfer]" in absent.stderr
+    assert absent.exit_code == 2 and 'pip install "glake[transfer]"' in absent.stderr
 
 
 @pytest.mark.parametrize(

@@ -165,5 +165,5 @@ def test_wrong_arguments_are_named(
 
 def test_without_the_solver_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
-    with pytest.raises(SolverAbsent, match=r"pip install glake\[transfer\]"):
+    with pytest.raises(SolverAbsent, match=r'pip install "glake\[transfer\]"'):
         transfer.bound("dgx1v", "cpu", "cuda:0")

@@ -109,7 +109,7 @@ def test_without_the_solver_only_the_bound_is_missing(monkeypatch: pytest.Monkey
     planning._way.cache_clear()  # which may know the bound
     plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
     assert plan.rate == pytest.approx(95)
-    assert "pip install glake[transfer]" in plan.explain()
+    assert 'pip install "glake[transfer]"' in plan.explain()
     out = plan.to_dict()
     assert out["bound"] is None and "pip install" in out["bound_absent"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glake import extras
 from glake.errors import GlakeError, InvalidOption, UnknownOption
 from glake.trace.plans.options import MOST_SIZE, MOST_WORDS, PlanOptions
 
@@ -68,9 +69,8 @@ def require(package: str) -> Any:
     try:
         return __import__(package)
     except ImportError as absent:
-        raise PackageMissing(
-            f"this plan needs {package}, which is not installed ({absent}): pip install {package}"
-        ) from absent
+        extra = {"transformers": "plan", "peft": "lora"}[package]
+        raise PackageMissing(extras.missing("this plan", package, extra, absent)) from absent
 
 
 @contextlib.contextmanager

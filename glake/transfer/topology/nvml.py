@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from glake import extras
 from glake.errors import DriverAbsent
 
 SWITCH, CPU, UNKNOWN = "switch", "cpu", "unknown"
@@ -85,9 +86,7 @@ class Nvml:
             try:
                 module = importlib.import_module("pynvml")
             except ImportError as error:
-                raise DriverAbsent(
-                    'nvidia-ml-py is not installed: pip install "glake[topology]"'
-                ) from error
+                raise DriverAbsent(extras.missing("NVML", "nvidia-ml-py", "topology")) from error
         self._nvml = module
 
     def read(self) -> NvmlFacts:

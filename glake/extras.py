@@ -1,0 +1,44 @@
+"""Packages that parts of glake need and do without: what to type when one is missing.
+
+torch is in none of the extras that the README's commands need. On its own pip takes PyTorch's CUDA
+build, several GB which `glake plan` cannot use, so the CPU build is installed first, by name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+
+TORCH_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+"""PyTorch's own line for its CPU build."""
+
+
+def present(module: str) -> bool:
+    """Whether `module` could be imported; it is not."""
+    return importlib.util.find_spec(module) is not None
+
+
+def missing(need: str, package: str, extra: str, error: ImportError | None = None) -> str:
+    """The sentence for `need`, which `package` is for: the extra of glake that brings it.
+
+    `error` is what importing it raised, if that was tried: a package may be there, but broken.
+    """
+    broken = error is not None and not isinstance(error, ModuleNotFoundError)
+    state = f"cannot be imported ({error})" if broken else "is not installed"
+    return f'{need} needs {package}, which {state}: pip install "glake[{extra}]"'
+
+
+def missing_torch(need: str) -> str:
+    """The sentence where a job is recorded and this Python has no torch."""
+    return f"{need} needs PyTorch's CPU build, which is not installed: {TORCH_CPU}"
+
+
+def cuda_torch(version: str) -> str:
+    """The sentence where a job is recorded and this Python's torch is a CUDA build."""
+    pip = TORCH_CPU.removeprefix("pip ")
+    return (
+        f"torch {version} is a CUDA build, which registers its own device: a job is recorded with "
+        f"PyTorch's CPU build, in an environment of its own: {shlex.quote(sys.executable)} -m venv "
+        f"cpu-torch && cpu-torch/bin/pip {pip}; then give --python cpu-torch/bin/python"
+    )

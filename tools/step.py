@@ -1,0 +1,65 @@
+"""Runs one step of the Makefile: its output goes to a log, a line says what runs and how long.
+
+Usage: step.py LOG WHAT COMMAND [ARGUMENT...]. The exit status is the command's; if that is not 0,
+the end of the log is shown. On a terminal the line counts the seconds, elsewhere it comes again
+every half minute, with the last line of the log.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_SHOWN = 40  # lines of the log of a step that fails
+_WIDTH = 60  # of the log's last line, beside the step's name
+_TERMINAL, _ELSEWHERE = 1.0, 30.0  # seconds between two signs of life
+
+
+def last_line(log: Path) -> str:
+    """What the step said last, shortened to one line."""
+    lines = log.read_text(errors="replace").split("\n")
+    said = next((each.strip() for each in reversed(lines) if each.strip()), "")
+    return said.rpartition("\r")[2][:_WIDTH]
+
+
+def run(log: Path, what: str, command: list[str]) -> int:
+    """The exit status of `command`, told about on standard output while it runs."""
+    counts = sys.stdout.isatty()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    print(f"-- {what} ({log})", end="" if counts else "\n", flush=True)
+    with log.open("w") as out:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+        )
+        try:
+            while True:
+                try:
+                    status = child.wait(_TERMINAL if counts else _ELSEWHERE)
+                    break
+                except subprocess.TimeoutExpired:
+                    now = f"{time.monotonic() - started:.0f} s"
+                    text = f"\r\x1b[K-- {what}: {now}  " if counts else f"   {what}: {now}  "
+                    print(text + last_line(log), end="" if counts else "\n", flush=True)
+        except BaseException:
+            child.terminate()
+            child.wait()
+            raise
+    took = f"{time.monotonic() - started:.0f} s"
+    print(f"{chr(13)}{chr(27)}[K-- {what}: {took}" if counts else f"   {what}: {took}", flush=True)
+    if status != 0:
+        tail = log.read_text(errors="replace").splitlines()[-_SHOWN:]
+        print("\n".join([*tail, f"{what} failed with status {status}: all of it is in {log}"]))
+    return status
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        raise SystemExit(__doc__)
+    try:
+        code = run(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    except KeyboardInterrupt:
+        code = 130
+    except OSError as error:
+        raise SystemExit(f"{sys.argv[2]} cannot start: {error}") from error
+    raise SystemExit(code if code >= 0 else 128 - code)
