@@ -9,6 +9,8 @@ namespace {
 
 void slots_chain() {
   Region region(8 * kGiB, 2 * kGiB, kMiB, nullptr);
+  CHECK(region.peek(8 * kGiB) == nullptr && region.find(8 * kGiB) == nullptr);
+  region.prepare(8 * kGiB, kMiB);
   Block blocks[3];
   const Address starts[] = {8 * kGiB, 8 * kGiB + 512, 8 * kGiB + kMiB - 512};
   for (int i = 0; i < 3; ++i) {
@@ -25,6 +27,45 @@ void slots_chain() {
   CHECK(region.peek(starts[0]) == &blocks[0]);
   region.erase(&blocks[0]);
   CHECK(region.find(starts[0]) == nullptr);
+  PointerMap::remove(&region);
+}
+
+// The slots of a page may be there while those of its neighbours are not.
+void around_a_page() {
+  Region region(8 * kGiB, 4 * kGiB, kMiB, nullptr);
+  region.prepare(10 * kGiB - kMiB, 2 * kMiB);
+  Block block;
+  block.ptr = 10 * kGiB - 2 * kMiB;
+  block.size = kGiB + 4 * kMiB;  // reaches into the third page and the fourth
+  region.insert(&block);
+  CHECK(region.around(10 * kGiB + 3, region.base()) == &block);
+  CHECK(region.around(11 * kGiB + kMiB, region.base()) == &block);
+  CHECK(region.around(11 * kGiB + 2 * kMiB, region.base()) == nullptr);
+  CHECK(region.around(9 * kGiB, region.base()) == nullptr);
+  region.erase(&block);
+  PointerMap::remove(&region);
+}
+
+// Address space of this process in bytes.
+Bytes address_space() {
+  long pages = 0;
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  CHECK(file != nullptr && std::fscanf(file, "%ld", &pages) == 1);
+  std::fclose(file);
+  return static_cast<Bytes>(pages) * 4096;
+}
+
+// A login node's `ulimit -v` is a few GiB; the range of a replay's device is TiBs long.
+void host_memory_by_need() {
+  Bytes before = address_space();
+  Region region(8 * kGiB, 1024 * kGiB, kAlignment, nullptr);
+  PointerMap::add(&region);
+  CHECK(address_space() - before < kMiB);
+  region.prepare(500 * kGiB, kGiB);
+  CHECK(address_space() - before < 32 * kMiB);
+  CHECK(region.find(499 * kGiB) == nullptr && region.peek(500 * kGiB) == nullptr);
+  PointerMap::remove(&region);
+  CHECK(address_space() - before < kMiB);
 }
 
 void regions_by_address() {
@@ -44,6 +85,8 @@ void regions_by_address() {
 
 int main() {
   slots_chain();
+  around_a_page();
+  host_memory_by_need();
   regions_by_address();
   return 0;
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -274,3 +276,11 @@ def test_a_capacity_no_device_has_is_refused_by_the_library_too(tiny):
         run_replay(trace, "native", capacity=(1 << 43) + 1)
     with pytest.raises(RuntimeError, match="one granule of 2 MiB"):
         run_replay(trace, "glake", capacity=MIB)
+
+
+def test_a_limit_of_address_space_is_enough_for_a_replay():
+    """Login nodes set `ulimit -v`; the device's range is TiBs long, its tables are made by need."""
+    command = f"ulimit -v 6000000; exec {sys.executable} -m glake replay '{FIXED}' --policy glake"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert "glake" in ran.stdout

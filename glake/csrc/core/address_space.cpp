@@ -71,6 +71,7 @@ Address ViewSpace::take(Granules n) {
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second < n) continue;
       Address base = it->first;
+      region_of(base).prepare(base, n.bytes());
       Granules left = it->second - n;
       free_.erase(it);
       if (left.count != 0) free_.emplace(base + n.bytes(), left);

@@ -113,9 +113,15 @@ DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& 
 
 // Puts granules behind a claimed absent segment. False if the driver has no more; throws on others.
 bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
-  hot.unlock();
   bool owed = false;
   Granules n = Granules::floor(claimed->size);
+  try {
+    PointerMap::find(claimed->begin)->prepare(claimed->begin, n.bytes());
+  } catch (...) {
+    arena.disclaim(claimed);
+    throw;
+  }
+  hot.unlock();
   Status s = granules_.back(arena, claimed->begin, n, &owed, [this, &arena, claimed] {
     HotGuard guard(hot_);
     arena.disclaim(claimed);
