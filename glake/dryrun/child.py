@@ -90,8 +90,8 @@ class _Watch:
             reset(device)
 
         torch._C._cuda_resetPeakMemoryStats = keep_peaks
-        observe = getattr(torch._C, "_cuda_attach_out_of_memory_observer")  # only in CUDA builds
-        observe(self._refuse)
+        # Only CUDA builds have it, so the CPU build's stubs do not.
+        torch._C._cuda_attach_out_of_memory_observer(self._refuse)  # type: ignore[attr-defined]
         # With "state" the stacks of live blocks are kept and no events, so a long job stays small.
         torch.cuda.memory._record_memory_history(
             "all" if self._snapshot else "state", stacks="python"

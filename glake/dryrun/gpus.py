@@ -78,7 +78,7 @@ def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
     memory: bytes, or "62.6GiB"; it is the device's total, of which CUDA itself takes a part.
     Raises DryRunError for what cannot be read, no such model, or more GPUs than its platform has.
     """
-    match = re.fullmatch(r"(?:(\d+)(?:[xX]|$))?(.*)", gpus.strip())
+    match = re.fullmatch(r"(?:(\d+)(?:[xX](?=.)|$))?(.*)", gpus.strip())
     count, name = (match[1], match[2]) if match else (None, gpus)
     found = {known.upper(): model for known, model in MODELS.items()}.get(name.upper() or "H100")
     if found is None or (name == "" and count is None):

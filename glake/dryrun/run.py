@@ -28,6 +28,7 @@ ALLOCATORS = ("native", "expandable", "glake", "compact")
 DEFAULT_ALLOCATORS = ("native", "expandable", "glake")
 WHEEL = "pip install --no-deps torch==2.14.1"
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_SHOWN = 20  # last lines of a quiet job that fails
 _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
 Progress = Callable[[str], None]
 
@@ -41,6 +42,7 @@ class Job:
     outside: str | int | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     output: IO[Any] | int | None = None
+    quiet: bool = False  # its words are shown only if it fails
     keep: Path | None = None  # folder for snapshots; None: none are made
     timeout_s: float | None = None
 
@@ -153,9 +155,11 @@ def run_once(job: Job, allocator: str) -> DryRun:
     environment = _environment(job, allocator, name) | {VARIABLE: json.dumps(request)}
     started = time.monotonic()
     try:
-        code = _run(job, environment)
+        with (folder / "words").open("w+b") as words:
+            code = _run(job, environment, words if job.quiet else None)
         reports = [json.loads(each.read_text()) for each in sorted(folder.glob("*.json"))]
         seconds = time.monotonic() - started
+        _check_end(job, allocator, code, reports, folder / "words")
         made = _gathered(job, allocator, code, reports, seconds)
         return _with_files(job, made, folder, reports)
     finally:
@@ -190,11 +194,15 @@ def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
     return libraries.environment(made)
 
 
-def _run(job: Job, environment: Mapping[str, str]) -> int:
+def _run(job: Job, environment: Mapping[str, str], words: IO[bytes] | None) -> int:
     """The job's exit code; its processes are gone afterwards, whatever ends us."""
     # A session of its own, so that one signal reaches every process the job starts.
     with subprocess.Popen(
-        job.command, env=environment, stdout=job.output, start_new_session=True
+        job.command,
+        env=environment,
+        stdout=job.output if words is None else words,
+        stderr=words,
+        start_new_session=True,
     ) as child:
         try:
             return child.wait(job.timeout_s)
@@ -220,23 +228,29 @@ def _end(child: subprocess.Popen[Any]) -> None:
             time.sleep(0.02)
 
 
-def _gathered(
-    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], seconds: float
-) -> DryRun:
-    refused = [each for each in reports if each["refused"]]
-    broken = code != 0
-    by_memory = broken and any(_ended_by_memory(each) for each in reports)
-    if broken and not by_memory:
+def _check_end(
+    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], words: Path
+) -> None:
+    """DryRunError for a job that failed for another reason than memory, or used no GPU."""
+    command = " ".join(job.command[:3])
+    if code != 0 and not any(_ended_by_memory(each) for each in reports):
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        said = words.read_text(errors="replace").splitlines()[-_SHOWN:]
         raise DryRunError(
-            f"the job failed under {allocator}, not for lack of memory: "
-            f"{' '.join(job.command[:3])} ... ended with "
-            f"{f'signal {-code}' if code < 0 else f'exit code {code}'}; what it printed says why"
+            f"the job failed under {allocator}, not for lack of memory: {command} ... ended with "
+            f"{ended}; what it printed says why" + "".join(f"\n  {line}" for line in said)
         )
     if not reports:
         raise DryRunError(
-            f"no process of the job used a GPU: {' '.join(job.command[:3])} ended without "
-            "touching CUDA (does it choose cuda where torch.cuda.is_available() is true?)"
+            f"no process of the job used a GPU: {command} ... ended without touching CUDA (does it "
+            "choose cuda where torch.cuda.is_available() is true?)"
         )
+
+
+def _gathered(
+    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], seconds: float
+) -> DryRun:
+    by_memory = code != 0  # else _check_end has refused it
     peaks: dict[str, int] = {"allocated_bytes": 0, "reserved_bytes": 0}
     for report in reports:
         for _, kind, peak in report["peaks"]:
@@ -257,7 +271,7 @@ def _gathered(
         ranks=len(reports),
         exit_code=code,
         seconds=round(seconds, 2),
-        refusals=sum(each["refused"] for each in refused),
+        refusals=sum(each["refused"] for each in reports),
         history=tuple((held, live) for held, live in fullest["history"]),
     )
 

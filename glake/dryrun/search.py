@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ def smallest_capacity(job: Job, made: DryRun, tell: Callable[[str], None]) -> Dr
     It assumes that a job which runs with some memory runs with more. A job that asks how much
     memory there is and takes a share of it has no smallest capacity to speak of.
     """
-    quiet = replace(job, output=subprocess.DEVNULL, keep=None)
+    quiet = replace(job, quiet=True, keep=None)
     needed = made
     if made.oom is not None:
         tell(f"{made.allocator}: running the job with room to spare")
