@@ -164,7 +164,6 @@ def run_once(job: Job, allocator: str) -> DryRun:
         return _with_files(job, made, folder, reports)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(Path("/dev/shm") / name, ignore_errors=True)  # of processes that were killed
 
 
 def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
