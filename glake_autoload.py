@@ -18,6 +18,10 @@ def load() -> None:
     A failure is a RuntimeWarning, and torch keeps its own allocator; with GLAKE_STRICT=1 it is
     raised, which makes `import torch` fail.
     """
+    if "_GLAKE_DRY_RUN" in os.environ:  # a process of `glake dry-run`
+        from glake.dryrun import child
+
+        child.start()
     if os.environ.get("GLAKE_ALLOCATOR", "").lower() in OFF:
         return
     try:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from glake.allocator.stats import stats, step
     from glake.allocator.stats import trace as record
     from glake.allocator.torch import enable
+    from glake.dryrun.run import dry_run
 
     __version__: str
 
@@ -53,6 +54,7 @@ _HOME = {
     "check": ("glake.allocator.debug", "check"),
     "findings": ("glake.allocator.debug", "findings"),
     "tag": ("glake.allocator.debug", "tag"),
+    "dry_run": ("glake.dryrun.run", "dry_run"),
     # Not `trace`: importing the package glake.trace would replace it.
     "record": ("glake.allocator.stats", "trace"),
 }
@@ -101,6 +103,7 @@ __all__ = [
     "check",
     "contiguous",
     "covered_share",
+    "dry_run",
     "dump_snapshot",
     "enable",
     "findings",

@@ -21,6 +21,7 @@ from glake.info import describe, no_device
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
     "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
+    "dry-run": ("glake.dryrun.cli", "Run a CUDA script on simulated GPUs: what does it need?"),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
     "topo": ("glake.transfer.topology.cli", "Show how GPUs and host memory are joined."),

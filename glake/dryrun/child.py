@@ -1,0 +1,212 @@
+"""Inside the job: counts steps, peaks and driver calls, and reports them to the one who started it.
+
+glake_autoload starts this at the end of `import torch` in every process of a dry run. Each process
+that uses a GPU writes one JSON file into the folder named by the environment, after steps and at
+its end; what becomes of the process is the parent's to see. The script itself is left as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from glake import simcuda
+from glake.dryrun.gpus import outside_bytes
+
+VARIABLE = "_GLAKE_DRY_RUN"  # not GLAKE_...: it is no option of glake's
+_LEAST_BETWEEN = 0.25  # seconds between two reports of a running process
+_MOST_HISTORY = 4096
+_MOST_REFUSALS = 64
+_HOLDERS = 12
+# What an allocator asks a driver for: memory, events and waits. Launches and copies are the job's.
+COUNTED = (
+    "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
+    "cuMemAddressReserve", "cuMemAddressFree", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc",
+    "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
+    "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventRecordWithFlags", "cuEventQuery",
+    "cuEventSynchronize", "cuStreamWaitEvent", "cuStreamQuery", "cuStreamSynchronize",
+    "cuCtxSynchronize", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
+)  # fmt: skip
+
+
+def start() -> None:
+    """Begins to watch this process, if it belongs to a dry run. Touches no device."""
+    request = json.loads(os.environ[VARIABLE])
+    world = int(os.environ.get("WORLD_SIZE") or 1)
+    outside = outside_bytes(request["outside"], world)
+    os.environ["GLAKE_SIM_CONTEXT_MEMORY"] = str(outside)  # before the driver reads it
+    _Watch(Path(request["folder"]), bool(request["snapshot"]), outside).install()
+
+
+class _Watch:
+    """What is known of this process, and when it is written down."""
+
+    def __init__(self, folder: Path, snapshot: bool, outside: int) -> None:
+        self._folder = folder
+        self._snapshot = snapshot
+        self._outside = outside
+        self._pid = os.getpid()
+        self._steps = 0
+        self._written = 0.0
+        self._history: list[tuple[int, int]] = []
+        self._refusals: list[dict[str, Any]] = []
+        self._refused = 0
+        self._peaks: Counter[tuple[int, str]] = Counter()
+        self._error = ""
+
+    def install(self) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda *_: self._stepped())
+        torch.cuda._lazy_call(self._initialized)
+        atexit.register(self._leave)
+        said = sys.excepthook
+
+        def hook(
+            kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        ) -> None:
+            self._error = f"{kind.__name__}: {error}"
+            said(kind, error, trace)
+
+        sys.excepthook = hook
+
+    def _initialized(self) -> None:
+        """CUDA has just been initialised in this process."""
+        import torch
+
+        reset = torch._C._cuda_resetPeakMemoryStats
+
+        def keep_peaks(device: int) -> None:
+            self._measure()
+            reset(device)
+
+        torch._C._cuda_resetPeakMemoryStats = keep_peaks
+        # Only CUDA builds have it, so the CPU build's stubs do not.
+        torch._C._cuda_attach_out_of_memory_observer(self._refuse)  # type: ignore[attr-defined]
+        # With "state" the stacks of live blocks are kept and no events, so a long job stays small.
+        torch.cuda.memory._record_memory_history(
+            "all" if self._snapshot else "state", stacks="python"
+        )
+        self._write()
+
+    def _stepped(self) -> None:
+        self._steps += 1
+        if not _cuda_is_used() or os.getpid() != self._pid:
+            return
+        held = self._measure()
+        if len(self._history) < _MOST_HISTORY:
+            self._history.append(held)
+        if time.monotonic() - self._written >= _LEAST_BETWEEN:
+            self._write()
+
+    def _measure(self) -> tuple[int, int]:
+        """Takes note of peaks; reserved and allocated bytes now, of the device that has most."""
+        import torch
+
+        fullest = (0, 0)
+        for device in range(torch.cuda.device_count()):
+            stats = torch._C._cuda_memoryStats(device)
+            for kind in ("allocated_bytes", "reserved_bytes"):
+                peak = int(stats[kind]["all"]["peak"])
+                self._peaks[device, kind] = max(self._peaks[device, kind], peak)
+            now = [
+                int(stats[kind]["all"]["current"]) for kind in ("reserved_bytes", "allocated_bytes")
+            ]
+            fullest = max(fullest, (now[0], now[1]))
+        return fullest
+
+    def _refuse(self, device: int, requested: int, total: int, free: int) -> None:
+        """PyTorch's observer of requests that found no memory, called before the exception."""
+        self._refused += 1
+        if len(self._refusals) < _MOST_REFUSALS:
+            found = {"device": device, "requested_bytes": int(requested), "step": self._steps}
+            self._refusals.append({**found, "holders": _holders(device)})
+        self._write()
+
+    def _leave(self) -> None:
+        if os.getpid() != self._pid or not _cuda_is_used():
+            return
+        files = []
+        if self._snapshot:
+            import torch
+
+            path = self._folder / f"snapshot-rank{_rank()}-{self._pid}.pickle"
+            torch.cuda.memory._dump_snapshot(str(path))
+            files.append(path.name)
+        self._write(files)
+
+    def _write(self, files: list[str] | None = None) -> None:
+        """The report, whole or not at all: the process may be killed at any time."""
+        self._measure()
+        calls = {name: count for name in COUNTED if (count := simcuda.calls(name)) > 0}
+        report = {
+            "rank": _rank(),
+            "steps": self._steps,
+            "outside_bytes": self._outside,
+            "peaks": [[device, kind, peak] for (device, kind), peak in self._peaks.items()],
+            "driver_calls": calls,
+            "driver_us": sum(simcuda.cost_us(name) for name in calls),
+            "host_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "refused": self._refused,
+            "refusals": self._refusals,
+            "history": self._history,
+            "error": self._error,
+            "files": files or [],
+        }
+        made = self._folder / f"{self._pid}.part"
+        made.write_text(json.dumps(report))
+        made.rename(self._folder / f"{self._pid}.json")
+        self._written = time.monotonic()
+
+
+def _cuda_is_used() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized())
+
+
+def _rank() -> int:
+    """Of the process group, or as the launcher says."""
+    import torch.distributed
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    return int(os.environ.get("RANK") or 0)
+
+
+def _holders(device: int) -> list[tuple[str, int, int]]:
+    """Where the live blocks of a device were asked for: (file:line in function, bytes, blocks)."""
+    import torch
+
+    held: Counter[str] = Counter()
+    blocks: Counter[str] = Counter()
+    for segment in torch.cuda.memory._snapshot()["segments"]:
+        if segment["device"] != device:
+            continue
+        for block in segment["blocks"]:
+            if block["state"] != "active_allocated":
+                continue
+            where = _where(block.get("frames") or [])
+            held[where] += block["size"]
+            blocks[where] += 1
+    return [(where, bytes_, blocks[where]) for where, bytes_ in held.most_common(_HOLDERS)]
+
+
+def _where(frames: list[dict[str, Any]]) -> str:
+    """The innermost frame that is the user's, not a library's."""
+    for frame in frames:
+        if "site-packages" in frame["filename"] or not frame["filename"].endswith(".py"):
+            continue
+        if frame["filename"].startswith(sys.base_prefix):
+            continue
+        return f"{os.path.relpath(frame['filename'])}:{frame['line']} in {frame['name']}"
+    return "(no Python frame of the script)"

@@ -1,0 +1,122 @@
+"""`glake dry-run`: an unmodified CUDA script on simulated GPUs, under each allocator."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from glake.dryrun import html
+from glake.dryrun import run as jobs
+from glake.dryrun.gpus import MODELS, OUTSIDE_SOURCE
+from glake.dryrun.result import DryRun, verdict
+from glake.dryrun.run import ALLOCATORS, DEFAULT_ALLOCATORS
+from glake.trace.units import micros, size
+
+
+@click.command(
+    "dry-run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=f"Models: {', '.join(MODELS)}.",
+)
+@click.option("--gpus", default="1", show_default=True, help="Count, model or both: 4, 8xA100.")
+@click.option("--memory", help="Of each GPU, such as 62.6GiB. [default: the model's; H100]")
+@click.option(
+    "--allocator",
+    "allocators",
+    default=",".join(DEFAULT_ALLOCATORS),
+    show_default=True,
+    help=f"Of {', '.join(ALLOCATORS)}, separated by commas; native and expandable are PyTorch's.",
+)
+@click.option("--outside", help="What CUDA itself takes of each GPU; 0: none. [default: estimated]")
+@click.option("--capacity-search", is_flag=True, help="Find the smallest GPU that runs the job.")
+@click.option("--out", type=click.Path(file_okay=False), help="Keep memory snapshots in a folder.")
+@click.option("--html", "html_path", type=click.Path(dir_okay=False), help="Write a report.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON alone; the script's go to stderr."
+)
+@click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def dry_run(
+    script: str, args: tuple[str, ...], html_path: str | None, as_json: bool, **given: Any
+) -> None:
+    """Run SCRIPT, unmodified, on simulated GPUs, and say what memory it needs.
+
+    PyTorch's CUDA build runs it over stand-ins for CUDA's libraries: kernels are counted, not run,
+    and no memory lies behind tensors, so values read back are zero. SCRIPT may be a launcher such
+    as torchrun. ARGS are the script's own. A job that runs out of memory is a result: exit code 0.
+    """
+    if html_path is not None:
+        html.require(html_path)
+    console = Console(stderr=True)
+    runs = jobs.dry_run(
+        script,
+        *args,
+        gpus=given["gpus"],
+        memory=given["memory"],
+        allocators=given["allocators"].split(","),
+        outside=given["outside"],
+        capacity_search=given["capacity_search"],
+        keep=given["out"],
+        as_module=given["as_module"],
+        output=sys.stderr.fileno() if as_json else None,
+        progress=lambda text: console.print(f"[dim]dry run: {escape(text)}[/dim]", highlight=False),
+    )
+    if html_path is not None:
+        Path(html_path).write_text(html.report(runs, " ".join((script, *args))))
+    if as_json:
+        click.echo(json.dumps([each.to_json() for each in runs], indent=1))
+    else:
+        show(runs, Console())
+    if html_path is not None:
+        console.print(f"Report: {escape(html_path)}", highlight=False)
+
+
+def show(runs: list[DryRun], console: Console) -> None:
+    """The verdict, a table, and what was refused to whom."""
+    console.print(f"\n{verdict(runs)}", highlight=False)
+    table = Table("", *(escape(each.allocator) for each in runs))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows: list[tuple[str, Callable[[DryRun], str]]] = [
+        ("runs", lambda run: "yes" if run.fits else "no"),
+        ("peak allocated", lambda run: size(run.peak_allocated_bytes)),
+        ("peak reserved", lambda run: size(run.peak_reserved_bytes)),
+        ("outside the allocator", lambda run: size(run.outside_bytes)),
+        ("driver calls", lambda run: f"{run.driver_calls:,}"),
+        ("driver time, modelled", lambda run: micros(run.driver_us)),
+        ("optimizer steps", lambda run: str(run.steps)),
+        ("ranks", lambda run: str(run.ranks)),
+        ("host memory of a rank", lambda run: size(run.host_rss_bytes)),
+    ]
+    if any(each.smallest_capacity_bytes for each in runs):
+        rows.insert(4, ("smallest GPU", lambda run: size(run.smallest_capacity_bytes or 0)))
+    for name, figure in rows:
+        table.add_row(name, *(figure(each) for each in runs))
+    console.print(table)
+    console.print(f"outside: {OUTSIDE_SOURCE}", style="dim", highlight=False)
+    for each in runs:
+        _show_refusal(each, console)
+    for path in (path for each in runs for path in each.files):
+        console.print(f"snapshot: {escape(path)} (pytorch.org/memory_viz)", highlight=False)
+
+
+def _show_refusal(run: DryRun, console: Console) -> None:
+    if run.oom is None:
+        return
+    refused = run.oom
+    console.print(
+        f"\n{run.allocator}: rank {refused.rank} was refused {size(refused.requested_bytes)} on "
+        f"cuda:{refused.device} after {refused.step} steps. It held then:",
+        highlight=False,
+    )
+    for where, held, blocks in refused.holders:
+        console.print(f"  {size(held):>12}  {blocks:6,} blocks  {escape(where)}", highlight=False)

@@ -1,0 +1,116 @@
+"""The simulated GPUs of a dry run: how many, of which model, and what CUDA itself takes of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from glake.config import GRANULE, parse_bytes
+from glake.dryrun.errors import DryRunError
+from glake.platforms import load_platforms
+
+GIB = 1 << 30
+MOST_GPUS = 64
+
+# A context and the code that PyTorch loads into it: 616 MiB were measured on an H100 with nothing
+# allocated (github.com/LMCache/LMCache issue 4019). It differs by model and by what is loaded.
+CONTEXT_BYTES = 616 << 20
+# Assumed, not measured: the buffers of one NCCL communicator's channels on NVLink, and its proxy.
+NCCL_BYTES = 1 << 30
+OUTSIDE_SOURCE = (
+    "CUDA context 616 MiB (LMCache issue 4019, an H100); NCCL 1 GiB a rank of several (assumed)"
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPU model: its memory in bytes, and the platform whose links and attributes it gets."""
+
+    name: str
+    memory_bytes: int
+    platform: str
+
+
+def _model(name: str, gib: float, platform: str) -> Model:
+    return Model(name, int(gib * GIB) // GRANULE * GRANULE, platform)
+
+
+def _sold_as(name: str, gb: float, platform: str) -> Model:
+    return _model(name, gb * 1e9 / GIB, platform)
+
+
+# What CUDA reports as total memory, where reports of out-of-memory errors show it to two decimals
+# ("GPU 0 has a total capacity of 79.11 GiB"); the others by the vendor's decimal gigabytes, which
+# is less than the device has.
+MODELS = {
+    model.name: model
+    for model in (
+        _model("H100", 79.11, "hgx_h100_h200"),
+        _model("A100", 79.10, "dgx_a100"),
+        _model("A100-40", 39.50, "dgx_a100"),
+        _model("V100", 31.74, "dgx1v"),
+        _model("L40S", 44.52, "a10_l40s_x8"),
+        _sold_as("H200", 141, "hgx_h100_h200"),
+        _sold_as("H800", 80, "hgx_h800"),
+        _sold_as("H20", 96, "hgx_h20"),
+        _sold_as("B300", 288, "hgx_b300"),
+        _sold_as("GB200", 186, "gb200_tray"),
+        _sold_as("A40", 48, "a40x8_bridged"),
+        _sold_as("A10", 24, "a10_l40s_x8"),
+        _sold_as("RTXPRO6000", 96, "rtxpro6000_gen5"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that is simulated: `gpus` devices of `memory_bytes` each, on a platform."""
+
+    gpus: int
+    model: str
+    memory_bytes: int
+    platform: str
+
+
+def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
+    """The machine of "4", "H100" or "8xH100" (default model: H100), with other memory if given.
+
+    memory: bytes, or "62.6GiB"; it is the device's total, of which CUDA itself takes a part.
+    Raises DryRunError for what cannot be read, no such model, or more GPUs than its platform has.
+    """
+    match = re.fullmatch(r"(?:(\d+)(?:[xX](?=.)|$))?(.*)", gpus.strip())
+    count, name = (match[1], match[2]) if match else (None, gpus)
+    found = {known.upper(): model for known, model in MODELS.items()}.get(name.upper() or "H100")
+    if found is None or (name == "" and count is None):
+        raise DryRunError(
+            f"gpus {gpus!r}: give a count, a model or both, such as 4, A100 or 8xH100; models: "
+            f"{', '.join(MODELS)} (any other: --memory with its bytes)"
+        )
+    number = int(count or 1)
+    room = load_platforms()[found.platform].gpus
+    if not 1 <= number <= room:
+        raise DryRunError(f"gpus {gpus!r}: a machine of {found.name} has 1 to {room} of them")
+    total = found.memory_bytes if memory is None else parse_size(memory, "memory")
+    total = total // GRANULE * GRANULE
+    if total < 64 << 20:
+        raise DryRunError(f"memory {memory!r}: a simulated GPU has at least 64MiB")
+    return Machine(number, found.name, total, found.platform)
+
+
+def parse_size(given: str | int, what: str) -> int:
+    """Bytes of a whole number or of "62.6GiB". DryRunError names what was given."""
+    try:
+        value = parse_bytes(str(given)) if given not in (0, "0") else 0
+    except ValueError as error:
+        raise DryRunError(f'{what} {given!r}: {error}; give bytes or "62.6GiB"') from None
+    return value
+
+
+def outside_bytes(given: str | int | None, ranks: int) -> int:
+    """What each rank's process takes of its GPU outside the allocator, in bytes.
+
+    given: 0 for nothing, a size, or None for the estimate of OUTSIDE_SOURCE.
+    """
+    if given is not None:
+        return -(-parse_size(given, "outside") // GRANULE) * GRANULE
+    return CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)

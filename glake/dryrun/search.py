@@ -1,0 +1,55 @@
+"""The smallest GPU memory with which a job runs, found by running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from glake.config import GRANULE
+from glake.dryrun.result import DryRun
+from glake.dryrun.run import Job, run_once
+from glake.trace.units import size
+
+PRECISION = 0.002  # of the capacity found
+_ROOMY = 4 << 40  # a GPU nobody runs out of: phantom memory costs nothing
+
+
+def smallest_capacity(job: Job, made: DryRun, tell: Callable[[str], None]) -> DryRun:
+    """The run, with the smallest capacity (bytes of the device, CUDA's own share included) found by
+    bisection to PRECISION, on the safe side: the job ran with it.
+
+    It assumes that a job which runs with some memory runs with more. A job that asks how much
+    memory there is and takes a share of it has no smallest capacity to speak of.
+    """
+    quiet = replace(job, quiet=True, keep=None)
+    needed = made
+    if made.oom is not None:
+        tell(f"{made.allocator}: running the job with room to spare")
+        needed = run_once(_with_memory(quiet, _ROOMY), made.allocator)
+    low = _rounded(needed.peak_allocated_bytes + needed.outside_bytes) - GRANULE
+    high = _rounded(needed.peak_reserved_bytes + needed.outside_bytes)
+    if not _runs(quiet, made.allocator, high, tell):  # what is not in `reserved`: rounding, events
+        low, high = high, _rounded(int(high * 1.05))
+        while not _runs(quiet, made.allocator, high, tell):
+            low, high = high, _rounded(int(high * 1.1))
+    while high - low > max(GRANULE, PRECISION * high):
+        middle = _rounded((low + high) // 2)
+        if _runs(quiet, made.allocator, middle, tell):
+            high = middle
+        else:
+            low = middle
+    return replace(made, smallest_capacity_bytes=high)
+
+
+def _runs(job: Job, allocator: str, capacity: int, tell: Callable[[str], None]) -> bool:
+    fits = run_once(_with_memory(job, capacity), allocator).fits
+    tell(f"{allocator}: {'runs' if fits else 'does not run'} with {size(capacity)}")
+    return fits
+
+
+def _with_memory(job: Job, capacity: int) -> Job:
+    return replace(job, machine=replace(job.machine, memory_bytes=capacity))
+
+
+def _rounded(capacity: int) -> int:
+    return -(-capacity // GRANULE) * GRANULE

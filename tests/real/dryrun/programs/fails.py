@@ -1,0 +1,4 @@
+import torch
+
+torch.zeros(10, device="cuda")
+raise ValueError("of its own")

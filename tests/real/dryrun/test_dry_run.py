@@ -1,0 +1,117 @@
+"""`glake dry-run` on unmodified scripts, by PyTorch's CUDA build on simulated GPUs."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def dry_run(real_python, tmp_path):
+    """Runs the command in another folder; its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        done = subprocess.run(
+            [real_python, "-m", "glake.cli", "dry-run", *map(str, arguments)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def found(result):
+    code, stdout, stderr = result
+    assert code == 0, stderr
+    return {row["allocator"]: row for row in json.loads(stdout)}
+
+
+def test_three_allocators_and_their_figures(dry_run):
+    rows = found(dry_run("--json", PROGRAMS / "train.py", 3))
+    assert list(rows) == ["native", "expandable", "glake"]
+    weights = 8 * (2048 * 2048 + 2048) * 4
+    for row in rows.values():
+        assert row["oom"] is None and row["steps"] == 3 and row["ranks"] == 1
+        # Weights, gradients and two moments live at once; activations besides.
+        assert 4 * weights < row["peak_allocated_bytes"] < 6 * weights
+        assert row["peak_allocated_bytes"] <= row["peak_reserved_bytes"]
+        assert row["outside_bytes"] == 616 * MIB
+        assert row["driver_calls"] > 10 and row["driver_us"] > 0
+        assert row["host_rss_bytes"] < 1 << 30
+    calls = {name: row["driver_calls"] for name, row in rows.items()}
+    assert calls["native"] < calls["expandable"]  # one cudaMalloc, or create, map and access
+
+
+def test_the_scripts_words_go_to_stderr_with_json(dry_run):
+    code, stdout, stderr = dry_run("--json", "--allocator", "native", PROGRAMS / "train.py", 2)
+    assert code == 0 and "step 1 loss 0.0" in stderr and "step" not in json.loads(stdout)[0]
+    code, stdout, _ = dry_run("--allocator", "native", PROGRAMS / "train.py", 2)
+    assert code == 0 and "step 1 loss 0.0" in stdout and "peak reserved" in stdout
+
+
+def test_out_of_memory_is_a_result_that_says_who_holds_what(dry_run, tmp_path):
+    memory = ["--memory", "1500MiB", "--html", tmp_path / "report.html"]
+    rows = found(dry_run("--json", *memory, PROGRAMS / "train.py", 3, 60000))
+    for row in rows.values():
+        oom = row["oom"]
+        assert oom["step"] == 2 and oom["requested_bytes"] >= 400 * MIB
+        assert "out of memory" in oom["message"]
+        holders = {holder["where"]: holder["bytes"] for holder in oom["holders"]}
+        assert any("train.py" in where for where in holders)
+        assert sum(holders.values()) <= row["peak_allocated_bytes"]
+    assert "ran out of memory" in (tmp_path / "report.html").read_text()
+
+
+def test_memory_outside_the_allocator_is_deducted(dry_run):
+    """The job needs some 700 MiB: with CUDA's own share it does not fit 1000 MiB, else it does."""
+    job = ["--json", "--allocator", "native", "--memory", "1000MiB"]
+    assert found(dry_run(*job, PROGRAMS / "train.py", 2))["native"]["oom"] is not None
+    row = found(dry_run(*job, "--outside", 0, PROGRAMS / "train.py", 2))["native"]
+    assert row["oom"] is None and row["outside_bytes"] == 0
+
+
+def test_the_smallest_gpu_runs_the_job_and_a_smaller_one_does_not(dry_run):
+    job = ["--json", "--allocator", "glake", "--outside", 0]
+    row = found(dry_run(*job, "--capacity-search", PROGRAMS / "train.py", 2))["glake"]
+    least = row["smallest_capacity_bytes"]
+    assert row["peak_allocated_bytes"] <= least <= row["peak_reserved_bytes"] * 1.05
+    again = found(dry_run(*job, "--memory", least, PROGRAMS / "train.py", 2))["glake"]
+    assert again["oom"] is None
+    less = int(least * 0.97)
+    assert found(dry_run(*job, "--memory", less, PROGRAMS / "train.py", 2))["glake"]["oom"]
+
+
+def test_a_refusal_that_the_script_lives_on_from(dry_run):
+    job = ["--json", "--allocator", "native", "--memory", "64MiB", "--outside", 0]
+    row = found(dry_run(*job, PROGRAMS / "lives_on.py"))["native"]
+    assert row["oom"] is None and row["refusals"] >= 1
+    assert row["peak_allocated_bytes"] == 32 * MIB
+
+
+def test_snapshots_are_kept_and_become_traces(dry_run, real_python, tmp_path):
+    job = ["--json", "--allocator", "native,glake", "--out", tmp_path / "out"]
+    rows = found(dry_run(*job, PROGRAMS / "train.py", 2))
+    for row in rows.values():
+        (snapshot,) = row["files"]
+        trace = tmp_path / f"{row['allocator']}.trace.gz"
+        convert = [real_python, "-m", "glake.cli", "trace", "convert", snapshot, "-o", trace]
+        done = subprocess.run(convert, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0 and trace.stat().st_size > 500, done.stderr
+
+
+def test_a_script_that_fails_of_itself(dry_run):
+    code, _, stderr = dry_run("--allocator", "native", PROGRAMS / "fails.py")
+    assert code == 1 and "ValueError: of its own" in stderr
+    assert "not for lack of memory" in stderr and "exit code 1" in stderr
+
+
+def test_a_script_that_uses_no_gpu(dry_run):
+    code, _, stderr = dry_run("--allocator", "native", PROGRAMS / "no_gpu.py")
+    assert code == 1 and "no process of the job used a GPU" in stderr

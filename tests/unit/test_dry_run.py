@@ -1,0 +1,230 @@
+"""Dry runs, as far as they need no CUDA build: machines, commands, reports, the search, pages."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from glake import cli
+from glake.dryrun import gpus, html, run, search
+from glake.dryrun.errors import DryRunError
+from glake.dryrun.result import DryRun, Refusal, verdict
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def made(allocator="native", **given):
+    """A run that fitted 80 GiB."""
+    figures = {
+        "capacity_bytes": 80 * GIB,
+        "peak_allocated_bytes": 50 * GIB,
+        "peak_reserved_bytes": 60 * GIB,
+        "outside_bytes": GIB,
+        "driver_calls": 1234,
+        "driver_us": 10.5,
+        "steps": 3,
+        "oom": None,
+        "host_rss_bytes": GIB // 2,
+        "ranks": 1,
+        "history": ((55 * GIB, 50 * GIB), (60 * GIB, 50 * GIB)),
+    }
+    return DryRun(allocator=allocator, **{**figures, **given})
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "model"),
+    [("1", 1, "H100"), ("8", 8, "H100"), ("A100", 1, "A100"), ("4xgb200", 4, "GB200"),
+     ("2Xa100-40", 2, "A100-40"), ("L40S", 1, "L40S")],
+)  # fmt: skip
+def test_machines_are_a_count_a_model_or_both(text, count, model):
+    found = gpus.machine(text)
+    assert (found.gpus, found.model) == (count, model)
+    assert found.memory_bytes == gpus.MODELS[model].memory_bytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "9", "x", "8x", "8xH1000", "-1", "5xGB200", "H100x8"])
+def test_machines_that_are_none_are_named(text):
+    with pytest.raises(DryRunError, match=re.escape(repr(text))) as error:
+        gpus.machine(text)
+    assert "H100" in str(error.value) or "to" in str(error.value)
+
+
+def test_memory_may_be_given():
+    assert gpus.machine("1", "62.6GiB").memory_bytes == int(62.6 * GIB) // (2 * MIB) * (2 * MIB)
+    for bad in ("62.6", "62,6GiB", "1MiB", "much"):
+        with pytest.raises(DryRunError, match=bad):
+            gpus.machine("1", bad)
+
+
+def test_outside_is_an_estimate_unless_given():
+    assert gpus.outside_bytes(None, 1) == gpus.CONTEXT_BYTES
+    assert gpus.outside_bytes(None, 2) == gpus.CONTEXT_BYTES + gpus.NCCL_BYTES
+    assert gpus.outside_bytes("0", 8) == 0
+    assert gpus.outside_bytes("3MiB", 1) == 4 * MIB  # whole granules
+    with pytest.raises(DryRunError, match="lots"):
+        gpus.outside_bytes("lots", 1)
+
+
+def test_commands(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    assert run.command_of(str(script), ["--lr", "1"]) == (sys.executable, str(script), "--lr", "1")
+    assert run.command_of("a.module", ["x"], as_module=True) == (
+        sys.executable, "-m", "a.module", "x",
+    )  # fmt: skip
+    assert run.command_of("torchrun", ["a.py"])[1:3] == ("-m", "torch.distributed.run")
+    for missing in ("no_such.py", "no-such-launcher"):
+        with pytest.raises(DryRunError, match=missing):
+            run.command_of(missing, [])
+
+
+def test_a_cpu_build_says_which_wheel_to_install(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('never run')")
+    with pytest.raises(DryRunError, match=r"without CUDA; .*pip install --no-deps torch=="):
+        run.dry_run(script)
+
+
+def test_bad_allocators_are_named(tmp_path):
+    with pytest.raises(DryRunError, match="'nativ'; there are native, expandable"):
+        run.dry_run(tmp_path / "train.py", allocators=["nativ"])
+
+
+def test_environments_differ_by_the_allocator_alone(monkeypatch):
+    monkeypatch.setattr(run.libraries, "environment", dict)
+    given = {
+        "PATH": "/bin",
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True",
+        "GLAKE_ALLOCATOR": "1",
+        "GLAKE_SIM_SEED": "7",
+    }
+    job = run.Job(("true",), gpus.machine("2"), environment=given)
+    found = {name: run._environment(job, name, "m") for name in run.ALLOCATORS}
+    conf = {name: each["PYTORCH_CUDA_ALLOC_CONF"] for name, each in found.items()}
+    assert conf["native"] == "max_split_size_mb:64"
+    assert conf["expandable"] == "max_split_size_mb:64,expandable_segments:True"
+    assert conf["glake"] == given["PYTORCH_CUDA_ALLOC_CONF"]  # glake's to honour or to name
+    assert "GLAKE_ALLOCATOR" not in found["native"] and "GLAKE_SIM_SEED" not in found["native"]
+    assert found["glake"]["GLAKE_POLICY"] == "balanced"
+    assert found["compact"]["GLAKE_POLICY"] == "compact"
+    assert {each["GLAKE_SIM_DEVICES"] for each in found.values()} == {"2"}
+
+
+def report(**given):
+    """What a process of a job writes."""
+    return {
+        "rank": 0, "steps": 2, "outside_bytes": 0, "driver_us": 5.0, "host_rss_bytes": 100,
+        "peaks": [[0, "allocated_bytes", 10], [0, "reserved_bytes", 20]],
+        "driver_calls": {"cuMemMap": 3}, "refused": 0, "refusals": [], "history": [],
+        "error": "", "files": [], **given,
+    }  # fmt: skip
+
+
+def gathered(code, *reports):
+    job = run.Job(("python", "train.py"), gpus.machine())
+    run._check_end(job, "native", code, list(reports), Path(os.devnull))
+    return run._gathered(job, "native", code, list(reports), 1.0)
+
+
+def test_figures_are_the_most_of_any_rank():
+    other = report(
+        rank=1, steps=3, driver_calls={"cuMemMap": 9, "cuMemCreate": 1}, host_rss_bytes=70,
+        peaks=[[1, "allocated_bytes", 15], [1, "reserved_bytes", 16]],
+    )  # fmt: skip
+    found = gathered(0, report(), other)
+    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (15, 20)
+    assert (found.driver_calls, found.steps, found.ranks, found.host_rss_bytes) == (10, 2, 2, 100)
+    assert found.oom is None and found.fits
+
+
+def test_out_of_memory_is_a_result_and_names_the_first_rank():
+    refused = {"device": 1, "requested_bytes": 64, "step": 1, "holders": [["a.py:3 in f", 9, 1]]}
+    first = report(
+        rank=1, steps=1, refused=1, refusals=[refused], error="OutOfMemoryError: CUDA out of memory"
+    )
+    found = gathered(1, report(), first)
+    assert found.oom == Refusal(
+        1, 1, 64, 1, "OutOfMemoryError: CUDA out of memory", (("a.py:3 in f", 9, 1),)
+    )
+    assert not found.fits and found.refusals == 1
+
+
+def test_a_refusal_that_the_job_lived_on_from_is_only_counted():
+    found = gathered(0, report(refused=2, refusals=[]))
+    assert found.fits and found.refusals == 2
+
+
+def test_other_failures_are_errors():
+    with pytest.raises(DryRunError, match="exit code 3"):
+        gathered(3, report())
+    with pytest.raises(DryRunError, match="signal 9"):
+        gathered(-9, report())
+    with pytest.raises(DryRunError, match="exit code 1"):  # it had lived on from the refusal
+        gathered(1, report(refused=1, error="ValueError: of its own"))
+    with pytest.raises(DryRunError, match="no process of the job used a GPU"):
+        gathered(0)
+
+
+@pytest.mark.parametrize("extra", [0, 3 * GIB, -4 * GIB])
+def test_the_search_finds_the_smallest_gpu(monkeypatch, extra):
+    least = 61 * GIB + extra  # more than reserved and outside say, less, or just that
+    runs = []
+
+    def once(job, allocator):
+        runs.append(job.machine.memory_bytes)
+        fits = job.machine.memory_bytes >= least
+        oom = None if fits else Refusal(0, 0, 1, 0, "out of memory")
+        return made(allocator, capacity_bytes=job.machine.memory_bytes, oom=oom)
+
+    monkeypatch.setattr(search, "run_once", once)
+    job = run.Job(("python",), gpus.machine())
+    for first in (made(), made(oom=Refusal(0, 0, 1, 0, "out of memory"))):
+        found = search.smallest_capacity(job, first, lambda text: None)
+        assert least <= found.smallest_capacity_bytes <= least * (1 + 1.5 * search.PRECISION)
+    assert len(runs) < 40
+
+
+def test_json_has_the_documented_names():
+    row = made(oom=Refusal(0, 0, 7, 2, "text", (("f", 5, 1),))).to_json()
+    documented = (
+        "allocator, capacity_bytes, peak_allocated_bytes, peak_reserved_bytes, outside_bytes, "
+        "driver_calls, driver_us, steps, oom, host_rss_bytes, ranks"
+    )
+    assert list(row)[:11] == documented.split(", ")
+    assert row["oom"]["holders"] == [{"where": "f", "bytes": 5, "blocks": 1}]
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_the_verdict_says_who_runs():
+    good, bad = made(), made("glake", oom=Refusal(0, 0, 1, 0, ""))
+    assert verdict([good]) == "The job runs in 80.00 GiB with native."
+    assert verdict([good, bad]).endswith("with native, and out of memory with glake.")
+    assert verdict([bad, bad]).startswith("The job runs out of memory in 80.00 GiB")
+
+
+def test_the_report_escapes_and_draws():
+    refused = Refusal(0, 1, 7 * MIB, 2, "<script>alert(1)</script>", (("<b>x.py</b>", 5, 1),))
+    runs = [made(), made("glake", oom=refused, smallest_capacity_bytes=70 * GIB)]
+    text = html.report(runs, "train.py <evil>")
+    assert "<script" not in text and "<evil>" not in text and "<b>x" not in text
+    assert text.count("<rect") == 6 and text.count("<polyline") == 2
+    assert "The axis begins at" in text and "70.00 GiB" in text
+    assert not re.search(r"NaN|inf\b", text)
+
+
+def test_one_step_is_no_line():
+    assert "<polyline" not in html.report([made(history=((1, 1),))], "x")
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    result = CliRunner().invoke(cli.main, ["dry-run", str(tmp_path / "none.py")])
+    assert result.exit_code != 0 and "torch" in result.output
+    result = CliRunner().invoke(
+        cli.main, ["dry-run", "--html", str(tmp_path / "no" / "r.html"), "x.py"]
+    )
+    assert result.exit_code != 0 and "no such directory" in result.output
