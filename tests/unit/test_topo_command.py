@@ -210,3 +210,8 @@ def test_picture_of_odd_platforms(tmp_path: Path) -> None:
     assert "u8 under u7: 3 towards no GPU, 0 back" in done.stdout
     svg = (tmp_path / "odd.svg").read_text()
     assert ">GPU 0<" in svg and ">5 / 6<" in svg and ">switch 7<" not in svg
+
+
+def test_the_matrix_says_what_its_names_stand_for() -> None:
+    done = CliRunner().invoke(main, ["topo", "--preset", "dgx1v"])
+    assert "g0 is GPU 0 (cuda:0), m0 the memory of socket 0" in " ".join(done.output.split())

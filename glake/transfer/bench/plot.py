@@ -13,7 +13,7 @@ from glake.transfer.bench.view import size_text
 Row = dict[str, Any]
 _LINES = (
     ("achieved", "glake", "#15803d", "-"),
-    ("plain", "plain copy", "#6b7280", "-"),
+    ("plain", "plain", "#6b7280", "-"),
     ("equal_split", "equal shares", "#c2410c", "--"),
     ("bound", "bound", "#1d4ed8", ":"),
 )

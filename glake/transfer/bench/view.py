@@ -19,7 +19,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
     for name in ("transfer", "host"):
         table.add_column(name)
     for name in (
-        "size", "glake", "bound", "plain", "equal shares", "/ bound", "/ plain", "/ equal", "Jain"
+        "size", "glake", "bound", "plain", "equal shares", "/ bound", "/ plain",
+        "/ equal shares", "Jain",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for platform, of_platform in groupby(rows, key=lambda row: str(row["platform"])):
@@ -34,8 +35,9 @@ def show(rows: Sequence[Row], console: Console) -> None:
     count = sum(bool(row["missed"]) for row in rows)
     console.print(
         "GB/s (1e9 bytes a second) of virtual time, the sum where several copies run; bound: most "
-        "that any paths could carry; plain, equal shares: simulated alike. host is where host "
-        "memory is. docs/transfer-bench.md\n"
+        "that any paths could carry; plain: one driver copy, equal shares: GLake's split, both "
+        "simulated alike. p2p:0>1: from GPU 0 (cuda:0) to GPU 1. host is where host memory is. "
+        "docs/transfer-bench.md\n"
         f"*: below a goal; {count} of {len(rows)} rows are.",
         style="dim",
         highlight=False,

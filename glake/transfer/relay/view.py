@@ -25,8 +25,7 @@ def table(books: dict[str, Any]) -> Table:
             f"{client['rate']:.1f}" if client["demands"] else "-",
             _parts(books["limits"], client["parts"]),
         )
-    if not books["clients"]:
-        shown.caption = "no clients"
+    shown.caption = "g0 is GPU 0 (cuda:0)" if books["clients"] else "no clients"
     return shown
 
 

@@ -41,8 +41,8 @@ def show(topology: Topology, console: Console) -> None:
     narrow = console.width < width(platform)
     console.print(matrix(platform, narrow))
     console.print(
-        "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; m0 is the memory "
-        "of socket 0.\n"
+        "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; g0 is GPU 0 "
+        "(cuda:0), m0 the memory of socket 0.\n"
         + ("NVL: NVLink, NVS: NVSwitch" if narrow else "NVLink, NVSwitch")
         + "; over PCIe: under one switch, under one socket, across sockets.",
         style="dim",
