@@ -26,7 +26,7 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       slow_(shared_.slow),
       blocks_(shared_.blocks),
       debts_(shared_.debts),
-      granules_(driver, debts_, device, shared_.physical, shared_.grants),
+      granules_(driver, debts_, shared_.refusals, device, shared_.physical, shared_.grants),
       clock_(shared_.clock),
       contiguous_(shared_.contiguous),
       pins_(granules_),
@@ -51,7 +51,7 @@ DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
       slow_(shared_.slow),
       blocks_(shared_.blocks),
       debts_(shared_.debts),
-      granules_(driver_, debts_, device_, shared_.physical, shared_.grants),
+      granules_(driver_, debts_, shared_.refusals, device_, shared_.physical, shared_.grants),
       clock_(shared_.clock),
       contiguous_(shared_.contiguous),
       pins_(granules_),
@@ -327,7 +327,11 @@ void DeviceAllocator::close() {
                                               counted(live, "live block") + "; free them");
     }
     abandon_pools();
-    empty_cache();
+    std::lock_guard<FairMutex> slow(slow_);
+    DeviceScope scope(driver_, device_);
+    require(scope.status(), "to make its context current");
+    HotGuard hot(hot_);
+    give_back(hot);
   }
   if (!attached_) return;
   Status s = debug_ != nullptr ? debug_->close() : Status{};
@@ -341,7 +345,8 @@ void DeviceAllocator::close() {
     for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
-                                          std::to_string(device_) + "'s memory back; try again");
+                                          std::to_string(device_) + "'s memory back (" +
+                                          shared_.refusals.text() + "); try again");
     }
     started_ = false;
     close_pools(&s);

@@ -30,7 +30,10 @@ Block* DeviceAllocator::hand_out(Chunk* chunk, const Request& r, StreamHandle st
 std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGuard& hot,
                                                    Status* refused) {
   std::unique_ptr<Chunk> chunk;
-  if (room() < Granules::floor(bytes)) return chunk;
+  // Owed granules are part of room() for the arenas only.
+  Granules held = physical();
+  Granules fresh = held < limit_ ? limit_ - held : Granules{0};
+  if (fresh < Granules::floor(bytes) && !contiguous_.owes(kind, bytes)) return chunk;
   hot.unlock();
   *refused = contiguous_.make(kind, bytes, granules_.grants(), &chunk);
   hot.lock();

@@ -13,7 +13,11 @@ std::string name_of(PoolId id) {
 }  // namespace
 
 DeviceShared::DeviceShared(Driver& driver, int device)
-    : clock(driver, device), debts(driver), contiguous(driver, device), grants{device} {}
+    : clock(driver, device),
+      refusals(driver),
+      debts(driver, refusals),
+      contiguous(driver, device, refusals),
+      grants{device} {}
 
 DeviceShared::~DeviceShared() = default;
 
@@ -229,6 +233,7 @@ void DeviceAllocator::empty_pool(PoolId id) {
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
+  shared_.refusals.kept = {0};
   settle(hot);
   DeviceAllocator* pool = find_pool(id);
   if (pool == nullptr) return;  // ended
@@ -239,6 +244,7 @@ void DeviceAllocator::empty_pool(PoolId id) {
     pool->trim_all(synced, hot);
   }
   end_pools();
+  require_all_given();
 }
 
 // Whole granules that other heaps may have to spare: pools nobody uses and, for a pool, the

@@ -109,9 +109,10 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
   if (!idle(*view)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
-  Status s = driver_.unmap(view->base, view->length.bytes());
+  Status s = shared_.refusals.note("cuMemUnmap", driver_.unmap(view->base, view->length.bytes()));
   hot.lock();
   if (!s.ok()) {
+    shared_.refusals.kept = shared_.refusals.kept + view->length;
     views_.add(std::move(owner));
     return false;
   }
@@ -138,11 +139,13 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
   }
 }
 
-void DeviceAllocator::settle(HotGuard& hot) {
+// Tries again what is owed; with kAgain, since memory is wanted now, takes into use what is mapped.
+void DeviceAllocator::settle(HotGuard& hot, Use use) {
   if (debts_.empty() && !contiguous_.owes()) return;
   hot.unlock();
   debts_.settle();
   contiguous_.settle();
+  if (use == Use::kAgain) debts_.keep_mapped();
   hot.lock();
 }
 
@@ -216,6 +219,13 @@ void DeviceAllocator::empty_cache() {
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
+  give_back(hot);
+  require_all_given();
+}
+
+// Under slow_, the device's context current.
+void DeviceAllocator::give_back(HotGuard& hot) {
+  shared_.refusals.kept = {0};
   settle(hot);
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
@@ -224,6 +234,24 @@ void DeviceAllocator::empty_cache() {
   if (synced) require(synchronize(hot), "to be synchronised for empty_cache");
   trim_contiguous(hot);
   trim_heaps(synced, hot);
+}
+
+// A driver that keeps memory it was to take back must not go unnoticed: what is asked for next, by
+// whoever it was made room for, may not be there. Throws Error.
+void DeviceAllocator::require_all_given() {
+  Bytes owed_bytes = owed().bytes();
+  // Two views that stay may hold the same granule.
+  Granules idle{0};
+  for (DeviceAllocator* heap : heaps()) idle = idle + heap->whole_free();
+  Bytes kept = std::min(shared_.refusals.kept.count, idle.count) * kGranule;
+  if (owed_bytes == 0 && kept == 0) return;
+  throw Error(GLAKE_MEMORY_OWED,
+              "the driver refused to take back " + size_text(owed_bytes + kept) + " of device " +
+                  std::to_string(device_) + ": " + size_text(owed_bytes) +
+                  " are owed (unmapped or not: glake.owed_bytes), " + size_text(kept) +
+                  " stay mapped and serve later requests. It said " + shared_.refusals.text() +
+                  ". Nothing is lost: owed memory is used again before new memory is asked for. "
+                  "Call glake_empty_cache() again to give it back");
 }
 
 // What the device's own heap and the pools nobody uses can give back.
