@@ -113,7 +113,7 @@ std::string Machine::full_text(const std::string& directory) {
          mib(fs.f_bavail) +
          " free, and holds a shared simulated machine's memory: make it larger (docker run "
          "--shm-size=8g, or mount -o remount,size=8G /dev/shm), or name another directory "
-         "(GLAKE_SIM_MACHINE_DIR)";
+         "(the simulator's option machine_dir)";
 }
 
 CUresult Machine::os_error(const std::string& what, const std::string& directory) {
