@@ -61,6 +61,7 @@ int remote(const Device* device, unsigned number) {
   const std::string here = "g" + std::to_string(device->index);
   auto left = static_cast<int>(number);
   for (int other = 0; other < machine()->facts.devices; ++other) {
+    if (other == device->index) continue;  // that edge is its own memory
     left -= links_of(here, "g" + std::to_string(other));
     if (left < 0) return other;
   }
