@@ -119,25 +119,36 @@ static CUresult load_topology(const std::string& path, const std::string& preset
   return CUDA_SUCCESS;
 }
 
+// The options in force, and what they mean: nothing is left to its default.
+static CUresult settle(const Given& given, Options* options, Topology* topology) {
+  std::string why;
+  if (!load_options(options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
+  if (options->memory == 0) options->memory = uint64_t{options->phantom ? 80u : 1u} << 30;
+  if (options->platforms.empty()) options->platforms = beside_library("platforms.json");
+  const CUresult result = load_topology(options->platforms, options->preset, topology);
+  if (result != CUDA_SUCCESS) return result;
+  if (options->devices == 0) options->devices = topology->gpus();
+  if (options->devices <= topology->gpus()) return CUDA_SUCCESS;
+  return fail(CUDA_ERROR_INVALID_VALUE,
+              "preset " + options->preset + " has " + std::to_string(topology->gpus()) +
+                  " devices, option devices asks for " + std::to_string(options->devices));
+}
+
+CUresult describe(Options* options) {
+  std::lock_guard<std::mutex> lock(start_mutex);
+  Topology topology;
+  return settle(given_options(), options, &topology);
+}
+
 CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   std::unique_ptr<Driver> made(new Driver);
-  std::string why;
-  if (!load_options(&made->options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
   Options& options = made->options;
-  if (options.memory == 0) options.memory = uint64_t{options.phantom ? 80u : 1u} << 30;
-  std::string platforms = options.platforms;
-  if (platforms.empty()) platforms = beside_library("platforms.json");
-  CUresult result = load_topology(platforms, options.preset, &made->topology);
+  CUresult result = settle(given, &options, &made->topology);
   const std::string costs = beside_library("costs.json");
   if (result == CUDA_SUCCESS) result = apply_costs(options, costs);
   if (result == CUDA_SUCCESS) result = read_kernel_costs(options, costs, &made->kernel_costs);
   if (result != CUDA_SUCCESS) return result;
-  made->devices = options.devices != 0 ? options.devices : made->topology.gpus();
-  if (made->devices > made->topology.gpus()) {
-    return fail(CUDA_ERROR_INVALID_VALUE,
-                "preset " + options.preset + " has " + std::to_string(made->topology.gpus()) +
-                    " devices, option devices asks for " + std::to_string(made->devices));
-  }
+  made->devices = options.devices;
   result = Machine::open(options, made->devices, &made->machine);
   if (result == CUDA_SUCCESS) {
     std::vector<uint32_t> reach;

@@ -60,6 +60,8 @@ extern std::atomic<Driver*> running;
 extern std::atomic<bool> forked;
 
 CUresult initialize();
+// The options a driver started now would have; it is not started.
+CUresult describe(Options* options);
 CUresult not_initialized();
 
 // What every exported call does: books, faults, state, and no exception past this line.

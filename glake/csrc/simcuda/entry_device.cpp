@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "driver.h"
+#include "gpu_models.h"
 #include "prototypes.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
@@ -18,18 +19,30 @@ CUresult on_device(Symbol symbol, CUdevice device, const void* out, Body&& body)
   });
 }
 
-// What a Hopper GPU answers, where somebody above is known to ask; 0 for the rest.
-int attribute(CUdevice_attribute which, CUdevice device) {
+// What every GPU of the presets answers, where somebody above is known to ask; 0 for the rest.
+int common_attribute(CUdevice_attribute which, CUdevice device) {
   switch (which) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return 9;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
       return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      return 64;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+      return 2147483647;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      return 65535;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
       return 32;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return 132;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
+      return 65536;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+      return 48 << 10;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
       return 3;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
@@ -42,6 +55,10 @@ int attribute(CUdevice_attribute which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
@@ -52,6 +69,39 @@ int attribute(CUdevice_attribute which, CUdevice device) {
       return 1;
     default:
       return 0;  // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, memory pools, managed memory...
+  }
+}
+
+int attribute(const GpuModel& gpu, CUdevice_attribute which, CUdevice device) {
+  switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return gpu.major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      return gpu.minor;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return gpu.multiprocessors;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      return gpu.threads;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      return gpu.blocks;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      return gpu.shared_kib << 10;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      return gpu.block_shared_kib << 10;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+      return gpu.major >= 8 ? 1 << 10 : 0;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      return gpu.l2_mib << 20;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      return gpu.bus_bits;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      return gpu.clock_mhz * 1000;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      return gpu.memory_clock_mhz * 1000;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+      return gpu.major >= 9;
+    default:
+      return common_attribute(which, device);
   }
 }
 
@@ -125,11 +175,11 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
-  return on_device(CALL(cuDeviceGetAttribute), device, value, [&](Driver&) -> CUresult {
+  return on_device(CALL(cuDeviceGetAttribute), device, value, [&](Driver& driver) -> CUresult {
     if (which < CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK || which >= CU_DEVICE_ATTRIBUTE_MAX) {
       return fail(CUDA_ERROR_INVALID_VALUE, "no such device attribute");
     }
-    *value = attribute(which, device);
+    *value = attribute(gpu_model(driver.options.preset), which, device);
     return CUDA_SUCCESS;
   });
 }

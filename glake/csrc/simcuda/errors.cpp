@@ -73,7 +73,7 @@ const Error* find(CUresult code) {
   return nullptr;
 }
 
-CUresult answer(const char* text, const char** out) {
+CUresult give(const char* text, const char** out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = text;
   return text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -89,10 +89,10 @@ const char* error_name(CUresult code) {
 }  // namespace simcuda
 
 SIMCUDA_EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
-  return simcuda::answer(simcuda::error_name(error), text);
+  return simcuda::give(simcuda::error_name(error), text);
 }
 
 SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   const simcuda::Error* found = simcuda::find(error);
-  return simcuda::answer(found == nullptr ? nullptr : found->text, text);
+  return simcuda::give(found == nullptr ? nullptr : found->text, text);
 }

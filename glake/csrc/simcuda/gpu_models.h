@@ -1,0 +1,40 @@
+// The GPUs of the presets, as far as software asks: figures of their datasheets and of "Technical
+// Specifications per Compute Capability" in the CUDA C++ programming guide. Clocks, buses and the
+// caches of Blackwell are assumed from the same maker's product pages; nothing in simcuda goes by
+// any of these.
+#pragma once
+
+#include <string>
+
+namespace simcuda {
+
+struct GpuModel {
+  const char* preset;
+  int major, minor;                      // compute capability
+  int multiprocessors, threads, blocks;  // the last two of one multiprocessor
+  int shared_kib, block_shared_kib;      // of one multiprocessor, and what one block may ask for
+  int l2_mib, bus_bits, clock_mhz, memory_clock_mhz;
+};
+
+// By preset name; a platform that is none of ours has the default preset's.
+inline const GpuModel& gpu_model(const std::string& preset) {
+  static constexpr GpuModel kModels[] = {
+      {"hgx_h100_h200", 9, 0, 132, 2048, 32, 228, 227, 50, 5120, 1980, 2619},
+      {"dgx1v", 7, 0, 80, 2048, 32, 96, 96, 6, 4096, 1530, 877},
+      {"dgx_a100", 8, 0, 108, 2048, 32, 164, 163, 40, 5120, 1410, 1593},
+      {"a100pcie_x4_bridged", 8, 0, 108, 2048, 32, 164, 163, 40, 5120, 1410, 1512},
+      {"hgx_h800", 9, 0, 132, 2048, 32, 228, 227, 50, 5120, 1980, 2619},
+      {"hgx_h20", 9, 0, 78, 2048, 32, 228, 227, 60, 6144, 1980, 2619},
+      {"hgx_b300", 10, 3, 148, 2048, 32, 228, 227, 126, 8192, 1965, 3996},
+      {"gb200_tray", 10, 0, 152, 2048, 32, 228, 227, 126, 8192, 1965, 3996},
+      {"a40x8_bridged", 8, 6, 84, 1536, 16, 100, 99, 6, 384, 1740, 7251},
+      {"a10_l40s_x8", 8, 9, 142, 1536, 24, 100, 99, 96, 384, 2520, 9001},  // the L40S
+      {"rtxpro6000_gen5", 12, 0, 188, 1536, 24, 100, 99, 128, 512, 2430, 14001},
+  };
+  for (const GpuModel& model : kModels) {
+    if (preset == model.preset) return model;
+  }
+  return kModels[0];
+}
+
+}  // namespace simcuda

@@ -1,0 +1,11 @@
+// Events whose handle went to another process (memory.cpp).
+#pragma once
+
+#include <cuda.h>
+
+namespace cudart {
+
+bool is_exported(CUevent event);
+void forget_exported(CUevent event);
+
+}  // namespace cudart

@@ -1,0 +1,168 @@
+// Device memory, pinned host memory, what is at an address, and memory of other processes.
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <unordered_set>
+
+#include "cudart.h"
+#include "event.h"
+
+using namespace cudart;  // NOLINT: this file is nothing but C face
+
+namespace {
+
+CUdeviceptr* as_address(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
+
+// Events whose handle went to another process: see cudaIpcGetEventHandle.
+struct Exported {
+  std::mutex mutex;
+  std::unordered_set<CUevent> events;
+};
+Exported& exported() {
+  static auto* kept = new Exported;
+  return *kept;
+}
+std::atomic<bool> any_exported{false};
+
+}  // namespace
+
+namespace cudart {
+
+bool is_exported(CUevent event) {
+  if (!any_exported.load(std::memory_order_acquire)) return false;
+  std::lock_guard<std::mutex> lock(exported().mutex);
+  return exported().events.count(event) != 0;
+}
+
+void forget_exported(CUevent event) {
+  if (!any_exported.load(std::memory_order_acquire)) return;
+  std::lock_guard<std::mutex> lock(exported().mutex);
+  exported().events.erase(event);
+}
+
+}  // namespace cudart
+
+// No bytes are no memory: the pointer is null, and cudaFree takes it.
+CUDART(cudaMalloc)(void** pointer, size_t bytes) {
+  CUDART_READY();
+  if (pointer == nullptr) return told(kInvalidValue);
+  *pointer = nullptr;
+  return bytes == 0 ? kSuccess : told(cuMemAlloc(as_address(pointer), bytes));
+}
+
+CUDART(cudaFree)(void* pointer) {
+  CUDART_READY();
+  return pointer == nullptr ? kSuccess : told(cuMemFree(address(pointer)));
+}
+
+CUDART(cudaMemGetInfo)(size_t* free, size_t* total) {
+  CUDART_READY();
+  return told(cuMemGetInfo(free, total));
+}
+
+// "Allocates memory that is automatically managed": simcuda has none (docs/real.md).
+CUDART(cudaMallocManaged)(void** pointer, size_t bytes, unsigned flags) {
+  CUDART_READY();
+  return OPTIONAL(cuMemAllocManaged, as_address(pointer), bytes, flags);
+}
+
+CUDART(cudaHostAlloc)(void** pointer, size_t bytes, unsigned flags) {
+  CUDART_READY();
+  return told(cuMemHostAlloc(pointer, bytes, flags));
+}
+
+CUDART(cudaMallocHost)(void** pointer, size_t bytes) {
+  CUDART_READY();
+  return told(cuMemAllocHost(pointer, bytes));
+}
+
+CUDART(cudaFreeHost)(void* pointer) {
+  CUDART_READY();
+  return pointer == nullptr ? kSuccess : told(cuMemFreeHost(pointer));
+}
+
+CUDART(cudaHostRegister)(void* pointer, size_t bytes, unsigned flags) {
+  CUDART_READY();
+  return told(cuMemHostRegister(pointer, bytes, flags));
+}
+
+CUDART(cudaHostUnregister)(void* pointer) {
+  CUDART_READY();
+  return told(cuMemHostUnregister(pointer));
+}
+
+CUDART(cudaHostGetDevicePointer)(void** device, void* host, unsigned flags) {
+  CUDART_READY();
+  return told(cuMemHostGetDevicePointer(as_address(device), host, flags));
+}
+
+CUDART(cudaHostGetFlags)(unsigned* flags, void* pointer) {
+  CUDART_READY();
+  return told(cuMemHostGetFlags(flags, pointer));
+}
+
+// "In CUDA 11.0 forward, host memory that was not allocated or registered with CUDA returns
+// cudaMemoryTypeUnregistered and success": cudaPointerGetAttributes.
+CUDART(cudaPointerGetAttributes)(PointerAttributes* result, const void* pointer) {
+  CUDART_READY();
+  if (result == nullptr) return told(kInvalidValue);
+  constexpr int kNoDevice = -2;  // cudaInvalidDeviceId
+  unsigned type = 0;
+  int device = kNoDevice;
+  CUdeviceptr there = 0;
+  void* host = nullptr;
+  CUpointer_attribute which[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  void* data[] = {&type, &device, &there, &host};
+  const CUresult found = cuPointerGetAttributes(4, which, data, address(pointer));
+  if (found != CUDA_SUCCESS) return told(found);
+  std::memset(result, 0, sizeof *result);
+  result->type = type == CU_MEMORYTYPE_HOST     ? kHost
+                 : type == CU_MEMORYTYPE_DEVICE ? kDevice
+                                                : kUnregistered;
+  result->device = device;
+  result->device_pointer = reinterpret_cast<void*>(there);
+  result->host_pointer = result->type == kUnregistered ? const_cast<void*>(pointer) : host;
+  return kSuccess;
+}
+
+CUDART(cudaIpcGetMemHandle)(IpcHandle* handle, void* pointer) {
+  CUDART_READY();
+  return told(cuIpcGetMemHandle(reinterpret_cast<CUipcMemHandle*>(handle), address(pointer)));
+}
+
+CUDART(cudaIpcOpenMemHandle)(void** pointer, IpcHandle handle, unsigned flags) {
+  CUDART_READY();
+  CUipcMemHandle theirs;
+  static_assert(sizeof theirs == sizeof handle);
+  std::memcpy(&theirs, &handle, sizeof theirs);
+  return told(cuIpcOpenMemHandle(as_address(pointer), theirs, flags));
+}
+
+CUDART(cudaIpcCloseMemHandle)(void* pointer) {
+  CUDART_READY();
+  return told(cuIpcCloseMemHandle(address(pointer)));
+}
+
+// simcuda has no events across processes. What was recorded so far is waited for, so that whoever
+// opens the handle finds it done; recording such an event again is refused (cudaEventRecord), as
+// the other process would not see it.
+CUDART(cudaIpcGetEventHandle)(IpcHandle* handle, CUevent event) {
+  CUDART_READY();
+  if (handle == nullptr) return told(kInvalidValue);
+  const CUresult waited = cuEventSynchronize(event);
+  if (waited != CUDA_SUCCESS) return told(waited);
+  std::lock_guard<std::mutex> lock(exported().mutex);
+  exported().events.insert(event);
+  any_exported.store(true, std::memory_order_release);
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle->bytes, "glake event", 11);
+  return kSuccess;
+}
+
+CUDART(cudaIpcOpenEventHandle)(CUevent* event, IpcHandle handle) {
+  CUDART_READY();
+  if (std::memcmp(handle.bytes, "glake event", 11) != 0) return told(kInvalidValue);
+  return told(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));  // not recorded: complete
+}

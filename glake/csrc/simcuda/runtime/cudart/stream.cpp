@@ -1,0 +1,137 @@
+// Streams, host functions and events.
+#include "cudart.h"
+#include "event.h"
+
+using namespace cudart;  // NOLINT: this file is nothing but C face
+
+CUDART(cudaStreamCreate)(CUstream* stream) {
+  CUDART_READY();
+  return told(cuStreamCreate(stream, 0));
+}
+
+CUDART(cudaStreamCreateWithFlags)(CUstream* stream, unsigned flags) {
+  CUDART_READY();
+  return told(cuStreamCreate(stream, flags));
+}
+
+CUDART(cudaStreamCreateWithPriority)(CUstream* stream, unsigned flags, int priority) {
+  CUDART_READY();
+  return told(cuStreamCreateWithPriority(stream, flags, priority));
+}
+
+CUDART(cudaStreamDestroy)(CUstream stream) {
+  CUDART_READY();
+  return told(cuStreamDestroy(stream));
+}
+
+CUDART(cudaStreamGetPriority)(CUstream stream, int* priority) {
+  CUDART_READY();
+  return told(cuStreamGetPriority(stream, priority));
+}
+
+CUDART(cudaStreamGetFlags)(CUstream stream, unsigned* flags) {
+  CUDART_READY();
+  return told(cuStreamGetFlags(stream, flags));
+}
+
+CUDART(cudaStreamGetId)(CUstream stream, unsigned long long* id) {
+  CUDART_READY();
+  return told(cuStreamGetId(stream, id));
+}
+
+CUDART(cudaStreamQuery)(CUstream stream) {
+  CUDART_READY();
+  return told(cuStreamQuery(stream));
+}
+
+CUDART(cudaStreamSynchronize)(CUstream stream) {
+  CUDART_READY();
+  return told(cuStreamSynchronize(stream));
+}
+
+CUDART(cudaStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
+  CUDART_READY();
+  return told(cuStreamWaitEvent(stream, event, flags));
+}
+
+CUDART(cudaLaunchHostFunc)(CUstream stream, HostFunction function, void* data) {
+  CUDART_READY();
+  return told(cuLaunchHostFunc(stream, function, data));
+}
+
+namespace {
+
+struct Callback {
+  CUstream stream;
+  StreamCallback function;
+  void* data;
+};
+
+void call_back(void* it) {
+  auto* callback = static_cast<Callback*>(it);
+  callback->function(callback->stream, kSuccess, callback->data);
+  delete callback;
+}
+
+}  // namespace
+
+// "flags: reserved for future use, must be 0"; a capturing stream takes no callbacks
+// (cudaStreamAddCallback: use cudaLaunchHostFunc there).
+CUDART(cudaStreamAddCallback)
+(CUstream stream, StreamCallback function, void* data, unsigned flags) {
+  CUDART_READY();
+  if (function == nullptr || flags != 0) return told(kInvalidValue);
+  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult known = cuStreamIsCapturing(stream, &capturing);
+  if (known != CUDA_SUCCESS) return told(known);
+  if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return told(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  auto* callback = new Callback{stream, function, data};
+  const CUresult result = cuLaunchHostFunc(stream, call_back, callback);
+  if (result != CUDA_SUCCESS) delete callback;
+  return told(result);
+}
+
+CUDART(cudaEventCreateWithFlags)(CUevent* event, unsigned flags) {
+  CUDART_READY();
+  return told(cuEventCreate(event, flags));
+}
+
+CUDART(cudaEventCreate)(CUevent* event) {
+  CUDART_READY();
+  return told(cuEventCreate(event, 0));
+}
+
+CUDART(cudaEventDestroy)(CUevent event) {
+  CUDART_READY();
+  forget_exported(event);
+  return told(cuEventDestroy(event));
+}
+
+CUDART(cudaEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
+  CUDART_READY();
+  if (is_exported(event)) return told(kNotSupported);
+  return told(cuEventRecordWithFlags(event, stream, flags));
+}
+
+CUDART(cudaEventRecord)(CUevent event, CUstream stream) {
+  CUDART_READY();
+  if (is_exported(event)) return told(kNotSupported);
+  return told(cuEventRecord(event, stream));
+}
+
+CUDART(cudaEventQuery)(CUevent event) {
+  CUDART_READY();
+  return told(cuEventQuery(event));
+}
+
+CUDART(cudaEventSynchronize)(CUevent event) {
+  CUDART_READY();
+  return told(cuEventSynchronize(event));
+}
+
+CUDART(cudaEventElapsedTime)(float* milliseconds, CUevent start, CUevent end) {
+  CUDART_READY();
+  return told(cuEventElapsedTime(milliseconds, start, end));
+}

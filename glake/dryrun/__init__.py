@@ -1,0 +1,1 @@
+"""Runs unmodified CUDA programs without a GPU, over stand-ins for the CUDA libraries."""

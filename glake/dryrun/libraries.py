@@ -1,0 +1,96 @@
+"""The stand-ins for CUDA's libraries (docs/real.md), and the environment that makes a program use
+them.
+
+Nothing is installed anywhere: a child process is started with the libraries preloaded by their
+full paths. That comes before the DT_RPATH of PyTorch's libraries, which LD_LIBRARY_PATH does not,
+so it works beside installed NVIDIA wheels too.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from glake import library_path
+from glake.errors import DriverAbsent, InvalidArgument
+
+# Of both major versions of CUDA, then of each.
+_COMMON = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcudnn.so.9",
+    "libcusparse.so.12",
+    "libcusparseLt.so.0",
+    "libcurand.so.10",
+    "libcufile.so.0",
+    "libnccl.so.2",
+    "libnvshmem_host.so.3",
+)
+_BY_MAJOR = {
+    12: (
+        "libcudart.so.12",
+        "libcublas.so.12",
+        "libcublasLt.so.12",
+        "libcusolver.so.11",
+        "libcufft.so.11",
+        "libnvrtc.so.12",
+        "libcupti.so.12",
+    ),
+    13: (
+        "libcudart.so.13",
+        "libcublas.so.13",
+        "libcublasLt.so.13",
+        "libcusolver.so.12",
+        "libcufft.so.12",
+        "libnvrtc.so.13",
+        "libcupti.so.13",
+    ),
+}
+
+
+def folder() -> Path:
+    """Where the libraries are. DriverAbsent: they were not built."""
+    path = library_path().parent / "cuda"
+    if not path.is_dir():
+        raise DriverAbsent(
+            f"the stand-ins for CUDA's libraries are not in {path}: reinstall glake, or run `make "
+            "build` in a checkout"
+        )
+    return path
+
+
+def libraries(cuda: int = 13) -> list[Path]:
+    """The files a program built with CUDA `cuda` (12 or 13) loads, in the order to preload them.
+
+    DriverAbsent: one is not there. InvalidArgument: no such CUDA.
+    """
+    if cuda not in _BY_MAJOR:
+        raise InvalidArgument(
+            f"CUDA {cuda} has no stand-ins: they are of CUDA {' and '.join(map(str, _BY_MAJOR))}; "
+            "take a build of PyTorch with one of these"
+        )
+    files = [folder() / name for name in (*_COMMON, *_BY_MAJOR[cuda])]
+    absent = [file.name for file in files if not file.exists()]
+    if absent:
+        raise DriverAbsent(f"{folder()} lacks {', '.join(absent)}: reinstall glake")
+    return files
+
+
+def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
+    """`env`, changed so that a program built with CUDA `cuda` runs over the stand-ins.
+
+    They are appended to what LD_PRELOAD has; LD_LIBRARY_PATH begins with their folder, for programs
+    that open the driver by its name. DriverAbsent: they were not built. InvalidArgument: no such
+    CUDA, or a path that LD_PRELOAD cannot say.
+    """
+    files = libraries(cuda)
+    if any(sign in str(folder()) for sign in (":", " ", "\t", "\n")):
+        raise InvalidArgument(
+            f"{str(folder())!r} has a colon or a blank, which no list of libraries to preload can "
+            "hold: install glake at a path without"
+        )
+    changed = dict(env)
+    preload = [entry for entry in (env.get("LD_PRELOAD"), *map(str, files)) if entry]
+    search = [entry for entry in (str(folder()), env.get("LD_LIBRARY_PATH")) if entry]
+    changed["LD_PRELOAD"] = os.pathsep.join(preload)
+    changed["LD_LIBRARY_PATH"] = os.pathsep.join(search)
+    return changed
