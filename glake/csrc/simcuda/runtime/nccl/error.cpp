@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "../../per_thread.h"
 #include "../../simcuda.h"
 
 namespace nccl {
@@ -30,7 +31,7 @@ ncclResult cuda_error(int code, const std::string& call) {
 }
 
 const char* last_error() {
-  static thread_local std::string copy;
+  std::string& copy = simcuda::per_thread<std::string, struct ErrorText>();
   const std::lock_guard<std::mutex> lock(mutex);
   copy = text_of_last();
   return copy.c_str();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../../per_thread.h"
 #include "error.h"
 
 namespace nccl {
@@ -18,7 +19,7 @@ struct Group {
   std::vector<Parts> work;  // in the order of the calls
   std::vector<Joining> joinings;
 };
-thread_local Group group;
+Group& mine() { return simcuda::per_thread<Group, Group>(); }
 
 // Stops at the first step that fails: later ones would wait for ranks that never come.
 ncclResult join(std::vector<Joining>* joinings) {
@@ -34,9 +35,10 @@ ncclResult join(std::vector<Joining>* joinings) {
 
 }  // namespace
 
-void group_start() { ++group.depth; }
+void group_start() { ++mine().depth; }
 
 ncclResult group_end() {
+  Group& group = mine();
   if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--group.depth > 0) return ncclSuccess;
   std::vector<Joining> joinings = std::exchange(group.joinings, {});
@@ -50,6 +52,7 @@ ncclResult group_end() {
 }
 
 ncclResult submit(std::shared_ptr<Engine> engine, CUstream stream, const Part& part) {
+  Group& group = mine();
   if (group.depth == 0) return engine->enqueue(stream, {part});
   const auto found = std::find_if(group.work.begin(), group.work.end(), [&](const auto& each) {
     return each.engine == engine && each.stream == stream;
@@ -63,6 +66,7 @@ ncclResult submit(std::shared_ptr<Engine> engine, CUstream stream, const Part& p
 }
 
 ncclResult submit(Joining joining) {
+  Group& group = mine();
   if (group.depth == 0) return joining.run();
   group.joinings.push_back(std::move(joining));
   return ncclSuccess;
