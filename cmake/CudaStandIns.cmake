@@ -51,7 +51,9 @@ endforeach()
 file(GLOB cudnn_sources CONFIGURE_DEPENDS "${standins}/cudnn*.cpp")
 add_standin(cudnn libcudnn.so.9 NODE libcudnn.so.9 SOURCES ${cudnn_sources})
 add_standin(cufile libcufile.so.0 SOURCES "${standins}/cufile.cpp")
-add_standin(nccl libnccl.so.2 SOURCES "${standins}/nccl.cpp")
+file(GLOB nccl_sources CONFIGURE_DEPENDS "${runtime}/nccl/*.cpp")
+add_standin(nccl libnccl.so.2 SOURCES ${nccl_sources})
+set_target_properties(cuda_nccl PROPERTIES UNITY_BUILD ON)
 # Nothing but a list, and what their "not supported" is: CUDA_ERROR_NOT_SUPPORTED,
 # CUSPARSE_STATUS_NOT_SUPPORTED, NVSHMEMX_ERROR_NOT_SUPPORTED. PyTorch loads libcurand and asks it
 # nothing.
