@@ -87,6 +87,7 @@ class DeviceAllocator {
   PoolId pool_id() const { return pool_ != nullptr ? pool_->id : PoolId{}; }
 
   void set_limit_fraction(double fraction);
+  void claim_outside(int64_t bytes);
   double limit_fraction();
   void memory_info(Bytes* free, Bytes* total);
   Bytes largest_free();
@@ -269,6 +270,7 @@ class DeviceAllocator {
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
   void end_share(Block* block);
+  void keep_waiting(Block* block);
   void release_pieces(Block* block, const Tickets& tickets);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
@@ -280,6 +282,7 @@ class DeviceAllocator {
   void trim_all(bool synced, HotGuard& hot);
   void settle(HotGuard& hot);
   Status synchronize(HotGuard& hot);
+  void give_back_idle(HotGuard& hot);
   void trim_heaps(bool synced, HotGuard& hot);
 
   // pools.cpp: private pools, and what the device's heaps do for each other.
@@ -336,7 +339,6 @@ class DeviceAllocator {
   Error out_of_memory(const Request& r, bool contiguous = false);
   std::string advice(Bytes needed, Bytes fits) const;
   std::string broken_invariant(Bytes* busy_bytes);
-  void inactive(const Arena& arena, int64_t* count, int64_t* bytes) const;
   void note_inactive();
   Granules used_granules(const Arena& arena) const;
 

@@ -32,7 +32,7 @@ DeviceAllocator::Usable DeviceAllocator::usable(const Request& r) {
 Error DeviceAllocator::out_of_memory(const Request& r, bool contiguous) {
   Bytes held = physical().bytes();
   Bytes chunks = contiguous_.physical().bytes();
-  Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
+  auto live = static_cast<Bytes>(stats_.requested_bytes.all.current - stats_.waiting_requested);
   auto blocks = static_cast<uint64_t>(stats_.allocation.all.current);
   Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
@@ -58,6 +58,9 @@ Error DeviceAllocator::out_of_memory(const Request& r, bool contiguous) {
   if (captured_ && mine.whole.bytes() < whole) {
     text += "; " + size_text(whole - mine.whole.bytes()) +
             " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
+  }
+  if (shared_.outside != 0) {
+    text += ", " + size_text(shared_.outside) + " of the limit taken by other allocators";
   }
   if (chunks != 0) text += ", " + size_text(chunks) + " in contiguous blocks";
   if (uint64_t pinned = pinned_granules(); pinned != 0) {
@@ -123,9 +126,8 @@ std::string DeviceAllocator::stats_json() {
   append_stat(json, "allocation", stats_.allocation);
   append_stat(json, "allocated_bytes", stats_.allocated_bytes);
   append_stat(json, "requested_bytes", stats_.requested_bytes);
-  // Stream order makes a freed block reusable at once: active is allocated.
-  append_stat(json, "active", stats_.allocation);
-  append_stat(json, "active_bytes", stats_.allocated_bytes);
+  append_stat(json, "active", stats_.active);
+  append_stat(json, "active_bytes", stats_.active_bytes);
   append_stat(json, "inactive_split", stats_.inactive_split);
   append_stat(json, "inactive_split_bytes", stats_.inactive_split_bytes);
   append_stat(json, "segment", stats_.segment);
