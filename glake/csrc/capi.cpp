@@ -105,7 +105,7 @@ int glake_empty_cache(int device) {
       allocator.debug()->check();  // what goes back can be checked no more
       allocator.debug()->release_kept();
     }
-    allocator.empty_cache();
+    glake::watched_trim([&] { allocator.empty_cache(); });
   });
 }
 

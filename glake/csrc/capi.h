@@ -141,6 +141,12 @@ GLAKE_API int glake_reset_accumulated_stats(int device);
 GLAKE_API int glake_set_limit_fraction(int device, double fraction);
 GLAKE_API double glake_limit_fraction(int device); /* negative glake_status on failure */
 
+/* Counts memory of the device that another allocator takes from the driver for the caller's ends (a
+ * pool with an allocator of its own) against the limit. A claim that finds no room has idle memory
+ * given back first: GLAKE_OUT_OF_MEMORY if that is not enough. Negative: that much is given back.
+ */
+GLAKE_API int glake_claim_outside(int device, int64_t bytes);
+
 /* The device's memory as its driver reports it, and the largest block that fits without growth. */
 GLAKE_API int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes);
 GLAKE_API int glake_largest_free(int device, size_t* bytes);
@@ -299,6 +305,11 @@ typedef struct glake_block_record {
 } glake_block_record;
 
 GLAKE_API int glake_visit_memory(int device, void* self,
+                                 void (*segment)(void* self, const glake_segment_info* segment),
+                                 void (*block)(void* self, const glake_block_record* block));
+
+/* The same for other ends than a snapshot: no GLAKE_SNAPSHOT event tells of it. */
+GLAKE_API int glake_visit_blocks(int device, void* self,
                                  void (*segment)(void* self, const glake_segment_info* segment),
                                  void (*block)(void* self, const glake_block_record* block));
 

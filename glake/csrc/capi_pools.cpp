@@ -61,7 +61,10 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
 }
 
 int glake_pool_empty_cache(int device, glake_pool pool) {
-  return guarded_alone([&] { Process::instance().device(device).empty_pool(id_of(pool)); });
+  return guarded_alone([&] {
+    DeviceAllocator& allocator = Process::instance().device(device);
+    glake::watched_trim([&] { allocator.empty_pool(id_of(pool)); });
+  });
 }
 
 glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool) {

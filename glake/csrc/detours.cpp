@@ -123,6 +123,14 @@ void detoured_free(Process& process, void* ptr) {
   drop_unused_contexts();
 }
 
+void watched_trim(const std::function<void()>& trim) {
+  {
+    Watch::Operation op(GLAKE_CONTEXT_ALL);
+    trim();
+  }
+  drop_unused_contexts();
+}
+
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, int kind) {
   // No guards: who asks for whole memory wants its first byte.
   return detoured_malloc(process, bytes, device, stream, {0, 0}, false,

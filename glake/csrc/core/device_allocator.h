@@ -88,6 +88,7 @@ class DeviceAllocator {
   PoolId pool_id() const { return pool_ != nullptr ? pool_->id : PoolId{}; }
 
   void set_limit_fraction(double fraction);
+  void claim_outside(int64_t bytes);
   double limit_fraction();
   void memory_info(Bytes* free, Bytes* total);
   Bytes largest_free();
@@ -279,6 +280,7 @@ class DeviceAllocator {
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
   void end_share(Block* block);
+  void keep_waiting(Block* block);
   void release_pieces(Block* block, const Tickets& tickets);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
@@ -293,6 +295,7 @@ class DeviceAllocator {
   void give_back(HotGuard& hot);
   void require_all_given();
   Status synchronize(HotGuard& hot);
+  void give_back_idle(HotGuard& hot);
   void trim_heaps(bool synced, HotGuard& hot);
 
   // pools.cpp: private pools, and what the device's heaps do for each other.
@@ -359,7 +362,6 @@ class DeviceAllocator {
   std::string advice(Bytes needed, Bytes fits, const Growth& growth) const;
   // report.cpp
   std::string broken_invariant(Bytes* busy_bytes);
-  void inactive(const Arena& arena, int64_t* count, int64_t* bytes) const;
   void note_inactive();
   Granules used_granules(const Arena& arena) const;
 

@@ -41,6 +41,7 @@ struct DeviceShared {
   std::unordered_map<uint64_t, Share> shares;  // by number
   std::vector<int> grants;                     // devices every mapping is accessible from
   std::atomic<uint64_t> physical{0};           // granules behind all heaps
+  Bytes outside = 0;  // claimed for other allocators' memory (glake_claim_outside)
   Granules limit;
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;

@@ -138,6 +138,9 @@ std::string DeviceAllocator::idle_text(Granules mine) {
     text += "; " + size_text(whole - mine.bytes()) +
             " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
   }
+  if (shared_.outside != 0) {
+    text += ", " + size_text(shared_.outside) + " of the limit taken by other allocators";
+  }
   if (Bytes chunks = contiguous_.physical().bytes(); chunks != 0) {
     text += ", " + size_text(chunks) + " in contiguous blocks";
   }
@@ -168,7 +171,8 @@ Error DeviceAllocator::out_of_memory(const Request& r, bool contiguous) {
     text += "; " + size_text(debt) + " of it owed: the driver refuses to take it back (" +
             shared_.refusals.text() + "), glake_empty_cache() tries again";
   }
-  text += "; live " + size_text(static_cast<Bytes>(stats_.requested_bytes.all.current)) + " in " +
+  auto live = static_cast<Bytes>(stats_.requested_bytes.all.current - stats_.waiting_requested);
+  text += "; live " + size_text(live) + " in " +
           counted(static_cast<uint64_t>(stats_.allocation.all.current), "block");
   Tickets pending;
   std::vector<Run> runs;

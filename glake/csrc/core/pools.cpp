@@ -160,7 +160,7 @@ Block* DeviceAllocator::take_whole(const Request& r, StreamHandle stream) {
   b->stream_id = r.stream;
   for (Segment* p = b->pieces; p != nullptr; p = p->piece_next) p->stream = r.stream;
   pool_->blocks.emplace(b->ptr, b);
-  stats_.allocate(b->small(), b->size, b->requested);
+  stats_.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
   return b;
 }
@@ -170,9 +170,7 @@ void DeviceAllocator::free_private(Block* b) {
   // What other streams do with captured memory, they do in the graph: no event can say when.
   bool held = captured_ && !b->recorded.empty();
   if (held || held_back(*b)) {
-    Held entry{b, {}};
-    for (StreamId s : b->recorded) entry.tickets.push_back(clock_.stamp(s));
-    limbo_.push_back(std::move(entry));
+    keep_waiting(b);
     return;
   }
   Tickets tickets(clock_.stamp(b->stream_id));

@@ -14,9 +14,8 @@ std::string DeviceAllocator::stats_json() {
   append_stat(json, "allocation", stats_.allocation);
   append_stat(json, "allocated_bytes", stats_.allocated_bytes);
   append_stat(json, "requested_bytes", stats_.requested_bytes);
-  // Stream order makes a freed block reusable at once: active is allocated.
-  append_stat(json, "active", stats_.allocation);
-  append_stat(json, "active_bytes", stats_.allocated_bytes);
+  append_stat(json, "active", stats_.active);
+  append_stat(json, "active_bytes", stats_.active_bytes);
   append_stat(json, "inactive_split", stats_.inactive_split);
   append_stat(json, "inactive_split_bytes", stats_.inactive_split_bytes);
   append_stat(json, "segment", stats_.segment);

@@ -18,7 +18,7 @@ constexpr uint64_t kHoard = 4;
 
 // By how much the arenas may grow: what is owed to the driver is used first, and held already.
 Granules DeviceAllocator::room() const {
-  Granules held = physical() - granules_.idle_debts();
+  Granules held = physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
   return held < limit_ ? limit_ - held : Granules{0};
 }
 
@@ -33,6 +33,7 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot, Use::kAgain);
   shared_.refused_now = false;
   drain_caches(false);
+  if (clock_.count() > 1) clock_.ask_idle(r.stream);
   clock_.poll();
   if (!limbo_.empty()) {
     drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
@@ -48,9 +49,7 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   }
   if (Found found = last_resort(r, hot)) return found;
   // Work no event could be recorded for (a destroyed stream's) is known complete only after this.
-  bool here = clock_.count() > 1 && Granules::floor(r.size) <= whole_free() + room();
-  bool may_help = here || elsewhere().count != 0;
-  if (may_help && !clock_.any_capturing() && synchronize(hot).ok()) {
+  if (!clock_.any_capturing() && synchronize(hot).ok()) {
     if (Found found = last_resort(r, hot)) return found;
     if (reclaim_elsewhere(r, hot)) {
       if (Found found = slow_sized(r, hot)) return found;
@@ -152,7 +151,6 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
 
 void DeviceAllocator::count_backed(const Arena& arena, Address begin, Granules n) {
   bool small = &arena == small_.get();
-  stats_.segment.add(small, static_cast<int64_t>(n.count));
   stats_.reserved_bytes.add(small, static_cast<int64_t>(n.bytes()));
   ++stats_.growths;
   Watch::event(GLAKE_SEGMENT_MAP, device_, begin, n.bytes());
