@@ -43,8 +43,16 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
     bool taken = false;
     const CUresult result = driver.streams.captured(&stream, &taken);
     if (result != CUDA_SUCCESS) return result;
-    if (taken) {
+    if (taken && (flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
+      GraphNode node;
+      node.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+      node.event = reinterpret_cast<uint64_t>(handle);
+      node.op = std::make_shared<Op>();
+      node.op->device = stream.device;
+      driver.streams.add_node(&stream, std::move(node));
+    } else if (taken) {
       event->capture = stream.capture;
+      event->after = stream.after;
     } else if (driver.ticking()) {
       driver.streams.tick_record(event, &stream);
     } else {
@@ -57,6 +65,21 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
     }
     return CUDA_SUCCESS;
   });
+}
+
+// "The event wait is captured into the graph as an external event node": CUDA Driver API,
+// CU_EVENT_WAIT_EXTERNAL.
+CUresult wait_external(Driver* driver, Stream* stream, CUevent event) {
+  bool taken = false;
+  const CUresult result = driver->streams.captured(stream, &taken);
+  if (result != CUDA_SUCCESS) return result;
+  GraphNode node;
+  node.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+  node.event = reinterpret_cast<uint64_t>(event);
+  node.op = std::make_shared<Op>();
+  node.op->device = stream->device;
+  driver->streams.add_node(stream, std::move(node));
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -117,6 +140,10 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
                      const Event* event = driver.streams.find(event_handle);
                      if (event == nullptr) return bad_handle("event");
                      if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
+                     const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+                     if (external && stream.capture != nullptr) {
+                       return wait_external(&driver, &stream, event_handle);
+                     }
                      bool taken = false;
                      const CUresult result = driver.streams.join_capture(&stream, *event, &taken);
                      if (result != CUDA_SUCCESS || taken) return result;
