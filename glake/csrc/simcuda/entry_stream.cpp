@@ -130,6 +130,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
         driver.streams.tick_synchronize(stream, driver.streams.sequence());
         const auto copies = std::exchange(stream->unasked, {});
         const CUresult state = driver.scheduler.wait(lock, OpPtr(stream->tail));
+        if (driver.pools.any()) driver.pools.waited(&driver);
         return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
 }
@@ -243,6 +244,7 @@ CUresult wait_event(Symbol symbol, CUevent handle, uint64_t timeout_ns) {
       const uint64_t now = driver.scheduler.now_ns();
       const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
       const CUresult state = driver.scheduler.wait(lock, op, deadline);
+      if (driver.pools.any()) driver.pools.waited(&driver);
       return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
     }
     Stream* stream = driver.streams.streams.find(event.stream);
@@ -325,6 +327,7 @@ CUresult cuCtxSynchronize() {
                       stream.unasked.clear();
                     });
                     const CUresult state = driver.scheduler.wait_device(lock, context.device);
+                    if (driver.pools.any()) driver.pools.waited(&driver);
                     return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
                   });
 }

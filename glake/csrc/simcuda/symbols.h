@@ -133,6 +133,19 @@
   X(cuGraphLaunch, cuGraphLaunch, 10000, 2.5, 0.2)                                               \
   X(cuGraphExecDestroy, cuGraphExecDestroy, 10000, 0, 0)                                         \
   X(cuGraphDebugDotPrint, cuGraphDebugDotPrint, 11030, 0, 0)                                     \
+  X(cuMemAllocAsync, cuMemAllocAsync, 11020, 2.6, 0.8)                                           \
+  X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, 2.6, 0.8)                           \
+  X(cuMemFreeAsync, cuMemFreeAsync, 11020, 2.6, 0)                                               \
+  X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, 0, 0)                           \
+  X(cuDeviceGetMemPool, cuDeviceGetMemPool, 11020, 0, 0)                                         \
+  X(cuDeviceSetMemPool, cuDeviceSetMemPool, 11020, 0, 0)                                         \
+  X(cuMemPoolCreate, cuMemPoolCreate, 11020, 0, 0)                                               \
+  X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, 0, 0)                                             \
+  X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, 0, 0)                                               \
+  X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, 0, 0)                                   \
+  X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, 0, 0)                                   \
+  X(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, 0, 0)                                         \
+  X(cuMemPoolGetAccess, cuMemPoolGetAccess, 11020, 0, 0)                                         \
   X(cuModuleLoadData, cuModuleLoadData, 2000, 0, 0)                                              \
   X(cuModuleGetFunction, cuModuleGetFunction, 2000, 0, 0)                                        \
   X(cuModuleUnload, cuModuleUnload, 2000, 0, 0)                                                  \
