@@ -1,4 +1,5 @@
-// Stream capture: what it takes in, what it forbids. Captured work is counted, never run.
+// Stream capture: what it takes in, what it forbids. Captured work runs when its graph is launched.
+// CUDA C++ Programming Guide, Creating a Graph Using Stream Capture.
 #include <algorithm>
 #include <functional>
 #include <thread>
@@ -31,6 +32,9 @@ CUresult Streams::begin_capture(Stream* stream, CUstreamCaptureMode mode) {
   capture->id = ++capture_ids_;
   capture->origin = stream->id;
   capture->thread = this_thread();
+  capture->graph = std::make_shared<Graph>();
+  capture->graph->open = true;
+  capture->graph_id = graphs.add(capture->graph);
   captures_.push_back(capture);
   stream->capture = std::move(capture);
   return CUDA_SUCCESS;
@@ -46,16 +50,31 @@ CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread()) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "the capture began in another thread");
   }
+  bool joined = true;
+  const After last = stream->after;
   streams.for_each([&](uint64_t, Stream& other) {
-    if (other.capture == capture) other.capture = nullptr;
+    if (other.capture != capture) return;
+    joined = joined && capture->graph->leads(other.after, last);
+    other.capture = nullptr;
+    other.after.clear();
   });
   captures_.erase(std::find(captures_.begin(), captures_.end(), capture));
   *graph = nullptr;
-  if (capture->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+  const bool invalidated = capture->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  capture->status = CU_STREAM_CAPTURE_STATUS_NONE;
+  capture->graph->open = false;
+  if (invalidated || !joined) graphs.remove(capture->graph_id);
+  if (invalidated) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated before");
   }
-  capture->status = CU_STREAM_CAPTURE_STATUS_NONE;
-  *graph = reinterpret_cast<CUgraph>(graphs.add({capture->nodes}));
+  // Failure to rejoin the origin stream fails the whole capture (Programming Guide, Cross-stream
+  // Dependencies and Events). Assumed: a stream that took in no work after its fork is joined.
+  if (!joined) {
+    return fail(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+                "a stream's captured work was not joined to the stream the capture began in: "
+                "record an event behind it, and let that stream wait for the event");
+  }
+  *graph = reinterpret_cast<CUgraph>(capture->graph_id);
   return CUDA_SUCCESS;
 }
 
@@ -63,6 +82,8 @@ void Streams::abandon_capture(const Stream& stream) {
   if (stream.capture == nullptr) return;
   stream.capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   if (stream.capture->origin != stream.id) return;
+  stream.capture->graph->open = false;
+  graphs.remove(stream.capture->graph_id);
   captures_.erase(std::find(captures_.begin(), captures_.end(), stream.capture));
 }
 
@@ -114,9 +135,19 @@ CUresult Streams::captured(Stream* stream, bool* taken) {
   if (stream->capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated before");
   }
-  ++stream->capture->nodes;
   *taken = true;
   return CUDA_SUCCESS;
+}
+
+void Streams::add_node(Stream* stream, GraphNode node) {
+  const auto place = static_cast<uint32_t>(stream->capture->graph->nodes.size());
+  node.after = std::move(stream->after);
+  stream->after = {place};
+  graphs.add_node(stream->capture->graph, std::move(node));
+}
+
+CUresult Streams::refuse_in_capture(Stream* stream, const char* why) {
+  return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, why);
 }
 
 CUresult Streams::join_capture(Stream* stream, const Event& event, bool* taken) {
@@ -142,6 +173,7 @@ CUresult Streams::join_capture(Stream* stream, const Event& event, bool* taken) 
                  "two captures would become one");
   }
   stream->capture = event.capture;
+  merge(&stream->after, event.after);
   *taken = true;
   return CUDA_SUCCESS;
 }

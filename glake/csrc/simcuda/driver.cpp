@@ -164,6 +164,7 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   }
   if (result != CUDA_SUCCESS) return result;
   made->contexts.start(made->devices);
+  made->pools.start(made->devices);
   made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
                         &made->streams);
   *driver = std::move(made);

@@ -15,6 +15,7 @@
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
+#include "pool.h"
 #include "scheduler.h"
 #include "stream.h"
 #include "topology/topology.h"
@@ -37,6 +38,7 @@ class Driver {
   Contexts contexts;
   Streams streams;
   Kernels kernels;
+  Pools pools;
   KernelCosts kernel_costs;
   Scheduler scheduler;
 
@@ -140,7 +142,7 @@ struct Range {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   int device = -1;
-  bool host = false, vmm = false;
+  bool host = false, vmm = false, pool = false;
   unsigned exportable = 0;
   uint32_t access = 0;
 };

@@ -11,7 +11,16 @@ namespace simcuda {
 thread_local bool in_host_function = false;
 
 bool Scheduler::legal(const Op& op, const Op::Side& side, bool write) {
-  if (side.host) return true;
+  if (side.host) {
+    if (!side.pinned || host_->pinned(side.address, side.pitch * (op.rows - 1) + op.bytes)) {
+      return true;
+    }
+    books().violation("access to unmapped memory",
+                      "a graph's copy at " + std::to_string(side.address) +
+                          ": pinned host memory when it was captured, and no more",
+                      now_ns());
+    return false;
+  }
   for (size_t row = 0; row < op.rows; ++row) {
     const CUdeviceptr at = side.address + row * side.pitch;
     if (memory_->accessible(at, op.bytes, side.device, write)) continue;

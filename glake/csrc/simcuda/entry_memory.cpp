@@ -18,6 +18,20 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle));
 constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 
+// A cuMemAlloc block, or a pool's: "cuMemFree ... can also be used to free memory allocated with
+// the stream ordered allocator" (cuMemFree), all work being done.
+CUresult free_memory(Driver* driver, CUdeviceptr address) {
+  Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
+  if (pool == nullptr) return driver->memory.free_block(address);
+  CUdeviceptr base = 0;
+  if (pool->block_at(address, &base) == 0 || base != address) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: no block of a pool starts there");
+  }
+  pool->free(address, nullptr, {});
+  driver->pools.waited(driver);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
@@ -40,7 +54,7 @@ CUresult cuMemFree(CUdeviceptr address) {
     }
     // As the driver does: all work that may use the block is waited for.
     const CUresult waited = driver.scheduler.wait_device(lock, -1);
-    const CUresult freed = driver.memory.free_block(address);
+    const CUresult freed = free_memory(&driver, address);
     return freed != CUDA_SUCCESS ? freed : waited;
   });
 }
@@ -120,7 +134,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
   return in_context(CALL(cuIpcGetMemHandle), 0, [&](Driver& driver, Context&) -> CUresult {
     Reservation* block = driver.memory.find(address);
     if (result == nullptr || block == nullptr || block->base != address || block->allocation == 0 ||
-        block->opens != 0) {
+        block->opens != 0 || driver.pools.owner(address) != nullptr) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuIpcGetMemHandle: not a cuMemAlloc block");
     }
     const uint32_t extent = driver.memory.handle_of(block->page[0])->extent;

@@ -34,10 +34,13 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
     *status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : capture->status;
     if (capture == nullptr) return CUDA_SUCCESS;
     if (id != nullptr) *id = capture->id;
-    // The graph under construction has no nodes anybody could ask for.
-    if (graph != nullptr) *graph = nullptr;
-    if (dependencies != nullptr) *dependencies = nullptr;
-    if (count != nullptr) *count = 0;
+    if (graph != nullptr) *graph = reinterpret_cast<CUgraph>(capture->graph_id);
+    stream.told.clear();
+    for (const uint32_t place : stream.after) {
+      stream.told.push_back(reinterpret_cast<CUgraphNode>(capture->graph->nodes[place].id));
+    }
+    if (dependencies != nullptr) *dependencies = stream.told.data();
+    if (count != nullptr) *count = stream.told.size();
     return CUDA_SUCCESS;
   });
 }
@@ -126,15 +129,6 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return call(CALL(cuThreadExchangeStreamCaptureMode), 0, [&](Driver&) -> CUresult {
     if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::swap(*mode, capture_mode);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuGraphDestroy(CUgraph handle) {
-  return locked(CALL(cuGraphDestroy), 0, [&](Driver& driver) -> CUresult {
-    const auto id = reinterpret_cast<uint64_t>(handle);
-    if (driver.streams.graphs.find(id) == nullptr) return bad_handle("graph");
-    driver.streams.graphs.remove(id);
     return CUDA_SUCCESS;
   });
 }

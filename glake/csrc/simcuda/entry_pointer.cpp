@@ -19,7 +19,12 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
     const size_t at = (address - reservation->base) / kGranule - page->index;
     range->base = reservation->base + at * kGranule;
     range->bytes = range->vmm ? handle->pages * kGranule : reservation->requested;
-    return CUDA_SUCCESS;
+    const Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
+    if (pool == nullptr) return CUDA_SUCCESS;
+    range->pool = true;
+    range->bytes = pool->block_at(address, &range->base);
+    if (range->bytes != 0) return CUDA_SUCCESS;
+    return fail(CUDA_ERROR_INVALID_VALUE, "memory of a pool that is not allocated");
   }
   uint64_t base = 0;
   const HostBlock* block = driver->host.find(address, 1, &base);
@@ -63,7 +68,7 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned>(data, which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-                                     !range.host && !range.vmm);
+                                     !range.host && !range.vmm && !range.pool);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put<int>(data, range.host ? context.device : range.device);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:

@@ -20,7 +20,8 @@ const Export kExports[] = {
 #define X(base, exported, since, first, further) {#base, since, reinterpret_cast<void*>(&exported)},
     SIMCUDA_CALLS(X)
 #undef X
-        {"cuDeviceGetUuid", 9020, reinterpret_cast<void*>(&cuDeviceGetUuid)},
+        {"cuGraphInstantiate", 12000, reinterpret_cast<void*>(&cuGraphInstantiateWithFlags)},
+    {"cuDeviceGetUuid", 9020, reinterpret_cast<void*>(&cuDeviceGetUuid)},
     {"cuEventElapsedTime", 12080, reinterpret_cast<void*>(&cuEventElapsedTime_v2)},
     {"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuStreamGetCaptureInfo_v3)},
     {"cuMemcpyBatchAsync", 13000, reinterpret_cast<void*>(&cuMemcpyBatchAsync_v2)},

@@ -69,6 +69,8 @@ std::string missing_json(bool clear) {
 
 }  // namespace
 
+void simcuda::count_launch(const char* name) { runtime_books().count(name); }
+
 int simcuda_current_device(void) {
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked.load(std::memory_order_relaxed)) return SIMCUDA_NOT_RUNNING;
@@ -88,8 +90,14 @@ int simcuda_launch(const char* name, CUstream handle) {
     }
     const auto op = std::make_shared<Op>();
     op->latency_ns = driver.kernel_costs.start_ns;
-    if (stream.capture == nullptr) runtime_books().count(name);
-    return submit(&driver, &stream, op);
+    const CUresult result = submit(&driver, &stream, op);
+    if (result != CUDA_SUCCESS) return result;
+    if (stream.capture == nullptr) {
+      count_launch(name);
+    } else {
+      stream.capture->graph->nodes.back().kernel = name;  // counted when it is launched
+    }
+    return result;
   });
 }
 

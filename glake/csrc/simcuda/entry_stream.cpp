@@ -43,8 +43,16 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
     bool taken = false;
     const CUresult result = driver.streams.captured(&stream, &taken);
     if (result != CUDA_SUCCESS) return result;
-    if (taken) {
+    if (taken && (flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
+      GraphNode node;
+      node.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+      node.event = reinterpret_cast<uint64_t>(handle);
+      node.op = std::make_shared<Op>();
+      node.op->device = stream.device;
+      driver.streams.add_node(&stream, std::move(node));
+    } else if (taken) {
       event->capture = stream.capture;
+      event->after = stream.after;
     } else if (driver.ticking()) {
       driver.streams.tick_record(event, &stream);
     } else {
@@ -57,6 +65,21 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
     }
     return CUDA_SUCCESS;
   });
+}
+
+// "The event wait is captured into the graph as an external event node": CUDA Driver API,
+// CU_EVENT_WAIT_EXTERNAL.
+CUresult wait_external(Driver* driver, Stream* stream, CUevent event) {
+  bool taken = false;
+  const CUresult result = driver->streams.captured(stream, &taken);
+  if (result != CUDA_SUCCESS) return result;
+  GraphNode node;
+  node.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+  node.event = reinterpret_cast<uint64_t>(event);
+  node.op = std::make_shared<Op>();
+  node.op->device = stream->device;
+  driver->streams.add_node(stream, std::move(node));
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -107,6 +130,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
         driver.streams.tick_synchronize(stream, driver.streams.sequence());
         const auto copies = std::exchange(stream->unasked, {});
         const CUresult state = driver.scheduler.wait(lock, OpPtr(stream->tail));
+        if (driver.pools.any()) driver.pools.waited(&driver);
         return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
 }
@@ -117,6 +141,10 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
                      const Event* event = driver.streams.find(event_handle);
                      if (event == nullptr) return bad_handle("event");
                      if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
+                     const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+                     if (external && stream.capture != nullptr) {
+                       return wait_external(&driver, &stream, event_handle);
+                     }
                      bool taken = false;
                      const CUresult result = driver.streams.join_capture(&stream, *event, &taken);
                      if (result != CUDA_SUCCESS || taken) return result;
@@ -216,6 +244,7 @@ CUresult wait_event(Symbol symbol, CUevent handle, uint64_t timeout_ns) {
       const uint64_t now = driver.scheduler.now_ns();
       const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
       const CUresult state = driver.scheduler.wait(lock, op, deadline);
+      if (driver.pools.any()) driver.pools.waited(&driver);
       return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
     }
     Stream* stream = driver.streams.streams.find(event.stream);
@@ -298,6 +327,7 @@ CUresult cuCtxSynchronize() {
                       stream.unasked.clear();
                     });
                     const CUresult state = driver.scheduler.wait_device(lock, context.device);
+                    if (driver.pools.any()) driver.pools.waited(&driver);
                     return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
                   });
 }

@@ -8,6 +8,9 @@
 
 namespace simcuda {
 
+// A kernel nobody can run (runtime.h) was launched. The name lives as long as the process.
+void count_launch(const char* name);
+
 class Kernels {
  public:
   struct Function {

@@ -22,7 +22,8 @@ struct Op {
     uint64_t address = 0;
     size_t pitch = 0;
     bool host = false;
-    int device = -1;  // that must have the access granted
+    int device = -1;      // that must have the access granted
+    bool pinned = false;  // captured: pinned host memory then, and so it must be at each launch
   };
 
   Kind kind = Kind::kMarker;

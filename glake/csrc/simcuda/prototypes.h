@@ -20,6 +20,12 @@ SIMCUDA_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptu
                                                   cuuint64_t* id, CUgraph* graph,
                                                   const CUgraphNode** dependencies,
                                                   const CUgraphEdgeData** edges, size_t* count);
+SIMCUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* dependencies,
+                                                      CUgraphEdgeData* edges, size_t* count);
+SIMCUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream,
+                                                             CUgraphNode* dependencies,
+                                                             const CUgraphEdgeData* edges,
+                                                             size_t count, unsigned int flags);
 #if CUDA_VERSION < 12080
 typedef int CUmemcpySrcAccessOrder;
 enum {

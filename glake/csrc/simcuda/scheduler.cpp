@@ -85,29 +85,56 @@ void Scheduler::links_changed() {
   if (nobody_at_work()) hand_over();
 }
 
+static void depend(const OpPtr& op, const OpPtr& dep) {
+  if (dep == nullptr || dep->applied) return;
+  if (std::find(op->deps.begin(), op->deps.end(), dep) != op->deps.end()) return;
+  op->deps.push_back(dep);
+  dep->dependents.push_back(op);
+  ++op->unapplied_deps;
+  if (!dep->timed) ++op->untimed_deps;
+}
+
 void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
   op->device = stream->device;
-  op->seq = ++sequence_;
-  const auto depend = [&](const OpPtr& dep) {
-    if (dep == nullptr || dep->applied) return;
-    if (std::find(op->deps.begin(), op->deps.end(), dep) != op->deps.end()) return;
-    op->deps.push_back(dep);
-    dep->dependents.push_back(op);
-    ++op->unapplied_deps;
-    if (!dep->timed) ++op->untimed_deps;
-  };
-  depend(stream->tail);
-  depend(also);
+  depend(op, stream->tail);
+  depend(op, also);
   // The legacy stream waits for all blocking streams of its context, and they for it.
   if (stream->legacy) {
     streams_->streams.for_each([&](uint64_t, Stream& other) {
-      if (other.context == stream->context && !other.non_blocking()) depend(other.tail);
+      if (other.context == stream->context && !other.non_blocking()) depend(op, other.tail);
     });
   } else if (!stream->non_blocking()) {
     Stream* legacy = streams_->legacy_of(stream->context);
-    if (legacy != nullptr) depend(legacy->tail);
+    if (legacy != nullptr) depend(op, legacy->tail);
   }
   stream->tail = op;
+  admit(stream, op);
+}
+
+OpPtr Scheduler::enqueue_graph(Stream* stream, const std::vector<Ordered>& work,
+                               const OpPtr& also) {
+  const auto first = std::make_shared<Op>(), last = std::make_shared<Op>();
+  enqueue(stream, first, also);
+  std::vector<char> followed(work.size(), 0);
+  for (const Ordered& each : work) {
+    if (each.after->empty()) depend(each.op, first);
+    for (const uint32_t before : *each.after) {
+      depend(each.op, work[before].op);
+      followed[before] = 1;
+    }
+    depend(each.op, each.also);
+    admit(stream, each.op);
+  }
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (followed[i] == 0) depend(last, work[i].op);
+  }
+  enqueue(stream, last);
+  return last;
+}
+
+// Work whose dependencies are known is on its way.
+void Scheduler::admit(Stream* stream, const OpPtr& op) {
+  op->seq = ++sequence_;
   if (op->kind == Op::Kind::kCopy) {
     links.meet(op.get());
     remember(&stream->unmarked, op);

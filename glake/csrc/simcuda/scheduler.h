@@ -33,6 +33,13 @@ class Scheduler {
 
   // Appends to the stream, after `also` too; legacy stream rules included.
   void enqueue(Stream* stream, const OpPtr& op, const OpPtr& also = nullptr);
+  struct Ordered {  // one piece of a graph
+    OpPtr op;
+    const After* after = nullptr;  // places in the list, lower than its own
+    OpPtr also;                    // work outside of the graph it waits for
+  };
+  // Appends a graph to the stream, after `also` too; its last piece, that follows all others.
+  OpPtr enqueue_graph(Stream* stream, const std::vector<Ordered>& work, const OpPtr& also);
   // Blocks until the work is done and its effects are made; CUDA_ERROR_NOT_READY once the clock is
   // at `deadline_ns`.
   CUresult wait(Lock* lock, const OpPtr& op, uint64_t deadline_ns = UINT64_MAX);
@@ -62,6 +69,8 @@ class Scheduler {
   Landings landings;
 
  private:
+  void admit(Stream* stream, const OpPtr& op);
+
   // Timing.
   bool advance(Lock* lock);  // to the next thing that happens; false: nothing can
   bool start_ready();

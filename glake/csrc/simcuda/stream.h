@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "context.h"
+#include "graph.h"
 #include "op.h"
 #include "types.h"
 
@@ -15,13 +16,10 @@ struct Capture {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   uint64_t id = 0, origin = 0, thread = 0;
-  size_t nodes = 0;
+  GraphPtr graph;
+  uint64_t graph_id = 0;  // its handle
 };
 using CapturePtr = std::shared_ptr<Capture>;
-
-struct Graph {
-  size_t nodes = 0;
-};
 
 struct Stream {
   int device = -1;
@@ -33,6 +31,8 @@ struct Stream {
   bool legacy = false;                   // a context's NULL stream
   OpPtr tail;                            // the last work enqueued
   CapturePtr capture;                    // nullptr: not capturing
+  After after;                           // capturing: what its next work comes after
+  std::vector<CUgraphNode> told;         // the same, as last given to a caller
   uint64_t last_seq = 0, last_tick = 0;  // tick clock: of the last work enqueued
   uint64_t synced = 0;  // tick clock: work up to this sequence number has been waited for
   // Tick clock: waiting for this stream also waits for these. Ordered by `at`.
@@ -52,6 +52,7 @@ struct Event {
   unsigned flags = 0;
   bool recorded = false;
   CapturePtr capture;                      // recorded in a capture: says nothing of time
+  After after;                             // and what it stands for there
   OpPtr op;                                // the last record; nullptr: tick clock
   uint64_t stream = 0, seq = 0, tick = 0;  // of the last record, tick clock
 };
@@ -60,7 +61,7 @@ class Streams {
  public:
   Slots<Stream, 3> streams;
   Slots<Event, 4> events;
-  Slots<Graph, 5> graphs;
+  Graphs graphs;
   std::atomic<uint64_t> ticks{0};
 
   uint64_t create(const Context& context, unsigned flags, int priority);
@@ -78,8 +79,10 @@ class Streams {
   void abandon_capture(const Stream& stream);      // its stream is destroyed
   CUresult check_unsafe();                         // for calls no capture allows
   CUresult check_blocking(Stream* stream);         // for queries and waits of a stream
-  CUresult captured(Stream* stream, bool* taken);  // work: *taken if it went into a capture
-  bool implicated(const Stream& stream) const;     // legacy, while a blocking stream is captured
+  CUresult captured(Stream* stream, bool* taken);  // work: *taken if it goes into a capture,
+  void add_node(Stream* stream, GraphNode node);   // which is done by this
+  CUresult refuse_in_capture(Stream* stream, const char* why);  // spoils the stream's
+  bool implicated(const Stream& stream) const;  // legacy, while a blocking stream is captured
   CUresult join_capture(Stream* stream, const Event& event, bool* taken);
 
   // The tick clock (option complete_after).

@@ -4,9 +4,11 @@
 // GMLake's published tables, slopes assumed; an asynchronous copy and an event query as published
 // for an A10 (2.6 and 0.7). Assumed to be like those: peer, 2D and batched copies, host functions,
 // launches, stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or
-// waited for, 0.2 for each further copy of a batch (where "page" means copy). cuMemAlloc and
-// cuMemFree are the gaps between events of jobs recorded on GPUs (median 100 at 2 MiB, 311 at 528;
-// 84 to 104), which hold some of PyTorch's own time. Zero is "not modelled".
+// waited for, 0.2 for each further copy of a batch (where "page" means copy). A graph's
+// launch: 2.5, and 0.2 for each further node ("page" means node), the dearer of what NVIDIA
+// published before and after CUDA 12.6 (blog, Constant Time Launch for Straight-Line CUDA Graphs).
+// cuMemAlloc and cuMemFree are the gaps between events of jobs recorded on GPUs (median 100 at 2
+// MiB, 311 at 528; 84 to 104), which hold some of PyTorch's own time. Zero is "not modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \
@@ -119,6 +121,31 @@
   X(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030, 0, 0)                              \
   X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, 0, 0)           \
   X(cuGraphDestroy, cuGraphDestroy, 10000, 0, 0)                                                 \
+  X(cuGraphGetNodes, cuGraphGetNodes, 10000, 0, 0)                                               \
+  X(cuGraphGetRootNodes, cuGraphGetRootNodes, 10000, 0, 0)                                       \
+  X(cuGraphNodeGetType, cuGraphNodeGetType, 10000, 0, 0)                                         \
+  X(cuGraphNodeGetDependencies, cuGraphNodeGetDependencies_v2, 12030, 0, 0)                      \
+  X(cuGraphAddEmptyNode, cuGraphAddEmptyNode, 10000, 0, 0)                                       \
+  X(cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_v2, 12030, 0, 0)        \
+  X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040, 0, 0)                       \
+  X(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, 12000, 0, 0)                     \
+  X(cuGraphUpload, cuGraphUpload, 11010, 0, 0)                                                   \
+  X(cuGraphLaunch, cuGraphLaunch, 10000, 2.5, 0.2)                                               \
+  X(cuGraphExecDestroy, cuGraphExecDestroy, 10000, 0, 0)                                         \
+  X(cuGraphDebugDotPrint, cuGraphDebugDotPrint, 11030, 0, 0)                                     \
+  X(cuMemAllocAsync, cuMemAllocAsync, 11020, 2.6, 0.8)                                           \
+  X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, 2.6, 0.8)                           \
+  X(cuMemFreeAsync, cuMemFreeAsync, 11020, 2.6, 0)                                               \
+  X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, 0, 0)                           \
+  X(cuDeviceGetMemPool, cuDeviceGetMemPool, 11020, 0, 0)                                         \
+  X(cuDeviceSetMemPool, cuDeviceSetMemPool, 11020, 0, 0)                                         \
+  X(cuMemPoolCreate, cuMemPoolCreate, 11020, 0, 0)                                               \
+  X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, 0, 0)                                             \
+  X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, 0, 0)                                               \
+  X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, 0, 0)                                   \
+  X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, 0, 0)                                   \
+  X(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, 0, 0)                                         \
+  X(cuMemPoolGetAccess, cuMemPoolGetAccess, 11020, 0, 0)                                         \
   X(cuModuleLoadData, cuModuleLoadData, 2000, 0, 0)                                              \
   X(cuModuleGetFunction, cuModuleGetFunction, 2000, 0, 0)                                        \
   X(cuModuleUnload, cuModuleUnload, 2000, 0, 0)                                                  \

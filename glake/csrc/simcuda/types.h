@@ -20,6 +20,8 @@
 #undef cuGetProcAddress
 #undef cuStreamGetCaptureInfo
 #undef cuMemcpyBatchAsync
+#undef cuGraphNodeGetDependencies
+#undef cuStreamUpdateCaptureDependencies
 
 #define SIMCUDA_EXPORT extern "C" __attribute__((visibility("default")))
 

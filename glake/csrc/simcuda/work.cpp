@@ -67,6 +67,42 @@ void take_source(Op* op) {
   }
 }
 
+CUgraphNodeType node_type(const Op& op) {
+  switch (op.kind) {
+    case Op::Kind::kCopy:
+      return op.table != 0 ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_MEMCPY;
+    case Op::Kind::kMemset:
+      return CU_GRAPH_NODE_TYPE_MEMSET;
+    case Op::Kind::kHostFunction:
+      return CU_GRAPH_NODE_TYPE_HOST;
+    case Op::Kind::kWriteValue:
+    case Op::Kind::kWaitValue:
+      return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    case Op::Kind::kMarker:
+      break;
+  }
+  return CU_GRAPH_NODE_TYPE_KERNEL;
+}
+
+void capture(Driver* driver, Stream* stream, const OpPtr& op) {
+  op->device = stream->device;
+  const auto mark = [&](Op::Side* side, size_t span) {
+    side->pinned = side->host && driver->host.pinned(side->address, span);
+  };
+  if (op->parts.empty()) {
+    mark(&op->dst, op->dst.pitch * (op->rows - 1) + op->bytes);
+    mark(&op->src, op->src.pitch * (op->rows - 1) + op->bytes);
+  }
+  for (Op::Part& part : op->parts) {
+    mark(&part.dst, part.bytes);
+    mark(&part.src, part.bytes);
+  }
+  GraphNode node;
+  node.type = node_type(*op);
+  node.op = op;
+  driver->streams.add_node(stream, std::move(node));
+}
+
 // Bytes by route, of work that has a few of them, and the load they put on edges together.
 class Ways {
  public:
@@ -107,8 +143,10 @@ int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
 CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   bool taken = false;
   const CUresult result = driver->streams.captured(stream, &taken);
-  if (result != CUDA_SUCCESS || taken) return result;
-  if (driver->ticking()) {
+  if (result != CUDA_SUCCESS) return result;
+  if (taken) {
+    capture(driver, stream, op);
+  } else if (driver->ticking()) {
     driver->streams.tick_work(stream);
   } else {
     driver->scheduler.enqueue(stream, op);

@@ -1,6 +1,5 @@
-// Graphs. Everything but their destruction is the driver's, where it has it: today's simcuda counts
-// the work a capture took in and replays none of it, so it has no cuGraphInstantiate, and a graph
-// cannot be launched here: cudaErrorNotSupported.
+// Graphs: the driver does what it has of them (simcuda/entry_graph.cpp). What it lacks, of which
+// building by hand and conditional nodes are the most, is cudaErrorNotSupported.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face

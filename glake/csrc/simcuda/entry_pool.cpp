@@ -1,0 +1,182 @@
+// Stream-ordered allocation. CUDA Driver API, Stream Ordered Memory Allocator.
+#include "driver.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+namespace {
+
+// Memory nodes are not modelled: a capture stays as it was, and the caller is told.
+CUresult check_capture(Driver* driver, Stream* stream) {
+  bool taken = false;
+  const CUresult result = driver->streams.captured(stream, &taken);
+  if (result != CUDA_SUCCESS || !taken) return result;
+  return fail(CUDA_ERROR_NOT_SUPPORTED,
+              "simcuda has no memory nodes: no cuMemAllocAsync or cuMemFreeAsync in a capture");
+}
+
+CUresult allocate(Driver* driver, Stream* stream, Symbol symbol, Pool* pool, size_t bytes,
+                  CUdeviceptr* address) {
+  if (address == nullptr || bytes == 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemAllocAsync: size 0, or nowhere to put the address");
+  }
+  if (pool == nullptr) return bad_handle("pool");
+  CUresult result = check_capture(driver, stream);
+  if (result != CUDA_SUCCESS) return result;
+  Event after;
+  size_t grown = 0;
+  result = pool->allocate(driver, *stream, bytes, address, &after, &grown);
+  books().charge_pages(symbol, 1 + pages_of(grown));
+  if (result != CUDA_SUCCESS || !after.recorded) return result;
+  if (driver->ticking()) {
+    driver->streams.tick_wait(stream, after);
+  } else {
+    driver->scheduler.enqueue(stream, std::make_shared<Op>(), after.op);
+  }
+  return CUDA_SUCCESS;
+}
+
+template <class Body>
+CUresult on_pool(Symbol symbol, CUmemoryPool handle, Body&& body) {
+  return locked(symbol, 0, [&](Driver& driver) -> CUresult {
+    Pool* pool = driver.pools.find(handle);
+    return pool == nullptr ? bad_handle("pool") : body(driver, *pool);
+  });
+}
+
+template <class Body>
+CUresult on_device(Symbol symbol, CUdevice device, Body&& body) {
+  return locked(symbol, 0, [&](Driver& driver) -> CUresult {
+    return device < 0 || device >= driver.devices ? no_device() : body(driver);
+  });
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream handle) {
+  return on_stream(CALL(cuMemAllocAsync), handle, [&](Driver& driver, Stream& stream) {
+    Pool* pool = driver.pools.find(driver.pools.current_of(stream.device));
+    return allocate(&driver, &stream, CALL(cuMemAllocAsync), pool, bytes, address);
+  });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                 CUstream handle) {
+  return on_stream(CALL(cuMemAllocFromPoolAsync), handle, [&](Driver& driver, Stream& stream) {
+    return allocate(&driver, &stream, CALL(cuMemAllocFromPoolAsync), driver.pools.find(pool), bytes,
+                    address);
+  });
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+  return on_stream(CALL(cuMemFreeAsync), handle, [&](Driver& driver, Stream& stream) -> CUresult {
+    Pool* pool = driver.pools.owner(address);
+    CUdeviceptr base = 0;
+    if (pool == nullptr || pool->block_at(address, &base) == 0 || base != address) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync: no block of a pool starts there");
+    }
+    const CUresult result = check_capture(&driver, &stream);
+    if (result != CUDA_SUCCESS) return result;
+    Event freed;
+    freed.context = stream.context;
+    if (driver.ticking()) {
+      driver.streams.tick_record(&freed, &stream);
+    } else {
+      freed.op = std::make_shared<Op>();
+      freed.recorded = true;
+      driver.scheduler.enqueue(&stream, freed.op);
+    }
+    pool->free(address, &stream, freed);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
+  return on_device(CALL(cuDeviceGetDefaultMemPool), device, [&](Driver& driver) -> CUresult {
+    if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *pool = driver.pools.default_of(device);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  return on_device(CALL(cuDeviceGetMemPool), device, [&](Driver& driver) -> CUresult {
+    if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *pool = driver.pools.current_of(device);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+  return on_device(CALL(cuDeviceSetMemPool), device, [&](Driver& driver) -> CUresult {
+    const Pool* pool = driver.pools.find(handle);
+    if (pool == nullptr) return bad_handle("pool");
+    if (pool->device() != device) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceSetMemPool: the pool is another device's");
+    }
+    driver.pools.use(device, handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
+  return locked(CALL(cuMemPoolCreate), 0, [&](Driver& driver) -> CUresult {
+    if (pool == nullptr || props == nullptr || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemPoolCreate: properties");
+    }
+    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        props->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+      return fail(CUDA_ERROR_NOT_SUPPORTED,
+                  "cuMemPoolCreate: simcuda's pools are of device memory, and not exported");
+    }
+    if (props->location.id < 0 || props->location.id >= driver.devices) return no_device();
+    size_t most = 0;
+#if CUDA_VERSION >= 12020
+    most = props->maxSize;
+#endif
+    *pool = driver.pools.create(props->location.id, most);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  return locked(CALL(cuMemPoolDestroy), 0,
+                [&](Driver& driver) { return driver.pools.destroy(&driver, pool); });
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+  return on_pool(CALL(cuMemPoolTrimTo), handle, [&](Driver& driver, Pool& pool) {
+    pool.trim(&driver, keep);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void* value) {
+  return on_pool(CALL(cuMemPoolGetAttribute), handle, [&](Driver&, Pool& pool) -> CUresult {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : pool.get(which, value);
+  });
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void* value) {
+  return on_pool(CALL(cuMemPoolSetAttribute), handle, [&](Driver&, Pool& pool) -> CUresult {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : pool.set(which, value);
+  });
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* desc, size_t count) {
+  return on_pool(CALL(cuMemPoolSetAccess), handle, [&](Driver& driver, Pool& pool) -> CUresult {
+    if (desc == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
+    return pool.set_access(&driver, desc, count);
+  });
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
+                            CUmemLocation* location) {
+  return on_pool(CALL(cuMemPoolGetAccess), handle, [&](Driver& driver, Pool& pool) -> CUresult {
+    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
+        location->id >= driver.devices) {
+      return no_device();
+    }
+    return pool.get_access(location->id, flags);
+  });
+}

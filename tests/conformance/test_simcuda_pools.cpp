@@ -1,0 +1,236 @@
+// Stream-ordered memory: pools, their order, what they hold and what they give back.
+#include "sim_harness.h"
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+CUmemoryPool default_pool(int device = 0) {
+  CUmemoryPool pool = nullptr;
+  OK(cuDeviceGetDefaultMemPool(&pool, device));
+  return pool;
+}
+
+CUmemoryPool new_pool(int device = 0) {
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  props.location.id = device;
+  CUmemoryPool pool = nullptr;
+  OK(cuMemPoolCreate(&pool, &props));
+  return pool;
+}
+
+cuuint64_t value_of(CUmemoryPool pool, CUmemPool_attribute which) {
+  cuuint64_t value = 0;
+  OK(cuMemPoolGetAttribute(pool, which, &value));
+  return value;
+}
+
+void keep_all(CUmemoryPool pool) {
+  cuuint64_t all = UINT64_MAX;
+  OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+}
+
+CUdeviceptr allocate(size_t bytes, CUstream stream) {
+  CUdeviceptr at = 0;
+  OK(cuMemAllocAsync(&at, bytes, stream));
+  return at;
+}
+
+void check_memory_is_memory() {
+  const Sim sim({});
+  CUstream stream = new_stream();
+  const CUdeviceptr at = allocate(5000, stream);
+  OK(cuMemsetD32Async(at, 7, 1250, stream));
+  unsigned word = 0;
+  OK(cuStreamSynchronize(stream));
+  OK(cuMemcpyDtoH(&word, at + 4996, 4));
+  TRUE(word == 7);
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  OK(cuMemGetAddressRange(&base, &bytes, at + 100));
+  TRUE(base == at && bytes == 5120);
+  CUipcMemHandle handle;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&handle, at));
+  OK(cuMemFreeAsync(at, stream));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(at, stream));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetAddressRange(&base, &bytes, at));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(&base, 0, stream));
+}
+
+// At once in the stream of the free; in another one not before the free is known to be done.
+void check_reuse_is_ordered() {
+  const Sim sim({});
+  keep_all(default_pool());
+  CUstream stream = new_stream(), other = new_stream();
+  const CUdeviceptr at = allocate(32 * kMiB, stream);
+  OK(cuMemsetD8Async(at, 1, kMiB, stream));
+  OK(cuMemFreeAsync(at, stream));
+  TRUE(allocate(32 * kMiB, stream) == at);
+  OK(cuMemFreeAsync(at, stream));
+  const CUdeviceptr elsewhere = allocate(32 * kMiB, other);
+  TRUE(elsewhere != at);
+  OK(cuStreamSynchronize(stream));
+  TRUE(allocate(32 * kMiB, other) == at);
+  // In its stream a block is free behind the work before: what is written then stays.
+  OK(cuMemcpyDtoDAsync(elsewhere, at, 4, other));
+  OK(cuMemsetD32Async(at, 3, 1, other));
+  OK(cuMemFreeAsync(at, other));
+  const CUdeviceptr again = allocate(32 * kMiB, other);
+  OK(cuMemsetD32Async(again, 4, 1, other));
+  OK(cuStreamSynchronize(other));
+  unsigned word = 0;
+  OK(cuMemcpyDtoH(&word, again, 4));
+  TRUE(again == at && word == 4 && violations() == "[]");
+}
+
+// Before it fails an allocation waits for another stream's free, if the pool may.
+void check_internal_dependencies() {
+  for (int allowed : {1, 0}) {
+    const Sim sim({{"memory", "64MiB"}});
+    CUmemoryPool pool = default_pool();
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed));
+    CUstream stream = new_stream(), other = new_stream();
+    const CUdeviceptr at = allocate(64 * kMiB, stream);
+    OK(cuMemsetD32Async(at, 3, 1, stream));
+    OK(cuMemFreeAsync(at, stream));
+    CUdeviceptr next = 0;
+    const CUresult result = cuMemAllocAsync(&next, 64 * kMiB, other);
+    TRUE(result == (allowed == 1 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+    if (allowed == 0) continue;
+    OK(cuMemsetD32Async(next, 4, 1, other));
+    OK(cuStreamSynchronize(other));
+    TRUE(next == at && *reinterpret_cast<unsigned*>(at) == 4);
+    OK(cuStreamSynchronize(stream));
+    TRUE(*reinterpret_cast<unsigned*>(at) == 4);
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&next, kMiB, other));
+  }
+}
+
+// "The allocator will try to release memory back to the OS on the next call to stream, event or
+// context synchronize", beyond the threshold, which is 0.
+void check_what_is_given_back() {
+  const Sim sim({});
+  CUmemoryPool pool = default_pool();
+  CUstream stream = new_stream();
+  const CUdeviceptr at = allocate(40 * kMiB, stream), small = allocate(512, stream);
+  TRUE(value_of(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 64 * kMiB);
+  TRUE(value_of(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 40 * kMiB + 512);
+  OK(cuMemFreeAsync(at, stream));
+  OK(cuMemFreeAsync(small, stream));
+  TRUE(ledger_of("used_bytes") == 64 * static_cast<long>(kMiB));
+  OK(cuMemPoolTrimTo(pool, 0));  // the free is not done
+  TRUE(ledger_of("used_bytes") == 64 * static_cast<long>(kMiB));
+  OK(cuStreamSynchronize(stream));
+  TRUE(ledger_of("used_bytes") == 0 && ledger_of("reservations") == 0);
+  TRUE(value_of(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  TRUE(value_of(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 64 * kMiB);
+  cuuint64_t none = 0, one = 1;
+  OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &none));
+  TRUE(value_of(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 0);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &one));
+  keep_all(pool);
+  const CUdeviceptr kept = allocate(kMiB, stream);
+  OK(cuMemFree(kept));  // waits, then it is free for any stream
+  OK(cuCtxSynchronize());
+  TRUE(ledger_of("used_bytes") == 32 * static_cast<long>(kMiB));
+  OK(cuMemPoolTrimTo(pool, 0));
+  TRUE(ledger_of("used_bytes") == 0);
+}
+
+// Use after the memory went back is an error of the stream's work.
+void check_use_after_release() {
+  const Sim sim({});
+  CUstream stream = new_stream();
+  const CUdeviceptr at = allocate(kMiB, stream);
+  OK(cuMemFreeAsync(at, stream));
+  OK(cuStreamSynchronize(stream));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(at, 1, 16, stream));  // not even reserved
+}
+
+void check_pools_of_ones_own() {
+  const Sim sim({{"preset", "dgx1v"}, {"memory", "128MiB"}});
+  CUmemoryPool pool = new_pool(), current = nullptr;
+  CUstream stream = new_stream();
+  OK(cuDeviceSetMemPool(0, pool));
+  const CUdeviceptr at = allocate(kMiB, stream);
+  TRUE(value_of(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == kMiB);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceSetMemPool(1, pool));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(default_pool()));
+  // Only its own device reaches it until others are granted access.
+  CUmemAccess_flags flags{};
+  CUmemLocation one{};
+  one.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  one.id = 1;
+  OK(cuMemPoolGetAccess(&flags, pool, &one));
+  TRUE(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  CUmemAccessDesc desc{one, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(cuMemPoolSetAccess(pool, &desc, 1));
+  OK(cuMemPoolGetAccess(&flags, pool, &one));
+  TRUE(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  OK(cuMemPoolDestroy(pool));  // lives on until its memory is free
+  OK(cuDeviceGetMemPool(&current, 0));
+  TRUE(current == default_pool());
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuMemPoolTrimTo(pool, 0));
+  OK(cuMemsetD8Async(at, 1, kMiB, stream));
+  OK(cuMemFreeAsync(at, stream));
+  OK(cuStreamSynchronize(stream));
+  TRUE(ledger_of("used_bytes") == 0 && violations() == "[]");
+}
+
+void check_ungranted_access() {
+  const Sim sim({{"preset", "dgx1v"}, {"memory", "128MiB"}});
+  CUstream stream = new_stream();
+  const CUdeviceptr at = allocate(kMiB, stream);
+  OK(cuStreamSynchronize(stream));
+  CUcontext other = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  OK(cuCtxSetCurrent(other));
+  CUstream theirs = new_stream();
+  OK(cuMemsetD8Async(at, 1, 16, theirs));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(theirs));
+  TRUE(violations().find("access without grant") != std::string::npos);
+}
+
+// No memory nodes: the caller is told, and the capture is as it was.
+void check_captures() {
+  const Sim sim({});
+  CUstream stream = new_stream();
+  const CUdeviceptr at = allocate(kMiB, stream);
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUdeviceptr more = 0;
+  GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemAllocAsync(&more, kMiB, stream));
+  GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemFreeAsync(at, stream));
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuMemFreeAsync(at, stream));
+}
+
+// Phantom replays complete by ticks; pools work alike.
+void check_ticks() {
+  const Sim sim({{"phantom", "1"}, {"complete_after", "-1"}});
+  CUstream stream = new_stream(), other = new_stream();
+  keep_all(default_pool());
+  const CUdeviceptr at = allocate(32 * kMiB, stream);
+  OK(cuMemFreeAsync(at, stream));
+  TRUE(allocate(32 * kMiB, other) != at);
+  OK(cuStreamSynchronize(stream));
+  TRUE(allocate(32 * kMiB, other) == at);
+}
+
+}  // namespace
+
+int main() {
+  return run_checks({
+      {"memory is memory", check_memory_is_memory},
+      {"reuse is ordered", check_reuse_is_ordered},
+      {"internal dependencies", check_internal_dependencies},
+      {"what is given back", check_what_is_given_back},
+      {"use after release", check_use_after_release},
+      {"pools of one's own", check_pools_of_ones_own},
+      {"access without a grant", check_ungranted_access},
+      {"captures", check_captures},
+      {"ticks", check_ticks},
+  });
+}
