@@ -270,6 +270,19 @@ void check_expectations_taken_back() {
   TRUE(took >= std::chrono::milliseconds(25));
 }
 
+void check_words_are_read_after_writes() {
+  Sim sim({});
+  Host host(4096);
+  const CUstream stream = new_stream();
+  host.word()->store(1);  // from the time before: the stream's own write ends it
+  OK(cuStreamWriteValue32(stream, host.address(), 0, 0));
+  OK(cuStreamWaitValue32(stream, host.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  const CUevent event = new_event();
+  OK(cuEventRecord(event, stream));
+  for (int i = 0; i < 20; ++i) GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+  host.word()->store(1);
+  OK(cuEventSynchronize(event));
+}
 }  // namespace
 
 int main() {
@@ -278,6 +291,7 @@ int main() {
       {"the first of several", check_first_of_several},
       {"host stores release streams", check_host_stores_everywhere},
       {"awaited words are written in time", check_words_are_written_in_time},
+      {"words are read after earlier writes", check_words_are_read_after_writes},
       {"threads at work store words", check_stores_of_threads_at_work},
       {"host functions hold time", check_host_functions_hold_time},
       {"threads take turns", check_turns},
