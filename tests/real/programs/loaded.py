@@ -1,4 +1,4 @@
-"""Whose function is called by the runtime's names: PyTorch loads installed wheels' libraries too."""
+"""Whose functions are called by the libraries' names: PyTorch loads installed wheels' too."""
 
 import ctypes
 
