@@ -136,8 +136,7 @@ def _refuse_beside_cuda(driver: str) -> None:
 
     if torch.version.cuda is None:
         return
-    # By NVML: glake touches no device here. What it cannot see has no CUDA tensors either.
-    count = getattr(torch.cuda, "_device_count_nvml", lambda: 0)()
+    count = torch.cuda.device_count()  # by NVML, where there is one: no device is opened
     if count > 0:
         raise InvalidOption(
             f"GLAKE_DRIVER={driver} serves the CPU tensors of a process without a GPU, and this "

@@ -1,5 +1,5 @@
-"""What PyTorch's own allocator does, glake does: seen with the CUDA build of PyTorch on the simulated
-GPU, each program run by both of PyTorch's allocators and by glake.
+"""What PyTorch's own allocator does, glake does: seen with the CUDA build of PyTorch over the
+simulated GPU, each program run by both of PyTorch's allocators and by glake.
 """
 
 import os
@@ -9,36 +9,31 @@ from pathlib import Path
 
 import pytest
 
+libraries = pytest.importorskip("glake.dryrun.libraries")
+
 PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = os.environ.get("GLAKE_REAL_PYTHON")
 ALLOCATORS = {
     "native": {},
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "glake": {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"},
 }
 
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="GLAKE_REAL_PYTHON names no Python with the CUDA build of PyTorch"
-)
-
 
 @pytest.fixture(scope="session")
 def environment():
-    from glake.dryrun import libraries
-
     clean = {name: text for name, text in os.environ.items() if name[:6] != "GLAKE_"}
     given = {"GLAKE_SIM_MEMORY": "4GiB", "GLAKE_SIM_DEVICES": "2", "OMP_NUM_THREADS": "1"}
     return libraries.environment(clean | given)
 
 
 @pytest.fixture
-def run(environment):
+def run(environment, real_python):
     """run(allocator, program or code, *arguments, **variables): the finished process."""
 
     def run(allocator, program, *arguments, **variables):
         command = [str(PROGRAMS / program)] if program.endswith(".py") else ["-c", program]
         return subprocess.run(
-            [str(PYTHON), *command, *map(str, arguments)],
+            [str(real_python), *command, *map(str, arguments)],
             env=environment | ALLOCATORS[allocator] | variables,
             capture_output=True,
             text=True,
