@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
+# make demo | test | real | lint | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test lint bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment lint bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -28,6 +28,30 @@ demo: build
 
 test: build
 	$(PY) -m pytest tests
+
+# The unmodified CUDA build of PyTorch without a GPU, over glake's stand-ins for CUDA (docs/real.md).
+# An environment of its own, with the CUDA wheel alone: none of the 2 GB of NVIDIA's that it names.
+REAL_VENV ?= .venv-real
+REAL_TORCH := torch==2.14.1
+REAL_PY := $(REAL_VENV)/bin/python
+real: build real-environment
+	GLAKE_REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest tests/real
+
+real-environment: build $(REAL_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1
+
+# Found through a .pth file: this checkout, and the metadata by which torch finds glake's switch.
+$(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Makefile
+	$(STEP) build/real-venv.log "make $(REAL_VENV)" $(VENV)/bin/python -m venv $(REAL_VENV)
+	$(STEP) build/real-torch.log "install PyTorch's CUDA build" \
+	  $(REAL_PY) -m pip install --no-deps $(REAL_TORCH)
+	@$(PY) tools/requirements.py real >$(REAL_VENV)/requirements.txt
+	$(STEP) build/real-requirements.log "install what PyTorch imports" \
+	  $(REAL_PY) -m pip install -r $(REAL_VENV)/requirements.txt
+	@mkdir -p $(REAL_VENV)/glake
+	@printf '%s\n' "$(CURDIR)" "$(CURDIR)/$(REAL_VENV)/glake" >"$$($(REAL_PY) -c \
+	  'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
+	@touch $@
 
 lint: $(VENV)/.requirements
 	$(PY) -m ruff check .
@@ -103,6 +127,6 @@ clean:
 	rm -rf build dist *.egg-info glake/lib glake/_C*.so .pytest_cache .mypy_cache .ruff_cache
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(REAL_VENV)
 
 FORCE:

@@ -42,14 +42,18 @@ foreach(row
     "cusparse;libcusparse.so.12" "cusolver;libcusolver.so.12" "cusolver11;libcusolver.so.11"
     "cufft;libcufft.so.12" "cufft11;libcufft.so.11"
     "nvrtc;libnvrtc.so.13" "nvrtc12;libnvrtc.so.12"
-    "cupti;libcupti.so.13" "cupti12;libcupti.so.12" "cudnn;libcudnn.so.9")
+    "cupti;libcupti.so.13" "cupti12;libcupti.so.12")
   list(GET row 0 name)
   list(GET row 1 file)
   string(REGEX REPLACE "1[0-9]$" "" source "${name}")
   add_standin(${name} ${file} NODE ${file} SOURCES "${standins}/${source}.cpp")
 endforeach()
+file(GLOB cudnn_sources CONFIGURE_DEPENDS "${standins}/cudnn*.cpp")
+add_standin(cudnn libcudnn.so.9 NODE libcudnn.so.9 SOURCES ${cudnn_sources})
 add_standin(cufile libcufile.so.0 SOURCES "${standins}/cufile.cpp")
-add_standin(nccl libnccl.so.2 SOURCES "${standins}/nccl.cpp")
+file(GLOB nccl_sources CONFIGURE_DEPENDS "${runtime}/nccl/*.cpp")
+add_standin(nccl libnccl.so.2 SOURCES ${nccl_sources})
+set_target_properties(cuda_nccl PROPERTIES UNITY_BUILD ON)
 # Nothing but a list, and what their "not supported" is: CUDA_ERROR_NOT_SUPPORTED,
 # CUSPARSE_STATUS_NOT_SUPPORTED, NVSHMEMX_ERROR_NOT_SUPPORTED. PyTorch loads libcurand and asks it
 # nothing.

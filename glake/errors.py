@@ -107,6 +107,21 @@ class TransferClosed(GlakeError, RuntimeError):
     status = 16
 
 
+class MemoryOwed(DriverError):
+    """The driver refused to take memory back, which the text counts; nothing is lost: call again.
+
+    Later requests use that memory before new memory is asked for.
+    """
+
+    status = 17
+
+
+class Reentered(GlakeError, RuntimeError):
+    """Called in a signal handler that interrupted glake on the same thread (option `debug`)."""
+
+    status = 18
+
+
 _BY_STATUS: dict[int, type[GlakeError]] = {
     kind.status: kind
     for kind in (
@@ -126,6 +141,8 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
         CopyRefused,
         BusyTimeout,
         TransferClosed,
+        MemoryOwed,
+        Reentered,
     )
 }
 

@@ -26,6 +26,7 @@ def describe() -> dict[str, Any]:
         "driver_library": None,
         "simulated": None,
         "devices": 0,
+        "owed_bytes": 0,  # of this process's devices: what the driver refused to take back
         "driver_error": None,
         "cuda_headers": _cuda(native.cuda_header_version),
         "compiler": native.compiler,
@@ -38,6 +39,8 @@ def describe() -> dict[str, Any]:
         facts["driver_error"] = str(error)
     else:
         facts["driver_library"] = native.driver_path()
+        owed = {number: native.owed_bytes(number) for number in range(facts["devices"])}
+        facts["owed_bytes"] = sum(owed.values())
         facts["simulated"] = native.driver_path().endswith("libsimcuda.so")
     names = {config.PREFIX + name: option.default for name, option in config.OPTIONS.items()}
     facts["options"] = {name: os.environ.get(name) or text for name, text in names.items()}

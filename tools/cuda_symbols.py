@@ -5,7 +5,7 @@
 Reads what the libraries in torch/lib ask of NVIDIA's (nm, readelf; nothing is run) and adds the
 names that no list has yet to glake/csrc/simcuda/runtime/standins/lists/NAME.def as UNSUPPORTED:
 what a name shall do is then decided by hand, in the list. Names are never removed, so that the
-lists are the union over PyTorch's releases. --check writes nothing and exits 1 if names are missing.
+lists are the union over PyTorch's releases. --check writes nothing; exits 1 if names are missing.
 """
 
 import argparse

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from glake import _C, config
-from glake.allocator import adapter, basic, debug, emulation, stats
+from glake.allocator import adapter, alloc_conf, basic, debug, emulation, stats
 from glake.errors import GlakeError, InvalidOption
 
 
@@ -106,6 +106,11 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
             f"{settings.driver!r}: set GLAKE_DRIVER=sim for the simulated GPU, or install a CUDA "
             "build of PyTorch"
         )
+    if mode == "emulation":
+        _refuse_beside_cuda(settings.driver)
+    torchs = alloc_conf.read(os.environ) if mode == "adapter" else None
+    if torchs is not None and torchs.fraction is not None and settings.limit is None:
+        wanted = wanted | {config.PREFIX + "LIMIT": torchs.fraction}
     for variable, value in wanted.items():
         if config.lookup(variable).reader == "core":
             _C.configure(variable.removeprefix(config.PREFIX), value)
@@ -116,11 +121,30 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
         emulation.install(settings, strict)
     elif mode == "adapter":
         adapter.install(settings)
+        if torchs is not None:
+            torchs.warn(settings)
     else:
         basic.install()
     _active = _Active(mode, variables, settings)
     stats.mark_optimizer_steps()
     return mode
+
+
+def _refuse_beside_cuda(driver: str) -> None:
+    """Raises InvalidOption where CUDA tensors would stay with torch's own allocator."""
+    import torch
+
+    if torch.version.cuda is None:
+        return
+    # By NVML: glake touches no device here. What it cannot see has no CUDA tensors either.
+    count = getattr(torch.cuda, "_device_count_nvml", lambda: 0)()
+    if count > 0:
+        raise InvalidOption(
+            f"GLAKE_DRIVER={driver} serves the CPU tensors of a process without a GPU, and this "
+            f"CUDA build of PyTorch sees {count}: its CUDA tensors would stay with PyTorch's own "
+            "allocator. Set GLAKE_DRIVER=cuda (real and simulated GPUs alike), or hide the GPUs "
+            'with CUDA_VISIBLE_DEVICES=""'
+        )
 
 
 def _require_same(active: _Active, wanted: dict[str, str]) -> None:

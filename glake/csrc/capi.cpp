@@ -27,10 +27,16 @@ int fail(int code, const char* text) noexcept {
   return code;
 }
 
+// Allocates nothing: the handler may have interrupted malloc itself.
+int fail_reentered() noexcept { return last_code = GLAKE_REENTERED; }
+
 void require_size(size_t bytes) {
+  constexpr size_t kExbibyte = size_t{1} << 60;  // what PyTorch says from there on, others look for
   if (bytes != 0 && bytes <= kMaxRequest) return;
   throw Error(GLAKE_INVALID_ARGUMENT,
-              "cannot allocate " + std::to_string(bytes) + " bytes: a block has 1 to " +
+              (bytes >= kExbibyte ? std::string("Tried to allocate more than 1EB memory: ")
+                                  : std::string()) +
+                  "cannot allocate " + std::to_string(bytes) + " bytes: a block has 1 to " +
                   std::to_string(kMaxRequest) + " bytes" +
                   (bytes > SIZE_MAX / 2 ? " (was the size negative?)" : ""));
 }
@@ -55,29 +61,36 @@ extern "C" {
 
 void* glake_malloc(size_t bytes, int device, void* stream) {
   void* result = nullptr;
+  bool reentered = false;
   guarded([&] {
     require_size(bytes);
     Process& process = Process::instance();
-    result = process.detoured() ? glake::detoured_malloc(process, bytes, device, handle(stream))
-                                : glake::plain_malloc(process, bytes, device, handle(stream));
+    if (!process.detoured()) {
+      result = glake::plain_malloc(process, bytes, device, handle(stream));
+    } else if (!(reentered = glake::Alone::now())) {
+      result = glake::detoured_malloc(process, bytes, device, handle(stream));
+    }
   });
+  if (reentered) fail_reentered();
   return result;
 }
 
 int glake_free(void* ptr) {
-  return guarded([&] {
+  bool reentered = false;
+  int code = guarded([&] {
     if (ptr == nullptr) return;
     Process& process = Process::instance();
-    if (process.detoured()) {
-      glake::detoured_free(process, ptr);
-    } else {
+    if (!process.detoured()) {
       glake::plain_free(process, ptr);
+    } else if (!(reentered = glake::Alone::now())) {
+      glake::detoured_free(process, ptr);
     }
   });
+  return reentered ? fail_reentered() : code;
 }
 
 int glake_record_stream(void* ptr, void* stream) {
-  return guarded([&] {
+  return guarded_alone([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
     if (process.detoured(glake::kTraced)) process.trace().recorded(ptr, handle(stream));
@@ -86,21 +99,32 @@ int glake_record_stream(void* ptr, void* stream) {
 }
 
 int glake_empty_cache(int device) {
-  return guarded([&] {
+  return guarded_alone([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     if (allocator.debug() != nullptr) {
       allocator.debug()->check();  // what goes back can be checked no more
       allocator.debug()->release_kept();
     }
-    allocator.empty_cache();
+    glake::watched_trim([&] { allocator.empty_cache(); });
   });
 }
 
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
-  guarded(
+  guarded_alone(
       [&] { length = copy_out(Process::instance().device(device).stats_json(), json, capacity); });
   return length;
+}
+
+int64_t glake_owed_bytes(int device) {
+  int64_t bytes = 0;
+  int code = guarded_alone([&] {
+    Process::instance().check_usable();
+    Process::instance().for_each_device([&](DeviceAllocator& used) {
+      if (used.device() == device) bytes = static_cast<int64_t>(used.owed().bytes());
+    });
+  });
+  return code == GLAKE_OK ? bytes : -code;
 }
 
 int glake_reset_peak_stats(int device) {
@@ -108,6 +132,17 @@ int glake_reset_peak_stats(int device) {
 }
 
 int glake_last_error(char* text, size_t capacity) {
+  if (last_code == GLAKE_REENTERED) {
+    constexpr char kText[] =
+        "called in a signal handler (or an observer) that interrupted glake on this thread, whose "
+        "locks are held: as with malloc, set a flag there and call glake later";
+    if (text != nullptr && capacity != 0) {
+      size_t n = std::min(sizeof kText, capacity);
+      std::memcpy(text, kText, n);
+      text[n - 1] = '\0';
+    }
+    return last_code;
+  }
   copy_out(last_code == GLAKE_OK ? std::string() : last_text(), text, capacity);
   return last_code;
 }

@@ -5,6 +5,11 @@
  * leaves the code and a sentence for glake_last_error() on the calling thread; a call that
  * succeeds clears them. Configure first (GLAKE_* variables or glake_configure()), then allocate:
  * the driver is opened at the first use of a device, never at load.
+ *
+ * As with malloc, no function may be called from a signal handler: one that interrupts glake on
+ * the same thread would wait for ever for a lock that its own thread holds. A handler sets a flag,
+ * and the program allocates or frees later. With the option `debug`, glake_malloc, glake_free and
+ * the other functions that use blocks fail with GLAKE_REENTERED there instead.
  */
 #ifndef GLAKE_CAPI_H
 #define GLAKE_CAPI_H
@@ -35,7 +40,9 @@ typedef enum glake_status {
   GLAKE_COPY_CANCELLED = 13,  /* likewise */
   GLAKE_COPY_REFUSED = 14,    /* it cannot be done in the way asked for */
   GLAKE_BUSY_TIMEOUT = 15,    /* not done in time; what was asked for goes on */
-  GLAKE_TRANSFER_CLOSED = 16  /* glake_transfer_open() first */
+  GLAKE_TRANSFER_CLOSED = 16, /* glake_transfer_open() first */
+  GLAKE_MEMORY_OWED = 17,     /* the driver refused to take memory back; call again */
+  GLAKE_REENTERED = 18        /* called in a signal handler that interrupted glake (option debug) */
 } glake_status;
 
 /* Device memory, at least `bytes` long, 512-byte aligned, usable at once by work on `stream` (a
@@ -49,8 +56,16 @@ GLAKE_API int glake_free(void* ptr);
 /* Says that work on `stream` uses the block, so that a later free waits for that work too. */
 GLAKE_API int glake_record_stream(void* ptr, void* stream);
 
-/* Returns to the driver every granule no block holds, after the work that used it. */
+/* Returns to the driver every granule no block holds, after the work that used it. When the driver
+ * refuses some of it, the rest has gone back and the call fails with GLAKE_MEMORY_OWED: nothing is
+ * lost, later requests use that memory before new memory is asked for, and calling again tries
+ * again. */
 GLAKE_API int glake_empty_cache(int device);
+
+/* What the driver has refused to take back of a device's memory and still counts as held, in bytes;
+ * 0 for a device not used yet, which stays so. A negative glake_status on failure. It is in no
+ * segment: reserved bytes do not have it. */
+GLAKE_API int64_t glake_owed_bytes(int device);
 
 /* Statistics as one flat JSON object. Returns the text's length without the final NUL, whatever
  * the capacity; writes as much as fits. 0 on failure. */
@@ -125,6 +140,12 @@ GLAKE_API int glake_reset_accumulated_stats(int device);
  * held beyond it is not given back, but nothing grows. */
 GLAKE_API int glake_set_limit_fraction(int device, double fraction);
 GLAKE_API double glake_limit_fraction(int device); /* negative glake_status on failure */
+
+/* Counts memory of the device that another allocator takes from the driver for the caller's ends (a
+ * pool with an allocator of its own) against the limit. A claim that finds no room has idle memory
+ * given back first: GLAKE_OUT_OF_MEMORY if that is not enough. Negative: that much is given back.
+ */
+GLAKE_API int glake_claim_outside(int device, int64_t bytes);
 
 /* The device's memory as its driver reports it, and the largest block that fits without growth. */
 GLAKE_API int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes);
@@ -284,6 +305,11 @@ typedef struct glake_block_record {
 } glake_block_record;
 
 GLAKE_API int glake_visit_memory(int device, void* self,
+                                 void (*segment)(void* self, const glake_segment_info* segment),
+                                 void (*block)(void* self, const glake_block_record* block));
+
+/* The same for other ends than a snapshot: no GLAKE_SNAPSHOT event tells of it. */
+GLAKE_API int glake_visit_blocks(int device, void* self,
                                  void (*segment)(void* self, const glake_segment_info* segment),
                                  void (*block)(void* self, const glake_block_record* block));
 

@@ -4,6 +4,8 @@
 #include <new>
 #include <string>
 
+#include "alone.h"
+#include "core/process.h"
 #include "driver/driver.h"
 #include "types.h"
 
@@ -29,6 +31,23 @@ int guarded(Body&& body) noexcept {
   } catch (const std::exception& e) {
     return fail(GLAKE_INTERNAL, e.what());
   }
+}
+
+// GLAKE_REENTERED, without a call that a signal handler may not make.
+int fail_reentered() noexcept;
+
+// guarded() for bodies that look after Alone themselves, since they call what is the caller's.
+template <typename Body>
+int guarded_if_alone(Body&& body) noexcept {
+  return Alone::now() ? fail_reentered() : guarded(body);
+}
+
+// The same where a body that a signal interrupts holds locks, and calls nothing of the caller's.
+template <typename Body>
+int guarded_alone(Body&& body) noexcept {
+  if (Alone::now()) return fail_reentered();
+  Alone alone(Process::instance().detoured(kDebug));
+  return guarded(body);
 }
 
 // The stream a caller names: NULL and CU_STREAM_LEGACY are one, CU_STREAM_PER_THREAD is the calling

@@ -43,7 +43,7 @@ int glake_pool_set_flags(int device, glake_pool pool, unsigned flags) {
 void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool) {
   if (id_of(pool) == PoolId{}) return glake_malloc(bytes, device, stream);
   void* result = nullptr;
-  guarded([&] {
+  guarded_if_alone([&] {
     require_size(bytes);
     result = glake::pool_malloc(Process::instance(), bytes, device, handle(stream), id_of(pool));
   });
@@ -52,7 +52,7 @@ void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool)
 
 void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, glake_pool pool) {
   void* result = nullptr;
-  guarded([&] {
+  guarded_if_alone([&] {
     require_size(bytes);
     result =
         glake::pool_malloc_at(Process::instance(), ptr, bytes, device, handle(stream), id_of(pool));
@@ -61,7 +61,10 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
 }
 
 int glake_pool_empty_cache(int device, glake_pool pool) {
-  return guarded([&] { Process::instance().device(device).empty_pool(id_of(pool)); });
+  return guarded_alone([&] {
+    DeviceAllocator& allocator = Process::instance().device(device);
+    glake::watched_trim([&] { allocator.empty_pool(id_of(pool)); });
+  });
 }
 
 glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool) {

@@ -33,6 +33,10 @@ double glake_limit_fraction(int device) {
   return code == GLAKE_OK ? fraction : -code;
 }
 
+int glake_claim_outside(int device, int64_t bytes) {
+  return guarded([&] { Process::instance().device(device).claim_outside(bytes); });
+}
+
 int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes) {
   return guarded([&] {
     glake::Bytes free = 0, total = 0;

@@ -32,6 +32,37 @@ glake::Snapshot snapshot_of(int device) {
 
 void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(stream); }
 
+// `told`: history has an event of it.
+int visit(int device, void* self, void (*segment)(void* self, const glake_segment_info* segment),
+          void (*block)(void* self, const glake_block_record* block), bool told) {
+  return guarded([&] {
+    require(segment != nullptr && block != nullptr, "a walk over memory needs two functions");
+    {
+      glake::Snapshot shot = snapshot_of(device);
+      glake::Bytes active = 0;
+      const glake_context_hooks* hooks = Watch::instance().hooks();
+      for (const glake::SegmentShot& s : shot) {
+        glake_segment_info info{s.address, s.bytes, pointer(s.stream), s.pool, device,
+                                s.large,   s.kind};
+        segment(self, &info);
+        for (const glake::BlockShot& b : s.blocks) {
+          if (b.state == GLAKE_ACTIVE) active += b.bytes;
+          glake_block_record record{b.address,
+                                    b.bytes,
+                                    b.requested,
+                                    b.state,
+                                    pointer(b.stream),
+                                    b.tag,
+                                    b.context.value_of(hooks)};
+          block(self, &record);
+        }
+      }
+      if (told) Watch::event(GLAKE_SNAPSHOT, device, 0, active);
+    }
+    glake::drop_unused_contexts();
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -93,32 +124,13 @@ int glake_observe(void* self, void (*observe)(void* self, const glake_event* eve
 int glake_visit_memory(int device, void* self,
                        void (*segment)(void* self, const glake_segment_info* segment),
                        void (*block)(void* self, const glake_block_record* block)) {
-  return guarded([&] {
-    require(segment != nullptr && block != nullptr, "glake_visit_memory needs two functions");
-    {
-      glake::Snapshot shot = snapshot_of(device);
-      glake::Bytes active = 0;
-      const glake_context_hooks* hooks = Watch::instance().hooks();
-      for (const glake::SegmentShot& s : shot) {
-        glake_segment_info info{s.address, s.bytes, pointer(s.stream), s.pool, device,
-                                s.large,   s.kind};
-        segment(self, &info);
-        for (const glake::BlockShot& b : s.blocks) {
-          if (b.state == GLAKE_ACTIVE) active += b.bytes;
-          glake_block_record record{b.address,
-                                    b.bytes,
-                                    b.requested,
-                                    b.state,
-                                    pointer(b.stream),
-                                    b.tag,
-                                    b.context.value_of(hooks)};
-          block(self, &record);
-        }
-      }
-      Watch::event(GLAKE_SNAPSHOT, device, 0, active);
-    }
-    glake::drop_unused_contexts();
-  });
+  return visit(device, self, segment, block, true);
+}
+
+int glake_visit_blocks(int device, void* self,
+                       void (*segment)(void* self, const glake_segment_info* segment),
+                       void (*block)(void* self, const glake_block_record* block)) {
+  return visit(device, self, segment, block, false);
 }
 
 void* glake_block_context(void* ptr) {

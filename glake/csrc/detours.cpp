@@ -1,9 +1,13 @@
 #include "detours.h"
 
+#include "alone.h"
 #include "core/debug.h"
 #include "core/watch.h"
 
 namespace glake {
+
+__thread bool Alone::inside_ = false;
+
 namespace {
 
 // Out of memory: says so to those who watch, and adds who holds most to the text.
@@ -16,14 +20,17 @@ namespace {
 Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, glake_pool pool,
                           const Allocate& allocate) {
   DeviceAllocator& device = *cache.device();
+  const bool debug = device.debug() != nullptr;
   try {
+    Alone alone(debug);
     return allocate(cache, bytes);
   } catch (const Error& e) {
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
-    bool more = device.debug() != nullptr && device.debug()->release_kept();
+    bool more = debug && device.debug()->release_kept();
     if (!more) refuse(device, bytes, stream, pool, e);
   }
   try {
+    Alone alone(debug);
     return allocate(cache, bytes);
   } catch (const Error& e) {
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
@@ -67,6 +74,7 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
     Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
     ptr = b->data();
+    Alone alone(process.detoured(kDebug));
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
@@ -98,6 +106,7 @@ void detoured_free(Process& process, void* ptr) {
     Block& b = taken(process, debug, holding, ptr);
     if (process.detoured(kTraced)) process.trace().freed(ptr);
     ThreadCache& cache = process.cache(b.device->device());
+    Alone alone(process.detoured(kDebug));
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
       bool held = holding == nullptr && DeviceAllocator::held_back(b);
@@ -110,6 +119,14 @@ void detoured_free(Process& process, void* ptr) {
     } else {
       b.device->free(&b, cache);
     }
+  }
+  drop_unused_contexts();
+}
+
+void watched_trim(const std::function<void()>& trim) {
+  {
+    Watch::Operation op(GLAKE_CONTEXT_ALL);
+    trim();
   }
   drop_unused_contexts();
 }

@@ -30,6 +30,9 @@ void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, Strea
 // Returns a private pool to a checkpoint, for those who watch too.
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then);
 
+// Gives memory back to the driver; the events of it carry the caller's context.
+void watched_trim(const std::function<void()>& trim);
+
 // The same for a process of which detoured() is true.
 void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void detoured_free(Process& process, void* ptr);

@@ -128,14 +128,15 @@ def require_cuda_build() -> None:
 
 def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tuple[str, ...]:
     """The command line that runs the job by this Python. DryRunError for no such script."""
+    python = sys.executable  # started as the user would: what lies beside the script is the job's
     if as_module:
-        return (sys.executable, "-m", script, *args)
+        return (python, "-m", script, *args)
     if script.endswith(".py") or (Path(script).is_file() and not os.access(script, os.X_OK)):
         if not Path(script).is_file():
             raise DryRunError(f"no such script: {script}")
-        return (sys.executable, script, *args)
+        return (python, script, *args)
     if script == "torchrun":  # this Python's
-        return (sys.executable, "-m", "torch.distributed.run", *args)
+        return (python, "-m", "torch.distributed.run", *args)
     beside = Path(sys.executable).with_name(script)
     found = str(beside) if beside.is_file() else shutil.which(script)
     if found is None:

@@ -193,3 +193,7 @@ def _own(frame: traceback.FrameSummary) -> bool:
 def _frame(frame: traceback.FrameSummary) -> str:
     name = os.path.relpath(frame.filename) if frame.filename.startswith("/") else frame.filename
     return f"{name}:{frame.lineno} in {frame.name}: {frame.line}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

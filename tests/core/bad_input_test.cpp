@@ -46,7 +46,7 @@ void sizes_and_devices() {
   refuse_malloc(GLAKE_INVALID_ARGUMENT, (size_t{1} << 46) + 1, 0);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, size_t{1} << 46, 0);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, size_t{1} << 40, 0);
-  SAYS("asked for 1024.00 GiB", "live 0 bytes in 0 blocks", "can never fit");
+  SAYS("Tried to allocate 1024.00 GiB", "live 0 bytes in 0 blocks", "can never fit");
   CHECK(!says(test::last_error(), {"ree about"}));
   for (int device : {-1, 2, 63, 64, 1 << 20, INT32_MIN}) {
     refuse_malloc(GLAKE_INVALID_DEVICE, 100, device);
@@ -180,7 +180,7 @@ void advice_is_true() {
   void* parts[2];
   for (void*& p : parts) p = glake_malloc(128 * kMiB, 0, nullptr);
   CHECK(glake_malloc_contiguous(3 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM) == nullptr);
-  SAYS("contiguous block", "asked for 3.00 MiB, which is 4.00 MiB in whole granules",
+  SAYS("contiguous block", "Tried to allocate 3.00 MiB, which is 4.00 MiB in whole granules",
        "largest fit now 0 bytes", "Free about 4.00 MiB");
   GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
   SAYS("2 live blocks;");

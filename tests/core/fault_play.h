@@ -64,7 +64,9 @@ class Play {
   void retain(glake_pool pool) { OK(glake_pool_retain(0, pool)); }
   void release(glake_pool pool) { OK(glake_pool_release(0, pool)); }
   void empty_pool(glake_pool pool) {
-    if (glake_pool_empty_cache(0, pool) != GLAKE_OK) refused({GLAKE_DRIVER_ERROR});
+    if (glake_pool_empty_cache(0, pool) != GLAKE_OK) {
+      refused({GLAKE_DRIVER_ERROR, GLAKE_MEMORY_OWED});
+    }
     verify();
   }
   glake_checkpoint* checkpoint(glake_pool pool) {
@@ -115,7 +117,9 @@ class Play {
     CHECK(armed_ || r == CUDA_SUCCESS);
   }
   void empty_cache(int device = 0) {
-    if (glake_empty_cache(device) != GLAKE_OK) refused({GLAKE_DRIVER_ERROR});
+    if (glake_empty_cache(device) != GLAKE_OK) {
+      refused({GLAKE_DRIVER_ERROR, GLAKE_MEMORY_OWED});
+    }
     verify();
   }
   bool peer(int device, int other) {

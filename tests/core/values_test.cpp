@@ -1,4 +1,6 @@
 // Statistics as values, the limit set at run time, what the driver says of the memory.
+#include <memory>
+
 #include "harness.h"
 
 namespace {
@@ -52,12 +54,17 @@ void as_the_text_says() {
   check_stat("inactive_split_bytes", v.inactive_split_bytes);
   CHECK(v.allocation[0].current == 2 && v.allocation[1].current == 1);
   CHECK(v.requested_bytes[2].current == static_cast<int64_t>(5 * kMiB));
-  // 1 MiB beside the 5 MiB, 2 MiB less 1 KiB beside the small one.
-  CHECK(v.inactive_split[2].current == 1 && v.inactive_split[1].current == 1);
-  CHECK(v.inactive_split_bytes[2].current == static_cast<int64_t>(kMiB));
-  CHECK(v.inactive_split_bytes[1].current == static_cast<int64_t>(2 * kMiB - kKiB));
   CHECK(v.device_allocs == simcuda_calls("cuMemCreate") && v.device_frees == 0);
-
+  // Expandable segments, as all but contiguous ones are, are counted nowhere.
+  CHECK(v.segment[0].current == 0 && v.inactive_split[0].current == 0);
+  void* whole = glake_malloc_contiguous(3 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM);
+  glake_device_stats with_whole = values();
+  CHECK(with_whole.segment[0].current == 1 && with_whole.inactive_split[2].current == 1);
+  CHECK(with_whole.inactive_split_bytes[2].current == static_cast<int64_t>(kMiB));
+  OK(glake_free(whole));
+  OK(glake_empty_cache(0));
+  CHECK(values().segment[0].current == 0 && values().segment[0].freed == 1);
+  CHECK(values().inactive_split_bytes[0].current == 0);
   OK(glake_reset_accumulated_stats(0));
   glake_device_stats after = values();
   CHECK(after.allocation[0].allocated == 0 && after.allocation[0].freed == 0);
@@ -74,6 +81,34 @@ void as_the_text_says() {
   CHECK(few[0] == 0 && few[1] == -1);
   GIVES(GLAKE_INVALID_ARGUMENT, glake_get_stats(0, nullptr, sizeof v));
   GIVES(GLAKE_INVALID_DEVICE, glake_get_stats(3, &v, sizeof v));
+  finish();
+}
+
+// Freed, and recorded on more streams than a free block's order can name: active until they are
+// done, with the bytes requested of it.
+void what_waits_is_active() {
+  test::running() = "what waits is active";
+  start();
+  auto context = std::make_unique<test::CurrentContext>();
+  CUstream streams[9];
+  for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  void* ptr = glake_malloc(3 * kMiB - 100, 0, nullptr);
+  for (CUstream s : streams) OK(glake_record_stream(ptr, s));
+  OK(glake_free(ptr));
+  glake_device_stats v = values();
+  CHECK(v.allocation[0].current == 0 && v.allocated_bytes[2].current == 0);
+  CHECK(v.active[0].current == 1 && v.active[2].current == 1 && v.active[0].freed == 0);
+  CHECK(v.active_bytes[0].current == static_cast<int64_t>(3 * kMiB));
+  CHECK(v.requested_bytes[0].current == static_cast<int64_t>(3 * kMiB - 100));
+  check_stat("active", v.active);
+  check_stat("active_bytes", v.active_bytes);
+  OK(glake_empty_cache(0));
+  v = values();
+  CHECK(v.active[0].current == 0 && v.active[0].allocated == 1 && v.active[0].freed == 1);
+  CHECK(v.active_bytes[0].current == 0 && v.requested_bytes[0].current == 0);
+  CHECK(v.active_bytes[0].peak == static_cast<int64_t>(3 * kMiB));
+  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  context.reset();
   finish();
 }
 
@@ -130,6 +165,7 @@ void what_is_free() {
 
 int main() {
   as_the_text_says();
+  what_waits_is_active();
   the_limit();
   what_is_free();
   return 0;

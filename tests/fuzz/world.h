@@ -154,7 +154,7 @@ class World {
   bool guarded() const { return std::strstr(setup_.debug, "guard") != nullptr; }
   bool checked() const { return std::strcmp(setup_.debug, "none") != 0; }
   void check_pins();
-  void check_memory(int device, int64_t reserved, int64_t segments);
+  void check_memory(int device, const glake_device_stats& stats);
   void check_hosts();
   void check_findings();
   void gone(size_t n);

@@ -174,12 +174,20 @@ inline void World::history(int entries, int when) {
   identities();
 }
 
-// A snapshot shows every byte that is held, once.
-inline void World::check_memory(int device, int64_t reserved, int64_t segments) {
+// A snapshot shows every byte that is held, once, and its sums are the statistics of each pool.
+// (But for requested bytes: of a block with guards it shows the caller's.)
+inline void World::check_memory(int device, const glake_device_stats& stats) {
   struct Seen {
-    int64_t bytes = 0, covered = 0, active = 0, chunks = 0, chunk_bytes = 0;
+    int64_t bytes = 0, covered = 0;
     uint64_t at = 0;
+    bool split = false, chunk = false;
+    glake_device_stats sums{};
+    size_t pool = 0;
     std::vector<std::pair<uint64_t, uint64_t>> all;
+    void add(glake_stat (&to)[3], uint64_t n) {
+      to[0].current += static_cast<int64_t>(n);
+      to[pool].current += static_cast<int64_t>(n);
+    }
   } seen;
   OK(glake_visit_memory(
       device, &seen,
@@ -187,8 +195,11 @@ inline void World::check_memory(int device, int64_t reserved, int64_t segments) 
         auto* all = static_cast<Seen*>(self);
         CHECK(all->bytes == all->covered);
         all->bytes += static_cast<int64_t>(s->bytes);
-        all->chunks += s->kind != GLAKE_STITCHED ? 1 : 0;
-        all->chunk_bytes += s->kind != GLAKE_STITCHED ? static_cast<int64_t>(s->bytes) : 0;
+        all->pool = s->large != 0 ? 2 : 1;
+        all->add(all->sums.reserved_bytes, s->bytes);
+        all->chunk = s->kind != GLAKE_STITCHED;
+        all->split = false;
+        if (all->chunk) all->add(all->sums.segment, 1);
         all->at = s->address;
         all->all.emplace_back(s->address, s->address + s->bytes);
       },
@@ -197,16 +208,40 @@ inline void World::check_memory(int device, int64_t reserved, int64_t segments) 
         CHECK(b->address == all->at && b->bytes != 0);
         all->at += b->bytes;
         all->covered += static_cast<int64_t>(b->bytes);
-        if (b->state == GLAKE_ACTIVE) all->active += static_cast<int64_t>(b->bytes);
+        if (b->state == GLAKE_ACTIVE) {
+          all->add(all->sums.allocation, 1);
+          all->add(all->sums.allocated_bytes, b->bytes);
+        }
+        if (b->state != GLAKE_INACTIVE) {
+          all->add(all->sums.active, 1);
+          all->add(all->sums.active_bytes, b->bytes);
+          all->split = true;
+        } else if (all->chunk && all->split) {
+          all->add(all->sums.inactive_split, 1);
+          all->add(all->sums.inactive_split_bytes, b->bytes);
+        }
       }));
   const Books& b = books_[device];
   CHECK(seen.bytes == seen.covered);
   std::sort(seen.all.begin(), seen.all.end());
   for (size_t i = 1; i < seen.all.size(); ++i) CHECK(seen.all[i - 1].second <= seen.all[i].first);
-  CHECK_TEXT(seen.active == b.allocated, std::to_string(seen.active));
-  CHECK_TEXT(seen.bytes == reserved || b.owing, std::to_string(seen.bytes));
-  int64_t granules = segments - seen.chunks;
-  CHECK(granules * static_cast<int64_t>(kGranule) + seen.chunk_bytes == reserved);
+  CHECK(stats.allocated_bytes[0].current == b.allocated);
+  for (size_t pool = 0; pool < 3; ++pool) {
+    const std::string where = " of pool " + std::to_string(pool);
+    auto same = [&](const char* name, const glake_stat(&told)[3], const glake_stat(&shown)[3]) {
+      CHECK_TEXT(told[pool].current == shown[pool].current,
+                 name + where + ": " + std::to_string(told[pool].current) + ", and " +
+                     std::to_string(shown[pool].current) + " in the snapshot");
+    };
+    same("allocation", stats.allocation, seen.sums.allocation);
+    same("allocated_bytes", stats.allocated_bytes, seen.sums.allocated_bytes);
+    same("active", stats.active, seen.sums.active);
+    same("active_bytes", stats.active_bytes, seen.sums.active_bytes);
+    same("inactive_split", stats.inactive_split, seen.sums.inactive_split);
+    same("inactive_split_bytes", stats.inactive_split_bytes, seen.sums.inactive_split_bytes);
+    same("segment", stats.segment, seen.sums.segment);
+    if (!b.owing) same("reserved_bytes", stats.reserved_bytes, seen.sums.reserved_bytes);
+  }
 }
 
 // Everybody writes only where they may.

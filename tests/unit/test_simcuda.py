@@ -1,6 +1,9 @@
 """The simulator's Python face: links, faults of copies, landings, places of host memory."""
 
 import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -107,3 +110,30 @@ def test_what_is_refused_says_why(
 ) -> None:
     with pytest.raises(InvalidOption, match=named):
         call(machine)
+
+
+FULL = """
+from glake import _C, errors, simcuda
+simcuda.configure("machine", "small-shm")
+simcuda.configure("memory", "1GiB")
+try:
+    _C.malloc(200 << 20)
+except errors.OutOfMemory as error:
+    print(error)
+print("next", _C.malloc(50 << 20) != 0)
+"""
+
+
+def test_a_full_dev_shm_is_named() -> None:
+    """Docker's default is 64 MiB: the error says so, and other processes are not blamed."""
+    mounts = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    small = "mount -t tmpfs -o size=64m none /dev/shm"
+    if subprocess.run([*mounts, small], capture_output=True).returncode != 0:
+        pytest.skip("no user namespaces to mount a small /dev/shm in")
+    shell = [*mounts, f'{small} && exec "$0" -c "$1"', sys.executable, FULL]
+    environment = {**os.environ, "GLAKE_DRIVER": "sim"}
+    ran = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    for words in ("/dev/shm", "has 64 MiB", "--shm-size", "next True"):
+        assert words in ran.stdout
+    assert "other processes" not in ran.stdout

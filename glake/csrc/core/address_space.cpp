@@ -6,13 +6,15 @@ namespace glake {
 
 bool DebtBook::pay(Debt& debt) {
   if (debt.bytes != 0) {
-    if (!driver_.unmap(debt.at, debt.bytes).ok()) return false;
+    if (!refusals_.note("cuMemUnmap", driver_.unmap(debt.at, debt.bytes)).ok()) return false;
     debt.bytes = 0;
+    idle_ += debt.handles.size();
   }
   while (!debt.handles.empty()) {
-    if (!driver_.release(debt.handles.back()).ok()) return false;
+    if (!refusals_.note("cuMemRelease", driver_.release(debt.handles.back())).ok()) return false;
     debt.handles.pop_back();
     --handles_;
+    --idle_;
   }
   if (debt.settled) debt.settled();
   return true;
@@ -20,6 +22,7 @@ bool DebtBook::pay(Debt& debt) {
 
 bool DebtBook::owe(Debt debt) {
   handles_ += debt.handles.size();
+  if (debt.bytes == 0) idle_ += debt.handles.size();
   if (pay(debt)) return true;
   debts_.push_back(std::move(debt));
   return false;
@@ -30,6 +33,39 @@ bool DebtBook::settle() {
     it = pay(*it) ? debts_.erase(it) : std::next(it);
   }
   return debts_.empty();
+}
+
+void DebtBook::keep_mapped() {
+  for (auto it = debts_.begin(); it != debts_.end();) {
+    Debt& debt = *it;
+    uint64_t kept = debt.bytes != 0 && debt.keep ? debt.keep().count : 0;
+    if (kept != 0) {
+      debt.bytes = 0;
+      debt.settled = nullptr;  // its addresses are in use
+      debt.handles.erase(debt.handles.begin(),
+                         debt.handles.begin() + static_cast<std::ptrdiff_t>(kept));
+      handles_ -= kept;
+      idle_ += debt.handles.size();
+    }
+    it = kept != 0 && debt.handles.empty() ? debts_.erase(it) : std::next(it);
+  }
+}
+
+bool DebtBook::take(Handle* handle) {
+  for (auto it = debts_.begin(); it != debts_.end(); ++it) {
+    if (it->bytes != 0 || it->handles.empty()) continue;
+    *handle = it->handles.back();
+    it->handles.pop_back();
+    --handles_;
+    --idle_;
+    if (it->handles.empty()) {
+      Debt paid = std::move(*it);
+      debts_.erase(it);
+      if (paid.settled) paid.settled();
+    }
+    return true;
+  }
+  return false;
 }
 
 Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, Bytes slot)

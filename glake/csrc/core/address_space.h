@@ -15,6 +15,23 @@
 
 namespace glake {
 
+// What the driver said when it last refused to take something back. Under the device's slow lock.
+class Refusals {
+ public:
+  explicit Refusals(Driver& driver) : driver_(driver) {}
+  Status note(const char* call, Status s) {
+    if (!s.ok()) text_ = std::string(call) + ": " + driver_.describe(s);
+    return s;
+  }
+  const std::string& text() const { return text_; }
+
+  Granules kept{0};  // that stayed mapped, as counted since somebody set it to zero
+
+ private:
+  Driver& driver_;
+  std::string text_;
+};
+
 // What is still owed to the driver after a refused undo: unmap [at, at + bytes), then release the
 // handles; `settled` runs when all is done.
 struct Debt {
@@ -22,24 +39,34 @@ struct Debt {
   Bytes bytes = 0;
   std::vector<Handle> handles;
   std::function<void()> settled;
+  // Instead of both: takes what is mapped into use again, with the first handles, and returns how
+  // many. Null: it cannot be.
+  std::function<Granules()> keep;
 };
 
 class DebtBook {
  public:
-  explicit DebtBook(Driver& driver) : driver_(driver) {}
+  DebtBook(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
   // Pays the debt now if the driver lets us, else keeps it. True if paid.
   bool owe(Debt debt);
   // Tries every debt again. True if none is left.
   bool settle();
+  // Takes back into use what is mapped still and cannot be unmapped.
+  void keep_mapped();
+  // A handle that is owed and mapped nowhere, to be used again; false if there is none.
+  bool take(Handle* handle);
   bool empty() const { return debts_.empty(); }
   // Granules of physical memory still held by debts; any thread may ask.
   uint64_t handles() const { return handles_.load(); }
+  // How many of those take() would give.
+  uint64_t idle() const { return idle_.load(); }
 
  private:
   bool pay(Debt& debt);
   Driver& driver_;
+  Refusals& refusals_;
   std::list<Debt> debts_;
-  std::atomic<uint64_t> handles_{0};
+  std::atomic<uint64_t> handles_{0}, idle_{0};
 };
 
 // A reservation, aligned to 1 GiB inside what the driver gave, entered in the pointer map.

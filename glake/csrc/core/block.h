@@ -34,6 +34,7 @@ struct alignas(64) Block {
   Segment* pieces = nullptr;       // what it occupies, in view order
   View* view = nullptr;            // the view it is reached through; null: at home in an arena
   Chunk* chunk = nullptr;          // of the escape pool, if it is one of its blocks
+  bool small_pool = false;         // counted with PyTorch's small pool: it lies in the small arena
   uint64_t share = 0;              // the number other processes open it by; 0: none
   std::vector<StreamId> recorded;  // other streams that use it; empty for almost all
   Block* slot_next = nullptr;      // other blocks that start in the same pointer-map slot

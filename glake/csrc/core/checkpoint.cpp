@@ -153,7 +153,7 @@ RestoreLog DeviceAllocator::restore_here(const Checkpoint& then) {
   for (Block* b : before) {
     log.freed.push_back({b->ptr, b->size, b->requested, b->stream, b->stream_id});
     end_share(b);
-    stats_.free(b->small(), b->size, b->requested);
+    stats_.free(b->small_pool, b->size, b->requested);
     --live_;
     blocks_.recycle(b);
   }

@@ -49,25 +49,30 @@ void ContiguousPool::cache(Chunk* chunk) {
   cached_bytes_ += chunk->bytes;
 }
 
+// Goes on where an earlier attempt, or taking the chunk apart, was refused.
 Status ContiguousPool::build(Chunk& chunk, const std::vector<int>& grants) {
   uint64_t granules = Granules::floor(chunk.bytes).count;
+  Status s;
   if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
-    Status s = driver_.allocate_legacy(chunk.bytes, &chunk.base);
+    if (chunk.base != 0) return s;
+    s = driver_.allocate_legacy(chunk.bytes, &chunk.base);
     if (s.ok()) physical_ += granules;
     return s;
   }
-  Status s = driver_.reserve(chunk.bytes, &chunk.base);
+  if (chunk.base == 0) s = driver_.reserve(chunk.bytes, &chunk.base);
   if (!s.ok()) {
     chunk.base = 0;
     return s;
   }
-  s = driver_.create(device_, &chunk.handle, chunk.bytes);
-  if (!s.ok()) {
-    chunk.handle = 0;
-    return s;
+  if (chunk.handle == 0) {
+    s = driver_.create(device_, &chunk.handle, chunk.bytes);
+    if (!s.ok()) {
+      chunk.handle = 0;
+      return s;
+    }
+    physical_ += granules;
   }
-  physical_ += granules;
-  s = driver_.map(chunk.base, chunk.handle, chunk.bytes);
+  if (!chunk.mapped) s = driver_.map(chunk.base, chunk.handle, chunk.bytes);
   chunk.mapped = s.ok();
   return s.ok() ? driver_.set_access(chunk.base, chunk.bytes, grants) : s;
 }
@@ -76,18 +81,20 @@ Status ContiguousPool::take_apart(Chunk& chunk) {
   uint64_t granules = Granules::floor(chunk.bytes).count;
   Status s;
   if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
-    if (chunk.base != 0) s = driver_.free_legacy(chunk.base);
-    if (s.ok() && chunk.base != 0) physical_ -= granules;
-    if (s.ok()) chunk.base = 0;
+    if (chunk.base == 0) return s;
+    s = refusals_.note("cuMemFree", driver_.free_legacy(chunk.base));
+    if (!s.ok()) return s;
+    physical_ -= granules;
+    chunk.base = 0;
     return s;
   }
   if (chunk.mapped) {
-    s = driver_.unmap(chunk.base, chunk.bytes);
+    s = refusals_.note("cuMemUnmap", driver_.unmap(chunk.base, chunk.bytes));
     if (!s.ok()) return s;
     chunk.mapped = false;
   }
   if (chunk.handle != 0) {
-    s = driver_.release(chunk.handle);
+    s = refusals_.note("cuMemRelease", driver_.release(chunk.handle));
     if (!s.ok()) return s;
     chunk.handle = 0;
     physical_ -= granules;
@@ -97,11 +104,27 @@ Status ContiguousPool::take_apart(Chunk& chunk) {
   return s;
 }
 
+std::vector<std::unique_ptr<Chunk>>::const_iterator ContiguousPool::find_owed(int kind,
+                                                                              Bytes bytes) const {
+  return std::find_if(owed_.begin(), owed_.end(), [=](const std::unique_ptr<Chunk>& c) {
+    return c->kind == kind && c->bytes == bytes && physical_of(*c) != 0;
+  });
+}
+
 Status ContiguousPool::make(int kind, Bytes bytes, const std::vector<int>& grants,
                             std::unique_ptr<Chunk>* made) {
-  auto chunk = std::make_unique<Chunk>();
-  chunk->kind = kind;
-  chunk->bytes = bytes;
+  std::unique_ptr<Chunk> chunk;
+  auto owed = find_owed(kind, bytes);
+  if (owed != owed_.end()) {
+    size_t at = static_cast<size_t>(owed - owed_.begin());
+    chunk = std::move(owed_[at]);
+    owed_.erase(owed_.begin() + static_cast<std::ptrdiff_t>(at));
+    owed_physical_ -= physical_of(*chunk);
+  } else {
+    chunk = std::make_unique<Chunk>();
+    chunk->kind = kind;
+    chunk->bytes = bytes;
+  }
   Status s = build(*chunk, grants);
   if (s.ok()) {
     *made = std::move(chunk);

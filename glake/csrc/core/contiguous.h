@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/address_space.h"
 #include "core/block.h"
 #include "core/streams.h"
 #include "driver/driver.h"
@@ -34,7 +35,8 @@ struct Chunk {
 // and the device's context.
 class ContiguousPool {
  public:
-  ContiguousPool(Driver& driver, int device) : driver_(driver), device_(device) {}
+  ContiguousPool(Driver& driver, int device, Refusals& refusals)
+      : driver_(driver), device_(device), refusals_(refusals) {}
 
   // A cached chunk of this kind for `need` bytes, a quarter or two granules too long at most: one
   // whose past work is ordered before the stream's next first, else, where waiting is allowed, the
@@ -42,7 +44,8 @@ class ContiguousPool {
   Chunk* reuse(int kind, Bytes need, StreamId stream, StreamClock& clock, bool may_wait);
   void cache(Chunk* chunk);
 
-  // Asks the driver for a chunk. A refusal is undone at once, or owed.
+  // A chunk: one owed to the driver of just that size first, else a new one. A refusal is undone at
+  // once, or owed.
   Status make(int kind, Bytes bytes, const std::vector<int>& grants, std::unique_ptr<Chunk>* made);
   void add(std::unique_ptr<Chunk> chunk);
   // Takes a cached chunk out, to be unmade.
@@ -52,6 +55,8 @@ class ContiguousPool {
   // Tries again what is owed. True if nothing is.
   bool settle();
   bool owes() const { return !owed_.empty(); }
+  // True if make() needs no new memory.
+  bool owes(int kind, Bytes bytes) const { return find_owed(kind, bytes) != owed_.end(); }
 
   std::vector<Chunk*> cached() const;
   template <typename Visit>
@@ -67,11 +72,13 @@ class ContiguousPool {
  private:
   using Index = std::multimap<Bytes, Chunk*>;
   Index& index(int kind) { return cached_[kind == GLAKE_CONTIGUOUS_VMM ? 0 : 1]; }
+  std::vector<std::unique_ptr<Chunk>>::const_iterator find_owed(int kind, Bytes bytes) const;
   Status build(Chunk& chunk, const std::vector<int>& grants);
   Status take_apart(Chunk& chunk);
 
   Driver& driver_;
   int device_;
+  Refusals& refusals_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   Index cached_[2];  // by bytes
   Bytes cached_bytes_ = 0;

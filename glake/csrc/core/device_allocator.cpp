@@ -26,7 +26,7 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       slow_(shared_.slow),
       blocks_(shared_.blocks),
       debts_(shared_.debts),
-      granules_(driver, debts_, device, shared_.physical, shared_.grants),
+      granules_(driver, debts_, shared_.refusals, device, shared_.physical, shared_.grants),
       clock_(shared_.clock),
       contiguous_(shared_.contiguous),
       pins_(granules_),
@@ -51,7 +51,7 @@ DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
       slow_(shared_.slow),
       blocks_(shared_.blocks),
       debts_(shared_.debts),
-      granules_(driver_, debts_, device_, shared_.physical, shared_.grants),
+      granules_(driver_, debts_, shared_.refusals, device_, shared_.physical, shared_.grants),
       clock_(shared_.clock),
       contiguous_(shared_.contiguous),
       pins_(granules_),
@@ -136,10 +136,11 @@ Block* DeviceAllocator::make_block(const Request& r, const Found& found, StreamH
   b->device = this;
   b->pieces = found.pieces;
   b->view = found.view;
+  b->small_pool = found.view == nullptr && small_->contains(found.ptr);
   PointerMap::find(b->ptr)->insert(b);
   ++live_;
   if (pool_ != nullptr) pool_->blocks.emplace(b->ptr, b);
-  stats_.allocate(b->small(), b->size, b->requested);
+  stats_.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
   return b;
 }
@@ -191,13 +192,14 @@ DeviceAllocator::Request DeviceAllocator::request(Bytes bytes, StreamHandle stre
 }
 
 void DeviceAllocator::free(Block* block, ThreadCache& cache) {
-  if (block->recorded.empty() && (block->small() || hot_.contended()) && cache.device() == this &&
-      cache.put(block)) {
+  // A small block that had to go to the large arena is counted there, where no cache counts.
+  bool cached = block->small() ? block->small_pool : hot_.contended();
+  if (cached && block->recorded.empty() && cache.device() == this && cache.put(block)) {
     return;
   }
   HotGuard hot(hot_);
   cache.collect(stats_);
-  stats_.free(block->small(), block->size, block->requested);
+  stats_.free(block->small_pool, block->size, block->requested);
   free_locked(block);
 }
 
@@ -211,13 +213,15 @@ void DeviceAllocator::record_stream(Block* block, StreamHandle stream) {
 
 void DeviceAllocator::hold(Block* block) {
   HotGuard hot(hot_);
-  stats_.free(block->small(), block->size, block->requested);
+  stats_.free(block->small_pool, block->size, block->requested);
+  stats_.wait(block->small_pool, block->size, block->requested);
   held_.push_back(block);
 }
 
 void DeviceAllocator::give_held(Block* block) {
   HotGuard hot(hot_);
   held_.erase(std::find(held_.begin(), held_.end(), block));
+  stats_.done_waiting(block->small_pool, block->size, block->requested);
   free_locked(block);
 }
 
@@ -327,7 +331,11 @@ void DeviceAllocator::close() {
                                               counted(live, "live block") + "; free them");
     }
     abandon_pools();
-    empty_cache();
+    std::lock_guard<FairMutex> slow(slow_);
+    DeviceScope scope(driver_, device_);
+    require(scope.status(), "to make its context current");
+    HotGuard hot(hot_);
+    give_back(hot);
   }
   if (!attached_) return;
   Status s = debug_ != nullptr ? debug_->close() : Status{};
@@ -341,7 +349,8 @@ void DeviceAllocator::close() {
     for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
-                                          std::to_string(device_) + "'s memory back; try again");
+                                          std::to_string(device_) + "'s memory back (" +
+                                          shared_.refusals.text() + "); try again");
     }
     started_ = false;
     close_pools(&s);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -87,6 +88,7 @@ class DeviceAllocator {
   PoolId pool_id() const { return pool_ != nullptr ? pool_->id : PoolId{}; }
 
   void set_limit_fraction(double fraction);
+  void claim_outside(int64_t bytes);
   double limit_fraction();
   void memory_info(Bytes* free, Bytes* total);
   Bytes largest_free();
@@ -109,6 +111,9 @@ class DeviceAllocator {
   void empty_cache();
   void enable_peer(int peer);
   std::string stats_json();
+  // Memory that the driver refused to take back: no statistic but glake.owed_bytes has it. Takes no
+  // lock.
+  Granules owed() const { return Granules{debts_.handles()} + contiguous_.owed(); }
   void reset_peaks();
   void mark_step();
   Bytes driver_free_bytes();  // what the driver reports; 0 if it does not
@@ -239,6 +244,8 @@ class DeviceAllocator {
   Found grow(const Request& r, HotGuard& hot);
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
+  void count_backed(const Arena& arena, Address begin, Granules n);
+  void keep_backed(Arena& arena, Segment* claimed, Granules first);
   Granules room() const;
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
@@ -246,6 +253,10 @@ class DeviceAllocator {
   class Hold;
   Found stitch(const Request& r, HotGuard& hot);
   Found stitch_edges(const Request& r, HotGuard& hot);
+  bool edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes, const Request& r);
+  std::pair<Run, Bytes> widest_head(const Request& r);
+  void each_tail(const Request& r, const Run* head,
+                 const std::function<void(const Run&, Bytes)>& visit);
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
   bool add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot);
@@ -269,6 +280,7 @@ class DeviceAllocator {
   // reclaim.cpp: giving memory back.
   void free_locked(Block* block);
   void end_share(Block* block);
+  void keep_waiting(Block* block);
   void release_pieces(Block* block, const Tickets& tickets);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
@@ -278,8 +290,12 @@ class DeviceAllocator {
   void make_view_room(Granules n, HotGuard& hot);
   Granules trim(Granules want, HotGuard& hot);
   void trim_all(bool synced, HotGuard& hot);
-  void settle(HotGuard& hot);
+  enum class Use { kNoMore, kAgain };
+  void settle(HotGuard& hot, Use use = Use::kNoMore);
+  void give_back(HotGuard& hot);
+  void require_all_given();
   Status synchronize(HotGuard& hot);
+  void give_back_idle(HotGuard& hot);
   void trim_heaps(bool synced, HotGuard& hot);
 
   // pools.cpp: private pools, and what the device's heaps do for each other.
@@ -320,23 +336,32 @@ class DeviceAllocator {
   bool trim_contiguous(HotGuard& hot);
   Error no_contiguous(const Request& r, Status refused);
   Granules physical() const { return granules_.physical() + contiguous_.physical(); }
-  // What of it the driver refused to take back: no statistic but glake.owed_bytes has it.
-  Granules owed() const { return Granules{debts_.handles()} + contiguous_.owed(); }
 
   // pins.cpp
   void require_live(const Block& block, Address begin) const;
   uint64_t pinned_granules();
 
-  // report.cpp
+  // out_of_memory.cpp
   struct Usable {
-    Granules whole{0};  // from anywhere
-    Bytes stretch = 0;  // the longest at home
+    Granules whole{0};           // from anywhere
+    Bytes large = 0, small = 0;  // the longest stretch at home, for blocks of that class
+    Bytes edges = 0;             // at the ends of granules that are held
+    Bytes grown = 0;             // before a place to grow
+    Bytes grown_room = 0;        // of that place
+  };
+  struct Growth {
+    Granules limit, driver, now;
   };
   Usable usable(const Request& r);
+  Bytes longest_stretch(const Arena& arena, const Request& r);
+  Bytes largest_fit(const Request& r, Granules growth);
+  Growth growth(Bytes* driver_free);
+  std::string driver_text(Bytes driver_free) const;
+  std::string idle_text(Granules mine);
   Error out_of_memory(const Request& r, bool contiguous = false);
-  std::string advice(Bytes needed, Bytes fits) const;
+  std::string advice(Bytes needed, Bytes fits, const Growth& growth) const;
+  // report.cpp
   std::string broken_invariant(Bytes* busy_bytes);
-  void inactive(const Arena& arena, int64_t* count, int64_t* bytes) const;
   void note_inactive();
   Granules used_granules(const Arena& arena) const;
 

@@ -35,17 +35,24 @@ struct DeviceShared {
   StreamClock clock;
   Stats stats;
   BlockPool blocks;
+  Refusals refusals;
   DebtBook debts;
   ContiguousPool contiguous;
   std::unordered_map<uint64_t, Share> shares;  // by number
   std::vector<int> grants;                     // devices every mapping is accessible from
   std::atomic<uint64_t> physical{0};           // granules behind all heaps
+  Bytes outside = 0;  // claimed for other allocators' memory (glake_claim_outside)
   Granules limit;
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;
   DeviceAllocator* own = nullptr;  // the device's own heap
   bool attached = false;
   bool driver_full = false;
+  // Of the request under way, under slow: whether the driver has refused it a granule, how many it
+  // had then, and what it said.
+  bool refused_now = false;
+  Granules had;
+  std::string refusal;
   uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
 
   // Changed under both locks; a heap whose pool has ended serves the next one, addresses and all.

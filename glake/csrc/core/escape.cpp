@@ -21,7 +21,8 @@ Block* DeviceAllocator::hand_out(Chunk* chunk, const Request& r, StreamHandle st
   chunk->live = true;
   b->recorded.assign(1, r.stream);
   ++live_;
-  stats_.allocate(b->small(), b->size, b->requested);
+  b->small_pool = false;
+  stats_.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
   return b;
 }
@@ -30,7 +31,10 @@ Block* DeviceAllocator::hand_out(Chunk* chunk, const Request& r, StreamHandle st
 std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGuard& hot,
                                                    Status* refused) {
   std::unique_ptr<Chunk> chunk;
-  if (room() < Granules::floor(bytes)) return chunk;
+  // Owed granules are part of room() for the arenas only.
+  Granules held = physical();
+  Granules fresh = held < limit_ ? limit_ - held : Granules{0};
+  if (fresh < Granules::floor(bytes) && !contiguous_.owes(kind, bytes)) return chunk;
   hot.unlock();
   *refused = contiguous_.make(kind, bytes, granules_.grants(), &chunk);
   hot.lock();
@@ -71,9 +75,7 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
   }
   if (c == nullptr && made == nullptr && (refused.ok() || refused.out_of_memory())) {
     // Then the granules nobody holds: whatever else of the limit is free is in them.
-    drain_caches(true);
-    drain_limbo(Wait::kAllowed);
-    trim_heaps(!clock_.any_capturing() && synchronize(hot).ok(), hot);
+    give_back_idle(hot);
     made = make_chunk(kind, whole, hot, &refused);
     ++stats_.alloc_retries;
   }

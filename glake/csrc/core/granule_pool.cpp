@@ -7,43 +7,65 @@ void GranulePool::add(const Arena& arena) {
   homes_[arena.id()].resize(arena.granule_count());
 }
 
-Status GranulePool::back(const Arena& arena, Address begin, Granules n, bool* owed,
-                         const std::function<void()>& settled) {
+Status GranulePool::build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
+                          uint64_t* created, uint64_t* mapped) {
+  for (; *created < n.count;) {
+    Handle& handle = home[first + *created].handle;
+    if (!debts_.take(&handle)) {
+      Status s = driver_.create(device_, &handle);
+      if (!s.ok()) return s;
+    }
+    ++*created;
+    Status s = driver_.map(begin + *mapped * kGranule, handle);
+    if (!s.ok()) return s;
+    ++*mapped;
+  }
+  return driver_.set_access(begin, n.bytes(), grants_);
+}
+
+Status GranulePool::back(const Arena& arena, Address begin, Granules n,
+                         const std::function<void()>& settled,
+                         const std::function<void(Granules)>& kept) {
   std::vector<Granule>& home = homes_[arena.id()];
   uint64_t first = arena.granule_of(begin);
-  Status s;
-  uint64_t mapped = 0, created = 0;
-  for (; created < n.count; ++created) {
-    Granule& granule = home[first + created];
-    s = driver_.create(device_, &granule.handle);
-    if (!s.ok()) break;
-    s = driver_.map(begin + created * kGranule, granule.handle);
-    if (!s.ok()) {
-      ++created;
-      break;
-    }
-    ++mapped;
-  }
-  if (s.ok()) s = driver_.set_access(begin, n.bytes(), grants_);
-  *owed = false;
+  uint64_t created = 0, mapped = 0;
+  Status s = build(first, home, begin, n, &created, &mapped);
   if (s.ok()) {
     physical_ += n.count;
     own_ += n.count;
     return s;
   }
-  Debt undo{begin, mapped * kGranule, {}, {}};
+  had_ = {created};
+  refused_ = driver_.describe(s);
+  Debt undo;
+  undo.at = begin;
+  undo.bytes = mapped * kGranule;
   for (uint64_t i = 0; i < created; ++i) {
     undo.handles.push_back(home[first + i].handle);
     home[first + i].handle = 0;
   }
   undo.settled = settled;
-  *owed = !debts_.owe(std::move(undo));
+  std::vector<Handle> handles(undo.handles.begin(),
+                              undo.handles.begin() + static_cast<std::ptrdiff_t>(mapped));
+  undo.keep = [this, id = arena.id(), first, begin, handles, kept] {
+    Granules count{handles.size()};
+    if (!driver_.set_access(begin, count.bytes(), grants_).ok()) return Granules{0};
+    for (uint64_t i = 0; i < count.count; ++i) homes_[id][first + i].handle = handles[i];
+    physical_ += count.count;
+    own_ += count.count;
+    kept(count);
+    return count;
+  };
+  debts_.owe(std::move(undo));
   return s;
 }
 
 Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
-  Status s = driver_.unmap(begin, n.bytes());
-  if (!s.ok()) return s;
+  Status s = refusals_.note("cuMemUnmap", driver_.unmap(begin, n.bytes()));
+  if (!s.ok()) {
+    refusals_.kept = refusals_.kept + n;
+    return s;
+  }
   std::vector<Granule>& home = homes_[arena.id()];
   Debt releases;
   for (uint64_t i = 0; i < n.count; ++i) {

@@ -14,16 +14,26 @@ class GranulePool {
  public:
   // `physical` counts the granules of all of the device's heaps; `grants` are the devices every
   // mapping is accessible from.
-  GranulePool(Driver& driver, DebtBook& debts, int device, std::atomic<uint64_t>& physical,
-              std::vector<int>& grants)
-      : driver_(driver), debts_(debts), device_(device), grants_(grants), physical_(physical) {}
+  GranulePool(Driver& driver, DebtBook& debts, Refusals& refusals, int device,
+              std::atomic<uint64_t>& physical, std::vector<int>& grants)
+      : driver_(driver),
+        debts_(debts),
+        refusals_(refusals),
+        device_(device),
+        grants_(grants),
+        physical_(physical) {}
 
   void add(const Arena& arena);
 
-  // Creates granules and maps them at home. All or nothing: what a refusal leaves behind is undone,
-  // or owed (then `settled` runs once it is paid). Driver calls; no lock of ours is needed.
-  Status back(const Arena& arena, Address begin, Granules n, bool* owed,
-              const std::function<void()>& settled);
+  // Maps granules at home: those owed to the driver first, new ones then. All or nothing: what a
+  // refusal leaves behind is undone, or owed. Then `settled` runs once it is paid, or `kept` if the
+  // first so many granules, which could not be unmapped, are in use instead. Driver calls; under
+  // slow_ alone.
+  Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
+              const std::function<void(Granules)>& kept);
+  // How many granules the driver had when back() last was refused one, and what it said.
+  Granules had() const { return had_; }
+  const std::string& refused() const { return refused_; }
   // Unmaps and releases granules no view aliases. A refused unmap changes nothing; handles whose
   // release is refused are owed.
   Status unback(const Arena& arena, Address begin, Granules n);
@@ -56,6 +66,8 @@ class GranulePool {
   Granules physical() const { return {physical_.load() + debts_.handles()}; }
   Granules own() const { return {own_.load()}; }
   const std::vector<int>& grants() const { return grants_; }
+  // Granules of `physical` that the driver would not take back and back() uses first.
+  Granules idle_debts() const { return {debts_.idle()}; }
   void grant(int peer) { grants_.push_back(peer); }
 
  private:
@@ -66,14 +78,19 @@ class GranulePool {
     Edge edge;
     uint32_t mark = 0;
   };
+  Status build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
+               uint64_t* created, uint64_t* mapped);
   Driver& driver_;
   DebtBook& debts_;
+  Refusals& refusals_;
   int device_;
   std::vector<int>& grants_;
   std::vector<std::vector<Granule>> homes_;
   std::atomic<uint64_t>& physical_;
   std::atomic<uint64_t> own_{0};
   uint32_t mark_ = 1;
+  Granules had_{0};
+  std::string refused_;
 };
 
 }  // namespace glake

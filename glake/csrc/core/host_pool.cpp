@@ -81,10 +81,17 @@ void* HostPool::allocate(Bytes bytes) {
   return ptr;
 }
 
+// Pinned memory is every device's: any context does for it, and none is made if one is alive.
+int HostPool::home() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return attached_.empty() ? driver_.device_in_use() : attached_.front();
+}
+
 // From the driver; what is cached goes back first if it has no more.
 void* HostPool::fresh(Bytes bytes) {
-  attach(0);
-  DeviceScope scope(driver_, 0);
+  int device = home();
+  attach(device);
+  DeviceScope scope(driver_, device);
   Status s = scope.status();
   void* ptr = nullptr;
   if (s.ok()) s = driver_.allocate_host(bytes, &ptr);
@@ -241,7 +248,7 @@ void HostPool::synchronize() {
   for (HostBlock* b : lost) b->lost = false;
 }
 
-// The device's context 0 and progress_ are held. Stops at the first refusal.
+// A context and progress_ are held. Stops at the first refusal.
 Status HostPool::release_ready() {
   std::vector<HostBlock*> going;
   {
@@ -279,7 +286,7 @@ void HostPool::empty_cache() {
     if (blocks_.empty()) return;
   }
   std::lock_guard<std::mutex> progress(progress_);
-  DeviceScope scope(driver_, 0);
+  DeviceScope scope(driver_, home());
   Status s = scope.status();
   if (s.ok()) {
     synchronize();
@@ -350,8 +357,8 @@ void HostPool::close() {
                 "pinned host memory is recorded on a stream under capture; end "
                 "the capture before glake_shutdown()");
   }
-  if (std::find(devices.begin(), devices.end(), 0) != devices.end()) {
-    DeviceScope scope(driver_, 0);
+  {
+    DeviceScope scope(driver_, devices.front());
     Status s = scope.status();
     if (s.ok()) s = release_ready();
     if (!s.ok()) refuse(s);

@@ -48,6 +48,7 @@ class HostPool {
 
   static Bytes class_of(Bytes bytes);
   void attach(int device);
+  int home();
   HostBlock* take_ready(Bytes bytes, Bytes requested);
   HostBlock& live_block(void* ptr);
   void* fresh(Bytes bytes);

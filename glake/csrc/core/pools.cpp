@@ -13,7 +13,11 @@ std::string name_of(PoolId id) {
 }  // namespace
 
 DeviceShared::DeviceShared(Driver& driver, int device)
-    : clock(driver, device), debts(driver), contiguous(driver, device), grants{device} {}
+    : clock(driver, device),
+      refusals(driver),
+      debts(driver, refusals),
+      contiguous(driver, device, refusals),
+      grants{device} {}
 
 DeviceShared::~DeviceShared() = default;
 
@@ -156,7 +160,7 @@ Block* DeviceAllocator::take_whole(const Request& r, StreamHandle stream) {
   b->stream_id = r.stream;
   for (Segment* p = b->pieces; p != nullptr; p = p->piece_next) p->stream = r.stream;
   pool_->blocks.emplace(b->ptr, b);
-  stats_.allocate(b->small(), b->size, b->requested);
+  stats_.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
   return b;
 }
@@ -166,9 +170,7 @@ void DeviceAllocator::free_private(Block* b) {
   // What other streams do with captured memory, they do in the graph: no event can say when.
   bool held = captured_ && !b->recorded.empty();
   if (held || held_back(*b)) {
-    Held entry{b, {}};
-    for (StreamId s : b->recorded) entry.tickets.push_back(clock_.stamp(s));
-    limbo_.push_back(std::move(entry));
+    keep_waiting(b);
     return;
   }
   Tickets tickets(clock_.stamp(b->stream_id));
@@ -229,6 +231,7 @@ void DeviceAllocator::empty_pool(PoolId id) {
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
+  shared_.refusals.kept = {0};
   settle(hot);
   DeviceAllocator* pool = find_pool(id);
   if (pool == nullptr) return;  // ended
@@ -239,6 +242,7 @@ void DeviceAllocator::empty_pool(PoolId id) {
     pool->trim_all(synced, hot);
   }
   end_pools();
+  require_all_given();
 }
 
 // Whole granules that other heaps may have to spare: pools nobody uses and, for a pool, the

@@ -50,9 +50,15 @@ void DeviceAllocator::free_locked(Block* b) {
     give_pieces(b, tickets);
     return;
   }
+  keep_waiting(b);
+}
+
+// Freed, and nobody else's yet: drain_limbo() ends that.
+void DeviceAllocator::keep_waiting(Block* b) {
   Held held{b, {}};
   for (StreamId s : b->recorded) held.tickets.push_back(clock_.stamp(s));
   limbo_.push_back(std::move(held));
+  stats_.wait(b->small_pool, b->size, b->requested);
 }
 
 void DeviceAllocator::drain_caches(bool small_too) {
@@ -82,6 +88,7 @@ void DeviceAllocator::drain_limbo(Wait wait) {
       if (!ordered) break;
     }
     if (ordered) {
+      stats_.done_waiting(b->small_pool, b->size, b->requested);
       if (held_back(*b)) {
         Watch::event(GLAKE_FREE_COMPLETED, device_, b->ptr, b->requested, b->stream,
                      {pool_id().first, pool_id().second});
@@ -109,9 +116,10 @@ bool DeviceAllocator::evict(View* view, HotGuard& hot) {
   if (!idle(*view)) return false;
   std::unique_ptr<View> owner = views_.remove(view);
   hot.unlock();
-  Status s = driver_.unmap(view->base, view->length.bytes());
+  Status s = shared_.refusals.note("cuMemUnmap", driver_.unmap(view->base, view->length.bytes()));
   hot.lock();
   if (!s.ok()) {
+    shared_.refusals.kept = shared_.refusals.kept + view->length;
     views_.add(std::move(owner));
     return false;
   }
@@ -138,11 +146,13 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
   }
 }
 
-void DeviceAllocator::settle(HotGuard& hot) {
+// Tries again what is owed; with kAgain, since memory is wanted now, takes into use what is mapped.
+void DeviceAllocator::settle(HotGuard& hot, Use use) {
   if (debts_.empty() && !contiguous_.owes()) return;
   hot.unlock();
   debts_.settle();
   contiguous_.settle();
+  if (use == Use::kAgain) debts_.keep_mapped();
   hot.lock();
 }
 
@@ -186,7 +196,6 @@ Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
         Watch::event(GLAKE_SEGMENT_UNMAP, device_, s->begin, n * kGranule);
         if (debug() != nullptr) debug()->forget(s->begin, n * kGranule);
         arena->disclaim(s);
-        stats_.segment.subtract(arena == small_.get(), static_cast<int64_t>(n));
         stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));
       } else {
         arena->give(s, Tickets{}, completion());
@@ -216,6 +225,13 @@ void DeviceAllocator::empty_cache() {
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
+  give_back(hot);
+  require_all_given();
+}
+
+// Under slow_, the device's context current.
+void DeviceAllocator::give_back(HotGuard& hot) {
+  shared_.refusals.kept = {0};
   settle(hot);
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
@@ -224,6 +240,52 @@ void DeviceAllocator::empty_cache() {
   if (synced) require(synchronize(hot), "to be synchronised for empty_cache");
   trim_contiguous(hot);
   trim_heaps(synced, hot);
+}
+
+// A driver that keeps memory it was to take back must not go unnoticed: what is asked for next, by
+// whoever it was made room for, may not be there. Throws Error.
+void DeviceAllocator::require_all_given() {
+  Bytes owed_bytes = owed().bytes();
+  // Two views that stay may hold the same granule.
+  Granules idle{0};
+  for (DeviceAllocator* heap : heaps()) idle = idle + heap->whole_free();
+  Bytes kept = std::min(shared_.refusals.kept.count, idle.count) * kGranule;
+  if (owed_bytes == 0 && kept == 0) return;
+  throw Error(GLAKE_MEMORY_OWED,
+              "the driver refused to take back " + size_text(owed_bytes + kept) + " of device " +
+                  std::to_string(device_) + ": " + size_text(owed_bytes) +
+                  " are owed (unmapped or not: glake.owed_bytes), " + size_text(kept) +
+                  " stay mapped and serve later requests. It said " + shared_.refusals.text() +
+                  ". Nothing is lost: owed memory is used again before new memory is asked for. "
+                  "Call glake_empty_cache() again to give it back");
+}
+
+// Everything idle, after all work where that may be waited for.
+void DeviceAllocator::give_back_idle(HotGuard& hot) {
+  drain_caches(true);
+  drain_limbo(Wait::kAllowed);
+  trim_heaps(!clock_.any_capturing() && synchronize(hot).ok(), hot);
+}
+
+void DeviceAllocator::claim_outside(int64_t bytes) {
+  std::lock_guard<FairMutex> slow(slow_);
+  DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
+  HotGuard hot(hot_);
+  if (bytes <= 0) {
+    shared_.outside -= std::min(static_cast<Bytes>(-bytes), shared_.outside);
+    return;
+  }
+  auto more = static_cast<Bytes>(bytes);
+  Bytes before = shared_.outside;
+  auto fits = [&] { return physical() + Granules::ceil(before + more) <= limit_; };
+  if (!fits()) trim_contiguous(hot);
+  if (!fits()) give_back_idle(hot);
+  if (!fits()) {
+    ++stats_.ooms;
+    throw out_of_memory({round_up(more, kAlignment), more, 0}, true);
+  }
+  shared_.outside = before + more;
 }
 
 // What the device's own heap and the pools nobody uses can give back.

@@ -1,119 +1,10 @@
-// What the allocator says of itself: statistics, out-of-memory messages, broken invariants.
+// What the allocator says of itself: statistics, broken invariants.
 #include <set>
 
 #include "core/debug.h"
 #include "core/device_allocator.h"
 
 namespace glake {
-// What r's stream may have of the idle memory: whole granules and, in r's own arena, the longest
-// stretch. A captured pool keeps what other streams freed; pinned granules are out of stitching.
-DeviceAllocator::Usable DeviceAllocator::usable(const Request& r) {
-  Usable found;
-  std::vector<Run> runs;
-  Tickets pending;
-  granules_.new_mark();
-  found.whole = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
-  const Arena& arena = home_of(r);
-  for (const Segment* head = arena.best_fit(kAlignment); head != nullptr;
-       head = arena.next_fit(head, kAlignment)) {
-    Bytes stretch = 0;
-    for (const Segment* s = head;; s = s->next) {
-      bool may = !captured_ || ordered(r.stream, s->tickets);
-      stretch = may ? stretch + s->size : 0;
-      found.stretch = std::max(found.stretch, stretch);
-      if (s == head->mate) break;
-    }
-  }
-  return found;
-}
-
-// A contiguous block takes whole granules, and room for new ones: none that is held can be its
-// part.
-Error DeviceAllocator::out_of_memory(const Request& r, bool contiguous) {
-  Bytes held = physical().bytes();
-  Bytes chunks = contiguous_.physical().bytes();
-  Bytes live = static_cast<Bytes>(stats_.requested_bytes.all.current);
-  auto blocks = static_cast<uint64_t>(stats_.allocation.all.current);
-  Bytes whole = whole_free().bytes();
-  Bytes free = large_->free_bytes() + small_->free_bytes();
-  Bytes cached = 0;
-  for (auto& c : caches_) cached += c->held_bytes();
-  Bytes limbo = 0;
-  for (const Held& held : limbo_) limbo += held.block->size;
-  Usable mine = usable(r);
-  Bytes growth = driver_full_ ? 0 : room().bytes();
-  Bytes fits = std::max(mine.stretch, (r.small() ? 0 : mine.whole.bytes()) + growth);
-  if (contiguous) fits = growth;
-  Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
-  std::string text =
-      "out of memory on device " + std::to_string(device_) + ": asked for " +
-      size_text(r.requested) +
-      (contiguous ? ", which is " + size_text(needed) + " in whole granules" : "") + "; limit " +
-      size_text(limit_.bytes()) + " of " + size_text(total_memory_) + ", held from the driver " +
-      size_text(held) +
-      (driver_full_ ? " (the driver has no more: other processes use the device)" : "") +
-      "; live " + size_text(live) + " in " + counted(blocks, "block") + "; idle " +
-      size_text(free) + ": " + size_text(whole) + " in whole granules, " + size_text(free - whole) +
-      " in parts of granules held by live blocks";
-  if (captured_ && mine.whole.bytes() < whole) {
-    text += "; " + size_text(whole - mine.whole.bytes()) +
-            " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
-  }
-  if (chunks != 0) text += ", " + size_text(chunks) + " in contiguous blocks";
-  if (uint64_t pinned = pinned_granules(); pinned != 0) {
-    text += ", " + size_text(pinned * kGranule) + " pinned for others, out of stitching";
-  }
-  if (cached != 0) text += ", " + size_text(cached) + " in thread caches";
-  if (limbo != 0) text += ", " + size_text(limbo) + " waiting for recorded streams";
-  text += "; largest fit now " + size_text(fits) + ". " + pools_text();
-  return Error(GLAKE_OUT_OF_MEMORY, text + advice(needed, fits));
-}
-
-// What would let a request of so many bytes through, of which now `fits` would.
-std::string DeviceAllocator::advice(Bytes needed, Bytes fits) const {
-  if (Granules::floor(total_memory_) < Granules::ceil(needed)) {
-    return "This request is larger than the device and can never fit: use a smaller batch, or "
-           "more devices.";
-  }
-  Bytes short_by = needed > fits ? round_up(needed - fits, kGranule) : kGranule;
-  Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
-  Bytes raise = driver_full_ ? 0 : above;  // of use now
-  if (short_by <= raise) {
-    return "Raising GLAKE_LIMIT by " + size_text(short_by) + " would let this request through.";
-  }
-  const char* where = captured_ ? " on its stream" : "";
-  if (limit_ < Granules::ceil(needed)) {
-    // Whatever is freed under this limit, it is too low.
-    return "Raise GLAKE_LIMIT by " + size_text(above) + " and free about " +
-           size_text(short_by - raise) + where + ", or use a smaller batch.";
-  }
-  return "Free about " + size_text(short_by) + where + ", or use a smaller batch.";
-}
-
-// Who else on the device holds memory, and how to get at it.
-std::string DeviceAllocator::pools_text() {
-  std::string text;
-  for (DeviceAllocator* heap : heaps()) {
-    Bytes bytes = heap->granules_.own().bytes();
-    if (heap == this || bytes == 0) continue;
-    Bytes idle = heap->small_->free_bytes() + heap->large_->free_bytes();
-    const Pool* pool = heap->pool_.get();
-    text += text.empty() ? "Besides, " : ", ";
-    if (pool == nullptr) {
-      text += "the device's own memory holds ";
-    } else {
-      for (const Whole& w : pool->whole) idle += w.block->size;
-      text += "private pool {" + std::to_string(pool->id.first) + ", " +
-              std::to_string(pool->id.second) + "} holds ";
-    }
-    text += size_text(bytes) + " (" + size_text(idle) + " idle";
-    if (pool != nullptr && heap->captured_) text += ", kept for CUDA graphs";
-    if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
-    text += ")";
-  }
-  if (text.empty()) return "";
-  return text + ": ending graphs and pools that are no longer needed gives theirs back. ";
-}
 
 std::string DeviceAllocator::stats_json() {
   HotGuard hot(hot_);
@@ -123,9 +14,8 @@ std::string DeviceAllocator::stats_json() {
   append_stat(json, "allocation", stats_.allocation);
   append_stat(json, "allocated_bytes", stats_.allocated_bytes);
   append_stat(json, "requested_bytes", stats_.requested_bytes);
-  // Stream order makes a freed block reusable at once: active is allocated.
-  append_stat(json, "active", stats_.allocation);
-  append_stat(json, "active_bytes", stats_.allocated_bytes);
+  append_stat(json, "active", stats_.active);
+  append_stat(json, "active_bytes", stats_.active_bytes);
   append_stat(json, "inactive_split", stats_.inactive_split);
   append_stat(json, "inactive_split_bytes", stats_.inactive_split_bytes);
   append_stat(json, "segment", stats_.segment);

@@ -16,8 +16,9 @@ constexpr uint64_t kHoard = 4;
 
 }  // namespace
 
+// By how much the arenas may grow: what is owed to the driver is used first, and held already.
 Granules DeviceAllocator::room() const {
-  Granules held = physical();
+  Granules held = physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
   return held < limit_ ? limit_ - held : Granules{0};
 }
 
@@ -29,8 +30,10 @@ Block* DeviceAllocator::allocate_slowly(Request r, StreamHandle stream, HotGuard
 }
 
 DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
-  settle(hot);
+  settle(hot, Use::kAgain);
+  shared_.refused_now = false;
   drain_caches(false);
+  if (clock_.count() > 1) clock_.ask_idle(r.stream);
   clock_.poll();
   if (!limbo_.empty()) {
     drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
@@ -46,9 +49,7 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   }
   if (Found found = last_resort(r, hot)) return found;
   // Work no event could be recorded for (a destroyed stream's) is known complete only after this.
-  bool here = clock_.count() > 1 && Granules::floor(r.size) <= whole_free() + room();
-  bool may_help = here || elsewhere().count != 0;
-  if (may_help && !clock_.any_capturing() && synchronize(hot).ok()) {
+  if (!clock_.any_capturing() && synchronize(hot).ok()) {
     if (Found found = last_resort(r, hot)) return found;
     if (reclaim_elsewhere(r, hot)) {
       if (Found found = slow_sized(r, hot)) return found;
@@ -113,7 +114,6 @@ DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& 
 
 // Puts granules behind a claimed absent segment. False if the driver has no more; throws on others.
 bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
-  bool owed = false;
   Granules n = Granules::floor(claimed->size);
   try {
     PointerMap::find(claimed->begin)->prepare(claimed->begin, n.bytes());
@@ -122,27 +122,48 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
     throw;
   }
   hot.unlock();
-  Status s = granules_.back(arena, claimed->begin, n, &owed, [this, &arena, claimed] {
+  auto settled = [this, &arena, claimed] {
     HotGuard guard(hot_);
     arena.disclaim(claimed);
-  });
+  };
+  auto kept = [this, &arena, claimed](Granules first) {
+    HotGuard guard(hot_);
+    keep_backed(arena, claimed, first);
+  };
+  Status s = granules_.back(arena, claimed->begin, n, settled, kept);
   hot.lock();
   if (s.ok()) {
-    bool small = &arena == small_.get();
-    stats_.segment.add(small, static_cast<int64_t>(n.count));
-    stats_.reserved_bytes.add(small, static_cast<int64_t>(n.bytes()));
-    ++stats_.growths;
-    Watch::event(GLAKE_SEGMENT_MAP, device_, claimed->begin, n.bytes());
+    count_backed(arena, claimed->begin, n);
     return true;
   }
   // Undone: `settled` above has run, or runs when the debt is paid.
   if (s.out_of_memory()) {
     driver_full_ = true;
+    shared_.refused_now = true;
+    shared_.had = granules_.had();
+    shared_.refusal = granules_.refused();
     return false;
   }
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + counted(n.count, "granule") +
                                       " on device " + std::to_string(device_) + ": " +
                                       driver_.describe(s));
+}
+
+void DeviceAllocator::count_backed(const Arena& arena, Address begin, Granules n) {
+  bool small = &arena == small_.get();
+  stats_.reserved_bytes.add(small, static_cast<int64_t>(n.bytes()));
+  ++stats_.growths;
+  Watch::event(GLAKE_SEGMENT_MAP, device_, begin, n.bytes());
+}
+
+// The first granules of a claimed segment are there to stay; the rest is absent again.
+void DeviceAllocator::keep_backed(Arena& arena, Segment* claimed, Granules first) {
+  Address begin = claimed->begin;
+  arena.disclaim(claimed);
+  Segment* absent = arena.first_absent();
+  while (begin < absent->begin || begin >= absent->end()) absent = arena.next_absent(absent);
+  count_backed(arena, begin, first);
+  arena.give(arena.claim(absent, begin, first.bytes()), Tickets{}, completion());
 }
 
 DeviceAllocator::Found DeviceAllocator::grow_small(const Request& r, HotGuard& hot) {

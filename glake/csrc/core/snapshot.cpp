@@ -85,9 +85,14 @@ Snapshot DeviceAllocator::snapshot() {
   return out;
 }
 
-// The same to those who follow events: the bytes of a stitched block leave their homes for its own
-// address, or come back. So the segments that events tell of are those of a snapshot.
+// The same to those who follow events and statistics: the bytes of a stitched block leave their
+// homes for its own address, or come back. So the segments told of are those of a snapshot.
 void DeviceAllocator::show_stitched(const Segment* pieces, Address ptr, Bytes size, bool out) {
+  for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {
+    if (small_->contains(p->begin)) {
+      stats_.reserved_bytes.move(!out, static_cast<int64_t>(p->size));
+    }
+  }
   if (!Watch::recording()) return;
   if (!out) Watch::event(GLAKE_SEGMENT_UNMAP, device_, ptr, size);
   for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {

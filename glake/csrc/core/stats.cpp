@@ -19,23 +19,21 @@ void merge_pool(PoolStat& s, bool small, int64_t added, int64_t removed, int64_t
 }  // namespace
 
 void Stats::merge(bool small, const StatDelta& d) {
-  merge_pool(allocation, small, d.allocations, d.frees, d.highest_count);
-  merge_pool(allocated_bytes, small, d.bytes_allocated, d.bytes_freed, d.highest_bytes);
+  for (PoolStat* count : {&allocation, &active}) {
+    merge_pool(*count, small, d.allocations, d.frees, d.highest_count);
+  }
+  for (PoolStat* sum : {&allocated_bytes, &active_bytes}) {
+    merge_pool(*sum, small, d.bytes_allocated, d.bytes_freed, d.highest_bytes);
+  }
   merge_pool(requested_bytes, small, d.requested_allocated, d.requested_freed, d.highest_requested);
 }
 
 void Stats::reset_peaks() {
-  for (PoolStat* s : {&allocation, &allocated_bytes, &requested_bytes, &segment, &reserved_bytes,
-                      &inactive_split, &inactive_split_bytes}) {
-    s->reset_peak();
-  }
+  for (PoolStat* s : all()) s->reset_peak();
 }
 
 void Stats::reset_accumulated() {
-  for (PoolStat* s : {&allocation, &allocated_bytes, &requested_bytes, &segment, &reserved_bytes,
-                      &inactive_split, &inactive_split_bytes}) {
-    s->reset_accumulated();
-  }
+  for (PoolStat* s : all()) s->reset_accumulated();
   alloc_retries = ooms = device_syncs = 0;
 }
 

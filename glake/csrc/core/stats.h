@@ -21,6 +21,10 @@ struct Stat {
     current -= n;
     freed += n;
   }
+  void take_back(int64_t n) {  // of what was subtracted just now
+    current += n;
+    freed -= n;
+  }
   void reset_peak() { peak = current; }
   void reset_accumulated() { allocated = freed = 0; }
   void become(int64_t n) {
@@ -39,6 +43,15 @@ struct PoolStat {
   void subtract(bool is_small, int64_t n) {
     all.subtract(n);
     (is_small ? small : large).subtract(n);
+  }
+  void take_back(bool is_small, int64_t n) {
+    all.take_back(n);
+    (is_small ? small : large).take_back(n);
+  }
+  // From one pool to the other, which `all` does not see.
+  void move(bool to_small, int64_t n) {
+    (to_small ? large : small).subtract(n);
+    (to_small ? small : large).add(n);
   }
   void reset_peak() {
     all.reset_peak();
@@ -80,8 +93,14 @@ struct StatDelta {
   bool empty() const { return allocations == 0 && frees == 0; }
 };
 
+// As PyTorch's: a block is allocated until its free, and active, with the bytes requested of it,
+// until that free has completed (active - allocated wait for recorded streams, for a capture's
+// end). Segments and what is split of them leave out expandable ones, as all but contiguous blocks
+// are.
 struct Stats {
-  PoolStat allocation, allocated_bytes, requested_bytes, segment, reserved_bytes;
+  PoolStat allocation, allocated_bytes, active, active_bytes, requested_bytes;
+  PoolStat segment, reserved_bytes;
+  int64_t waiting_requested = 0;  // of requested_bytes: by blocks that are freed, and still active
   PoolStat inactive_split, inactive_split_bytes;  // as of the last time somebody asked
   uint64_t alloc_retries = 0, ooms = 0, device_syncs = 0;
   uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0,
@@ -89,18 +108,41 @@ struct Stats {
   uint64_t evictions = 0, growths = 0, cross_stream_hits = 0, repeats = 0;
 
   void allocate(bool small, Bytes size, Bytes requested) {
-    allocation.add(small, 1);
-    allocated_bytes.add(small, static_cast<int64_t>(size));
+    for (PoolStat* count : {&allocation, &active}) count->add(small, 1);
+    for (PoolStat* sum : {&allocated_bytes, &active_bytes}) {
+      sum->add(small, static_cast<int64_t>(size));
+    }
     requested_bytes.add(small, static_cast<int64_t>(requested));
   }
   void free(bool small, Bytes size, Bytes requested) {
-    allocation.subtract(small, 1);
-    allocated_bytes.subtract(small, static_cast<int64_t>(size));
+    for (PoolStat* count : {&allocation, &active}) count->subtract(small, 1);
+    for (PoolStat* sum : {&allocated_bytes, &active_bytes}) {
+      sum->subtract(small, static_cast<int64_t>(size));
+    }
     requested_bytes.subtract(small, static_cast<int64_t>(requested));
+  }
+  // The free just counted has not completed; done_waiting() when it has.
+  void wait(bool small, Bytes size, Bytes requested) {
+    active.take_back(small, 1);
+    active_bytes.take_back(small, static_cast<int64_t>(size));
+    requested_bytes.take_back(small, static_cast<int64_t>(requested));
+    waiting_requested += static_cast<int64_t>(requested);
+  }
+  void done_waiting(bool small, Bytes size, Bytes requested) {
+    active.subtract(small, 1);
+    active_bytes.subtract(small, static_cast<int64_t>(size));
+    requested_bytes.subtract(small, static_cast<int64_t>(requested));
+    waiting_requested -= static_cast<int64_t>(requested);
   }
   void merge(bool small, const StatDelta& d);
   void reset_peaks();
   void reset_accumulated();
+
+ private:
+  std::array<PoolStat*, 9> all() {
+    return {&allocation, &allocated_bytes, &active,         &active_bytes,        &requested_bytes,
+            &segment,    &reserved_bytes,  &inactive_split, &inactive_split_bytes};
+  }
 };
 
 // {"a.b": 1, ...}: appends one more member.

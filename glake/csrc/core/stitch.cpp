@@ -105,49 +105,64 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
   return build_view(std::move(runs), 0, r, hot);
 }
 
+// The free part of a granule that a view may begin or end with.
+bool DeviceAllocator::edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes,
+                                 const Request& r) {
+  return granules_.pins(arena, g) == 0 && edge_usable(arena, g, r.stream) &&
+         range_ordered(arena.free_segment_at(a), a, bytes, r.stream, nullptr);
+}
+
+// The longest free end of a granule, and its bytes; 0: there is none.
+std::pair<Run, Bytes> DeviceAllocator::widest_head(const Request& r) {
+  std::pair<Run, Bytes> widest{{}, 0};
+  for (Arena* arena : {large_.get(), small_.get()}) {
+    for (Segment* s = arena->best_fit(kAlignment); s != nullptr;
+         s = arena->next_fit(s, kAlignment)) {
+      uint64_t g = arena->granule_of(s->begin);
+      Bytes inside = s->begin % kGranule;
+      if (inside == 0 || s->extent < kGranule - inside) continue;
+      Bytes bytes = kGranule - inside;
+      if (bytes <= widest.second || !edge_ready(*arena, g, s->begin, bytes, r)) continue;
+      widest = {{arena, g, 1, 0}, bytes};
+    }
+  }
+  return widest;
+}
+
+// Visits the free starts of granules other than the head's.
+void DeviceAllocator::each_tail(const Request& r, const Run* head,
+                                const std::function<void(const Run&, Bytes)>& visit) {
+  for (Arena* arena : {large_.get(), small_.get()}) {
+    for (Segment* s = arena->best_fit(kAlignment); s != nullptr;
+         s = arena->next_fit(s, kAlignment)) {
+      Address end = s->begin + s->extent;
+      Bytes bytes = end % kGranule;
+      if (bytes == 0 || s->extent < bytes) continue;
+      uint64_t g = arena->granule_of(end);
+      if (head != nullptr && head->arena == arena && head->granule == g) continue;
+      if (edge_ready(*arena, g, end - bytes, bytes, r)) visit({arena, g, 1, 0}, bytes);
+    }
+  }
+}
+
 // A last resort: the free end of one granule, whole granules, the free start of another.
 DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard& hot) {
   if (whole_free() + Granules{2} < Granules::ceil(r.size)) return {};
   make_view_room(Granules::ceil(r.size) + Granules{1}, hot);
-  Run head{}, tail{};
-  Bytes head_bytes = 0;
-  auto usable = [&](Arena& arena, uint64_t g, Address a, Bytes bytes) {
-    return granules_.pins(arena, g) == 0 && edge_usable(arena, g, r.stream) &&
-           range_ordered(arena.free_segment_at(a), a, bytes, r.stream, nullptr);
-  };
-  auto each_extent = [&](auto&& visit) {
-    for (Arena* arena : {large_.get(), small_.get()}) {
-      for (Segment* s = arena->best_fit(kAlignment); s != nullptr;
-           s = arena->next_fit(s, kAlignment)) {
-        visit(*arena, s);
-      }
-    }
-  };
-  each_extent([&](Arena& arena, Segment* s) {
-    uint64_t g = arena.granule_of(s->begin);
-    Bytes inside = s->begin % kGranule;
-    if (inside == 0 || s->extent < kGranule - inside) return;
-    Bytes bytes = kGranule - inside;
-    if (bytes <= head_bytes || !usable(arena, g, s->begin, bytes)) return;
-    head = {&arena, g, 1, 0};
-    head_bytes = bytes;
-  });
-  // A block no longer than the head alone would have been a best fit.
-  if (r.size <= head_bytes) head_bytes = 0;
-  Bytes rest = r.size - head_bytes;
+  auto [head, head_bytes] = widest_head(r);
+  // The head alone may do: of the small arena, which large blocks are not searched for in.
+  Bytes rest = r.size - std::min(r.size, head_bytes);
   Granules whole = Granules::floor(rest);
   Bytes tail_bytes = rest % kGranule;
+  Run tail{};
   Bytes best = kGranule;
-  each_extent([&](Arena& arena, Segment* s) {
-    Address end = s->begin + s->extent;
-    Bytes bytes = end % kGranule;
-    if (tail_bytes == 0 || bytes < tail_bytes || bytes >= best || s->extent < bytes) return;
-    uint64_t g = arena.granule_of(end);
-    if (head_bytes != 0 && head.arena == &arena && head.granule == g) return;
-    if (!usable(arena, g, end - bytes, tail_bytes)) return;
-    tail = {&arena, g, 1, 0};
-    best = bytes;
-  });
+  if (tail_bytes != 0) {
+    each_tail(r, head_bytes != 0 ? &head : nullptr, [&](const Run& run, Bytes bytes) {
+      if (bytes < tail_bytes || bytes >= best) return;
+      tail = run;
+      best = bytes;
+    });
+  }
   bool partial_tail = best < kGranule;
   Granules need = whole + Granules{tail_bytes != 0 && !partial_tail ? 1u : 0u};
   std::vector<Run> runs;
@@ -225,7 +240,10 @@ void DeviceAllocator::abandon(View* view, Granules before, const Found& found, c
   view->owed = true;
   std::vector<Run> added = views_.truncate(view, before);
   hot.unlock();
-  debts_.owe({view->base + before.bytes(), mapped * kGranule, {}, [this, view, added] {
+  debts_.owe({view->base + before.bytes(),
+              mapped * kGranule,
+              {},
+              [this, view, added] {
                 HotGuard guard(hot_);
                 view->owed = false;
                 add_aliases(added, -1);
@@ -233,7 +251,8 @@ void DeviceAllocator::abandon(View* view, Granules before, const Found& found, c
                   view_space_->give(view->base, view->capacity);
                   views_.remove(view);
                 }
-              }});
+              },
+              {}});
   hot.lock();
 }
 

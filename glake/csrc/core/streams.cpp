@@ -139,6 +139,27 @@ void StreamClock::mark_all() {
   }
 }
 
+void StreamClock::ask_idle(StreamId waiter) {
+  // To ask a stream may end its capture, and to ask the default stream another's.
+  bool may_ask = true;
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    const Stream& s = streams_[id];
+    may_ask = may_ask && (s.gone || (foreign(s) ? !s.capturing : usable(id)));
+  }
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    if (id == waiter || streams_[id].frees == 0) continue;
+    bool idle = false;
+    bool asked = may_ask && !streams_[id].gone && !foreign(streams_[id]) && same_stream(id) &&
+                 driver_.stream_idle(device_, streams_[id].handle, &idle).ok();
+    if (asked && idle) {
+      streams_[id].frees = 0;
+      completed_up_to(id, streams_[id].open++);
+    } else if (streams_[id].frees != 0) {
+      mark(id);
+    }
+  }
+}
+
 // A mark covers every earlier epoch, so the older half can be halved when work never completes.
 void StreamClock::thin(std::deque<Mark>& marks) {
   std::deque<Mark> kept;
@@ -244,12 +265,15 @@ void StreamClock::begin_sync() {
 
 void StreamClock::end_sync() {
   synced_ = syncs_begun_;
-  for (Stream& s : streams_) {
-    s.completed = std::max(s.completed, s.syncing);
-    while (!s.marks.empty() && s.marks.front().epoch <= s.completed) {
-      spare_events_.push_back(s.marks.front().event);
-      s.marks.pop_front();
-    }
+  for (StreamId id = 0; id < streams_.size(); ++id) completed_up_to(id, streams_[id].syncing);
+}
+
+void StreamClock::completed_up_to(StreamId id, uint64_t epoch) {
+  Stream& s = streams_[id];
+  s.completed = std::max(s.completed, epoch);
+  while (!s.marks.empty() && s.marks.front().epoch <= s.completed) {
+    spare_events_.push_back(s.marks.front().event);
+    s.marks.pop_front();
   }
 }
 

@@ -44,6 +44,9 @@ class StreamClock : public Completion {
   StreamId turn(StreamId id);
   // Closes every epoch with frees in it, so that poll() can tell when they are complete.
   void mark_all();
+  // Asks which streams but `waiter` have nothing left to do: what was freed there is complete, even
+  // where no mark has closed its epoch. Of the others, epochs are closed.
+  void ask_idle(StreamId waiter);
   // Asks the driver which marks have completed.
   void poll();
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
@@ -94,6 +97,7 @@ class StreamClock : public Completion {
   bool foreign(const Stream& s) const;
   void refused(StreamId id, Status s) { streams_[id].gone |= s.stream_gone(); }
   bool mark(StreamId id);
+  void completed_up_to(StreamId id, uint64_t epoch);
   void thin(std::deque<Mark>& marks);
   const Mark* covering(StreamId id, uint64_t epoch) const;
 

@@ -15,26 +15,16 @@ void copy(const PoolStat& from, glake_stat to[3]) {
 
 }  // namespace
 
-// Free stretches and bytes in granules that live blocks hold a part of.
-void DeviceAllocator::inactive(const Arena& arena, int64_t* count, int64_t* bytes) const {
-  *bytes += static_cast<int64_t>(arena.free_bytes() - arena.whole_free_count() * kGranule);
-  for (const Segment* s = arena.best_fit(kAlignment); s != nullptr;
-       s = arena.next_fit(s, kAlignment)) {
-    Address end = s->begin + s->extent;
-    bool head = s->begin % kGranule != 0, tail = end % kGranule != 0;
-    bool one = s->begin / kGranule == end / kGranule;  // a stretch inside one granule
-    *count += one ? (head || tail) : head + tail;
-  }
-}
-
+// What contiguous blocks leave of their last granule.
 void DeviceAllocator::note_inactive() {
-  int64_t count[2] = {}, bytes[2] = {};
-  for (DeviceAllocator* heap : heaps()) {
-    heap->inactive(*heap->small_, &count[0], &bytes[0]);
-    heap->inactive(*heap->large_, &count[1], &bytes[1]);
-  }
-  stats_.inactive_split.become(count[0], count[1]);
-  stats_.inactive_split_bytes.become(bytes[0], bytes[1]);
+  int64_t count = 0, bytes = 0;
+  contiguous_.for_each([&](const Chunk& c) {
+    if (!c.live || c.block->size == c.bytes) return;
+    ++count;
+    bytes += static_cast<int64_t>(c.bytes - c.block->size);
+  });
+  stats_.inactive_split.become(0, count);
+  stats_.inactive_split_bytes.become(0, bytes);
 }
 
 glake_device_stats DeviceAllocator::values() {
@@ -44,11 +34,11 @@ glake_device_stats DeviceAllocator::values() {
   glake_device_stats v{};
   copy(stats_.allocation, v.allocation);
   copy(stats_.segment, v.segment);
-  copy(stats_.allocation, v.active);
+  copy(stats_.active, v.active);
   copy(stats_.inactive_split, v.inactive_split);
   copy(stats_.allocated_bytes, v.allocated_bytes);
   copy(stats_.reserved_bytes, v.reserved_bytes);
-  copy(stats_.allocated_bytes, v.active_bytes);
+  copy(stats_.active_bytes, v.active_bytes);
   copy(stats_.inactive_split_bytes, v.inactive_split_bytes);
   copy(stats_.requested_bytes, v.requested_bytes);
   v.alloc_retries = static_cast<int64_t>(stats_.alloc_retries);

@@ -52,8 +52,14 @@ void Watch::set_hooks(const glake_context_hooks* hooks) {
     hooks_.store(nullptr, std::memory_order_release);
     return;
   }
-  all_hooks_.push_back(*hooks);
-  hooks_.store(&all_hooks_.back(), std::memory_order_release);
+  // Contexts belong to the hooks that made them: the same ones given again still know theirs.
+  auto same = [hooks](const glake_context_hooks& h) {
+    return h.self == hooks->self && h.capture == hooks->capture && h.drop == hooks->drop &&
+           h.describe == hooks->describe;
+  };
+  auto known = std::find_if(all_hooks_.begin(), all_hooks_.end(), same);
+  if (known == all_hooks_.end()) known = all_hooks_.insert(known, *hooks);
+  hooks_.store(&*known, std::memory_order_release);
 }
 
 void Watch::keep_history(size_t entries, int when, bool clear) {

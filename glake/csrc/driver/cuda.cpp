@@ -88,6 +88,23 @@ std::string Driver::describe(Status s) const {
          (words.empty() ? "" : ": " + words);
 }
 
+int Driver::device_in_use() {
+  CUcontext current = nullptr;
+  CUdevice device = 0;
+  if (table_->cuCtxGetDevice != nullptr && table_->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+      current != nullptr && table_->cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+    return device;
+  }
+  for (int i = 0; i < device_count_ && table_->cuDevicePrimaryCtxGetState != nullptr; ++i) {
+    unsigned flags = 0;
+    int alive = 0;
+    if (table_->cuDeviceGet(&device, i) != CUDA_SUCCESS) continue;
+    CUresult r = table_->cuDevicePrimaryCtxGetState(device, &flags, &alive);
+    if (r == CUDA_SUCCESS && alive != 0) return i;
+  }
+  return 0;
+}
+
 Status Driver::attach(int device) {
   CUdevice d = 0;
   CUresult r = table_->cuDeviceGet(&d, device);

@@ -139,6 +139,9 @@ class Driver {
   // Devices. attach() retains the primary context, once more each time; detach() gives it back.
   Status attach(int device);
   Status detach(int device);
+  // The device of the calling thread's context, else the first whose primary context is alive, else
+  // 0: work that could be any device's then makes no context where there was none.
+  int device_in_use();
   Status total_memory(int device, Bytes* bytes);
   Status granularity(int device, Bytes* bytes);
   Status vmm_supported(int device, bool* yes);

@@ -23,6 +23,8 @@
   X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true)                    \
   X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true)              \
   X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, true)                                      \
+  X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000, false)               \
+  X(cuCtxGetDevice, "cuCtxGetDevice", 2000, false)                                       \
   X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true)                                 \
   X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true)                                   \
   X(cuCtxSynchronize, "cuCtxSynchronize", 2000, true)                                    \

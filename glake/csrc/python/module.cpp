@@ -77,6 +77,15 @@ void bind_books(py::module_& module) {
       },
       py::arg("device") = 0, "Statistics of a device: counts and bytes by name.");
   module.def(
+      "owed_bytes",
+      [](const py::int_& device) {
+        int number = to_device(device);
+        int64_t bytes = released(glake_owed_bytes, number);
+        if (bytes < 0) raise_last();
+        return bytes;
+      },
+      py::arg("device") = 0, "Bytes that the driver refused to take back; opens no device.");
+  module.def(
       "reset_peak_stats",
       [](const py::int_& device) { check(released(glake_reset_peak_stats, to_device(device))); },
       py::arg("device") = 0, "Clears the peaks.");

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "driver.h"
+#include "per_thread.h"
 
 namespace simcuda {
 namespace {
@@ -13,15 +14,15 @@ struct Current {
   std::vector<uint64_t> stack;
 };
 
-thread_local Current current_;
 std::atomic<uint64_t> epochs{0};
 
 std::vector<uint64_t>& stack_of(uint64_t epoch) {
-  if (current_.epoch != epoch) {
-    current_.epoch = epoch;
-    current_.stack.clear();
+  Current& current = per_thread<Current, Current>();
+  if (current.epoch != epoch) {
+    current.epoch = epoch;
+    current.stack.clear();
   }
-  return current_.stack;
+  return current.stack;
 }
 
 }  // namespace

@@ -5,11 +5,12 @@
 #include <pthread.h>
 
 #include "costs.h"
+#include "per_thread.h"
 
 namespace simcuda {
 namespace {
 
-thread_local std::string message_;
+std::string& message() { return per_thread<std::string, Driver>(); }
 std::mutex start_mutex;
 
 void mark_child() { forked.store(true); }
@@ -30,11 +31,11 @@ std::atomic<Driver*> running{nullptr};
 std::atomic<bool> forked{false};
 
 CUresult fail(CUresult code, std::string text) {
-  message_ = std::move(text);
+  message() = std::move(text);
   return code;
 }
 
-const std::string& last_message() { return message_; }
+const std::string& last_message() { return message(); }
 
 CUresult not_initialized() {
   if (forked) {

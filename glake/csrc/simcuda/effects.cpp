@@ -172,6 +172,7 @@ void Scheduler::mark_applied(const OpPtr& op) {
   for (const OpPtr& next : op->dependents) --next->unapplied_deps;
   op->deps.clear();
   op->dependents.clear();
+  op->keep.reset();
   pending_.erase(op->seq);
   touching_.erase(op->seq);
 }

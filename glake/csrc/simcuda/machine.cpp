@@ -26,7 +26,7 @@ Machine::~Machine() {
   if (state_ == nullptr) return;
   if (shared()) leave();
   munmap(state_, sizeof(MachineState));
-  for (const int fd : {memory_fd_, exports_fd_, members_fd_}) {
+  for (const int fd : {memory_fd_, exports_fd_, members_fd_, state_fd_}) {
     if (fd >= 0) close(fd);
   }
 }
@@ -80,6 +80,11 @@ uint32_t Machine::new_extent(uint64_t bytes) {
   return index;
 }
 
+std::string Machine::host_refused(int error) const {
+  std::string text = std::string("the host cannot back device memory: ") + strerror(error);
+  return error == ENOSPC && shared() ? text + full_text(directory_) : text;
+}
+
 CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool backed) {
   Guard guard(this);
   if (state_->used[device] + bytes > state_->memory_bytes) reclaim();
@@ -89,6 +94,10 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
                     std::to_string(state_->memory_bytes - state_->used[device]) + " of " +
                     std::to_string(state_->memory_bytes) + " bytes free, " + std::to_string(bytes) +
                     " wanted (option memory)");
+  }
+  // As is the record of an extent that has had none.
+  if (shared() && fallocate(state_fd_, 0, record_at(state_->extents), sizeof(Extent)) != 0) {
+    return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(errno));
   }
   const uint32_t index = new_extent(bytes);
   if (index == 0) return fail(CUDA_ERROR_OUT_OF_MEMORY, "simcuda's table of extents is full");
@@ -101,8 +110,7 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
     const int error = errno;
     state_->used[device] += bytes;
     free_extent(index);
-    return fail(CUDA_ERROR_OUT_OF_MEMORY,
-                std::string("the host cannot back device memory: ") + strerror(error));
+    return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(error));
   }
   made.holders = uint64_t{1} << slot_;
   made.exported = 0;

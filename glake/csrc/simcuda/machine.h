@@ -3,8 +3,10 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -73,6 +75,14 @@ class Machine {
   CUresult join_shared(const Options& options, int devices);
   CUresult open_files(const std::string& directory);
   CUresult enter_state(const Options& options, int devices, bool first);
+  // Of the file system that holds a shared machine: its size, what is left, and the way out.
+  static std::string full_text(const std::string& directory);
+  std::string host_refused(int error) const;
+  static CUresult os_error(const std::string& what, const std::string& directory);
+  // Where an extent's record is in the state file.
+  static off_t record_at(uint32_t extent) {
+    return static_cast<off_t>(offsetof(MachineState, extent) + extent * sizeof(Extent));
+  }
   void init_state(const Options& options, int devices, bool shared);
   uint32_t new_extent(uint64_t bytes);
   void free_extent(uint32_t extent);
@@ -86,6 +96,7 @@ class Machine {
   int memory_fd_ = -1;
   int exports_fd_ = -1;
   int members_fd_ = -1;
+  int state_fd_ = -1;
   int slot_ = 0;
   uint64_t id_ = 0;
   bool joined_ = false, any_exported_ = false;

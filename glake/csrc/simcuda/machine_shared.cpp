@@ -9,6 +9,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,10 +24,6 @@ namespace {
 
 constexpr uint64_t kMagic = 0x676c616b65730003;
 constexpr const char* kFiles[] = {"members", "state", "exports", "memory", "lock"};
-
-CUresult os_error(const std::string& what) {
-  return fail(CUDA_ERROR_OPERATING_SYSTEM, what + ": " + strerror(errno));
-}
 
 int open_file(const std::string& path) {
   return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -107,12 +104,32 @@ void sweep(const std::string& parent, const std::string& mine) {
 
 }  // namespace
 
+// Docker gives a container 64 MiB of /dev/shm.
+std::string Machine::full_text(const std::string& directory) {
+  struct statvfs fs{};
+  if (statvfs(directory.c_str(), &fs) != 0) return "";
+  auto mib = [&](uint64_t blocks) { return std::to_string(blocks * fs.f_frsize >> 20) + " MiB"; };
+  return ". The file system of " + directory + " has " + mib(fs.f_blocks) + ", " +
+         mib(fs.f_bavail) +
+         " free, and holds a shared simulated machine's memory: make it larger (docker run "
+         "--shm-size=8g, or mount -o remount,size=8G /dev/shm), or name another directory "
+         "(the simulator's option machine_dir)";
+}
+
+CUresult Machine::os_error(const std::string& what, const std::string& directory) {
+  const int error = errno;
+  return fail(CUDA_ERROR_OPERATING_SYSTEM,
+              what + ": " + strerror(error) + (error == ENOSPC ? full_text(directory) : ""));
+}
+
 CUresult Machine::join_shared(const Options& options, int devices) {
   const std::string parent = options.machine_dir.empty() ? "/dev/shm" : options.machine_dir;
   const std::string directory = parent + "/" + prefix() + options.machine;
   sweep(parent, directory);
   for (int attempt = 0; attempt < 100; ++attempt) {
-    if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return os_error(directory);
+    if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+      return os_error(directory, parent);
+    }
     struct stat info{};
     if (lstat(directory.c_str(), &info) != 0) continue;
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
@@ -139,10 +156,14 @@ CUresult Machine::open_files(const std::string& directory) {
     mapped = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                   state, 0);
   }
-  if (state >= 0) close(state);
-  if (mapped == MAP_FAILED || members_fd_ < 0 || exports_fd_ < 0 || memory_fd_ < 0) {
+  state_fd_ = state;
+  // Committed as it is used, so that a full file system is an error here and never a fault.
+  const bool room = mapped != MAP_FAILED && fallocate(state, 0, 0, record_at(1)) == 0;
+  if (!room || members_fd_ < 0 || exports_fd_ < 0 || memory_fd_ < 0) {
+    const int error = errno;
     if (mapped != MAP_FAILED) munmap(mapped, sizeof(MachineState));
-    return os_error(directory);
+    errno = error;
+    return os_error(directory, directory);
   }
   state_ = static_cast<MachineState*>(mapped);
   directory_ = directory;
@@ -154,8 +175,9 @@ CUresult Machine::enter_state(const Options& options, int devices, bool first) {
     // Nobody is here: whatever the files hold is from the dead.
     madvise(state_, sizeof(MachineState), MADV_REMOVE);
     if (ftruncate(memory_fd_, 0) != 0 || ftruncate(memory_fd_, off_t{1} << 46) != 0) {
-      return os_error("memory file");
+      return os_error("memory file", directory_);
     }
+    if (fallocate(state_fd_, 0, 0, record_at(1)) != 0) return os_error("state file", directory_);
     init_state(options, devices, true);
     state_->id = std::random_device{}() | 1;
     state_->magic = kMagic;
@@ -237,14 +259,14 @@ CUresult Machine::export_fd(uint32_t index, int* result) {
   const std::string path =
       shared() ? directory_ + "/exports" : "/proc/self/fd/" + std::to_string(exports_fd_);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return os_error("cuMemExportToShareableHandle");
+  if (fd < 0) return os_error("cuMemExportToShareableHandle", directory_);
   struct flock lock{};
   lock.l_type = F_RDLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = index;
   lock.l_len = 1;
   if (fcntl(fd, F_OFD_SETLK, &lock) != 0 || lseek(fd, index, SEEK_SET) != index) {
-    const CUresult error = os_error("cuMemExportToShareableHandle");
+    const CUresult error = os_error("cuMemExportToShareableHandle", directory_);
     close(fd);
     return error;
   }

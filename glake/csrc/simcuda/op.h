@@ -53,6 +53,7 @@ struct Op {
   std::vector<Part> parts;
   uint64_t table = 0;  // a kernel reads its parts there when it runs: `blocks` of them
   uint32_t blocks = 0;
+  std::shared_ptr<void> keep;  // what its host memory hangs on, until it is applied
 
   // Timing.
   uint64_t latency_ns = 0;

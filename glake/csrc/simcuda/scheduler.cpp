@@ -275,7 +275,8 @@ std::vector<OpPtr> Scheduler::take_done() {
 
 // Moves to the next completion or deadline. What takes no time happens before the clock moves.
 bool Scheduler::advance(Lock* lock) {
-  if (start_ready() || poll_waiters() || run_prompt(lock)) return true;
+  // A word is read after the writes to it that are over, not before.
+  if (start_ready() || run_prompt(lock) || poll_waiters()) return true;
   if (deadline_due()) return false;  // whoever waited for this moment goes on first
   while (true) {
     links.change(now_ns_);

@@ -4,12 +4,15 @@
 #include <algorithm>
 
 #include "options.h"
+#include "per_thread.h"
 
 namespace simcuda {
 namespace {
 
 // Each thread's default streams, by context. A handle of an earlier driver is simply not found.
-thread_local std::vector<std::pair<uint64_t, uint64_t>> per_thread_streams;
+std::vector<std::pair<uint64_t, uint64_t>>& per_thread_streams() {
+  return simcuda::per_thread<std::vector<std::pair<uint64_t, uint64_t>>, Streams>();
+}
 
 }  // namespace
 
@@ -26,7 +29,7 @@ uint64_t Streams::create(const Context& context, unsigned flags, int priority) {
 }
 
 uint64_t Streams::default_stream(const Context& context, bool per_thread) {
-  auto& known = per_thread ? per_thread_streams : legacy_;
+  auto& known = per_thread ? per_thread_streams() : legacy_;
   for (auto& [owner, stream] : known) {
     if (owner == context.id && streams.find(stream) != nullptr) return stream;
   }

@@ -39,7 +39,7 @@
   X(pool_checkpoint)          \
   X(checkpoint_free)          \
   X(pool_restore)             \
-  X(malloc_contiguous)        \
+  X(claim_outside)            \
   X(ipc_share)                \
   X(ipc_open)                 \
   X(ipc_close)                \
@@ -53,6 +53,7 @@
   X(visit_history)            \
   X(observe)                  \
   X(visit_memory)             \
+  X(visit_blocks)             \
   X(block_context)
 
 namespace glake::adapter {

@@ -109,6 +109,34 @@ static void record_stream(bool through_base) {
 TEST(recordStream) { record_stream(false); }
 TEST(recordStream_of_DeviceAllocator) { record_stream(true); }
 
+// The side stream's work is done: the block is anybody's, though nothing was freed since.
+TEST(recordStream_then_synchronised) {
+  CUDAStream user = new_stream();
+  DataPtr ptr = allocator()->allocate(8 * kMiB);
+  void* where = ptr.get();
+  CUDA(cudaMemsetAsync(where, 1, 8 * kMiB, user.stream()));
+  allocator()->recordStream(ptr, user);
+  ptr.clear();
+  CUDA(cudaDeviceSynchronize());
+  DataPtr next = allocator()->allocate(8 * kMiB);
+  CHECK(next.get() == where);
+}
+
+// A block whose free has not completed is active, in the statistics as in the snapshot.
+TEST(recordStream_on_many) {
+  DataPtr ptr = allocator()->allocate(3 * kMiB);
+  for (int i = 0; i < 9; ++i) allocator()->recordStream(ptr, new_stream());
+  ptr.clear();
+  size_t active = 0;
+  for (const auto& segment : allocator()->snapshot().segments) active += segment.active_size;
+  auto stats = allocator()->getDeviceStats(0);
+  CHECK_EQ(active, 3 * kMiB);
+  CHECK_EQ(stats.active[0].current, 1);
+  CHECK_EQ(stats.active_bytes[0].current, static_cast<int64_t>(active));
+  CHECK_EQ(stats.allocation[0].current, 0);
+  CHECK_EQ(stats.segment[0].current, 0);  // every one is expandable
+}
+
 TEST(recordStream_of_others_memory_is_left_alone) {
   int value = 0;
   DataPtr foreign(&value, c10::Device(c10::kCUDA, 0));

@@ -95,6 +95,30 @@ TEST(foreign_pool) {
   CHECK_EQ(foreign.use_count(), 1L);  // glake let go of it
 }
 
+// Memory of a pool's own allocator counts against the limit, and makes idle memory go for it.
+TEST(foreign_pool_limit) {
+  auto foreign = std::make_shared<Foreign>();
+  allocator()->createOrIncrefPool(0, kPool, foreign);
+  allocator()->setMemoryFraction(0.25, 0);  // 64 of 256 MiB
+  allocator()->allocate(40 * kMiB);         // idle from now on
+  DataPtr ptr = from_pool(kPool, 60 * kMiB);
+  CHECK_EQ(reserved(), 0);
+  CHECK_EQ(allocator()->getDeviceStats(0).reserved_bytes[0].current,
+           static_cast<int64_t>(60 * kMiB));
+  CHECK(has(thrown<c10::OutOfMemoryError>([] { allocator()->allocate(10 * kMiB); }),
+            "60.00 MiB of the limit taken by other allocators"));
+  DataPtr little = allocator()->allocate(4 * kMiB);
+  ptr.clear();  // kept by the pool, which a request of the same pool has go
+  CHECK_EQ(foreign->frees, 0);
+  DataPtr other = from_pool(kPool, 30 * kMiB);
+  CHECK_EQ(foreign->frees, 1);
+  CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 40 * kMiB); }), "limit 64.00 MiB"));
+  allocator()->endAllocateToPool(0, kPool);  // left open by the refused one
+  other.clear();
+  allocator()->emptyCache(kPool);
+  DataPtr ours = allocator()->allocate(56 * kMiB);
+}
+
 // A block that other streams used is not given out again before their work is done.
 TEST(foreign_pool_record_stream) {
   auto foreign = std::make_shared<Foreign>();

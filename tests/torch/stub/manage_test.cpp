@@ -1,5 +1,6 @@
 // Limits, caches, statistics, peers, pinned host memory.
 #include <ATen/core/CachingHostAllocator.h>
+#include <cuda.h>
 
 #include "harness.h"
 
@@ -22,13 +23,29 @@ TEST(enable) {
   allocator()->allocate(20 * kMiB);
   CHECK(reserved() >= static_cast<int64_t>(20 * kMiB));
   allocator()->emptyCache();
+  DataPtr cached = allocator()->allocate(4 * kMiB);
   allocator()->enable(false);
   CHECK(!allocator()->isEnabled());
+  int64_t before = reserved();
   DataPtr ptr = allocator()->allocate(20 * kMiB);
+  allocator()->recordStream(ptr, new_stream());
+  CHECK(has(thrown<c10::Error>([&] { allocator()->shareIpcHandle(ptr.get()); }), "caching off"));
+  // In no statistic, since it is never cached; yet the limit holds.
+  CHECK_EQ(reserved(), before);
+  CHECK_EQ(live_bytes(), static_cast<int64_t>(4 * kMiB));
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(240 * kMiB); }).empty());
+  cached.clear();
+  CHECK_EQ(reserved(), before);  // what was cached before is cached still
+  CUDA(cudaMemcpy(ptr.get(), ptr.get(), 1, cudaMemcpyDeviceToDevice));
   ptr.clear();
-  CHECK_EQ(reserved(), 0);  // nothing is cached
+  DataPtr whole = allocator()->allocate(253 * kMiB);  // what is cached makes room for it
+  CHECK_EQ(reserved(), 0);
   allocator()->enable(true);
   CHECK(allocator()->isEnabled());
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(240 * kMiB); }).empty());
+  whole.clear();  // by the driver, whatever caching is now
+  DataPtr ours = allocator()->allocate(240 * kMiB);
+  CHECK(reserved() >= static_cast<int64_t>(240 * kMiB));
 }
 
 TEST(memory_fraction) {
@@ -84,7 +101,7 @@ TEST(getDeviceStats) {
   CHECK_EQ(now.allocated_bytes[2].current, static_cast<int64_t>(3 * kMiB));
   CHECK_EQ(now.requested_bytes[0].allocated, static_cast<int64_t>(3 * kMiB + 700));
   CHECK(now.reserved_bytes[0].current >= static_cast<int64_t>(3 * kMiB));
-  CHECK(now.segment[0].current > 0);
+  CHECK_EQ(now.segment[0].current, 0);  // every one is expandable
   CHECK(now.num_device_alloc > 0);
   CHECK(now.reserved_bytes_by_private_pools.empty());
 }
@@ -120,6 +137,23 @@ TEST(host_allocate) {
   CHECK_EQ(host()->get_stats().active_requests.current, 0);
   CHECK(host()->allocate(100000).get() == where);  // from the cache
   CHECK(host()->allocate(0).get() == nullptr);
+}
+
+// Pinned memory is every device's; it makes no context on a device that has none.
+OPTIONS(host_context, {"devices", "2"});
+TEST(host_context) {
+  CUDA(cudaSetDevice(1));
+  DataPtr tensor = allocator()->allocate(kMiB);
+  DataPtr pinned = host()->allocate(kMiB);
+  pinned.clear();
+  host()->empty_cache();
+  unsigned flags = 0;
+  int alive[2] = {-1, -1};
+  for (int device = 0; device < 2; ++device) {
+    CHECK_EQ(static_cast<int>(cuDevicePrimaryCtxGetState(device, &flags, &alive[device])), 0);
+  }
+  CHECK_EQ(alive[0], 0);
+  CHECK_EQ(alive[1], 1);
 }
 
 TEST(host_raw_deleter) {
@@ -165,7 +199,21 @@ TEST(host_stats) {
   auto stats = host()->get_stats();
   CHECK(stats.active_bytes.peak >= static_cast<int64_t>(kMiB));
   CHECK_EQ(stats.active_requests.allocated, 1);
-  CHECK(stats.num_host_alloc > 0);
+  CHECK_EQ(stats.num_host_alloc, 1);
+  CHECK_EQ(stats.host_alloc_time.count, 1);
+  host()->allocate(1 * kMiB);  // from the cache
+  CHECK_EQ(host()->get_stats().host_alloc_time.count, 1);
+  {
+    DataPtr more = host()->allocate(1 * kMiB), third = host()->allocate(5 * kMiB);
+    CHECK_EQ(host()->get_stats().host_alloc_time.count, 2);
+  }
+  host()->empty_cache();
+  host()->empty_cache();  // frees nothing
+  CHECK_EQ(host()->get_stats().host_free_time.count, 2);
+  CHECK_EQ(host()->get_stats().num_host_free, 2);
+  host()->reset_accumulated_stats();
+  CHECK_EQ(host()->get_stats().num_host_free, 0);
+  host()->allocate(1 * kMiB);
   host()->reset_peak_stats();
   CHECK_EQ(host()->get_stats().active_bytes.peak, 0);
   host()->reset_accumulated_stats();

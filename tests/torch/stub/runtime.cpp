@@ -80,6 +80,17 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   stub::use_context();
   return seen(cuCtxEnablePeerAccess(context(peer), flags));
 }
+cudaError_t cudaMalloc(void** ptr, size_t bytes) {
+  stub::use_context();
+  CUdeviceptr made = 0;
+  cudaError_t status = seen(cuMemAlloc(&made, bytes));
+  *ptr = reinterpret_cast<void*>(made);
+  return status;
+}
+cudaError_t cudaFree(void* ptr) {
+  stub::use_context();
+  return seen(cuMemFree(at(ptr)));
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   stub::use_context();
   return seen(cuMemGetInfo(free, total));

@@ -108,6 +108,50 @@ TEST(isHistoryEnabled) {
   CHECK(allocator()->isHistoryEnabled());
 }
 
+// A snapshot's own event is the next one's to show, and nothing else makes one.
+TEST(history_of_snapshots) {
+  record(RecordContext::NEVER);
+  allocator()->createOrIncrefPool(0, {0, 5}, nullptr);
+  CHECK_EQ(count(trace(), TraceEntry::SNAPSHOT), 0);
+  allocator()->getDeviceStats(0);
+  allocator()->getExpandableSegmentSizes(0);
+  allocator()->checkPoolLiveAllocations(0, {0, 5}, {});
+  CHECK_EQ(count(trace(), TraceEntry::SNAPSHOT), 1);
+  CHECK_EQ(count(trace(), TraceEntry::SNAPSHOT), 2);
+  allocator()->releasePool(0, {0, 5});
+}
+
+// What is recorded already keeps its stacks when recording is asked for again.
+TEST(history_begun_again) {
+  record(RecordContext::ALL);
+  DataPtr ptr = allocator()->allocate(5 * kMiB);
+  auto stack = [&] {
+    return number_of(block_at(allocator()->snapshot(), ptr.get())->context_when_allocated);
+  };
+  int first = stack();
+  CHECK(first >= 0);
+  allocator()->recordHistory(true, &gather, 1000, RecordContext::ALL, false, {});
+  CHECK_EQ(stack(), first);
+  for (const auto& each : trace()) {
+    if (each.action_ == TraceEntry::ALLOC) CHECK_EQ(number_of(each.context_), first);
+  }
+}
+
+TEST(history_of_empty_cache) {
+  record(RecordContext::ALL);
+  allocator()->allocate(20 * kMiB);
+  allocator()->setUserMetadata("who empties");
+  allocator()->emptyCache();
+  int unmapped = 0;
+  for (const auto& each : trace()) {
+    if (each.action_ != TraceEntry::SEGMENT_UNMAP) continue;
+    ++unmapped;
+    CHECK(number_of(each.context_) >= 0);
+    CHECK_EQ(each.user_metadata_, std::string("who empties"));
+  }
+  CHECK(unmapped > 0);
+}
+
 // torch's own default is no bound at all.
 TEST(history_without_bound) {
   allocator()->recordHistory(true, &gather, SIZE_MAX / 2, RecordContext::NEVER, true, {});

@@ -11,13 +11,18 @@ namespace {
 
 const c10::impl::PyInterpreter* gpu_trace() { return c10::impl::GPUTrace::get_trace(); }
 
+// PyTorch's phrase comes first, once: other software looks for it. The core's own texts have it.
+std::string out_of_memory_text(const std::string& text) {
+  const std::string phrase = "CUDA out of memory. ";
+  return text.compare(0, phrase.size(), phrase) == 0 ? text : phrase + text;
+}
+
 }  // namespace
 
 void CudaAllocator::raise(size_t bytes) {
   std::string text;
   int code = library_.error(&text);
-  TORCH_CHECK_WITH(OutOfMemoryError, !is_out_of_memory(code, bytes),
-                   "CUDA out of memory. glake: ", text);
+  TORCH_CHECK_WITH(OutOfMemoryError, !is_out_of_memory(code, bytes), out_of_memory_text(text));
   TORCH_CHECK(false, "glake: ", text);
 }
 
@@ -28,7 +33,11 @@ DataPtr CudaAllocator::data_ptr(void* ptr, int device) const {
 DataPtr CudaAllocator::allocate(size_t bytes) {
   DeviceIndex device = c10::cuda::current_device();
   void* ptr = nullptr;
-  if (bytes > 0) ptr = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  if (bytes > 0 && C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed))) {
+    ptr = obtain_uncached(bytes, device);
+  } else if (bytes > 0) {
+    ptr = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  }
   return data_ptr(ptr, device);
 }
 
@@ -70,25 +79,66 @@ void* CudaAllocator::attempt(size_t bytes, int device, cudaStream_t stream, Memp
     if (!foreign_.contains(device, pool)) {
       return library_.pool_malloc(bytes, device, stream, named(pool));
     }
-    void* ptr = foreign_.allocate(round_up(bytes, kAlignment), device, stream, pool,
-                                  history_.gather_for_block());
-    TORCH_CHECK_WITH(OutOfMemoryError, ptr != nullptr,
-                     "CUDA out of memory. The allocator of pool (", pool.first, ", ", pool.second,
-                     ") has no ", bytes, " bytes");
-    return ptr;
+    return foreign_.allocate(round_up(bytes, kAlignment), device, stream, pool,
+                             history_.gather_for_block());
   }
-  if (C10_LIKELY(enabled_.load(std::memory_order_relaxed))) {
-    return library_.malloc(bytes, device, stream);
+  return library_.malloc(bytes, device, stream);
+}
+
+// A driver allocation of its own, in no statistic, as torch's is; it counts against the limit.
+void* CudaAllocator::obtain_uncached(size_t bytes, DeviceIndex device) {
+  use(device);
+  OutsideClaim claim(library_, device, bytes);
+  if (!claim.granted()) raise(bytes);
+  void* ptr = nullptr;
+  cudaError_t status = cudaMalloc(&ptr, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    require(library_.empty_cache(device));
+    status = cudaMalloc(&ptr, bytes);
   }
-  return library_.malloc_contiguous(bytes, device, stream, GLAKE_CONTIGUOUS_LEGACY);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. glake: with caching off, the ",
+                     "driver has no ", bytes, " bytes in one piece on device ",
+                     static_cast<int>(device));
+  }
+  C10_CUDA_CHECK(status);
+  claim.keep();
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    uncached_[ptr] = {device, bytes};
+    had_uncached_.store(true);
+  }
+  report(ptr, static_cast<int64_t>(bytes), device);
+  return ptr;
+}
+
+bool CudaAllocator::give_back_uncached(void* ptr) {
+  Uncached was{};
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = uncached_.find(ptr);
+    if (found == uncached_.end()) return false;
+    was = found->second;
+    uncached_.erase(found);
+  }
+  report(ptr, -static_cast<int64_t>(was.bytes), was.device);
+  OnDevice on(was.device);
+  C10_CUDA_CHECK(cudaFree(ptr));
+  (void)library_.claim_outside(was.device, -static_cast<int64_t>(was.bytes));
+  return true;
 }
 
 // Whoever registered to give memory back when it runs out, and pools that may be emptied then.
-bool CudaAllocator::make_room(int device) {
+bool CudaAllocator::make_room(int device, MempoolId_t pool) {
   bool room = false;
   auto* registry = c10::FreeCudaMemoryCallbacksRegistry();
   for (const auto& name : registry->Keys()) room |= registry->Create(name)->Execute();
-  if (!capturing(device)) room |= foreign_.empty(device, kNoPool, true) > 0;
+  if (!capturing(device)) {
+    room |= foreign_.empty(device, kNoPool, true) > 0;
+    if (foreign_.contains(device, pool)) room |= foreign_.empty(device, pool) > 0;
+  }
   return room;
 }
 
@@ -96,7 +146,7 @@ void* CudaAllocator::recover(size_t bytes, int device, cudaStream_t stream, Memp
   std::string text;
   int code = library_.error(&text);
   TORCH_CHECK(is_out_of_memory(code, bytes), "glake: ", text);
-  if (make_room(device)) {
+  if (make_room(device, pool)) {
     void* ptr = attempt(bytes, device, stream, pool);
     if (ptr != nullptr) return ptr;
     library_.error(&text);
@@ -113,6 +163,7 @@ void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& t
   auto allowed = static_cast<size_t>(static_cast<double>(total) * fraction);
   if (fraction <= 0 || fraction > 1) allowed = total;
   auto allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
+  foreign_.for_each(device, [&](void*, const ForeignBlock& block) { allocated += block.bytes; });
   c10::Device where(c10::kCUDA, static_cast<DeviceIndex>(device));
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated,
                                    static_cast<size_t>(stats.reserved_bytes[0].current), where);
@@ -130,7 +181,7 @@ void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& t
   }
   for (const auto& observer : rejection_observers) observer(device, bytes, allocated, total);
   for (const auto& observer : observers) observer(device, bytes, allowed, free);
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. glake: ", text);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_text(text));
 }
 
 // What profilers and the sanitizer of torch hear; `bytes` is negative for a free.
@@ -159,21 +210,28 @@ bool CudaAllocator::describe(void* ptr, Known* out) {
     *out = {block.requested, block.device, block.stream, true};
     return true;
   }
+  if (C10_UNLIKELY(had_uncached_.load(std::memory_order_acquire))) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = uncached_.find(ptr);
+    if (found != uncached_.end()) {
+      *out = {found->second.bytes, found->second.device, nullptr, false, true};
+      return true;
+    }
+  }
   return library_.block_info(ptr, &out->bytes, &out->device, &out->stream) == GLAKE_OK;
 }
 
 bool CudaAllocator::give_back(void* ptr) {
   History::Freeing freeing;
-  bool cached = enabled_.load(std::memory_order_relaxed);
+  bool uncached = had_uncached_.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(uncached) && give_back_uncached(ptr)) return true;
   bool told = gpu_trace() != nullptr || c10::memoryProfilingEnabled();
   Known known;
-  if (C10_UNLIKELY(told || !cached || foreign_.any()) && !describe(ptr, &known)) return false;
+  if (C10_UNLIKELY(told || foreign_.any()) && !describe(ptr, &known)) return false;
   // Before the free: afterwards the address may be another block's.
   if (C10_UNLIKELY(told)) report(ptr, -static_cast<int64_t>(known.bytes), known.device);
   if (C10_UNLIKELY(known.foreign)) return foreign_.free(ptr, capturing(known.device));
-  if (library_.free(ptr) != GLAKE_OK) return false;
-  if (C10_UNLIKELY(!cached)) library_.empty_cache(known.device);
-  return true;
+  return library_.free(ptr) == GLAKE_OK;
 }
 
 void CudaAllocator::raw_delete(void* ptr) {
@@ -209,6 +267,9 @@ void CudaAllocator::recordStream(const DataPtr& ptr, CUDAStream stream) {
   // Memory of another allocator (imported, pluggable) is its own business, as in torch.
   if (ptr.get() == nullptr || ptr.get_deleter() != &deleter) return;
   if (foreign_.record_stream(ptr.get_context(), stream.stream())) return;
+  Known known;
+  bool may = had_uncached_.load(std::memory_order_acquire) && describe(ptr.get_context(), &known);
+  if (C10_UNLIKELY(may) && known.uncached) return;  // its free waits for the device
   require(library_.record_stream(ptr.get_context(), stream.stream()));
 }
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -114,14 +115,16 @@ class CudaAllocator final : public native::CUDAAllocator {
     size_t bytes = 0;  // as asked for
     int device = 0;
     void* stream = nullptr;
-    bool foreign = false;
+    bool foreign = false, uncached = false;
   };
 
   CudaAllocator();
   void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  void* obtain_uncached(size_t bytes, DeviceIndex device);
+  bool give_back_uncached(void* ptr);  // false: it is none
   void* attempt(size_t bytes, int device, cudaStream_t stream, MempoolId_t pool);
   void* recover(size_t bytes, int device, cudaStream_t stream, MempoolId_t pool);
-  bool make_room(int device);
+  bool make_room(int device, MempoolId_t pool);
   [[noreturn]] void out_of_memory(size_t bytes, int device, const std::string& text);
   bool give_back(void* ptr);  // false: refused, glake_last_error() says why
   static void deleter(void* ptr);
@@ -138,13 +141,14 @@ class CudaAllocator final : public native::CUDAAllocator {
   [[noreturn]] void raise(size_t bytes = 0);
   static glake_pool named(MempoolId_t pool) { return {pool.first, pool.second}; }
   bool capturing(int device) const;
-  // Calls visit(segment) and then visit(segment, block) for each block of it.
+  // Calls visit.segment() and then visit.block() for each block of it; `told`: as a snapshot, of
+  // which the history has an event.
   template <typename Visit>
-  void visit_memory(int device, Visit& visit);
+  void visit_memory(int device, Visit& visit, bool told = false);
 
   CudaLibrary library_;
   Routes<cudaStream_t> routes_;
-  ForeignPools foreign_;
+  ForeignPools foreign_{library_};
   History history_{library_};
   std::atomic<bool> exiting_{false};
   std::atomic<bool> enabled_{true};
@@ -156,6 +160,12 @@ class CudaAllocator final : public native::CUDAAllocator {
   mutable std::mutex mutex_;  // of what follows; nothing is called with it held
   std::map<std::pair<int, MempoolId_t>, unsigned> pools_;  // glake's own in use, with their flags
   bool had_pools_ = false;
+  std::atomic<bool> had_uncached_{false};
+  struct Uncached {
+    int device;
+    size_t bytes;
+  };
+  std::unordered_map<void*, Uncached> uncached_;  // taken from the driver with caching off
   std::map<std::pair<int, MempoolId_t>, c10::CachingAllocator::StatArray> reserved_of_pool_;
   std::array<int64_t, kMaxDevices> rejections_{};
   std::vector<native::OutOfMemoryObserver> on_oom_;
@@ -163,15 +173,14 @@ class CudaAllocator final : public native::CUDAAllocator {
 };
 
 template <typename Visit>
-void CudaAllocator::visit_memory(int device, Visit& visit) {
-  require(library_.visit_memory(
-      device, &visit,
-      [](void* self, const glake_segment_info* segment) {
-        static_cast<Visit*>(self)->segment(*segment);
-      },
-      [](void* self, const glake_block_record* block) {
-        static_cast<Visit*>(self)->block(*block);
-      }));
+void CudaAllocator::visit_memory(int device, Visit& visit, bool told) {
+  auto segment = [](void* self, const glake_segment_info* each) {
+    static_cast<Visit*>(self)->segment(*each);
+  };
+  auto block = [](void* self, const glake_block_record* each) {
+    static_cast<Visit*>(self)->block(*each);
+  };
+  require((told ? library_.visit_memory : library_.visit_blocks)(device, &visit, segment, block));
 }
 
 }  // namespace glake::adapter

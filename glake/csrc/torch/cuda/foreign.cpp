@@ -72,34 +72,43 @@ bool ForeignPools::complete(ForeignBlock& block) {
   return !block.held;
 }
 
+// Under mutex_.
+void* ForeignPools::reuse(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
+                          const std::shared_ptr<c10::GatheredContext>& context) {
+  const size_t most = bytes + bytes / 8 + 512;  // a block not much larger will do
+  ForeignBlock* best = nullptr;
+  void* where = nullptr;
+  for (auto& [ptr, block] : blocks_) {
+    if (block.live || block.device != device || block.pool != pool || block.stream != stream ||
+        block.bytes < bytes || block.bytes > most || !complete(block)) {
+      continue;
+    }
+    if (best != nullptr && best->bytes <= block.bytes) continue;
+    best = &block;
+    where = ptr;
+  }
+  if (best == nullptr) return nullptr;
+  best->live = true;
+  best->requested = bytes;
+  best->context = context;
+  return where;
+}
+
 void* ForeignPools::allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
                              std::shared_ptr<c10::GatheredContext> context) {
   Allocator allocator;
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    const size_t most = bytes + bytes / 8 + 512;  // a block not much larger will do
-    ForeignBlock* best = nullptr;
-    void* where = nullptr;
-    for (auto& [ptr, block] : blocks_) {
-      if (block.live || block.device != device || block.pool != pool || block.stream != stream ||
-          block.bytes < bytes || block.bytes > most || !complete(block)) {
-        continue;
-      }
-      if (best != nullptr && best->bytes <= block.bytes) continue;
-      best = &block;
-      where = ptr;
-    }
-    if (best != nullptr) {
-      best->live = true;
-      best->requested = bytes;
-      best->context = std::move(context);
-      return where;
-    }
+    if (void* ptr = reuse(bytes, device, stream, pool, context)) return ptr;
     allocator = find(device, pool)->allocator;
   }
+  OutsideClaim claim(library_, device, bytes);
+  if (!claim.granted()) return nullptr;
   OnDevice on(device);
   void* ptr = allocator->raw_alloc_with_stream(bytes, stream);
-  if (ptr == nullptr) return nullptr;
+  TORCH_CHECK_WITH(OutOfMemoryError, ptr != nullptr, "CUDA out of memory. The allocator of pool (",
+                   pool.first, ", ", pool.second, ") has no ", bytes, " bytes");
+  claim.keep();
   ForeignBlock made;
   made.device = device;
   made.pool = pool;
@@ -203,6 +212,7 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
   OnDevice on(device);
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   for (const Given& each : given) each.allocator->raw_delete(each.ptr);
+  (void)library_.claim_outside(device, -static_cast<int64_t>(bytes));
   return bytes;
 }
 

@@ -1,6 +1,6 @@
 // Pools whose memory another allocator gives (torch.cuda.MemPool(allocator): NCCL's, a symmetric
 // heap): forwarded to it, kept for reuse by the same stream, and freed by it when the pool is
-// emptied. None of this memory is ever glake's.
+// emptied. None of this memory is ever glake's, but all of it counts against glake's limit.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch/cuda/routes.h"
+#include "torch/library.h"
 
 namespace glake::adapter {
 
@@ -24,11 +25,14 @@ struct ForeignBlock {
   std::vector<cudaEvent_t> pending;    // after the free: their work, until it is complete
   bool held = false;  // freed inside a capture after other streams used it: kept until emptied
   std::shared_ptr<c10::GatheredContext> context;
+  bool active() const { return live || held || !pending.empty(); }
 };
 
 class ForeignPools {
  public:
   using Allocator = std::shared_ptr<native::CUDAAllocator>;
+
+  explicit ForeignPools(const CudaLibrary& library) : library_(library) {}
 
   // One more user; `allocator` may be null for a pool known already. False: not a foreign pool.
   bool retain(int device, c10::MempoolId_t pool, const Allocator& allocator);
@@ -37,6 +41,7 @@ class ForeignPools {
   int uses(int device, c10::MempoolId_t pool) const;  // -1: not a foreign pool
   void set_use_on_oom(int device, c10::MempoolId_t pool, bool value);
 
+  // Null if the limit has no room for it: glake_last_error() says why.
   void* allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
                  std::shared_ptr<c10::GatheredContext> context);
   // The rest: false (or null) for memory that is not foreign.
@@ -71,7 +76,10 @@ class ForeignPools {
     return const_cast<ForeignPools*>(this)->find(device, pool);
   }
   bool complete(ForeignBlock& block);
+  void* reuse(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
+              const std::shared_ptr<c10::GatheredContext>& context);
 
+  const CudaLibrary& library_;
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;  // never held while a foreign allocator runs
   std::vector<std::unique_ptr<Pool>> pools_;

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,9 @@ class HostAllocator final : public at::HostAllocator {
   std::unordered_map<void*, Block> blocks_;  // live
   std::map<c10::MempoolId_t, Pool> pools_;
   at::HostStats stats_;
+  std::unordered_set<void*> seen_;  // blocks the driver gave since the cache was last emptied
+  int64_t given_ = 0, freed_ = 0;   // by the driver, to it: as of the last look
+  int64_t untimed_ = 0;             // of those given: not in the statistics yet
 };
 
 }  // namespace glake::adapter

@@ -39,7 +39,7 @@ DeviceIndex CudaAllocator::checked(DeviceIndex device) const {
   return device;
 }
 
-// Off: every block is a driver allocation of its own, given back at its free. For debugging.
+// Off: every new tensor is a driver allocation of its own, given back at its free. For debugging.
 void CudaAllocator::enable(bool value) { enabled_.store(value); }
 bool CudaAllocator::isEnabled() const { return enabled_.load(); }
 
@@ -57,6 +57,7 @@ void CudaAllocator::setMemoryFraction(double fraction, DeviceIndex device) {
 }
 
 void CudaAllocator::emptyCache(MempoolId_t pool) {
+  History::Freeing freeing;
   for (int device = 0; device < kMaxDevices; ++device) {
     if (!used(device)) continue;
     if (!capturing(device)) foreign_.empty(device, pool);
@@ -130,6 +131,9 @@ native::ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   TORCH_CHECK(!known.foreign,
               "glake: this tensor's memory is of a pool with an allocator of its own, and cannot "
               "be sent to another process");
+  TORCH_CHECK(
+      !known.uncached,
+      "glake: this tensor was made with caching off, and cannot be sent to another process");
   std::string text(4096, '\0');
   size_t length = library_.ipc_share(ptr, &text[0], text.size());
   if (length == 0) raise();

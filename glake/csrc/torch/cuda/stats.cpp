@@ -67,12 +67,13 @@ caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
     count(block.pool, large, block.bytes);
     add(&stats.segment, large, 1);
     add(&stats.reserved_bytes, large, bytes);
-    if (!block.live) return;
-    add(&stats.allocation, large, 1);
+    if (!block.active()) return;
     add(&stats.active, large, 1);
-    add(&stats.allocated_bytes, large, bytes);
     add(&stats.active_bytes, large, bytes);
     add(&stats.requested_bytes, large, static_cast<int64_t>(block.requested));
+    if (!block.live) return;
+    add(&stats.allocation, large, 1);
+    add(&stats.allocated_bytes, large, bytes);
   });
   bool pools = false;
   {

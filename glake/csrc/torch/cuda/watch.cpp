@@ -49,9 +49,7 @@ struct Segments {
                                     block.bytes > kSmallLimit,
                                     GLAKE_CONTIGUOUS_VMM};
     segment(segment_info);
-    int state = block.live                             ? GLAKE_ACTIVE
-                : block.held || !block.pending.empty() ? GLAKE_AWAITING_FREE
-                                                       : GLAKE_INACTIVE;
+    int state = block.live ? GLAKE_ACTIVE : block.active() ? GLAKE_AWAITING_FREE : GLAKE_INACTIVE;
     glake_block_record record{segment_info.address, block.bytes, block.requested, state,
                               block.stream,         nullptr,     nullptr};
     this->block(record);
@@ -72,10 +70,18 @@ native::SnapshotInfo CudaAllocator::snapshot(MempoolId_t pool, bool traces) {
   info.config_metadata.last_allocator_settings = "glake " + options;
   int devices = devices_.load();
   for (int device = 0; device < kMaxDevices; ++device) {
+    if (used(device)) devices = std::max(devices, device + 1);
+  }
+  // First: the event of this snapshot is the next one's to show.
+  for (int device = 0; traces && device < devices; ++device) {
+    info.device_traces.emplace_back();
+    if (used(device) && history_.enabled()) info.device_traces.back() = history_.trace(device);
+  }
+  if (traces) info.external_annotations = history_.annotations();
+  for (int device = 0; device < kMaxDevices; ++device) {
     if (used(device)) {
-      devices = std::max(devices, device + 1);
       Segments segments{pool, {}};
-      visit_memory(device, segments);
+      visit_memory(device, segments, true);
       foreign_.for_each(
           device, [&](void* ptr, const ForeignBlock& block) { segments.foreign(ptr, block); });
       std::sort(segments.made.begin(), segments.made.end(),
@@ -83,11 +89,6 @@ native::SnapshotInfo CudaAllocator::snapshot(MempoolId_t pool, bool traces) {
       std::move(segments.made.begin(), segments.made.end(), std::back_inserter(info.segments));
     }
   }
-  for (int device = 0; traces && device < devices; ++device) {
-    info.device_traces.emplace_back();
-    if (used(device) && history_.enabled()) info.device_traces.back() = history_.trace(device);
-  }
-  if (traces) info.external_annotations = history_.annotations();
   return info;
 }
 

@@ -26,6 +26,7 @@ bool is_lasting(Error error) {
 // Primary contexts this library holds. It never gives them back: they end with the process.
 struct Primaries {
   std::mutex mutex;
+  std::atomic<int> devices{-1};
   std::array<CUcontext, kMostDevices> contexts{};
 };
 
@@ -37,8 +38,13 @@ Primaries& primaries() {
 Error start_driver() {
   const CUresult result = cuInit(0);
   if (result != CUDA_SUCCESS) return result;
+  int devices = 0;
+  const CUresult counted = cuDeviceGetCount(&devices);
+  if (counted != CUDA_SUCCESS) return counted;
   std::lock_guard<std::mutex> lock(primaries().mutex);
   primaries().contexts.fill(nullptr);  // a driver that was reset has none of the old ones
+  primaries().devices = devices;
+  lasting = kSuccess;
   return kSuccess;
 }
 
@@ -70,9 +76,13 @@ Error ready() {
 }
 
 int device_count() {
-  int devices = 0;
-  if (start() != kSuccess || cuDeviceGetCount(&devices) != CUDA_SUCCESS) return 0;
-  return devices;
+  if (start() != kSuccess) return 0;
+  Primaries& held = primaries();
+  if (held.devices < 0) {  // somebody else started the driver
+    int devices = 0;
+    if (cuDeviceGetCount(&devices) == CUDA_SUCCESS) held.devices = devices;
+  }
+  return held.devices;
 }
 
 int current_device() {
@@ -80,10 +90,7 @@ int current_device() {
   return device >= 0 ? device : chosen < 0 ? 0 : chosen;
 }
 
-bool is_device(int device) {
-  static const int known = device_count();
-  return device >= 0 && device < known;
-}
+bool is_device(int device) { return device >= 0 && device < device_count(); }
 
 CUresult primary_context(int device, CUcontext* context) {
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -1,7 +1,10 @@
 // NVLink, fabric, and processes.
+#include <cmath>
 #include <cstring>
 
 #include "nvml.h"
+
+NVML(nvmlDeviceGetPciInfo_v3)(const nvml::Device* device, void* info);
 
 using namespace nvml;  // NOLINT: this file is nothing but C face
 
@@ -40,12 +43,120 @@ NVML(nvmlDeviceGetComputeRunningProcesses)(const Device* device, unsigned* count
   return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
 }
 
-NVML(nvmlDeviceGetNvLinkRemoteDeviceType)(const Device* device, unsigned, int*) {
-  const Status known = check(device);
-  return known != kSuccess ? known : kNotSupported;
+namespace {
+
+constexpr int kSwitch = -1, kNone = -2;
+
+// Links of an edge: as many as its rate takes.
+int links_of(const std::string& from, const std::string& to) {
+  const auto& topology = machine()->topology;
+  const double each = machine()->model->nvlink_rate;
+  const int edge = topology.edge(from, to);
+  return edge < 0 || each == 0 ? 0 : static_cast<int>(std::lround(topology.rate(edge) / each));
 }
 
-NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(const Device* device, unsigned, void*) {
+// What link `number` of a device goes to: a device, kSwitch or kNone. Links are numbered by what
+// they go to: other devices in order, then the switch.
+int remote(const Device* device, unsigned number) {
+  const std::string here = "g" + std::to_string(device->index);
+  auto left = static_cast<int>(number);
+  for (int other = 0; other < machine()->facts.devices; ++other) {
+    if (other == device->index) continue;  // that edge is its own memory
+    left -= links_of(here, "g" + std::to_string(other));
+    if (left < 0) return other;
+  }
+  left -= links_of(here, "N");
+  return left < 0 ? kSwitch : kNone;
+}
+
+constexpr unsigned kMostLinks = 36;  // NVML_NVLINK_MAX_LINKS of CUDA 13
+
+Status on_link(const Device* device, unsigned number, int* to) {
   const Status known = check(device);
-  return known != kSuccess ? known : kNotSupported;
+  if (known != kSuccess) return known;
+  if (number >= kMostLinks) return kInvalidArgument;
+  if (machine()->model->nvlink == 0) return kNotSupported;
+  *to = remote(device, number);
+  return kSuccess;
+}
+
+// The same for calls about a link that is there.
+Status on_live_link(const Device* device, unsigned number, int* to) {
+  const Status known = on_link(device, number, to);
+  return known == kSuccess && *to == kNone ? kNotSupported : known;
+}
+
+struct FieldValue {  // nvmlFieldValue_t
+  unsigned field, scope;
+  long long timestamp, latency;
+  int type, status;
+  union {
+    unsigned number;
+    unsigned long long wide;
+  };
+};
+
+enum Field : unsigned {  // NVML_FI_DEV_NVLINK_...
+  kLinkCount = 91,
+  kLinkSpeed = 164,
+  kCommonSpeed = 90,
+};
+
+}  // namespace
+
+NVML(nvmlDeviceGetNvLinkState)(const Device* device, unsigned number, unsigned* active) {
+  int to = kNone;
+  const Status known = on_link(device, number, &to);
+  if (known != kSuccess) return known;
+  if (active == nullptr) return kInvalidArgument;
+  *active = to != kNone;
+  return kSuccess;
+}
+
+NVML(nvmlDeviceGetNvLinkVersion)(const Device* device, unsigned number, unsigned* version) {
+  int to = kNone;
+  const Status known = on_live_link(device, number, &to);
+  if (known != kSuccess) return known;
+  if (version == nullptr) return kInvalidArgument;
+  *version = static_cast<unsigned>(machine()->model->nvlink);
+  return kSuccess;
+}
+
+// NVML_NVLINK_DEVICE_TYPE_GPU, or _SWITCH.
+NVML(nvmlDeviceGetNvLinkRemoteDeviceType)(const Device* device, unsigned number, int* type) {
+  int to = kNone;
+  const Status known = on_live_link(device, number, &to);
+  if (known != kSuccess) return known;
+  if (type == nullptr) return kInvalidArgument;
+  *type = to == kSwitch ? 2 : 0;
+  return kSuccess;
+}
+
+// A switch has no address here: none of the presets' files names one.
+NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(const Device* device, unsigned number, void* info) {
+  int to = kNone;
+  const Status known = on_live_link(device, number, &to);
+  if (known != kSuccess) return known;
+  return to == kSwitch ? kNotSupported : nvmlDeviceGetPciInfo_v3(nvml::device(to), info);
+}
+
+NVML(nvmlDeviceGetFieldValues)(const Device* device, int count, FieldValue* values) {
+  const Status known = check(device);
+  if (known != kSuccess) return known;
+  if (count < 1 || values == nullptr) return kInvalidArgument;
+  const auto* model = machine()->model;
+  for (FieldValue* value = values; value != values + count; ++value) {
+    const bool ours =
+        model->nvlink != 0 &&
+        (value->field == kLinkCount || value->field == kCommonSpeed || value->field == kLinkSpeed);
+    value->status = ours ? kSuccess : kNotSupported;
+    if (!ours) continue;
+    value->type = 1;  // NVML_VALUE_TYPE_UNSIGNED_INT
+    unsigned links = 0;
+    while (links < kMostLinks && remote(device, links) != kNone) ++links;
+    value->number = value->field == kLinkCount
+                        ? links
+                        : static_cast<unsigned>(std::lround(model->nvlink_reported * 1000));
+  }
+  return kSuccess;
 }

@@ -1,0 +1,76 @@
+"""PyTorch's own allocator settings (PYTORCH_ALLOC_CONF), under glake.
+
+The keys that mean something to glake are honoured. Of the others one warning says that they change
+nothing: a setting that is ignored in silence looks as if it worked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from glake.config import Config
+
+# PyTorch reads the first that is set.
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+FRACTION = "per_process_memory_fraction"
+# Settings that say what glake does anyway: it grows segments, and holds no lock in driver calls.
+_SAYS_AS_MUCH = {
+    ("expandable_segments", "true"),
+    ("backend", "native"),
+    ("release_lock_on_cudamalloc", "true"),
+}
+
+
+@dataclass(frozen=True)
+class AllocConf:
+    """The settings of `variable`: each key with its value as text, lists in brackets."""
+
+    variable: str
+    given: dict[str, str]
+
+    @property
+    def fraction(self) -> str | None:
+        """What glake's limit becomes, unless GLAKE_LIMIT is set; None if not given."""
+        value = self.given.get(FRACTION, "")
+        plain = re.fullmatch(r"\d*\.?\d+", value)
+        return value if plain and 0 < float(value) <= 1 else None
+
+    def ignored(self, settings: Config) -> list[str]:
+        """The keys that change nothing in this process."""
+        found = []
+        for key, value in self.given.items():
+            honoured = (key, value.lower()) in _SAYS_AS_MUCH
+            honoured |= key == FRACTION and settings.limit is None and self.fraction == value
+            # Pinned memory is PyTorch's own then.
+            honoured |= key.startswith("pinned_") and not settings.host_allocator
+            if not honoured:
+                found.append(key)
+        return found
+
+    def warn(self, settings: Config) -> None:
+        """One RuntimeWarning names all that is ignored."""
+        keys = self.ignored(settings)
+        if not keys:
+            return
+        text = (
+            f"{self.variable}: {', '.join(keys)} ha{'s' if len(keys) == 1 else 've'} no effect "
+            "while glake is PyTorch's allocator (docs/pytorch.md says what takes their place)"
+        )
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        except RuntimeWarning:  # warnings are errors here, yet glake is in place
+            sys.stderr.write(f"RuntimeWarning: {text}\n")
+
+
+def read(environment: Mapping[str, str]) -> AllocConf | None:
+    """The settings in the environment, None if there are none. PyTorch checks them itself."""
+    for variable in VARIABLES:
+        if variable not in environment:
+            continue
+        pairs = re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", environment[variable])
+        return AllocConf(variable, {key: value.strip() for key, value in pairs})
+    return None

@@ -1,0 +1,53 @@
+// Making communicators: ranks come in, then wait for each other. In a group all of a process's
+// ranks come in before any of them waits, so that one thread can bring several devices.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine.h"
+
+// What a caller holds.
+struct ncclComm {
+  std::shared_ptr<nccl::Engine> engine;
+};
+
+namespace nccl {
+
+class Joining {
+ public:
+  // A rank of a new communicator.
+  static Joining rank(ncclComm** made, std::string name, int size, int rank, int device);
+  // A split of `parent`; a negative color: into none.
+  static Joining split(ncclComm** made, std::shared_ptr<Engine> parent, int color, int key);
+
+  ncclResult publish();  // of a split: this rank's wish
+  ncclResult enter();
+  ncclResult wait();
+  ncclResult run();
+
+ private:
+  ncclResult choose();  // of a split: name, size and rank
+  ncclResult check_devices() const;
+  std::string missing() const;
+
+  ncclComm** made_ = nullptr;
+  std::string name_;
+  int size_ = 0, rank_ = 0, device_ = 0;
+  std::shared_ptr<Engine> parent_;
+  int color_ = 0, key_ = 0;
+  uint64_t turn_ = 0;
+  std::shared_ptr<Room> room_;
+};
+
+// The name of the room an id stands for; empty: not an id of ncclGetUniqueId.
+std::string name_of(const ncclUniqueId& id);
+void make_id(ncclUniqueId* id);
+
+// The calling thread's device; negative: none, and why is the last error.
+int current_device();
+
+// Ends a communicator, with the error it had; it is gone then.
+ncclResult end(ncclComm* comm, Presence how);
+
+}  // namespace nccl

@@ -1,0 +1,62 @@
+// What a rank enqueues: the parts of one group on one stream of a communicator.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stage.h"
+
+namespace nccl {
+
+class Engine;
+
+enum class Kind : uint32_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kReduce,
+  kBroadcast,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSend,
+  kRecv,
+};
+inline bool is_collective(Kind kind) { return kind < Kind::kSend; }
+const char* name_of(Kind kind);
+
+// What a call asks for.
+struct Part {
+  Kind kind = Kind::kAllReduce;
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;  // elements, as the call counts them
+  int type = 0, op = 0;
+  int root = 0;  // or the other rank of a message
+  double scale = 1;
+  const void* scale_address = nullptr;  // of device memory, read when the work runs
+
+  // Bytes this rank brings and gets, of a communicator of `size` ranks.
+  uint64_t in_bytes(int rank, int size) const;
+  uint64_t out_bytes(int rank, int size) const;
+  std::string text() const;  // "all_reduce of 5 float32 (sum)"
+};
+
+struct Operation {
+  struct Piece {  // of a part, while it is under way
+    Part part;
+    uint64_t in_offset = 0, scale_offset = 0;  // in the block
+    char* out = nullptr;                       // on the host
+    enum { kWaiting, kBrought, kDone, kOver } state = kWaiting;
+    uint64_t number = 0;  // among the communicator's collectives, or the pair's messages
+  };
+  std::shared_ptr<Engine> engine;
+  std::vector<Piece> pieces;
+  Stage::Block block;
+  std::unique_ptr<char, void (*)(void*)> out{nullptr, free};
+  uint64_t go = 0;  // 1: the stream goes on
+  bool captured = false;
+};
+
+}  // namespace nccl

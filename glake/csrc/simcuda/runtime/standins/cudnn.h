@@ -1,0 +1,20 @@
+// What the parts of libcudnn share.
+#pragma once
+
+#include "handles.h"
+
+namespace standins {
+
+enum CudnnStatus : int {
+  kSuccess = 0,
+  kBadParameter = 2000,
+  kNotSupported = 3000,
+  kExecutionFailed = 5000,
+};
+
+inline int cudnn_launch(const char* name, const Handle* handle) {
+  if (handle == nullptr) return kBadParameter;
+  return simcuda_launch(name, handle->stream) == CUDA_SUCCESS ? kSuccess : kExecutionFailed;
+}
+
+}  // namespace standins

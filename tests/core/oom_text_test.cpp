@@ -1,0 +1,143 @@
+// What an out-of-memory error says is true: the largest fit succeeds and a granule more does not,
+// and the holder it names is the holder.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kMiB;
+
+bool says(const char* words) { return test::last_error().find(words) != std::string::npos; }
+
+size_t largest_fit() {
+  const std::string text = test::last_error();
+  CHECK_TEXT(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY, text);
+  size_t at = text.find("largest fit now ");
+  CHECK_TEXT(at != std::string::npos, text);
+  return std::strtoull(text.c_str() + text.find('(', at) + 1, nullptr, 10);
+}
+
+void start(const char* memory, const char* limit, const char* policy) {
+  test::fresh_simulator({{"phantom", "1"}, {"memory", memory}, {"devices", "1"}});
+  test::configure({{"driver", "sim"}, {"limit", limit}, {"policy", policy}});
+}
+
+// Memory of this process that glake does not hold: 150 of 256 MiB.
+void memory_outside_glake() {
+  test::running() = "memory outside glake";
+  start("256MiB", "100%", "balanced");
+  OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
+  OK(glake_empty_cache(0));
+  test::CurrentContext context;
+  CUdeviceptr outside = 0;
+  CU(cuMemAlloc(&outside, 150 * kMiB));
+  CHECK(glake_malloc(200 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(largest_fit() == 106 * kMiB, test::last_error());
+  CHECK_TEXT(says("CUDA out of memory. Tried to allocate 200.00 MiB"), test::last_error());
+  CHECK_TEXT(says("150.00 MiB is held outside glake") && says("this process's other allocations"),
+             test::last_error());
+  void* rest = glake_malloc(106 * kMiB, 0, nullptr);
+  CHECK_TEXT(rest != nullptr, test::last_error());
+  CHECK(glake_malloc(kMiB, 0, nullptr) == nullptr && largest_fit() == 0);
+  OK(glake_free(rest));
+  CU(cuMemFree(outside));
+  OK(glake_shutdown());
+}
+
+void a_limit_is_no_driver() {
+  test::running() = "a limit";
+  start("256MiB", "64MiB", "balanced");
+  CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(largest_fit() == 64 * kMiB && !says("driver has no more") && !says("outside glake"),
+             test::last_error());
+  OK(glake_shutdown());
+}
+
+void absurd_sizes() {
+  test::running() = "absurd sizes";
+  start("256MiB", "64MiB", "balanced");
+  CHECK(glake_malloc(size_t{1} << 60, 0, nullptr) == nullptr);
+  CHECK_TEXT(says("more than 1EB memory"), test::last_error());
+  CHECK(glake_malloc((size_t{1} << 60) - 1, 0, nullptr) == nullptr);
+  CHECK_TEXT(!says("more than 1EB memory"), test::last_error());
+  OK(glake_shutdown());
+}
+
+class Random {
+ public:
+  Random(const char* policy, uint64_t seed) : dice_(seed), streams_(seed % 3 + 1, nullptr) {
+    test::running() = std::string(policy) + ", seed " + std::to_string(seed);
+    // Odd seeds: the driver has less than the limit allows.
+    start(seed % 2 == 1 ? "96MiB" : "256MiB", "96MiB", policy);
+    OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
+    context_ = std::make_unique<test::CurrentContext>();
+    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamCreate(&streams_[i], 1));
+    if (seed % 2 == 1) CU(cuMemAlloc(&outside_, 20 * kMiB));
+  }
+
+  void run() {
+    int tried = 0;
+    for (int i = 0; i < 20000 / test::kSlowdown && tried < 60; ++i) {
+      size_t bytes = dice_.chance(30) ? dice_(1, kMiB) : dice_(kMiB, 24 * kMiB);
+      CUstream on = streams_[dice_(0, streams_.size() - 1)];
+      void* ptr = dice_.chance(60) ? glake_malloc(bytes, 0, on) : nullptr;
+      if (ptr != nullptr) {
+        live_.push_back(ptr);
+      } else if (glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY) {
+        ++tried;
+        check_fit(on);
+        for (int n = 0; n < 5; ++n) drop();
+      } else {
+        drop();
+      }
+    }
+    CHECK(tried > 20);
+    while (!live_.empty()) drop();
+    if (outside_ != 0) CU(cuMemFree(outside_));
+    OK(glake_check(0));
+    OK(glake_shutdown());
+    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamDestroy(streams_[i]));
+  }
+
+ private:
+  void check_fit(CUstream on) {
+    const std::string text = test::last_error();
+    size_t fits = largest_fit();
+    void* more = glake_malloc(fits + kGranule, 0, on);
+    CHECK_TEXT(more == nullptr, "a granule more fits: " + text);
+    // Not less: but other streams' work may be known complete only now.
+    CHECK_TEXT(largest_fit() >= fits, text + "\n  then: " + test::last_error());
+    if (fits == 0) return;
+    void* ptr = glake_malloc(fits, 0, on);
+    CHECK_TEXT(ptr != nullptr, text);
+    OK(glake_free(ptr));
+  }
+  void drop() {
+    if (live_.empty()) return;
+    std::swap(live_[dice_(0, live_.size() - 1)], live_.back());
+    OK(glake_free(live_.back()));
+    live_.pop_back();
+  }
+
+  test::Dice dice_;
+  std::vector<CUstream> streams_;
+  std::unique_ptr<test::CurrentContext> context_;
+  CUdeviceptr outside_ = 0;
+  std::vector<void*> live_;
+};
+
+}  // namespace
+
+int main() {
+  memory_outside_glake();
+  a_limit_is_no_driver();
+  absurd_sizes();
+  for (const char* policy : {"balanced", "compact"}) {
+    for (uint64_t seed = 0; seed < 6; ++seed) Random(policy, seed).run();
+  }
+  return 0;
+}

@@ -1,0 +1,17 @@
+import torch
+
+import glake_autoload
+
+glake_autoload.load()  # what PyTorch calls at import where glake is installed
+layer = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(layer.parameters())
+for _ in range(3):
+    layer(torch.randn(32, 256, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.synchronize()
+import glake  # noqa: E402
+
+stats = glake.stats()
+assert torch.cuda.memory_allocated() > 0
+print("served by glake", stats)

@@ -1,0 +1,10 @@
+import resource
+
+import torch
+
+parts = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(70)]
+for part in parts:
+    part.zero_()
+torch.cuda.synchronize()
+assert torch.cuda.memory_allocated() == 70 << 30
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20, "the host holds the bytes"

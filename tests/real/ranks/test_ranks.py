@@ -1,0 +1,103 @@
+"""Several ranks of the unmodified CUDA build of PyTorch, over one simulated machine.
+
+GLAKE_REAL_PYTHON names an interpreter that has such a build; without it nothing here is run.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from glake.dryrun import libraries
+
+PROGRAMS = Path(__file__).parent / "programs"
+PYTHON = os.environ.get("GLAKE_REAL_PYTHON")
+pytestmark = pytest.mark.skipif(
+    PYTHON is None, reason="left out: GLAKE_REAL_PYTHON names no Python with a CUDA build of torch"
+)
+DIED = -9
+
+
+def rooms() -> list[str]:
+    """What communicators have in shared memory."""
+    return [
+        name for name in os.listdir("/dev/shm") if name.startswith(f"glake-nccl-{os.geteuid()}")
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_ranks(size: int, program: str, *arguments: str, **variables: str) -> list[tuple[int, str]]:
+    """Each rank's exit status and output; a rank that does not end is killed."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    shared = libraries.environment(kept) | {
+        "GLAKE_SIM_MACHINE": f"ranks-{uuid.uuid4().hex[:12]}",
+        "GLAKE_SIM_MEMORY": "1GiB",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+        **variables,
+    }
+    ranks = [
+        subprocess.Popen(
+            [PYTHON or sys.executable, str(PROGRAMS / program), *arguments],
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    ends = []
+    try:
+        for process in ranks:
+            output, _ = process.communicate(timeout=240)
+            ends.append((process.returncode, output))
+    finally:
+        for process in ranks:
+            process.kill()
+    return ends
+
+
+def check_all(ends: list[tuple[int, str]], word: str) -> None:
+    for rank, (status, output) in enumerate(ends):
+        assert status == 0 and word in output.split(), f"rank {rank} exited {status}:\n{output}"
+
+
+@pytest.mark.parametrize("how", ["lazy", "eager"])
+def test_collectives(how: str) -> None:
+    check_all(run_ranks(2, "collectives.py", how), "right")
+    assert rooms() == []
+
+
+def test_collectives_of_four_ranks() -> None:
+    check_all(run_ranks(4, "collectives.py", "eager"), "right")
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_training(how: str) -> None:
+    check_all(run_ranks(2, "training.py", how), "trained")
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_training_in_phantom_memory(how: str) -> None:
+    phantom = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_MEMORY": "80GiB"}
+    check_all(run_ranks(2, "training.py", how, **phantom), "trained")
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    ends = run_ranks(2, "dying.py")
+    assert ends[1][0] == DIED
+    status, output = ends[0]
+    assert status not in (0, DIED)
+    assert "rank 1 has died, and rank 0 waits for it in all_reduce of 4 float32 (sum)" in output

@@ -1,0 +1,77 @@
+"""The unmodified CUDA build of PyTorch starts, moves bytes and trains over the stand-ins."""
+
+import sys
+
+import pytest
+
+PRESETS = {  # name: devices, compute capability, multiprocessors
+    "hgx_h100_h200": (8, 9, 0, 132),
+    "dgx_a100": (8, 8, 0, 108),
+    "gb200_tray": (4, 10, 0, 152),
+}
+
+
+def test_bytes_streams_and_events(real):
+    real("bytes_and_streams", GLAKE_SIM_DEVICES="2")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_devices_are_the_presets(real, preset):
+    devices, major, minor, multiprocessors = PRESETS[preset]
+    told = (preset, devices, major, minor, multiprocessors)
+    real("devices", *map(str, told), GLAKE_SIM_PRESET=preset, GLAKE_SIM_MEMORY="3GiB")
+
+
+def test_errors_are_pytorchs(real):
+    real("errors", GLAKE_SIM_DEVICES="2")
+
+
+@pytest.mark.parametrize("segments", ["False", "True"])
+def test_native_allocator(real, segments):
+    real("allocator", segments, PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{segments}")
+
+
+@pytest.mark.parametrize("segments", ["False", "True"])
+def test_training_in_memory_mode(real, segments):
+    done = real(
+        "training",
+        PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{segments}",
+        GLAKE_SIM_MEMORY="2GiB",
+    )
+    assert "not supported" not in done.stderr
+
+
+def test_phantom_memory_holds_more_than_the_host(real):
+    real("phantom", GLAKE_SIM_PHANTOM="1", GLAKE_SIM_MEMORY="80GiB", GLAKE_SIM_DEVICES="1")
+
+
+def test_unsupported_function_is_named(real):
+    done = real("unsupported")
+    assert "libcusolver has no cusolverDn" in done.stderr
+
+
+def test_libcudart_is_ours_beside_an_installed_one(real):
+    """Preloading comes before DT_RPATH, which leads to what a wheel of NVIDIA's installs."""
+    assert "/lib/cuda/libcudart.so.13" in real("loaded").stdout
+
+
+def test_glakes_allocator_serves_it(real_python, real):
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if version not in real("version").stdout:
+        pytest.skip(f"left out: GLAKE_REAL_PYTHON is not {version}, which glake is built for here")
+    from conftest import ROOT
+
+    done = real(
+        "adapter", GLAKE_ALLOCATOR="1", GLAKE_STRICT="1", GLAKE_DRIVER="cuda", PYTHONPATH=str(ROOT)
+    )
+    assert "served by glake" in done.stdout
+
+
+@pytest.mark.parametrize("preset", ["hgx_h100_h200", "dgx1v", "a40x8_bridged", "a10_l40s_x8"])
+def test_nvml_tells_of_the_presets_links(here, preset):
+    here("nvml", preset, GLAKE_SIM_PRESET=preset, GLAKE_SIM_MEMORY="3GiB")
+
+
+def test_nvml_starts_no_driver(here):
+    """CUDA does not survive a fork: asking NVML first must leave it to the child."""
+    here("nvml_then_fork")
