@@ -22,7 +22,8 @@ SIMCUDA_API int simcuda_current_device(void);
 
 /* A kernel nobody can run: ordered work on the stream that takes a launch's time and touches no
  * byte. Counted by its name, and in the books as cuLaunchKernel; in a capturing stream it becomes
- * part of the graph. CUDA_ERROR_INVALID_HANDLE where the stream is not of the current context. */
+ * part of the graph, and counts when that is launched. CUDA_ERROR_INVALID_HANDLE where the stream
+ * is not of the current context. */
 SIMCUDA_API int simcuda_launch(const char* name, struct CUstream_st* stream);
 
 /* Kernels launched since the start or the last clear, as a JSON object {name: times}. */

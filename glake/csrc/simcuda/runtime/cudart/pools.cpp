@@ -1,5 +1,5 @@
-// Stream-ordered allocation (cudaMallocAsync) and the memory of graphs: what the driver has of it;
-// cudaErrorNotSupported where it has none, and then cudaDevAttrMemoryPoolsSupported is 0.
+// Stream-ordered allocation (cudaMallocAsync). The driver has no memory of graphs: in a capture
+// these calls, and those about such memory always, are cudaErrorNotSupported.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face
