@@ -22,8 +22,8 @@ struct Op {
     uint64_t address = 0;
     size_t pitch = 0;
     bool host = false;
-    bool pinned = false;  // captured: host memory that must be pinned at each launch, as it was
     int device = -1;      // that must have the access granted
+    bool pinned = false;  // captured: pinned host memory then, and so it must be at each launch
   };
 
   Kind kind = Kind::kMarker;
