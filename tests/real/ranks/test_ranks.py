@@ -15,11 +15,14 @@ import pytest
 from glake.dryrun import libraries
 
 PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = os.environ.get("GLAKE_REAL_PYTHON")
-pytestmark = pytest.mark.skipif(
-    PYTHON is None, reason="left out: GLAKE_REAL_PYTHON names no Python with a CUDA build of torch"
-)
+PYTHON = sys.executable
 DIED = -9
+
+
+@pytest.fixture(autouse=True)
+def python(real_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter that run_ranks takes."""
+    monkeypatch.setattr(sys.modules[__name__], "PYTHON", real_python)
 
 
 def rooms() -> list[str]:
@@ -50,7 +53,7 @@ def run_ranks(size: int, program: str, *arguments: str, **variables: str) -> lis
     }
     ranks = [
         subprocess.Popen(
-            [PYTHON or sys.executable, str(PROGRAMS / program), *arguments],
+            [PYTHON, str(PROGRAMS / program), *arguments],
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -2,7 +2,7 @@
 
 import torch
 
-batch = 64
+batch = 128
 while True:
     try:
         held = torch.empty(batch << 20, dtype=torch.uint8, device="cuda")
