@@ -104,7 +104,10 @@ void gone_streams_are_not_asked() {
   OK(glake_free(get(8 * kMiB, f.s[0])));
   OK(glake_free(get(8 * kMiB, gone)));
   CU(cuStreamDestroy(gone));
-  auto needed = [] { return simcuda_calls("cuEventRecord") + simcuda_calls("cuStreamWaitEvent"); };
+  auto needed = [] {
+    return simcuda_calls("cuEventRecord") + simcuda_calls("cuStreamWaitEvent") +
+           simcuda_calls("cuStreamQuery");
+  };
   const int64_t asked = simcuda_calls("cuStreamIsCapturing"), before = needed();
   for (int i = 0; i < 50; ++i) {
     for (CUstream stream : f.s) OK(glake_free(get(2 * kMiB, stream)));

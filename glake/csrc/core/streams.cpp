@@ -139,22 +139,28 @@ void StreamClock::mark_all() {
   }
 }
 
-void StreamClock::ask_idle(StreamId waiter) {
-  // To ask a stream may end its capture, and to ask the default stream another's.
-  bool may_ask = true;
-  for (StreamId id = 0; id < streams_.size(); ++id) {
-    const Stream& s = streams_[id];
-    may_ask = may_ask && (s.gone || (foreign(s) ? !s.capturing : usable(id)));
+// To ask a stream may end its capture, and to ask the default stream any other's: false unless all
+// of those are known not to be captured.
+bool StreamClock::may_query(StreamId id) {
+  if (streams_[id].handle != 0) return usable(id);
+  for (StreamId other = 0; other < streams_.size(); ++other) {
+    const Stream& s = streams_[other];
+    bool not_captured = s.gone || (foreign(s) ? !s.capturing : usable(other));
+    if (!not_captured) return false;
   }
+  return true;
+}
+
+void StreamClock::ask_idle(StreamId waiter) {
   for (StreamId id = 0; id < streams_.size(); ++id) {
     if (id == waiter || streams_[id].frees == 0) continue;
     bool idle = false;
-    bool asked = may_ask && !streams_[id].gone && !foreign(streams_[id]) && same_stream(id) &&
-                 driver_.stream_idle(device_, streams_[id].handle, &idle).ok();
-    if (asked && idle) {
+    if (!may_query(id) || !same_stream(id)) continue;
+    bool told = driver_.stream_idle(device_, streams_[id].handle, &idle).ok();
+    if (told && idle) {
       streams_[id].frees = 0;
       completed_up_to(id, streams_[id].open++);
-    } else if (streams_[id].frees != 0) {
+    } else {
       mark(id);
     }
   }

@@ -96,6 +96,7 @@ class StreamClock : public Completion {
   StreamId revive(StreamId id, StreamHandle handle);
   bool foreign(const Stream& s) const;
   void refused(StreamId id, Status s) { streams_[id].gone |= s.stream_gone(); }
+  bool may_query(StreamId id);
   bool mark(StreamId id);
   void completed_up_to(StreamId id, uint64_t epoch);
   void thin(std::deque<Mark>& marks);
