@@ -20,6 +20,7 @@ int device_count();  // 0 where there is no driver
 // driver has current, else of the thread's last cudaSetDevice, else 0.
 int current_device();
 bool is_device(int device);
+void bind_if_active(int device);  // its primary context to this thread, if neither has another
 CUresult primary_context(int device, CUcontext* context);
 
 // A driver function simcuda may not have yet; nullptr then.
