@@ -40,5 +40,6 @@ def cuda_torch(version: str) -> str:
     return (
         f"torch {version} is a CUDA build, which registers its own device: a job is recorded with "
         f"PyTorch's CPU build, in an environment of its own: {shlex.quote(sys.executable)} -m venv "
-        f"cpu-torch && cpu-torch/bin/pip {pip}; then give --python cpu-torch/bin/python"
+        f"cpu-torch && cpu-torch/bin/pip {pip}; then give --python cpu-torch/bin/python. "
+        "With the torch that is here, `glake dry-run` runs a CUDA script on simulated GPUs"
     )

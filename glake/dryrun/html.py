@@ -11,6 +11,7 @@ from typing import Any
 from glake.dryrun.errors import DryRunError
 from glake.dryrun.gpus import OUTSIDE_SOURCE
 from glake.dryrun.result import DryRun, verdict
+from glake.extras import missing
 from glake.trace.units import micros, scale, size
 
 _WIDTH = 860  # of the pictures, in pixels
@@ -24,7 +25,7 @@ _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # of a unit, below 1024 of it
 def require(path: str) -> None:
     """DryRunError unless a report can be written there."""
     if importlib.util.find_spec("jinja2") is None:
-        raise DryRunError('--html needs Jinja2: pip install "glake[report]"')
+        raise DryRunError(missing("dry-run --html", "Jinja2", "report"))
     if not Path(path).absolute().parent.is_dir():
         raise DryRunError(f"cannot write a report to {path}: no such directory")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from glake import extras
+from glake import children, extras
 from glake.cli import main
 from glake.trace import fake_cuda, record
 from glake.trace.job import PlanError
@@ -137,8 +137,7 @@ def test_python_names_whose_torch_records(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("torch")
     a_cuda_build(tmp_path / "site")
     (tmp_path / "site" / "glake").symlink_to(ROOT / "glake")
-    monkeypatch.setattr(record.glake, "__file__", str(tmp_path / "site" / "glake" / "__init__.py"))
-    monkeypatch.setattr(record.Path, "resolve", lambda self: self)
+    monkeypatch.setattr(children, "__file__", str(tmp_path / "site" / "glake" / "children.py"))
     here = tmp_path / "here"
     (here / "glake").mkdir(parents=True)
     (here / "glake" / "__init__.py").write_text("raise ImportError('the current folder')")
