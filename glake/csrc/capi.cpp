@@ -22,9 +22,8 @@ std::string& last_text() {
 }  // namespace
 
 int fail(int code, const char* text) noexcept {
-  last_code = code;
   last_text() = text;
-  return code;
+  return last_code = code;  // last: a handler may have set its own
 }
 
 // Allocates nothing: the handler may have interrupted malloc itself.
@@ -61,36 +60,28 @@ extern "C" {
 
 void* glake_malloc(size_t bytes, int device, void* stream) {
   void* result = nullptr;
-  bool reentered = false;
-  guarded([&] {
-    require_size(bytes);
-    Process& process = Process::instance();
-    if (!process.detoured()) {
-      result = glake::plain_malloc(process, bytes, device, handle(stream));
-    } else if (!(reentered = glake::Alone::now())) {
-      result = glake::detoured_malloc(process, bytes, device, handle(stream));
-    }
-  });
-  if (reentered) fail_reentered();
+  if (Process* plain = Process::plain()) {
+    caught([&] {
+      require_size(bytes);
+      result = glake::plain_malloc(*plain, bytes, device, handle(stream));
+    });
+  } else {
+    guarded([&] {
+      require_size(bytes);
+      result = glake::detoured_malloc(Process::instance(), bytes, device, handle(stream));
+    });
+  }
   return result;
 }
 
 int glake_free(void* ptr) {
-  bool reentered = false;
-  int code = guarded([&] {
-    if (ptr == nullptr) return;
-    Process& process = Process::instance();
-    if (!process.detoured()) {
-      glake::plain_free(process, ptr);
-    } else if (!(reentered = glake::Alone::now())) {
-      glake::detoured_free(process, ptr);
-    }
-  });
-  return reentered ? fail_reentered() : code;
+  if (ptr == nullptr) return last_code = GLAKE_OK;
+  if (Process* plain = Process::plain()) return caught([&] { glake::plain_free(*plain, ptr); });
+  return guarded([&] { glake::detoured_free(Process::instance(), ptr); });
 }
 
 int glake_record_stream(void* ptr, void* stream) {
-  return guarded_alone([&] {
+  return guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
     if (process.detoured(glake::kTraced)) process.trace().recorded(ptr, handle(stream));
@@ -99,7 +90,7 @@ int glake_record_stream(void* ptr, void* stream) {
 }
 
 int glake_empty_cache(int device) {
-  return guarded_alone([&] {
+  return guarded([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     if (allocator.debug() != nullptr) {
       allocator.debug()->check();  // what goes back can be checked no more
@@ -111,14 +102,14 @@ int glake_empty_cache(int device) {
 
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
-  guarded_alone(
+  guarded(
       [&] { length = copy_out(Process::instance().device(device).stats_json(), json, capacity); });
   return length;
 }
 
 int64_t glake_owed_bytes(int device) {
   int64_t bytes = 0;
-  int code = guarded_alone([&] {
+  int code = guarded([&] {
     Process::instance().check_usable();
     Process::instance().for_each_device([&](DeviceAllocator& used) {
       if (used.device() == device) bytes = static_cast<int64_t>(used.owed().bytes());
@@ -143,7 +134,12 @@ int glake_last_error(char* text, size_t capacity) {
     }
     return last_code;
   }
-  copy_out(last_code == GLAKE_OK ? std::string() : last_text(), text, capacity);
+  if (last_code == GLAKE_OK || glake::Alone::now()) {  // there the text may be half written
+    if (text != nullptr && capacity != 0) *text = '\0';
+    return last_code;
+  }
+  glake::Alone alone(Process::checked());
+  copy_out(last_text(), text, capacity);
   return last_code;
 }
 
@@ -216,7 +212,11 @@ int glake_shutdown(void) {
   return guarded([&] { Process::instance().shutdown(); });
 }
 
-const char* glake_driver_path(void) { return Process::instance().driver_path(); }
+const char* glake_driver_path(void) {
+  const char* path = "";
+  guarded([&] { path = Process::instance().driver_path(); });
+  return path;
+}
 
 const char* glake_version(void) { return GLAKE_VERSION; }
 

@@ -8,8 +8,8 @@
  *
  * As with malloc, no function may be called from a signal handler: one that interrupts glake on
  * the same thread would wait for ever for a lock that its own thread holds. A handler sets a flag,
- * and the program allocates or frees later. With the option `debug`, glake_malloc, glake_free and
- * the other functions that use blocks fail with GLAKE_REENTERED there instead.
+ * and the program allocates or frees later. With the option `debug`, every function that could
+ * wait there fails with GLAKE_REENTERED instead.
  */
 #ifndef GLAKE_CAPI_H
 #define GLAKE_CAPI_H

@@ -17,9 +17,10 @@ int fail(int code, const char* text) noexcept;
 // The code lies in the static block: every call clears it, so reaching it must cost nothing.
 extern __thread int last_code __attribute__((tls_model("initial-exec")));
 
-// Runs `body`; what it throws becomes the thread's last error.
+// Runs `body`; what it throws becomes the thread's last error. For the hot path, which asks what
+// guarded() asks with the rest (Process::plain()).
 template <typename Body>
-int guarded(Body&& body) noexcept {
+int caught(Body&& body) noexcept {
   try {
     body();
     last_code = GLAKE_OK;
@@ -36,18 +37,13 @@ int guarded(Body&& body) noexcept {
 // GLAKE_REENTERED, without a call that a signal handler may not make.
 int fail_reentered() noexcept;
 
-// guarded() for bodies that look after Alone themselves, since they call what is the caller's.
+// The same, refused in a signal handler that interrupted glake. Nothing comes before it in a
+// function of the C interface, and nothing with a destructor lives longer.
 template <typename Body>
-int guarded_if_alone(Body&& body) noexcept {
-  return Alone::now() ? fail_reentered() : guarded(body);
-}
-
-// The same where a body that a signal interrupts holds locks, and calls nothing of the caller's.
-template <typename Body>
-int guarded_alone(Body&& body) noexcept {
+int guarded(Body&& body) noexcept {
   if (Alone::now()) return fail_reentered();
-  Alone alone(Process::instance().detoured(kDebug));
-  return guarded(body);
+  Alone alone(Process::checked());
+  return caught(body);
 }
 
 // The stream a caller names: NULL and CU_STREAM_LEGACY are one, CU_STREAM_PER_THREAD is the calling

@@ -32,7 +32,7 @@ extern "C" {
 void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind) {
   if (kind == GLAKE_STITCHED) return glake_malloc(bytes, device, stream);
   void* result = nullptr;
-  guarded_if_alone([&] {
+  guarded([&] {
     require_size(bytes);
     require_kind(kind);
     result = glake::contiguous_malloc(Process::instance(), bytes, device, handle(stream), kind);

@@ -43,7 +43,7 @@ int glake_pool_set_flags(int device, glake_pool pool, unsigned flags) {
 void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool) {
   if (id_of(pool) == PoolId{}) return glake_malloc(bytes, device, stream);
   void* result = nullptr;
-  guarded_if_alone([&] {
+  guarded([&] {
     require_size(bytes);
     result = glake::pool_malloc(Process::instance(), bytes, device, handle(stream), id_of(pool));
   });
@@ -52,7 +52,7 @@ void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool)
 
 void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, glake_pool pool) {
   void* result = nullptr;
-  guarded_if_alone([&] {
+  guarded([&] {
     require_size(bytes);
     result =
         glake::pool_malloc_at(Process::instance(), ptr, bytes, device, handle(stream), id_of(pool));
@@ -61,7 +61,7 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
 }
 
 int glake_pool_empty_cache(int device, glake_pool pool) {
-  return guarded_alone([&] {
+  return guarded([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     glake::watched_trim([&] { allocator.empty_pool(id_of(pool)); });
   });
@@ -77,7 +77,9 @@ glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool) {
   return made;
 }
 
-void glake_checkpoint_free(glake_checkpoint* checkpoint) { delete checkpoint; }
+void glake_checkpoint_free(glake_checkpoint* checkpoint) {
+  guarded([&] { delete checkpoint; });
+}
 
 int glake_pool_restore(glake_checkpoint* checkpoint, void* self, void (*freed)(void*, void*),
                        void (*allocated)(void*, void*, size_t, void*)) {
@@ -89,6 +91,7 @@ int glake_pool_restore(glake_checkpoint* checkpoint, void* self, void (*freed)(v
             "the checkpoint is of before glake_shutdown()");
     glake::RestoreLog log =
         glake::pool_restore(process, checkpoint->device, checkpoint->pool, checkpoint->blocks);
+    glake::Alone outside(false);  // the caller's functions may call glake
     for (const glake::SavedBlock& b : log.freed) {
       if (freed != nullptr) freed(self, reinterpret_cast<void*>(b.ptr));
     }

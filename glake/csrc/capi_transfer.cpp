@@ -11,9 +11,9 @@ using glake::TransferUse;
 
 namespace {
 
-// Statuses of a copy are no exceptions: they are what was asked for.
-int told(int code, const std::string& text) {
-  return code == GLAKE_OK ? code : fail(code, text.c_str());
+// How a wait ended, as the status of the call.
+void require_end(int end, std::string text) {
+  if (end != GLAKE_OK) throw glake::Error(static_cast<glake_status>(end), std::move(text));
 }
 
 }  // namespace
@@ -42,10 +42,11 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
 }
 
 int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
-  int end = GLAKE_OK;
-  std::string text;
-  const int code = guarded([&] { end = TransferUse()->wait(id, timeout_ns, &text); });
-  return code != GLAKE_OK ? code : told(end, text);
+  return guarded([&] {
+    std::string text;
+    const int end = TransferUse()->wait(id, timeout_ns, &text);
+    require_end(end, std::move(text));
+  });
 }
 
 int glake_copy_done(uint64_t id) {
@@ -143,10 +144,11 @@ int glake_register_host(void* base, size_t bytes, int background) {
 }
 
 int glake_register_host_wait(void* base, uint64_t timeout_ns) {
-  int end = GLAKE_OK;
-  std::string text;
-  const int code = guarded([&] { end = TransferUse()->pins().wait(base, timeout_ns, &text); });
-  return code != GLAKE_OK ? code : told(end, text);
+  return guarded([&] {
+    std::string text;
+    const int end = TransferUse()->pins().wait(base, timeout_ns, &text);
+    require_end(end, std::move(text));
+  });
 }
 
 int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total) {

@@ -44,6 +44,7 @@ int visit(int device, void* self, void (*segment)(void* self, const glake_segmen
       for (const glake::SegmentShot& s : shot) {
         glake_segment_info info{s.address, s.bytes, pointer(s.stream), s.pool, device,
                                 s.large,   s.kind};
+        glake::Alone outside(false);  // the caller's functions may call glake
         segment(self, &info);
         for (const glake::BlockShot& b : s.blocks) {
           if (b.state == GLAKE_ACTIVE) active += b.bytes;
@@ -69,8 +70,9 @@ extern "C" {
 
 void glake_set_tag(const char* tag) {
   Watch::set_tag(tag);
-  if (tag == nullptr || Process::instance().detoured(glake::kWatched)) return;
+  if (tag == nullptr) return;
   guarded([] {
+    if (Process::instance().detoured(glake::kWatched)) return;
     Process::instance().check_usable();
     Watch::instance().use_tags();
     watch_changed();
@@ -106,6 +108,7 @@ int glake_visit_history(int device, void* self,
       const glake_context_hooks* hooks = Watch::instance().hooks();
       for (Event& event : events) {
         event.data.context = event.context.value_of(hooks);
+        glake::Alone outside(false);
         visit(self, &event.data);
       }
     }
@@ -144,10 +147,10 @@ void* glake_block_context(void* ptr) {
 }
 
 size_t glake_findings(char* text, size_t capacity) {
-  static std::mutex mutex;
-  static auto* waiting = new std::string;  // what did not fit into the last caller's buffer
   size_t length = 0;
   guarded([&] {
+    static std::mutex mutex;
+    static auto* waiting = new std::string;  // what did not fit into the last caller's buffer
     Process& process = Process::instance();
     process.check_usable();
     process.for_each_device([](glake::DeviceAllocator& device) {

@@ -1,12 +1,9 @@
 #include "detours.h"
 
-#include "alone.h"
 #include "core/debug.h"
 #include "core/watch.h"
 
 namespace glake {
-
-__thread bool Alone::inside_ = false;
 
 namespace {
 
@@ -22,7 +19,6 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
   DeviceAllocator& device = *cache.device();
   const bool debug = device.debug() != nullptr;
   try {
-    Alone alone(debug);
     return allocate(cache, bytes);
   } catch (const Error& e) {
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
@@ -30,7 +26,6 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
     if (!more) refuse(device, bytes, stream, pool, e);
   }
   try {
-    Alone alone(debug);
     return allocate(cache, bytes);
   } catch (const Error& e) {
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
@@ -74,7 +69,6 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
     Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
     ptr = b->data();
-    Alone alone(process.detoured(kDebug));
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
@@ -106,7 +100,6 @@ void detoured_free(Process& process, void* ptr) {
     Block& b = taken(process, debug, holding, ptr);
     if (process.detoured(kTraced)) process.trace().freed(ptr);
     ThreadCache& cache = process.cache(b.device->device());
-    Alone alone(process.detoured(kDebug));
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
       bool held = holding == nullptr && DeviceAllocator::held_back(b);

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "alone.h"
+
 namespace glake {
 namespace {
 
@@ -93,15 +95,23 @@ ContextRef::~ContextRef() {
 std::string ContextRef::describe() const {
   if (context_ == nullptr || context_->hooks->describe == nullptr) return "";
   std::string text(kMostText, '\0');
-  size_t length =
-      context_->hooks->describe(context_->hooks->self, context_->value, &text[0], text.size());
+  size_t length = 0;
+  {
+    Alone alone(context_->hooks == &kFrames && Alone::now());
+    length =
+        context_->hooks->describe(context_->hooks->self, context_->value, &text[0], text.size());
+  }
   text.resize(std::min(length, text.size() - 1));
   return text;
 }
 
 ContextRef capture_context(const glake_context_hooks* hooks) {
   if (hooks == nullptr) hooks = &kFrames;
-  void* value = hooks->capture(hooks->self);
+  void* value = nullptr;
+  {
+    Alone alone(hooks == &kFrames && Alone::now());  // others' hooks may call glake
+    value = hooks->capture(hooks->self);
+  }
   return value != nullptr ? ContextRef(new Context{hooks, value, {1}}) : ContextRef();
 }
 
@@ -115,7 +125,10 @@ void drop_unused_contexts() {
     set.any.store(false, std::memory_order_relaxed);
   }
   for (Context* context : mine) {
-    if (context->hooks->drop != nullptr) context->hooks->drop(context->hooks->self, context->value);
+    if (context->hooks->drop != nullptr) {
+      Alone alone(context->hooks == &kFrames && Alone::now());
+      context->hooks->drop(context->hooks->self, context->value);
+    }
     delete context;
   }
 }

@@ -15,7 +15,7 @@ struct DebugModes {
   bool poison = false;  // freed memory is filled, and looked after
   bool trace = false;   // every block carries the stacks it was allocated and freed at
   bool sync = false;    // the host waits for every fill and check
-  bool any() const { return guard || poison || trace; }
+  bool any() const { return guard || poison || trace || sync; }
 };
 
 struct Options {

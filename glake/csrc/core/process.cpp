@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include "alone.h"
 #include "core/debug.h"
 #include "core/watch.h"
 
@@ -14,6 +15,7 @@ pthread_key_t thread_key;
 
 std::atomic<Process*> Process::instance_{nullptr};
 __thread Process::Thread* Process::this_thread_ = nullptr;
+__thread bool Alone::inside_ = false;
 
 Process::Process() {
   pthread_key_create(&thread_key, &Process::thread_ended);
@@ -61,6 +63,7 @@ void Process::check_usable() const {
 }
 
 void Process::thread_ended(void* state) {
+  Alone alone(checked());
   auto* thread = static_cast<Thread*>(state);
   Process& process = instance();
   if (!process.forked_.load(std::memory_order_relaxed)) {
@@ -262,11 +265,11 @@ void Process::shutdown() {
   stop_trace();
   driver_.reset();
   driver_path_.clear();
+  set_detour(kUnread, true);  // first: no signal may find the plain path
   options_read_ = false;
   options_ = Options{};
   use_kinds(0);
   use_debug();
-  set_detour(kUnread, true);
 }
 
 void Process::unpin(void* ptr) {

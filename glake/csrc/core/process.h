@@ -37,6 +37,18 @@ class Process {
     return process != nullptr ? *process : start();
   }
 
+  // The process if allocations and frees do nothing besides, else null: the hot path's one
+  // question.
+  static Process* plain() {
+    Process* process = instance_.load(std::memory_order_acquire);
+    return process != nullptr && !process->detoured() ? process : nullptr;
+  }
+  // Whether calls from signal handlers are refused: with the option `debug`, and until it is read.
+  static bool checked() {
+    Process* process = instance_.load(std::memory_order_acquire);
+    return process == nullptr || process->detoured(kDebug) || process->detoured(kUnread);
+  }
+
   // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
   ThreadCache& cache(int device) {
     auto* thread = this_thread_;
