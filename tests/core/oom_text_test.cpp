@@ -57,6 +57,39 @@ void a_limit_is_no_driver() {
   OK(glake_shutdown());
 }
 
+// What the driver has just refused is no fit, whichever call it refused and whatever it reports.
+void a_refusal_is_no_fit() {
+  for (const char* call : {"cuMemSetAccess", "cuMemMap", "cuMemCreate"}) {
+    for (int64_t times : {int64_t{1}, int64_t{9999}}) {
+      test::running() = std::string(call) + " refused, times " + std::to_string(times);
+      start("256MiB", "100%", "balanced");
+      int64_t nth = std::strcmp(call, "cuMemSetAccess") == 0 ? 1 : 101;
+      CHECK(simcuda_fail(call, nth, CUDA_ERROR_OUT_OF_MEMORY, times) == 0);
+      const size_t tried = 250 * kMiB;
+      void* ptr = glake_malloc(tried, 0, nullptr);
+      if (times == 1 && ptr != nullptr) {  // a later try of the same request
+        OK(glake_free(ptr));
+        OK(glake_shutdown());
+        continue;
+      }
+      CHECK(ptr == nullptr);
+      size_t fits = largest_fit();
+      CHECK_TEXT(fits < tried && says(call) && says("reports free"), test::last_error());
+      // One that the limit alone forbids is told of it too.
+      CHECK(glake_malloc(400 * kMiB, 0, nullptr) == nullptr);
+      CHECK_TEXT(largest_fit() <= fits && says(call), test::last_error());
+      CHECK(glake_malloc(256 * kMiB, 0, nullptr) == nullptr);
+      CHECK_TEXT(largest_fit() <= fits && says(call), test::last_error());
+      CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+      OK(glake_empty_cache(0));
+      ptr = glake_malloc(256 * kMiB, 0, nullptr);
+      CHECK_TEXT(ptr != nullptr, test::last_error());
+      OK(glake_free(ptr));
+      OK(glake_shutdown());
+    }
+  }
+}
+
 void absurd_sizes() {
   test::running() = "absurd sizes";
   start("256MiB", "64MiB", "balanced");
@@ -135,6 +168,7 @@ class Random {
 int main() {
   memory_outside_glake();
   a_limit_is_no_driver();
+  a_refusal_is_no_fit();
   absurd_sizes();
   for (const char* policy : {"balanced", "compact"}) {
     for (uint64_t seed = 0; seed < 6; ++seed) Random(policy, seed).run();

@@ -244,6 +244,7 @@ class DeviceAllocator {
   Found grow(const Request& r, HotGuard& hot);
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
+  void note_refusal();
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Segment* claimed, Granules first);
   Granules room() const;

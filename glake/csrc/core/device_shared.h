@@ -48,10 +48,10 @@ struct DeviceShared {
   DeviceAllocator* own = nullptr;  // the device's own heap
   bool attached = false;
   bool driver_full = false;
-  // Of the request under way, under slow: whether the driver has refused it a granule, how many it
-  // had then, and what it said.
+  // Of the driver's last refusal to grow, under slow: whether it was of the request under way, how
+  // many granules it had then, how many more it reported free, and what it said.
   bool refused_now = false;
-  Granules had;
+  Granules had, withheld;
   std::string refusal;
   uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
 

@@ -9,18 +9,27 @@ void GranulePool::add(const Arena& arena) {
 
 Status GranulePool::build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
                           uint64_t* created, uint64_t* mapped) {
+  had_at_most_ = false;
   for (; *created < n.count;) {
     Handle& handle = home[first + *created].handle;
     if (!debts_.take(&handle)) {
       Status s = driver_.create(device_, &handle);
-      if (!s.ok()) return s;
+      if (!s.ok()) return refused("cuMemCreate", {*created}, s);
     }
     ++*created;
     Status s = driver_.map(begin + *mapped * kGranule, handle);
-    if (!s.ok()) return s;
+    if (!s.ok()) return refused("cuMemMap", {*mapped}, s);
     ++*mapped;
   }
-  return driver_.set_access(begin, n.bytes(), grants_);
+  Status s = driver_.set_access(begin, n.bytes(), grants_);
+  had_at_most_ = !s.ok();
+  return s.ok() ? s : refused("cuMemSetAccess", n - Granules{1}, s);
+}
+
+Status GranulePool::refused(const char* call, Granules had, Status s) {
+  had_ = had;
+  refused_ = std::string(call) + ": " + driver_.describe(s);
+  return s;
 }
 
 Status GranulePool::back(const Arena& arena, Address begin, Granules n,
@@ -35,8 +44,6 @@ Status GranulePool::back(const Arena& arena, Address begin, Granules n,
     own_ += n.count;
     return s;
   }
-  had_ = {created};
-  refused_ = driver_.describe(s);
   Debt undo;
   undo.at = begin;
   undo.bytes = mapped * kGranule;

@@ -31,8 +31,10 @@ class GranulePool {
   // slow_ alone.
   Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
               const std::function<void(Granules)>& kept);
-  // How many granules the driver had when back() last was refused one, and what it said.
+  // How many granules the driver had when it last refused back(), fewer than were asked for (only
+  // at most so many, where it did not say at which it stopped); and what it said.
   Granules had() const { return had_; }
+  bool had_at_most() const { return had_at_most_; }
   const std::string& refused() const { return refused_; }
   // Unmaps and releases granules no view aliases. A refused unmap changes nothing; handles whose
   // release is refused are owed.
@@ -80,6 +82,7 @@ class GranulePool {
   };
   Status build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
                uint64_t* created, uint64_t* mapped);
+  Status refused(const char* call, Granules had, Status s);
   Driver& driver_;
   DebtBook& debts_;
   Refusals& refusals_;
@@ -90,6 +93,7 @@ class GranulePool {
   std::atomic<uint64_t> own_{0};
   uint32_t mark_ = 1;
   Granules had_{0};
+  bool had_at_most_ = false;
   std::string refused_;
 };
 

@@ -94,7 +94,7 @@ Bytes DeviceAllocator::largest_fit(const Request& r, Granules growth) {
 }
 
 // By how much the arenas could grow under the limit (`limit`), and as far as the driver has memory
-// (`driver`): known when it has just refused, else as it reports.
+// (`driver`): known when it has just refused, else as it reports, less what it refused before.
 DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
   Growth g{room(), room(), {0}};
   Bytes total = 0;
@@ -103,8 +103,8 @@ DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
   if (known) g.driver = Granules::floor(*driver_free) + granules_.idle_debts();
   if (shared_.refused_now) {
     g.driver = g.driver < shared_.had ? g.driver : shared_.had;
-  } else if (!known && driver_full_) {
-    g.driver = {0};
+  } else if (driver_full_) {
+    g.driver = shared_.withheld < g.driver && known ? g.driver - shared_.withheld : Granules{0};
   }
   g.now = g.limit < g.driver ? g.limit : g.driver;
   return g;
@@ -113,7 +113,8 @@ DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
 // Who has the device's memory, where it is the driver that has no more.
 std::string DeviceAllocator::driver_text(Bytes driver_free) const {
   std::string text = " (the driver has no more";
-  if (shared_.refused_now) text += ", it said " + shared_.refusal;
+  bool refused = shared_.refused_now || (driver_full_ && shared_.withheld.count != 0);
+  if (refused) text += ", it said " + shared_.refusal;
   Bytes held = physical().bytes();
   text += "; it reports " + size_text(driver_free) + " free";
   if (driver_free + held < total_memory_) {
@@ -201,6 +202,10 @@ std::string DeviceAllocator::advice(Bytes needed, Bytes fits, const Growth& grow
     // Whatever is freed under this limit, it is too low.
     return "Raise GLAKE_LIMIT by " + size_text(above) + " and free about " +
            size_text(short_by - raise) + where + ", or use a smaller batch.";
+  }
+  if (Granules::ceil(short_by) <= shared_.withheld && driver_full_) {
+    return "The driver refuses memory that it reports free: ask for less, or try again after "
+           "glake_empty_cache().";
   }
   return "Free about " + size_text(short_by) + where + ", or use a smaller batch.";
 }

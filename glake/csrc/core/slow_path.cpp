@@ -134,19 +134,39 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
   hot.lock();
   if (s.ok()) {
     count_backed(arena, claimed->begin, n);
+    // More than it had: the last refusal tells no more.
+    if (shared_.had < n) shared_.withheld = {0};
+    shared_.had = n < shared_.had ? shared_.had - n : Granules{0};
     return true;
   }
   // Undone: `settled` above has run, or runs when the debt is paid.
   if (s.out_of_memory()) {
-    driver_full_ = true;
-    shared_.refused_now = true;
-    shared_.had = granules_.had();
-    shared_.refusal = granules_.refused();
+    note_refusal();
     return false;
   }
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + counted(n.count, "granule") +
                                       " on device " + std::to_string(device_) + ": " +
                                       driver_.describe(s));
+}
+
+// It holds until the driver has taken memory back: so much it would not give, whatever it reports.
+void DeviceAllocator::note_refusal() {
+  Bytes free = 0, total = 0;
+  Granules reported{0};
+  if (driver_.memory_info(&free, &total).ok()) {
+    reported = Granules::floor(free) + granules_.idle_debts();
+  }
+  Granules had = granules_.had();
+  Granules withheld = had < reported ? reported - had : Granules{0};
+  if (driver_full_ && granules_.had_at_most() && withheld < shared_.withheld) {
+    withheld = shared_.withheld;  // fewer were refused before
+    had = withheld < reported ? reported - withheld : Granules{0};
+  }
+  shared_.had = had;
+  shared_.withheld = withheld;
+  shared_.refusal = granules_.refused();
+  shared_.refused_now = true;
+  driver_full_ = true;
 }
 
 void DeviceAllocator::count_backed(const Arena& arena, Address begin, Granules n) {
