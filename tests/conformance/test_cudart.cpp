@@ -106,7 +106,7 @@ void check_lasting_error() {
 }
 
 // Devices are a thread's own; a thread without a context gets the primary one of its device, from
-// the runtime: the driver refuses it. Asking for the device is no driver call.
+// the runtime: the driver refuses it. Asking for the device again is no driver call.
 void check_devices() {
   Fresh fresh;
   OK(cudaSetDevice(1));
@@ -115,8 +115,13 @@ void check_devices() {
   in_thread([] {
     int device = -1;
     CUdeviceptr address = 0;
-    OK(cudaGetDevice(&device));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 4096));
+    OK(cudaGetDevice(&device));  // its context is active: this thread's from here on
     TRUE(device == 0);
+    OK(cuMemAlloc(&address, 4096));
+  });
+  in_thread([] {
+    CUdeviceptr address = 0;
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 4096));
     void* here = nullptr;
     OK(cudaMalloc(&here, 4096));
