@@ -15,14 +15,15 @@ class Alone {
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   static bool now() { return inside_; }
-
- private:
+  // For what ends in another function: a fork's.
   // No lock may be taken before, nor given up after: the fences say so to the compiler.
   static void set(bool inside) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     inside_ = inside;
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
+
+ private:
   // In the static block: reading it allocates nothing, in a handler either.
   static __attribute__((tls_model("initial-exec"))) __thread bool inside_;
   bool before_;

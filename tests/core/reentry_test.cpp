@@ -1,6 +1,7 @@
 // A signal handler that allocates while its own thread is inside glake: a deadlock, as with malloc;
 // with the option `debug` the call fails and says so.
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -103,6 +104,11 @@ int work(int turn) {
   static char text[16384];
   if (turn % 64 == 13 && glake_stats(0, text, sizeof text) == 0) return GLAKE_INTERNAL;
   if (turn % 64 == 15) glake_findings(text, sizeof text);
+  if (turn % 128 == 17) {  // locks are held across it
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    if (child < 0 || waitpid(child, nullptr, 0) != child) return GLAKE_INTERNAL;
+  }
   for (volatile int i = 0; i < 2000; i = i + 1) {  // and outside glake
   }
   return status;

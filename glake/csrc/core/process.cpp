@@ -10,6 +10,7 @@ namespace glake {
 namespace {
 
 pthread_key_t thread_key;
+bool inside_before_fork = false;  // under mutex_, which is held across fork
 
 }  // namespace
 
@@ -30,7 +31,10 @@ Process& Process::start() {
 
 // The lock is held across fork, so that a child that may still use glake finds whole books.
 void Process::before_fork() {
+  const bool inside = Alone::now();
+  Alone::set(inside || checked());
   instance().mutex_.lock();
+  inside_before_fork = inside;
   instance().trace_.flush();
   IpcSockets::before_fork();
   Watch::instance().lock();
@@ -39,7 +43,9 @@ void Process::before_fork() {
 void Process::in_parent() {
   Watch::instance().unlock();
   IpcSockets::in_parent();
+  const bool inside = inside_before_fork;
   instance().mutex_.unlock();
+  Alone::set(inside);
 }
 
 void Process::in_child() {
@@ -51,7 +57,9 @@ void Process::in_child() {
     process.forked_.store(true, std::memory_order_relaxed);
     process.detours_.store(0);  // the plain path says why nothing works here
   }
+  const bool inside = inside_before_fork;
   process.mutex_.unlock();
+  Alone::set(inside);
 }
 
 void Process::check_usable() const {
