@@ -137,6 +137,7 @@ def info(library: bool, options: bool, as_json: bool, check: bool) -> None:
         click.echo(json.dumps(facts, indent=2))
     else:
         rows = {name.replace("_", " "): value for name, value in facts.items() if name != "options"}
+        rows["owed bytes, this process"] = rows.pop("owed bytes")  # of no job beside it
         for name, value in {**rows, **facts["options"]}.items():
             click.echo(f"{name:26}{_shown(value)}")
     if check and not facts["devices"]:

@@ -54,8 +54,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_limit(text: str) -> Limit:
-    """None ("none"), a fraction of the device in (0, 1] ("0.9", "90%"), or bytes ("70GiB")."""
-    if text == "none":
+    """None ("none" or empty), a fraction in (0, 1] ("0.9", "90%"), or bytes ("70GiB")."""
+    if text in ("", "none"):
         return None
     percent = re.fullmatch(rf"({_NUMBER})%", text)
     plain = re.fullmatch(_NUMBER, text)

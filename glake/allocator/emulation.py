@@ -16,6 +16,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from glake.config import Config
 from glake.errors import GlakeError, InvalidOption, InvalidPointer
 
 GRANULE = 2 << 20
+ADDRESSES = 5  # that the core reserves for each byte of a device
 _NOTHING = 0.0005  # it would be printed as 0.0 %
 STATES = ("unopened", "glake", "torch", "forked", "exiting")
 
@@ -94,11 +96,21 @@ def default_memory() -> int:
     """Bytes of the simulated device where GLAKE_SIM_MEMORY does not say.
 
     Half of the host memory available now, shared among the ranks torchrun started here, in whole
-    granules, 64 MiB at least and 64 GiB at most. It is taken from the host as glake grows.
+    granules, 64 MiB at least and 64 GiB at most. It is taken from the host as glake grows. Where
+    `ulimit -v` is set, no more than it leaves addresses for.
     """
     ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    share = _available_memory() // 2 // ranks
+    share = min(_available_memory() // 2 // ranks, _available_addresses() // ADDRESSES)
     return min(max(share, 64 << 20), 64 << 30) // GRANULE * GRANULE
+
+
+def _available_addresses() -> int:
+    """What `ulimit -v` leaves, less the roundings of glake's reservations and as much for torch."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 62
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return max(0, limit - used - (12 << 30))
 
 
 def _available_memory() -> int:

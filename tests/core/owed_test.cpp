@@ -83,8 +83,14 @@ void a_refused_unmap_keeps_its_memory_in_use() {
   OK(glake_free(ptr));
   refuse("cuMemUnmap");
   GIVES(GLAKE_MEMORY_OWED, glake_empty_cache(0));
-  CHECK_TEXT(says("stay mapped") && says("cuMemUnmap"), test::last_error());
+  CHECK_TEXT(says("0 bytes are owed (in no segment") &&
+                 says("20.00 MiB stay mapped (in reserved") && says("cuMemUnmap"),
+             test::last_error());
   CHECK(stat("reserved_bytes.all.current") == held && stat("glake.owed_bytes") == 0);
+  CHECK(glake_owed_bytes(0) == 0);
+  CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(says("20.00 MiB of it idle and still mapped") && says("cuMemUnmap"),
+             test::last_error());
   ptr = glake_malloc(20 * kMiB, 0, nullptr);
   CHECK(ptr != nullptr && used() == held);
   OK(glake_free(ptr));

@@ -34,6 +34,21 @@ def test_info_on_the_simulator() -> None:
     assert facts["options"]["GLAKE_SIM_DEVICES"] == "3"
 
 
+def test_info_says_whose_owed_bytes_it_shows() -> None:
+    assert "owed bytes, this process  0\n" in run("info", GLAKE_DRIVER="sim").stdout
+
+
+def test_a_limit_of_addresses_is_named() -> None:
+    """`ulimit -v` is what refuses a device's addresses, and the way out is said."""
+    program = "from glake import _C; _C.stats(0)"
+    command = f"ulimit -v 2000000; exec {sys.executable} -c '{program}'"
+    environ = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "4GiB"}
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ)
+    assert ran.returncode != 0
+    assert "1.91 GiB of addresses in all (ulimit -v)" in ran.stderr, ran.stderr
+    assert "GLAKE_SIM_MEMORY" in ran.stderr
+
+
 def test_info_reports_an_absent_driver() -> None:
     shown = run("info", "--json", GLAKE_DRIVER="/nowhere/libcuda.so")
     assert shown.returncode == 0

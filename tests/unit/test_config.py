@@ -110,6 +110,10 @@ def test_variables_checks_and_leaves_out_what_is_not_given() -> None:
         config.variables({"policy": "tidy"})
 
 
+def test_an_empty_limit_is_none_as_in_the_core() -> None:
+    assert config.parse_limit("") is config.parse_limit("none") is None
+
+
 def test_every_option_is_explained() -> None:
     for option in config.OPTIONS.values():
         assert option.meaning and option.takes

@@ -1,8 +1,23 @@
 #include "core/address_space.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 
 namespace glake {
+namespace {
+
+// What a process may do about a refused reservation where its addresses are limited.
+std::string address_limit_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return "; this process may have " + size_text(limit.rlim_cur) +
+         " of addresses in all (ulimit -v), and glake needs about five times the device's memory: "
+         "raise that limit (ulimit -v unlimited), or take a smaller simulated device "
+         "(GLAKE_SIM_MEMORY)";
+}
+
+}  // namespace
 
 bool DebtBook::pay(Debt& debt) {
   if (debt.bytes != 0) {
@@ -77,7 +92,7 @@ Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, B
   if (!s.ok()) {
     throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
                 "the driver refused to reserve " + std::to_string(reserved_bytes_ / kGiB) +
-                    " GiB of addresses: " + driver_.describe(s));
+                    " GiB of addresses: " + driver_.describe(s) + address_limit_text());
   }
   try {
     region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, device);

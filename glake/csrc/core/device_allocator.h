@@ -111,8 +111,8 @@ class DeviceAllocator {
   void empty_cache();
   void enable_peer(int peer);
   std::string stats_json();
-  // Memory that the driver refused to take back: no statistic but glake.owed_bytes has it. Takes no
-  // lock.
+  // Held, and in no segment, since the driver refused to take it back: no statistic but
+  // glake.owed_bytes has it. Takes no lock.
   Granules owed() const { return Granules{debts_.handles()} + contiguous_.owed(); }
   void reset_peaks();
   void mark_step();
@@ -245,6 +245,7 @@ class DeviceAllocator {
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   void note_refusal();
+  Granules kept_mapped();
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Segment* claimed, Granules first);
   Granules room() const;

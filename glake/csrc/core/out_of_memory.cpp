@@ -172,6 +172,11 @@ Error DeviceAllocator::out_of_memory(const Request& r, bool contiguous) {
     text += "; " + size_text(debt) + " of it owed: the driver refuses to take it back (" +
             shared_.refusals.text() + "), glake_empty_cache() tries again";
   }
+  if (Bytes kept = kept_mapped().bytes(); kept != 0) {
+    text += "; " + size_text(kept) +
+            " of it idle and still mapped: the driver refused to unmap it (" +
+            shared_.refusals.text() + ")";
+  }
   auto live = static_cast<Bytes>(stats_.requested_bytes.all.current - stats_.waiting_requested);
   text += "; live " + size_text(live) + " in " +
           counted(static_cast<uint64_t>(stats_.allocation.all.current), "block");

@@ -242,20 +242,26 @@ void DeviceAllocator::give_back(HotGuard& hot) {
   trim_heaps(synced, hot);
 }
 
+// Idle granules that the driver refused to unmap: no more than there are, since two views that stay
+// may hold the same one.
+Granules DeviceAllocator::kept_mapped() {
+  Granules idle{0};
+  for (DeviceAllocator* heap : heaps()) idle = idle + heap->whole_free();
+  return shared_.refusals.kept < idle ? shared_.refusals.kept : idle;
+}
+
 // A driver that keeps memory it was to take back must not go unnoticed: what is asked for next, by
 // whoever it was made room for, may not be there. Throws Error.
 void DeviceAllocator::require_all_given() {
   Bytes owed_bytes = owed().bytes();
-  // Two views that stay may hold the same granule.
-  Granules idle{0};
-  for (DeviceAllocator* heap : heaps()) idle = idle + heap->whole_free();
-  Bytes kept = std::min(shared_.refusals.kept.count, idle.count) * kGranule;
+  Bytes kept = kept_mapped().bytes();
   if (owed_bytes == 0 && kept == 0) return;
   throw Error(GLAKE_MEMORY_OWED,
               "the driver refused to take back " + size_text(owed_bytes + kept) + " of device " +
                   std::to_string(device_) + ": " + size_text(owed_bytes) +
-                  " are owed (unmapped or not: glake.owed_bytes), " + size_text(kept) +
-                  " stay mapped and serve later requests. It said " + shared_.refusals.text() +
+                  " are owed (in no segment: glake.owed_bytes), " + size_text(kept) +
+                  " stay mapped (in reserved bytes) and serve later requests. It said " +
+                  shared_.refusals.text() +
                   ". Nothing is lost: owed memory is used again before new memory is asked for. "
                   "Call glake_empty_cache() again to give it back");
 }
