@@ -338,7 +338,7 @@ def test_a_built_package_ships_the_assets(tmp_path):
     done = subprocess.run(build, cwd=TRACES.parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shipped = sorted(each.name for each in (tmp_path / "glake/trace/assets").iterdir())
-    assert shipped == ["report.css", "report.html", "report.js"]
+    assert shipped == ["report.css", "report.html", "report.js", "sample.trace.gz"]
 
 
 def test_json_is_as_before(tmp_path):
