@@ -1,6 +1,7 @@
 """How one transfer would go, from a place to another: `plan("cpu", "cuda:0", 1 << 30)`."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
@@ -89,7 +90,7 @@ class Plan:
         return out
 
     def explain(self) -> str:
-        """The plan in words: a few lines."""
+        """The plan in words: a few lines. GPUs are cuda:I there; to_dict() keeps the graph's gI."""
         bound, absent = self._bound.or_why()
         memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
         lines = [
@@ -99,16 +100,23 @@ class Plan:
             f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
             f"  equal shares {self.equal_split:7.1f} GB/s",
         ]
-        width = max((len(path.name) for path in self.paths), default=0)
-        lines += [f"  over {path.name:<{width}} {path.rate:8.1f} GB/s" for path in self.paths]
+        names = [_for_people(path.name) for path in self.paths]
+        width = max(map(len, names), default=0)
+        for name, path in zip(names, self.paths, strict=True):
+            lines.append(f"  over {name:<{width}} {path.rate:8.1f} GB/s")
         if not self.paths:
             lines.append("  no path: every way is dead, and copy() would be CopyFailed")
         if len(self.paths) > 1 and self.relays_from is not None:
             lines.append(f"  several paths pay from {_size(self.relays_from)} (estimate)")
         for reason, paths in _by_reason(self.refusals):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-            lines.append(f"  not {', '.join(paths[:3])}{more}: {reason}")
+            lines.append(_for_people(f"  not {', '.join(paths[:3])}{more}: {reason}"))
         return "\n".join(lines)
+
+
+def _for_people(text: str) -> str:
+    """The graph's g3 as cuda:3, the name that people give to copies."""
+    return re.sub(r"\bg(\d+)\b", r"cuda:\1", text)
 
 
 def _by_reason(refusals: Iterable[Refusal]) -> Iterable[tuple[str, list[str]]]:

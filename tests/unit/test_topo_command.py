@@ -133,7 +133,7 @@ def test_refusals(tmp_path: Path) -> None:
 def test_a_plan_of_a_copy(tmp_path: Path) -> None:
     whole = run("--preset", "dgx_a100", "--plan", "cpu", "cuda:0")
     assert whole.stdout.startswith("from cpu to cuda:0, 1 GiB on dgx_a100, host memory interleaved")
-    assert re.search(r"over host1>g4>g0 +23.8 GB/s", whole.stdout)
+    assert re.search(r"over host1>cuda:4>cuda:0 +23.8 GB/s", whole.stdout)
     near = ("--plan", "gpu3", "cpu", "--bytes", "64MiB", "--host", "local", "--json")
     (tmp_path / "box.json").write_text(run("--preset", "dgx1v", "--json").stdout)
     for chosen in (("--preset", "dgx1v"), ("--file", str(tmp_path / "box.json"))):
