@@ -92,7 +92,7 @@ def test_a_refusal_that_the_script_lives_on_from(dry_run):
     job = ["--json", "--allocator", "native", "--memory", "64MiB", "--outside", 0]
     row = found(dry_run(*job, PROGRAMS / "lives_on.py"))["native"]
     assert row["oom"] is None and row["refusals"] >= 1
-    assert row["peak_allocated_bytes"] == 32 * MIB
+    assert row["peak_allocated_bytes"] == 64 * MIB  # the second try, all there is
 
 
 def test_snapshots_are_kept_and_become_traces(dry_run, real_python, tmp_path):
