@@ -103,9 +103,10 @@ def test_hits_make_next_to_no_driver_call(built: Path) -> None:
     lines = summary("hot_path", *ARGUMENTS["hot_path"])
     assert len({case for case, _ in lines}) == 3
     for (_, subject), line in lines.items():
-        # The working set may still drift, the longer the busier the machine (188 calls were seen);
-        # without hits it would be tens of thousands.
-        assert line["figures"]["driver_calls"] < 1000
+        # The working set may still drift. Our model of GMLake makes 188 calls and more when the
+        # machine is quick enough to get that far in the time.
+        most = 1000 if subject == "gmlake" else 50
+        assert line["figures"]["driver_calls"] < most
         assert 0 < line["figures"]["alloc_p50_ns"] < 1e5  # a mean counts other programs' time
         if subject != "glake":
             assert line["glake_is_better_by"]["pair_mean_ns"]["median"] > 0
