@@ -8,8 +8,8 @@ the real core on the simulated driver in phantom mode, PyTorch's policies as our
 None of them is a time taken here: two runs give the same, and there are no rounds.
 
 Driver time is at 5 % headroom, and a step's a mean over the second half of the steps. Of it,
-*growth* is what a job pays once, in allocations that bring its memory to a new height; what
-*recurs* is the rest.
+*growth* is what a job pays once: creating handles above the highest physical total so far, and
+mapping those first. What *recurs* is the rest, calls about events and streams included.
 """
 
 from __future__ import annotations
@@ -41,11 +41,6 @@ def _worst(result: ReplayResult, what: str) -> float:
     return max((getattr(step, what) for step in steady), default=0)
 
 
-def _growth(result: ReplayResult) -> float:
-    half = result.steps[len(result.steps) // 2 :]
-    return sum(step.growth_us or 0.0 for step in half) / len(half) if half else 0.0
-
-
 def _beside(ours: float | None, peer: float | None) -> str:
     """How our time compares, as the rest of a phrase; empty where there is nothing to compare."""
     if not ours or not peer:
@@ -56,7 +51,7 @@ def _beside(ours: float | None, peer: float | None) -> str:
 def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str, object]]:
     """Replays one trace every way the targets ask for; the table and the same as plain data."""
     live: int = trace.peak_live_bytes
-    task = progress.add_task(path.name, total=len(DELAYS) * 3 + 8)
+    task = progress.add_task(path.name, total=len(DELAYS) * 3 + 9)
 
     def run(policy: str, times: float | None, delay: int, **more: bool) -> ReplayResult:
         capacity = None if times is None else int(live * times)
@@ -75,8 +70,8 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
 
     def driver_time(policy: str, delay: str, result: ReplayResult, note: str = "") -> None:
         for key, what, us, grown, more in (
-            ("", "a step", result.driver_us_per_step, _growth(result), note),
-            ("all_", "in all, set-up too", result.driver_us, result.growth_us or 0.0, ""),
+            ("", "a step", result.driver_us_per_step, result.growth_us_per_step or 0.0, note),
+            ("all_", "in all, set-up too", result.driver_us, result.growth_us, ""),
         ):
             parts = [f"{each / 1e3:,.2f} ms" for each in (us or 0, grown, (us or 0) - grown)]
             table.add_row(f"driver time {what}", policy, delay, parts[0] + more, *parts[1:])
@@ -87,9 +82,12 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
         least = run(policy, None, 512, find_min_capacity=True).min_capacity_bytes
         times = least / live if least is not None else None
         row("least", "smallest capacity", policy, "512", f"{times or 0:.4f}x live", times)
-    for policy in ("glake", "compact", "expandable"):
-        mean = run(policy, None, 512).time_avg_utilisation
+    for policy in ("glake", "compact", "expandable", "native"):
+        roomy = run(policy, None, 512)
+        mean, held = roomy.time_avg_utilisation, roomy.peak_physical_bytes / live
         row("mean", "live of held, mean over events", policy, "512", f"{mean:.4f}", mean)
+        if policy != "compact":  # below, for every delay
+            row("held", "held, unlimited memory", policy, "512", f"{held:.4f}x live", held)
     for name, delay in DELAYS.items():
         tight = run("glake", TIGHT, delay)
         row("tight", f"capacity {TIGHT}x live", "glake", name, _fits(tight), tight.oom is None)
@@ -98,10 +96,10 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
         row("held", "held, unlimited memory", "compact", name, f"{held:.4f}x live", held)
     native = run("native", ROOMY, 0)
     row("roomy", f"capacity {ROOMY}x live", "native", "0", _fits(native), native.oom is None)
-    peer = run("expandable", ROOMY, 512, growth=True)
+    peer = run("expandable", ROOMY, 512)
     driver_time("expandable", "512", peer)
     for name, delay in DELAYS.items():
-        roomy = run("glake", ROOMY, delay, growth=True)
+        roomy = run("glake", ROOMY, delay)
         beside = _beside(roomy.driver_us_per_step, peer.driver_us_per_step)
         driver_time("glake", name, roomy, beside)
         calls = _worst(roomy, "driver_calls")
@@ -111,34 +109,37 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
     return table, data
 
 
-def overview(measured: list[dict[str, Any]]) -> Table:
+def overview(measured: list[dict[str, Any]]) -> list[Table]:
     """A line a trace: glake beside the models of PyTorch's policies, work completing 512 late."""
-    table = Table(title="x: of peak live; driver time a step at 5 % headroom", title_justify="left")
-    table.add_column("trace", overflow="fold")
-    for heading in (
-        "peak live",
-        "smallest: glake",
-        "expandable",
-        "native",
-        "held: compact",
-        "mean live / held: glake",
-        "expandable",
-        "driver: glake",
-        "expandable",
-    ):
-        table.add_column(heading, justify="right")
+    peers = ("glake", "expandable", "native")
+    memory = Table(title="capacity needed and held with unlimited memory, x of peak live")
+    for heading in ("trace", "peak live", *(f"needed: {each}" for each in peers)):
+        memory.add_column(heading, justify="right", overflow="fold")
+    for each in ("compact", *peers):
+        memory.add_column(f"held: {each}", justify="right")
+    time = Table(title="live of held, mean over events; driver time a step at 5 % headroom")
+    for heading in ("trace", "mean: glake", "expandable", "driver: glake", "of it recurs"):
+        time.add_column(heading, justify="right", overflow="fold")
+    time.add_column("expandable", justify="right")
     for data in measured:
-        capacities = [data[f"least/{each}/512"] for each in ("glake", "expandable", "native")]
-        times = [data[f"us/{each}/512"] for each in ("glake", "expandable")]
-        table.add_row(
-            str(data["trace"]).removesuffix(".trace.gz"),
+        name = str(data["trace"]).removesuffix(".trace.gz")
+        needed = (data[f"least/{each}/512"] for each in peers)
+        memory.add_row(
+            name,
             units.size(data["peak_live_bytes"]),
-            *(f"{each:.4f}x" if each else "-" for each in capacities),
-            f"{data['held/compact/512']:.4f}x",
-            *(f"{data[f'mean/{each}/512']:.3f}" for each in ("glake", "expandable")),
-            *("-" if each is None else f"{each / 1e3:.2f} ms" for each in times),
+            *(f"{each:.4f}x" if each else "-" for each in needed),
+            *(f"{data[f'held/{each}/512']:.4f}x" for each in ("compact", *peers)),
         )
-    return table
+        ours, theirs = (data[f"us/{each}/512"] for each in ("glake", "expandable"))
+        recurs = None if ours is None else ours - data["growth_us/glake/512"]
+        time.add_row(
+            name,
+            *(f"{data[f'mean/{each}/512']:.3f}" for each in ("glake", "expandable")),
+            *("-" if each is None else f"{each / 1e3:.2f} ms" for each in (ours, recurs, theirs)),
+        )
+    for table in (memory, time):
+        table.title_justify = "left"
+    return [memory, time]
 
 
 def work(traces: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
@@ -154,7 +155,8 @@ def work(traces: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
     for table, _ in measured:
         Console(width=110).print(table)
     if len(measured) > 1:
-        Console(width=130).print(overview([data for _, data in measured]))
+        for table in overview([data for _, data in measured]):
+            Console(width=130).print(table)
 
 
 TITLE = "Replay TRACES as the promises in the README ask and print what came out."

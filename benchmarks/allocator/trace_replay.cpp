@@ -36,6 +36,7 @@ class Glibc : public Policy {
   void tick() override {}
   uint64_t physical_bytes() const override { return 0; }
   DriverCost cost() const override { return {}; }
+  double growth_micros(uint64_t) const override { return 0; }
   std::string oom_message() const override { return "malloc failed"; }
 
  private:

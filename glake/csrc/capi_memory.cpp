@@ -35,7 +35,7 @@ void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind) 
   guarded([&] {
     require_size(bytes);
     require_kind(kind);
-    result = glake::contiguous_malloc(Process::instance(), bytes, device, handle(stream), kind);
+    result = glake::contiguous_malloc(Process::instance(), bytes, device, handle(stream), {kind});
   });
   return result;
 }

@@ -82,8 +82,9 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
 void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
   process.check_usable();
   if (process.detoured(kUnread)) process.prepare();
-  int kind = process.detoured(kKinds) ? process.kind_of(bytes) : GLAKE_STITCHED;
-  if (kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, kind);
+  Asked asked;
+  if (process.detoured(kKinds)) asked.kind = process.kind_of(bytes, &asked.by_size);
+  if (asked.kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, asked);
   return detoured_malloc(process, bytes, device, stream, {0, 0}, true,
                          [stream](ThreadCache& cache, Bytes size) {
                            return cache.device()->allocate(size, stream, cache);
@@ -124,11 +125,12 @@ void watched_trim(const std::function<void()>& trim) {
   drop_unused_contexts();
 }
 
-void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, int kind) {
+void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                        const Asked& asked) {
   // No guards: who asks for whole memory wants its first byte.
   return detoured_malloc(process, bytes, device, stream, {0, 0}, false,
-                         [stream, kind](ThreadCache& cache, Bytes size) {
-                           return cache.device()->allocate_contiguous(size, stream, kind);
+                         [stream, asked](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate_contiguous(size, stream, asked);
                          });
 }
 

@@ -20,7 +20,8 @@ inline void plain_free(Process& process, void* ptr) {
 }
 
 // From the escape pool; `kind` is GLAKE_CONTIGUOUS_*.
-void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, int kind);
+void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                        const Asked& asked);
 
 // From a private pool; the second, at exactly `ptr`.
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool);

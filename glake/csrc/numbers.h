@@ -80,6 +80,14 @@ inline std::optional<uint64_t> parse_size(std::string_view text) {
   return static_cast<uint64_t>(bytes);
 }
 
+// A number of things as texts name it. `one` is the thing's singular.
+inline std::string counted(uint64_t n, const char* one) {
+  return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
+}
+
+// A device as texts name it: as PyTorch does.
+inline std::string device_text(int device) { return "cuda:" + std::to_string(device); }
+
 // With so many digits after the point, as printf's %.2f.
 inline std::string fixed_text(double value, int places) {
   char text[400];  // the largest double has 309 digits

@@ -63,10 +63,7 @@ inline std::string hex(Address a) {
 }
 inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
 
-// A number of things, and a size, as texts name them. `one` is the thing's singular.
-inline std::string counted(uint64_t n, const char* one) {
-  return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
-}
+// A size as texts name it.
 inline std::string size_text(Bytes b) {
   if (b < kKiB) return counted(b, "byte");
   bool gib = b >= kGiB, mib = b >= kMiB;

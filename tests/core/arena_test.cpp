@@ -168,7 +168,7 @@ class Trial {
     arena_.give(s, ticket());
   }
 
-  // The smallest extent that fits and, of equals, the lowest; exact while bins are short.
+  // The smallest extent that fits and, of equals, the lowest.
   Segment* best_fit(Bytes n) {
     std::pair<Bytes, Address> best{~Bytes{0}, 0};
     const auto extents = model_.extents();
@@ -177,7 +177,7 @@ class Trial {
     }
     Segment* head = arena_.best_fit(n);
     CHECK((head == nullptr) == (best.first == ~Bytes{0}));
-    if (head != nullptr && extents.size() <= 48) {
+    if (head != nullptr) {
       CHECK(head->extent == best.first && head->begin == best.second);
     }
     return head;
@@ -190,13 +190,21 @@ class Trial {
       largest = std::max(largest, bytes);
       if (bytes >= n) fits.emplace_back(a, bytes);
     }
-    for (Segment* s = arena_.best_fit(n); s != nullptr; s = arena_.next_fit(s, n)) {
-      if (extents.size() <= 48 && !walked.empty()) CHECK(walked.back().second <= s->extent);
+    for (Segment* s = arena_.best_fit(n); s != nullptr; s = arena_.next_fit(s)) {
+      if (!walked.empty()) CHECK(walked.back().second <= s->extent);
       walked.emplace_back(s->begin, s->extent);
     }
     std::sort(walked.begin(), walked.end());
     CHECK(walked == fits);
     CHECK((arena_.largest() != nullptr ? arena_.largest()->extent : 0) == largest);
+    size_t down = 0;
+    for (Segment *s = arena_.largest(), *last = nullptr; s != nullptr; ++down) {
+      CHECK(last == nullptr ||
+            std::make_pair(s->extent, s->begin) < std::make_pair(last->extent, last->begin));
+      last = s;
+      s = arena_.next_smaller(s);
+    }
+    CHECK(down == extents.size());
   }
 
   void compare() {

@@ -303,9 +303,34 @@ void a_pool_used_again() {
   glake_checkpoint_free(rest);
 }
 
+// A stream the driver called gone is not asked again, but its handle may be a new stream's: what
+// that one captures is captured memory, even while it is the only stream that glake knows.
+void a_new_stream_with_an_old_handle() {
+  Fixture f("a new stream with an old handle", "64MiB", CU_STREAM_NON_BLOCKING,
+            {{"reuse_handles", "1"}});
+  OK(glake_pool_retain(0, kPool));
+  OK(glake_free(own(4 * kMiB, f.s[0])));
+  const CUstream before = f.s[0];
+  CU(cuStreamDestroy(before));
+  OK(glake_empty_cache(0));  // asks it, and hears that it is gone
+  CU(cuStreamCreate(&f.s[0], CU_STREAM_NON_BLOCKING));
+  CHECK(f.s[0] == before);
+  f.begin();
+  void* a = get(6 * kMiB, f.s[0]);
+  OK(glake_free(a));
+  f.end();
+  CU(cuCtxSynchronize());
+  OK(glake_empty_cache(0));
+  void* b = get(6 * kMiB, f.s[1]);
+  CHECK_TEXT(b != a, "the graph may be replayed at any time");
+  OK(glake_free(b));
+  OK(glake_pool_release(0, kPool));
+}
+
 }  // namespace
 
 int main() {
+  a_new_stream_with_an_old_handle();
   a_graph_borrows_nothing();
   reuse_on_the_same_stream_only();
   recorded_blocks_wait_for_the_end();

@@ -4,58 +4,11 @@
 #include <memory>
 #include <thread>
 
-#include "harness.h"
-
-using test::kKiB;
-using test::kMiB;
+#include "debug_bench.h"
 
 namespace {
-constexpr int kStreams = 3;
 
-std::string findings() {
-  return test::text_of([](char* to, size_t room) { return glake_findings(to, room); });
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
-CUdeviceptr at(void* ptr, int64_t offset) { return reinterpret_cast<CUdeviceptr>(ptr) + offset; }
-
-// A device with streams, in a debug mode; all is given back at its end.
-class Bench {
- public:
-  explicit Bench(const char* debug, const char* limit = "64MiB", const char* seed = "1") {
-    test::fresh_simulator({{"memory", "128MiB"}, {"devices", "1"}, {"seed", seed}});
-    test::configure({{"driver", "sim"}, {"limit", limit}, {"debug", debug}});
-    context_ = std::make_unique<test::CurrentContext>();
-    for (int i = 1; i < kStreams; ++i) CU(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
-  }
-  ~Bench() {
-    OK(glake_shutdown());
-    CHECK(test::number_in(test::ledger(), "host_blocks") == 0);
-    for (int i = 1; i < kStreams; ++i) CU(cuStreamDestroy(stream[i]));
-    context_.reset();
-    test::check_nothing_left();
-    OK(glake_configure("debug", "none"));
-  }
-  CUstream stream[kStreams] = {};
-
- private:
-  std::unique_ptr<test::CurrentContext> context_;
-};
-
-void* get(size_t bytes, CUstream stream = nullptr) {
-  void* ptr = glake_malloc(bytes, 0, stream);
-  CHECK(ptr != nullptr && reinterpret_cast<uintptr_t>(ptr) % 512 == 0);
-  return ptr;
-}
+using namespace debugging;
 
 // The damaging write is itself work that has not run when the block is freed.
 void overruns_are_found_in_stream_order() {
@@ -324,60 +277,6 @@ void sync_is_for_memory_the_host_writes() {
   GIVES(GLAKE_CORRUPTED, glake_check(0));
 }
 
-// The scenario of the fault sweep. Every request may only fail for what it needs itself.
-int64_t play(int64_t k, int code, int64_t times) {
-  test::running() = "call " + std::to_string(k) + " fails with " + std::to_string(code) +
-                    ", times " + std::to_string(times);
-  Bench bench("guard,poison,trace", "24MiB");
-  OK(glake_free(get(512)));
-  const int64_t before = simcuda_calls("*");
-  if (k != 0) CHECK(simcuda_fail("*", k, code, times) == 0);
-  std::vector<void*> held;
-  auto take = [&](size_t bytes, CUstream s) {
-    void* ptr = glake_malloc(bytes, 0, s);
-    if (ptr != nullptr) held.push_back(ptr);
-    if (ptr == nullptr) CHECK(k != 0);
-  };
-  auto drop = [&](size_t i) {
-    if (i >= held.size()) return;
-    OK(glake_free(held[i]));
-    held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
-  };
-  for (int i = 0; i < 5; ++i) take(3 * kMiB, bench.stream[1]);
-  take(2000, nullptr);
-  if (!held.empty()) glake_record_stream(held[0], bench.stream[2]);
-  drop(0);
-  drop(1);
-  take(5 * kMiB, bench.stream[1]);
-  drop(0);
-  int status = glake_check(0);
-  CHECK(status == GLAKE_OK || (k != 0 && status == GLAKE_DRIVER_ERROR));
-  take(9 * kMiB, bench.stream[2]);
-  status = glake_empty_cache(0);
-  CHECK(status == GLAKE_OK || (k != 0 && status == GLAKE_DRIVER_ERROR));
-  const int64_t calls = simcuda_calls("*") - before;
-  while (!held.empty()) drop(held.size() - 1);
-  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
-  OK(glake_check(0));
-  CHECK_TEXT(findings().empty(), "a refused call is no damage");
-  CHECK(test::stat("allocated_bytes.all.current") == 0);
-  CHECK(test::stat("glake.physical_bytes") == test::number_in(test::ledger(), "used_bytes"));
-  if (k == 0) CHECK(test::stat("glake.debug_skipped") == 0);
-  return calls;
-}
-
-void refused_calls_cost_a_check() {
-  const int64_t n = play(0, 0, 0);
-  int64_t runs = 0;
-  constexpr int64_t kTimes[] = {1, 2, -1};
-  for (int64_t k = 1; k <= n; k += test::kSlowdown == 1 ? 5 : 17) {
-    play(k, k % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN, kTimes[k / 2 % 3]);
-    ++runs;
-  }
-  std::printf("%lld calls in the scenario, %lld runs with a fault\n", static_cast<long long>(n),
-              static_cast<long long>(runs));
-}
-
 }  // namespace
 
 int main() {
@@ -395,6 +294,5 @@ int main() {
   clean_programs_find_nothing(1, "guard,poison");
   clean_programs_find_nothing(2, "guard");
   clean_programs_find_nothing(3, "poison,trace");
-  refused_calls_cost_a_check();
   return 0;
 }

@@ -90,6 +90,70 @@ void a_refusal_is_no_fit() {
   }
 }
 
+// A contiguous block is one driver allocation: one it has refused is no fit either, of that kind.
+void a_refused_contiguous_block_is_no_fit() {
+  for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
+    const char* call = kind == GLAKE_CONTIGUOUS_LEGACY ? "cuMemAlloc" : "cuMemCreate";
+    test::running() = std::string(call) + " refused a contiguous block";
+    start("256MiB", "100%", "balanced");
+    CHECK(simcuda_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY, 9999) == 0);
+    const size_t tried = 200 * kMiB;
+    CHECK(glake_malloc_contiguous(tried, 0, nullptr, kind) == nullptr);
+    CHECK_TEXT(largest_fit() < tried && says(call) && says("reports 256.00 MiB free"),
+               test::last_error());
+    // A larger one that the limit alone forbids is told of it too.
+    CHECK(glake_malloc_contiguous(400 * kMiB, 0, nullptr, kind) == nullptr);
+    CHECK_TEXT(largest_fit() < tried && says(call), test::last_error());
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    // Of the other kind, and in granules, nothing was refused.
+    void* ptr = glake_malloc_contiguous(tried, 0, nullptr, 3 - kind);
+    CHECK_TEXT(ptr != nullptr, test::last_error());
+    CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
+    CHECK_TEXT(largest_fit() == 56 * kMiB && !says(call), test::last_error());
+    OK(glake_free(ptr));
+    OK(glake_empty_cache(0));
+    // It has taken memory back: what it refused before tells no more.
+    CHECK(glake_malloc_contiguous(400 * kMiB, 0, nullptr, kind) == nullptr);
+    CHECK_TEXT(largest_fit() == 256 * kMiB && !says(call), test::last_error());
+    ptr = glake_malloc_contiguous(256 * kMiB, 0, nullptr, kind);
+    CHECK_TEXT(ptr != nullptr, test::last_error());
+    OK(glake_free(ptr));
+    OK(glake_shutdown());
+  }
+}
+
+// Idle granules that the driver does not map side by side are no fit.
+void a_refused_stitch_is_no_fit() {
+  for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
+    test::running() = std::string(call) + " refused a view";
+    start("256MiB", "64MiB", "balanced");
+    std::vector<void*> blocks;
+    for (int i = 0; i < 16; ++i) blocks.push_back(glake_malloc(4 * kMiB, 0, nullptr));
+    for (size_t i = 0; i < blocks.size(); i += 2) OK(glake_free(blocks[i]));
+    const bool maps = std::strcmp(call, "cuMemMap") == 0;
+    const int64_t nth = maps ? 6 : 1;  // five granules are mapped first
+    CHECK(simcuda_fail(call, nth, CUDA_ERROR_OUT_OF_MEMORY, 9999) == 0);
+    const size_t tried = 32 * kMiB;
+    CHECK(glake_malloc(tried, 0, nullptr) == nullptr);
+    const size_t fits = largest_fit();
+    CHECK_TEXT(fits >= 4 * kMiB && fits < tried && says(call) && says("side by side"),
+               test::last_error());
+    CHECK(glake_malloc(40 * kMiB, 0, nullptr) == nullptr);  // of which there are not enough
+    CHECK_TEXT(largest_fit() <= fits && says(call), test::last_error());
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    void* ptr = glake_malloc(fits, 0, nullptr);
+    CHECK_TEXT(ptr != nullptr, test::last_error());
+    OK(glake_free(ptr));
+    ptr = glake_malloc(tried, 0, nullptr);
+    CHECK_TEXT(ptr != nullptr, test::last_error());
+    CHECK(glake_malloc(40 * kMiB, 0, nullptr) == nullptr && !says(call));
+    OK(glake_free(ptr));
+    for (size_t i = 1; i < blocks.size(); i += 2) OK(glake_free(blocks[i]));
+    OK(glake_check(0));
+    OK(glake_shutdown());
+  }
+}
+
 void absurd_sizes() {
   test::running() = "absurd sizes";
   start("256MiB", "64MiB", "balanced");
@@ -169,6 +233,8 @@ int main() {
   memory_outside_glake();
   a_limit_is_no_driver();
   a_refusal_is_no_fit();
+  a_refused_contiguous_block_is_no_fit();
+  a_refused_stitch_is_no_fit();
   absurd_sizes();
   for (const char* policy : {"balanced", "compact"}) {
     for (uint64_t seed = 0; seed < 6; ++seed) Random(policy, seed).run();

@@ -138,6 +138,32 @@ void contiguous_blocks_are_used_again() {
   }
 }
 
+// Memory that is back leaves its addresses: a driver that keeps those is told of too.
+void refused_addresses_are_said() {
+  test::running() = "refused addresses";
+  start("32MiB");
+  void* ptr = glake_malloc_contiguous(20 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM);
+  CHECK(ptr != nullptr);
+  OK(glake_free(ptr));
+  refuse("cuMemAddressFree");
+  for (int again = 0; again < 2; ++again) {
+    GIVES(GLAKE_MEMORY_OWED, glake_empty_cache(0));
+    CHECK_TEXT(says("0 bytes are owed") && says("20.00 MiB of addresses stay reserved") &&
+                   says("cuMemAddressFree: CUDA_ERROR_UNKNOWN"),
+               test::last_error());
+  }
+  CHECK(used() == 0 && stat("glake.owed_bytes") == 0 && stat("reserved_bytes.all.current") == 0);
+  CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(says("20.00 MiB of addresses that the driver refuses to take back") &&
+                 says("largest fit now 32.00 MiB") && says("cuMemAddressFree"),
+             test::last_error());
+  CHECK(glake_shutdown() != GLAKE_OK);
+  CHECK_TEXT(says("cuMemAddressFree"), test::last_error());
+  allow();
+  OK(glake_empty_cache(0));
+  finish();
+}
+
 }  // namespace
 
 int main() {
@@ -146,5 +172,6 @@ int main() {
   a_refused_unmap_keeps_its_memory_in_use();
   half_a_growth_serves();
   contiguous_blocks_are_used_again();
+  refused_addresses_are_said();
   return 0;
 }

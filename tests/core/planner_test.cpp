@@ -315,16 +315,17 @@ void check_reasons() {
   // NVSwitch: relays cannot help between GPUs, and host memory adds too little.
   const Planner a100(Topology::parse(text, "dgx_a100"));
   TransferPlan plan = a100.plan({{g0, g1}})[0];
-  CHECK(plan.paths.size() == 1 && plan.paths[0].path.name == "g0>g1" && plan.rate == 276);
-  CHECK(mentions(plan, "g0>host0>g1", "under 15 %") && mentions(plan, "g0>g2>g1", "and more"));
+  CHECK(plan.paths.size() == 1 && plan.paths[0].path.name == "cuda:0>cuda:1" && plan.rate == 276);
+  CHECK(mentions(plan, "cuda:0>host0>cuda:1", "under 15 %") &&
+        mentions(plan, "cuda:0>cuda:2>cuda:1", "and more"));
   // One relay per shared uplink.
   plan = a100.plan({{host, g0}})[0];
-  CHECK(plan.paths.size() == 4 && plan.paths[0].path.name == "host>g0");
-  CHECK(mentions(plan, "host>g3>g0", "s0>u1 is full (host>g2>g0)"));
+  CHECK(plan.paths.size() == 4 && plan.paths[0].path.name == "host>cuda:0");
+  CHECK(mentions(plan, "host>cuda:3>cuda:0", "s0>u1 is full (host>cuda:2>cuda:0)"));
   // PCIe only.
   plan = Planner(Topology::parse(text, "a10_l40s_x8")).plan({{host, g0}})[0];
-  CHECK(plan.paths.size() == 1 && mentions(plan, "over g1, g2", "no NVLink with g0") &&
-        mentions(plan, "g7 alone", "no NVLink with g0"));
+  CHECK(plan.paths.size() == 1 && mentions(plan, "over cuda:1, cuda:2", "no NVLink with cuda:0") &&
+        mentions(plan, "cuda:7 alone", "no NVLink with cuda:0"));
   // What has been learnt.
   const Topology mesh = Topology::parse(text, "dgx1v");
   Planner planner(mesh);
@@ -334,8 +335,9 @@ void check_reasons() {
   planner.set_scale(mesh.edge("g0", "g1"), 0);
   planner.set_relay(3, false);
   plan = planner.plan({{g0, g1}})[0];
-  CHECK(plan.rate < whole - 24 && plan.plain == 0 && plan.paths[0].path.name != "g0>g1");
-  CHECK(mentions(plan, "g0>g1", "g0>g1 is dead") && mentions(plan, "g0>g3>g1", "may not relay"));
+  CHECK(plan.rate < whole - 24 && plan.plain == 0 && plan.paths[0].path.name != "cuda:0>cuda:1");
+  CHECK(mentions(plan, "cuda:0>cuda:1", "cuda:0>cuda:1 is dead") &&
+        mentions(plan, "cuda:0>cuda:3>cuda:1", "may not relay"));
   planner.set_scale(mesh.edge("g0", "g1"), 1);
   planner.set_relay(3, true);
   CHECK(planner.plan({{g0, g1}})[0].rate == whole);

@@ -188,11 +188,11 @@ void checked() {
   };
   refused(GLAKE_INVALID_POINTER, "knows", copy({{a.at(), 4096, 64}}, 0, GLAKE_HOST));
   refused(GLAKE_INVALID_POINTER, "knows", copy({{4096, host.at(), 64}}, 0, GLAKE_HOST));
-  refused(GLAKE_INVALID_DEVICE, "is host memory, not memory of GPU 0",
+  refused(GLAKE_INVALID_DEVICE, "is host memory, not memory of cuda:0",
           copy({{pageable.at(), host.at(), 64}}, 0, GLAKE_HOST));
-  refused(GLAKE_INVALID_DEVICE, "is memory of GPU 0, not host memory",
+  refused(GLAKE_INVALID_DEVICE, "is memory of cuda:0, not host memory",
           copy({{a.at(), b.at(), 64}}, 0, GLAKE_HOST));
-  refused(GLAKE_INVALID_DEVICE, "not memory of GPU 1", copy({{a.at(), host.at(), 64}}, 1, -1));
+  refused(GLAKE_INVALID_DEVICE, "not memory of cuda:1", copy({{a.at(), host.at(), 64}}, 1, -1));
   refused(GLAKE_INVALID_POINTER, "beyond the last address",
           copy({{UINT64_MAX - 8, host.at(), 64}}, 0, GLAKE_HOST));
   // A block's neighbours are not its own.

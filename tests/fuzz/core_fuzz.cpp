@@ -145,15 +145,20 @@ Input reduce(Input input) {
   return input;
 }
 
-int explain(const Input& input) {
-  std::fprintf(stderr, "failed; reducing\n");
-  const Input least = reduce(input);
-  const char* path = "core_fuzz-failed.bin";
+void keep(const Input& input, const char* path) {
   std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(least.data()),
-             static_cast<std::streamsize>(least.size()));
+      .write(reinterpret_cast<const char*>(input.data()),
+             static_cast<std::streamsize>(input.size()));
+}
+
+int explain(const Input& input) {
+  const char* path = "core_fuzz-failed.bin";
+  keep(input, path);  // reducing an input that hangs takes long
+  std::fprintf(stderr, "failed; the input is in %s; reducing\n", path);
+  const Input least = reduce(input);
+  keep(least, path);
   in_child(false, [&] { play(least); });
-  std::fprintf(stderr, "the input is in %s\n", path);
+  std::fprintf(stderr, "the reduced input is in %s\n", path);
   return 1;
 }
 

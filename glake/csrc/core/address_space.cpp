@@ -117,23 +117,30 @@ Status Reservation::release() {
   return s;
 }
 
+void ViewSpace::enter(Address base, Granules n) {
+  free_.emplace(base, n);
+  by_size_.emplace(n.count, base);
+}
+
+ViewSpace::Places::iterator ViewSpace::leave(Places::iterator place) {
+  by_size_.erase({place->second.count, place->first});
+  return free_.erase(place);
+}
+
 Address ViewSpace::take(Granules n) {
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    for (auto it = free_.begin(); it != free_.end(); ++it) {
-      if (it->second < n) continue;
-      Address base = it->first;
-      region_of(base).prepare(base, n.bytes());
-      Granules left = it->second - n;
-      free_.erase(it);
-      if (left.count != 0) free_.emplace(base + n.bytes(), left);
-      return base;
-    }
+  auto best = by_size_.lower_bound({n.count, 0});
+  if (best == by_size_.end()) {
     reservations_.push_back(std::make_unique<Reservation>(
         driver_, device_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
     Reservation& r = *reservations_.back();
-    free_.emplace(r.base(), Granules{r.size() / kGranule});
+    enter(r.base(), Granules{r.size() / kGranule});
+    best = by_size_.lower_bound({n.count, 0});
   }
-  throw Error(GLAKE_INTERNAL, "a fresh reservation is too small");
+  auto [count, base] = *best;
+  region_of(base).prepare(base, n.bytes());
+  leave(free_.find(base));
+  if (count != n.count) enter(base + n.bytes(), Granules{count} - n);
+  return base;
 }
 
 void ViewSpace::give(Address base, Granules n) {
@@ -142,16 +149,17 @@ void ViewSpace::give(Address base, Granules n) {
   auto same = [](Address a, Address b) { return PointerMap::find(a) == PointerMap::find(b); };
   if (next != free_.end() && base + n.bytes() == next->first && same(base, next->first)) {
     n = n + next->second;
-    next = free_.erase(next);
+    next = leave(next);
   }
   if (next != free_.begin()) {
     auto before = std::prev(next);
     if (before->first + before->second.bytes() == base && same(before->first, base)) {
-      before->second = before->second + n;
-      return;
+      base = before->first;
+      n = n + before->second;
+      leave(before);
     }
   }
-  free_.emplace(base, n);
+  enter(base, n);
 }
 
 Status ViewSpace::release() {
@@ -161,7 +169,9 @@ Status ViewSpace::release() {
     Bytes size = r.size();
     Status s = r.release();
     if (!s.ok()) return s;
-    free_.erase(free_.lower_bound(base), free_.lower_bound(base + size));
+    for (auto at = free_.lower_bound(base); at != free_.end() && at->first < base + size;) {
+      at = leave(at);
+    }
     reservations_.pop_back();
   }
   return {};

@@ -7,6 +7,8 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "core/pointer_map.h"
@@ -90,7 +92,7 @@ class Reservation {
   std::unique_ptr<Region> region_;
 };
 
-// Addresses for views: first fit over the device's view reservations, in granules.
+// Addresses for views: best fit over the device's view reservations, in granules.
 class ViewSpace {
  public:
   ViewSpace(Driver& driver, DeviceAllocator* device, Bytes chunk)
@@ -105,8 +107,12 @@ class ViewSpace {
   Driver& driver_;
   DeviceAllocator* device_;
   Bytes chunk_;
+  using Places = std::map<Address, Granules>;
+  void enter(Address base, Granules n);
+  Places::iterator leave(Places::iterator place);
   std::vector<std::unique_ptr<Reservation>> reservations_;
-  std::map<Address, Granules> free_;
+  Places free_;
+  std::set<std::pair<uint64_t, Address>> by_size_;  // the same, by granules and address
 };
 
 }  // namespace glake

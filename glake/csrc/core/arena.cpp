@@ -1,4 +1,3 @@
-// Best fit over extents: bins of 1/16 octave, each a list in (size, address) order, under a bitmap.
 #include "core/arena.h"
 
 #include <algorithm>
@@ -7,9 +6,6 @@
 namespace glake {
 namespace {
 
-// Sorting a long bin exactly is not worth its time; beyond this many steps order is approximate.
-constexpr int kSortSteps = 48;
-
 // Bits set, where all or none of a mask of neighbouring bits is the common case.
 uint64_t bits_of(uint64_t bits, uint64_t mask) {
   if (bits == 0) return 0;
@@ -17,10 +13,6 @@ uint64_t bits_of(uint64_t bits, uint64_t mask) {
     return 64 - static_cast<uint64_t>(__builtin_clzll(mask) + __builtin_ctzll(mask));
   }
   return static_cast<uint64_t>(__builtin_popcountll(bits));
-}
-
-bool before(const Segment* a, const Segment* b) {
-  return a->extent != b->extent ? a->extent < b->extent : a->begin < b->begin;
 }
 
 }  // namespace
@@ -35,53 +27,6 @@ Arena::Arena(int id, Address base, Bytes size, SegmentPool& pool)
   first_->begin = base;
   first_->size = size;
   link_absent(first_);
-}
-
-int Arena::bin_of(Bytes size) {
-  uint64_t units = size / kAlignment;
-  if (units < 16) return static_cast<int>(units);
-  int octave = 63 - __builtin_clzll(units);
-  return (octave - 3) * 16 + static_cast<int>((units >> (octave - 4)) & 15);
-}
-
-int Arena::next_bin(int bin) const {
-  int word = bin >> 6;
-  uint64_t bits = bin_bits_[word] & (~uint64_t{0} << (bin & 63));
-  while (bits == 0) {
-    if (++word == kBins / 64) return -1;
-    bits = bin_bits_[word];
-  }
-  return word * 64 + __builtin_ctzll(bits);
-}
-
-Segment* Arena::best_fit(Bytes bytes) const {
-  int bin = bin_of(bytes);
-  for (Segment* s = bins_[bin]; s != nullptr; s = s->bin_next) {
-    if (s->extent >= bytes) return s;
-  }
-  int above = bin + 1 < kBins ? next_bin(bin + 1) : -1;
-  return above < 0 ? nullptr : bins_[above];
-}
-
-Segment* Arena::next_fit(const Segment* head, Bytes bytes) const {
-  for (Segment* s = head->bin_next; s != nullptr; s = s->bin_next) {
-    if (s->extent >= bytes) return s;
-  }
-  int bin = bin_of(head->extent);
-  int above = bin + 1 < kBins ? next_bin(bin + 1) : -1;
-  return above < 0 ? nullptr : bins_[above];
-}
-
-Segment* Arena::largest() const {
-  for (int word = kBins / 64 - 1; word >= 0; --word) {
-    if (bin_bits_[word] == 0) continue;
-    Segment* best = bins_[word * 64 + 63 - __builtin_clzll(bin_bits_[word])];
-    for (Segment* s = best; s != nullptr; s = s->bin_next) {
-      if (s->extent > best->extent) best = s;
-    }
-    return best;
-  }
-  return nullptr;
 }
 
 void Arena::set_edges(Segment* head, Address begin, Address end) {
@@ -107,28 +52,13 @@ void Arena::index(Segment* head, Segment* tail) {
   head->mate = tail;
   tail->mate = head;
   head->extent = tail->end() - head->begin;
-  int bin = bin_of(head->extent);
-  Segment* after = nullptr;
-  Segment* at = bins_[bin];
-  for (int step = 0; at != nullptr && step < kSortSteps && before(at, head); ++step) {
-    after = at;
-    at = at->bin_next;
-  }
-  head->bin_prev = after;
-  head->bin_next = at;
-  (after != nullptr ? after->bin_next : bins_[bin]) = head;
-  if (at != nullptr) at->bin_prev = head;
-  bin_bits_[bin >> 6] |= uint64_t{1} << (bin & 63);
+  extents_.insert(head);
   set_edges(head, head->begin, tail->end());
 }
 
 void Arena::unindex(Segment* head) {
-  int bin = bin_of(head->extent);
-  (head->bin_prev != nullptr ? head->bin_prev->bin_next : bins_[bin]) = head->bin_next;
-  if (head->bin_next != nullptr) head->bin_next->bin_prev = head->bin_prev;
-  if (bins_[bin] == nullptr) bin_bits_[bin >> 6] &= ~(uint64_t{1} << (bin & 63));
+  extents_.erase(head);
   set_edges(nullptr, head->begin, head->begin + head->extent);
-  head->bin_prev = head->bin_next = nullptr;
 }
 
 Segment* Arena::split(Segment* s, Address at) {
@@ -316,16 +246,16 @@ Segment* Arena::free_segment_at(Address a) const {
 void Arena::link_absent(Segment* s) {
   s->state = SegmentState::kAbsent;
   s->tickets.clear();
-  s->bin_prev = nullptr;
-  s->bin_next = absent_;
-  if (absent_ != nullptr) absent_->bin_prev = s;
+  s->left = nullptr;
+  s->right = absent_;
+  if (absent_ != nullptr) absent_->left = s;
   absent_ = s;
 }
 
 void Arena::unlink_absent(Segment* s) {
-  (s->bin_prev != nullptr ? s->bin_prev->bin_next : absent_) = s->bin_next;
-  if (s->bin_next != nullptr) s->bin_next->bin_prev = s->bin_prev;
-  s->bin_prev = s->bin_next = nullptr;
+  (s->left != nullptr ? s->left->right : absent_) = s->right;
+  if (s->right != nullptr) s->right->left = s->left;
+  s->left = s->right = nullptr;
 }
 
 Segment* Arena::claim(Segment* absent, Address begin, Bytes size) {

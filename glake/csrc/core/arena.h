@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "core/extent_index.h"
 #include "core/tickets.h"
 #include "types.h"
 
@@ -25,11 +26,12 @@ struct Segment {
   Segment* piece_next =
       nullptr;  // busy: the next of the same block (on a view, a block has several)
 
-  // Free, at an extent's two ends: the other end. At its head: its size and place in the index.
+  // Free, at an extent's two ends: the other end. At its head: its size and place in the index;
+  // absent: its neighbours in the list of those.
   Segment* mate = nullptr;
   Bytes extent = 0;
-  Segment* bin_prev = nullptr;
-  Segment* bin_next = nullptr;
+  Segment* left = nullptr;
+  Segment* right = nullptr;
   Tickets tickets;  // free: the work that may still use it
 
   Address end() const { return begin + size; }
@@ -68,9 +70,12 @@ class Arena {
   bool contains(Address a) const { return a >= base_ && a < base_ + size_; }
 
   // Extents of at least `bytes`, smallest first, lowest address first among equals.
-  Segment* best_fit(Bytes bytes) const;
-  Segment* next_fit(const Segment* head, Bytes bytes) const;
-  Segment* largest() const;
+  Segment* best_fit(Bytes bytes) const { return extents_.smallest(bytes); }
+  Segment* next_fit(const Segment* head) const { return extents_.above(head); }
+  // All extents, in the reverse order.
+  Segment* largest() const { return extents_.largest(); }
+  Segment* next_smaller(const Segment* head) const { return extents_.below(head); }
+  uint64_t extents_walked() const { return extents_.steps(); }
 
   // Makes [begin, begin + size) of the extent at `head` one busy segment.
   Segment* take(Segment* head, Address begin, Bytes size);
@@ -83,7 +88,7 @@ class Arena {
   // works; then give() (now backed) or disclaim() (absent again).
   Segment* first_segment() const { return first_; }
   Segment* first_absent() const { return absent_; }
-  Segment* next_absent(const Segment* s) const { return s->bin_next; }
+  Segment* next_absent(const Segment* s) const { return s->right; }
   Segment* claim(Segment* absent, Address begin, Bytes size);
   void disclaim(Segment* s);
 
@@ -113,7 +118,6 @@ class Arena {
   std::string check() const;
 
  private:
-  static constexpr int kBins = 1024;
   struct Edge {
     uint32_t prefix = 0;  // free bytes at the start of a granule whose end is not free
     uint32_t suffix = 0;
@@ -123,8 +127,6 @@ class Arena {
   };
 
   uint64_t run(uint64_t g, uint64_t most, uint64_t flip) const;
-  static int bin_of(Bytes size);
-  int next_bin(int bin) const;
   void index(Segment* head, Segment* tail);
   void unindex(Segment* head);
   void set_edges(Segment* head, Address begin, Address end);
@@ -144,8 +146,7 @@ class Arena {
   SegmentPool& pool_;
   Segment* first_ = nullptr;
   Segment* absent_ = nullptr;
-  Segment* bins_[kBins] = {};
-  uint64_t bin_bits_[kBins / 64] = {};
+  ExtentIndex extents_;
   std::vector<uint64_t> free_bits_;   // a bit for each wholly free granule
   std::vector<uint64_t> full_words_;  // a bit for each word of those that is all ones
   std::vector<Edge> edges_;

@@ -8,7 +8,7 @@ namespace glake {
 namespace {
 
 Segment* extent_around(const Arena& arena, Address begin, Bytes size) {
-  for (Segment* head = arena.best_fit(size); head != nullptr; head = arena.next_fit(head, size)) {
+  for (Segment* head = arena.best_fit(size); head != nullptr; head = arena.next_fit(head)) {
     if (head->begin <= begin && begin + size <= head->begin + head->extent) return head;
   }
   return nullptr;

@@ -49,32 +49,40 @@ void ContiguousPool::cache(Chunk* chunk) {
   cached_bytes_ += chunk->bytes;
 }
 
+Status ContiguousPool::told(const char* call, Status s) {
+  if (!s.ok()) refused_ = std::string(call) + ": " + driver_.describe(s);
+  return s;
+}
+
 // Goes on where an earlier attempt, or taking the chunk apart, was refused.
 Status ContiguousPool::build(Chunk& chunk, const std::vector<int>& grants) {
   uint64_t granules = Granules::floor(chunk.bytes).count;
   Status s;
   if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
     if (chunk.base != 0) return s;
-    s = driver_.allocate_legacy(chunk.bytes, &chunk.base);
+    s = told("cuMemAlloc", driver_.allocate_legacy(chunk.bytes, &chunk.base));
     if (s.ok()) physical_ += granules;
     return s;
   }
-  if (chunk.base == 0) s = driver_.reserve(chunk.bytes, &chunk.base);
+  if (chunk.base == 0) {
+    s = told("cuMemAddressReserve", driver_.reserve(chunk.bytes, &chunk.base));
+  }
   if (!s.ok()) {
     chunk.base = 0;
     return s;
   }
   if (chunk.handle == 0) {
-    s = driver_.create(device_, &chunk.handle, chunk.bytes);
+    s = told("cuMemCreate", driver_.create(device_, &chunk.handle, chunk.bytes));
     if (!s.ok()) {
       chunk.handle = 0;
       return s;
     }
     physical_ += granules;
   }
-  if (!chunk.mapped) s = driver_.map(chunk.base, chunk.handle, chunk.bytes);
+  if (!chunk.mapped) s = told("cuMemMap", driver_.map(chunk.base, chunk.handle, chunk.bytes));
   chunk.mapped = s.ok();
-  return s.ok() ? driver_.set_access(chunk.base, chunk.bytes, grants) : s;
+  if (!s.ok()) return s;
+  return told("cuMemSetAccess", driver_.set_access(chunk.base, chunk.bytes, grants));
 }
 
 Status ContiguousPool::take_apart(Chunk& chunk) {
@@ -99,7 +107,9 @@ Status ContiguousPool::take_apart(Chunk& chunk) {
     chunk.handle = 0;
     physical_ -= granules;
   }
-  if (chunk.base != 0) s = driver_.free_range(chunk.base, chunk.bytes);
+  if (chunk.base != 0) {
+    s = refusals_.note("cuMemAddressFree", driver_.free_range(chunk.base, chunk.bytes));
+  }
   if (s.ok()) chunk.base = 0;
   return s;
 }
@@ -109,6 +119,21 @@ std::vector<std::unique_ptr<Chunk>>::const_iterator ContiguousPool::find_owed(in
   return std::find_if(owed_.begin(), owed_.end(), [=](const std::unique_ptr<Chunk>& c) {
     return c->kind == kind && c->bytes == bytes && physical_of(*c) != 0;
   });
+}
+
+Bytes ContiguousPool::owed_addresses() const {
+  Bytes all = 0;
+  for (const std::unique_ptr<Chunk>& c : owed_) all += physical_of(*c) == 0 ? c->bytes : 0;
+  return all;
+}
+
+Bytes ContiguousPool::largest_kept(int kind) const {
+  const Index& all = cached_[number(kind)];
+  Bytes largest = all.empty() ? 0 : all.rbegin()->first;
+  for (const std::unique_ptr<Chunk>& c : owed_) {
+    if (c->kind == kind && physical_of(*c) != 0) largest = std::max(largest, c->bytes);
+  }
+  return largest;
 }
 
 Status ContiguousPool::make(int kind, Bytes bytes, const std::vector<int>& grants,

@@ -17,6 +17,14 @@
 
 namespace glake {
 
+// What is asked for: GLAKE_STITCHED or a contiguous kind, by name or for its size; or room for
+// another allocator, which takes whole granules too.
+struct Asked {
+  int kind = GLAKE_STITCHED;
+  bool by_size = false;
+  bool claim = false;
+};
+
 // One driver allocation. What the driver has of it is taken apart step by step, so that a refused
 // step is tried again later and nothing is lost.
 struct Chunk {
@@ -54,10 +62,13 @@ class ContiguousPool {
   bool unmake(std::unique_ptr<Chunk> chunk);
   // Tries again what is owed. True if nothing is.
   bool settle();
+  // What the driver said when it last refused to make one.
+  const std::string& refused() const { return refused_; }
   bool owes() const { return !owed_.empty(); }
   // True if make() needs no new memory.
   bool owes(int kind, Bytes bytes) const { return find_owed(kind, bytes) != owed_.end(); }
 
+  static size_t number(int kind) { return kind == GLAKE_CONTIGUOUS_VMM ? 0 : 1; }
   std::vector<Chunk*> cached() const;
   template <typename Visit>
   void for_each(Visit&& visit) const {
@@ -67,11 +78,16 @@ class ContiguousPool {
   Granules physical() const { return {physical_.load()}; }
   // Granules of those that the driver refused to take back.
   Granules owed() const { return {owed_physical_.load()}; }
+  // Addresses that it refused to take back, with no memory behind them any more. Under slow_.
+  Bytes owed_addresses() const;
   Bytes cached_bytes() const { return cached_bytes_; }
+  // The largest block of this kind that needs no new memory: a cached chunk, or one that is owed.
+  Bytes largest_kept(int kind) const;
 
  private:
   using Index = std::multimap<Bytes, Chunk*>;
-  Index& index(int kind) { return cached_[kind == GLAKE_CONTIGUOUS_VMM ? 0 : 1]; }
+  Index& index(int kind) { return cached_[number(kind)]; }
+  Status told(const char* call, Status s);
   std::vector<std::unique_ptr<Chunk>>::const_iterator find_owed(int kind, Bytes bytes) const;
   Status build(Chunk& chunk, const std::vector<int>& grants);
   Status take_apart(Chunk& chunk);
@@ -79,6 +95,7 @@ class ContiguousPool {
   Driver& driver_;
   int device_;
   Refusals& refusals_;
+  std::string refused_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   Index cached_[2];  // by bytes
   Bytes cached_bytes_ = 0;

@@ -11,8 +11,8 @@ DebugDevice::DebugDevice(Driver& driver, DeviceAllocator& device, int number,
 
 void DebugDevice::require(Status s, const char* what) const {
   if (s.ok()) return;
-  throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(number_) + " " +
-                                      what + " for a check: " + driver_.describe(s));
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(number_) + " " + what +
+                                      " for a check: " + driver_.describe(s));
 }
 
 // A stream under capture records what is enqueued instead of running it; a destroyed one is

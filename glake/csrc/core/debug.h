@@ -101,6 +101,7 @@ class DebugDevice {
   void collect();
   bool wait_for_oldest();
   void read(Batch& batch);
+  void read_first(std::deque<Batch>& batches, size_t n);
   void read_all();
   void disregard();
   void give(const Kept& kept);

@@ -84,10 +84,7 @@ void DebugDevice::collect() {
       if (!driver_.query(batches[i].event).ok()) break;
       done = i + 1;
     }
-    for (; done != 0; --done) {
-      read(batches.front());
-      batches.pop_front();
-    }
+    read_first(batches, done);
   }
 }
 
@@ -97,16 +94,25 @@ void DebugDevice::poll() {
   if (scope.status().ok()) collect();
 }
 
+// Waits for the oldest mark of a stream, and reads what it covers without asking again: a driver
+// that refuses to be asked would have the caller wait for ever.
 bool DebugDevice::wait_for_oldest() {
   for (auto& [stream, batches] : pending_) {
-    for (Batch& batch : batches) {
-      if (batch.event == 0) continue;
-      if (!driver_.wait_host(batch.event).ok()) return false;
-      collect();
+    for (size_t i = 0; i < batches.size(); ++i) {
+      if (batches[i].event == 0) continue;
+      if (!driver_.wait_host(batches[i].event).ok()) return false;
+      read_first(batches, i + 1);
       return true;
     }
   }
   return false;
+}
+
+void DebugDevice::read_first(std::deque<Batch>& batches, size_t n) {
+  for (; n != 0; --n) {
+    read(batches.front());
+    batches.pop_front();
+  }
 }
 
 void DebugDevice::read(Batch& batch) {
@@ -136,7 +142,7 @@ void DebugDevice::read(Batch& batch) {
 // After a synchronisation of the device.
 void DebugDevice::read_all() {
   for (auto& [stream, batches] : pending_) {
-    for (; !batches.empty(); batches.pop_front()) read(batches.front());
+    read_first(batches, batches.size());
   }
 }
 
@@ -167,8 +173,9 @@ bool DebugDevice::check_filled(Batch& batch) {
 }
 
 // What check() has enqueued is in order with no stream's later work: if it has not run by now, it
-// may land after the memory has changed hands.
+// may land after the memory has changed hands, and the memory must stay mapped until it has run.
 void DebugDevice::disregard() {
+  device_.note_unticketed();
   for (auto& [stream, batches] : pending_) {
     for (Batch& batch : batches) {
       for (Copy& c : batch.copies) {
@@ -199,9 +206,11 @@ void DebugDevice::check() {
   if (!s.ok()) disregard();
   require(s, "to be synchronised");
   read_all();
-  require(driver_.synchronize(number_), "to be synchronised");
+  s = driver_.synchronize(number_);
+  if (!s.ok()) device_.note_unticketed();
+  require(s, "to be synchronised");
   if (!copied) {
-    throw Error(GLAKE_DRIVER_ERROR, "not all of device " + std::to_string(number_) +
+    throw Error(GLAKE_DRIVER_ERROR, "not all of " + device_text(number_) +
                                         "'s memory could be checked: the driver refused a copy, or "
                                         "pinned host memory for it; check again");
   }

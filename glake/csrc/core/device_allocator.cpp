@@ -63,8 +63,8 @@ DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
 
 void DeviceAllocator::require(Status s, const char* what) const {
   if (s.ok()) return;
-  throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(device_) + " " +
-                                      what + ": " + driver_.describe(s));
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(device_) + " " + what + ": " +
+                                      driver_.describe(s));
 }
 
 void DeviceAllocator::start() {
@@ -77,13 +77,13 @@ void DeviceAllocator::start() {
   Bytes granularity = 0;
   require(driver_.vmm_supported(device_, &vmm), "its attributes");
   if (!vmm) {
-    throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) +
-                                         " has no virtual memory management; glake needs it");
+    throw Error(GLAKE_DRIVER_ABSENT,
+                device_text(device_) + " has no virtual memory management; glake needs it");
   }
   require(driver_.choose_traits(device_), "its attributes");
   require(driver_.granularity(device_, &granularity), "its granularity");
   if (granularity == 0 || kGranule % granularity != 0) {
-    throw Error(GLAKE_DRIVER_ABSENT, "device " + std::to_string(device_) + " maps memory by " +
+    throw Error(GLAKE_DRIVER_ABSENT, device_text(device_) + " maps memory by " +
                                          std::to_string(granularity) +
                                          " bytes; glake needs a divisor of 2 MiB");
   }
@@ -94,9 +94,8 @@ void DeviceAllocator::start() {
           : static_cast<Bytes>(options_.limit_fraction * static_cast<double>(total_memory_));
   limit_ = Granules::floor(std::min(limit, total_memory_));
   if (limit_.count == 0) {
-    throw Error(GLAKE_INVALID_OPTION, "option limit: " + size_text(limit) + " of device " +
-                                          std::to_string(device_) + "'s " +
-                                          size_text(total_memory_) +
+    throw Error(GLAKE_INVALID_OPTION, "option limit: " + size_text(limit) + " of " +
+                                          device_text(device_) + "'s " + size_text(total_memory_) +
                                           " is less than one granule of 2 MiB; give more");
   }
   reserve_arenas();
@@ -237,6 +236,11 @@ bool DeviceAllocator::order_after_recorded(Block* block) {
   return true;
 }
 
+void DeviceAllocator::note_unticketed() {
+  HotGuard hot(hot_);
+  clock_.note_unticketed();
+}
+
 bool DeviceAllocator::capturing() {
   HotGuard hot(hot_);
   return clock_.any_capturing();
@@ -327,7 +331,7 @@ void DeviceAllocator::close() {
   if (started_) {
     uint64_t live = live_blocks();
     if (live != 0) {
-      throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device_) + " still has " +
+      throw Error(GLAKE_INVALID_ARGUMENT, device_text(device_) + " still has " +
                                               counted(live, "live block") + "; free them");
     }
     abandon_pools();
@@ -348,9 +352,9 @@ void DeviceAllocator::close() {
         debts_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
     for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
     if (!clean) {
-      throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take device " +
-                                          std::to_string(device_) + "'s memory back (" +
-                                          shared_.refusals.text() + "); try again");
+      throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take " + device_text(device_) +
+                                          "'s memory back (" + shared_.refusals.text() +
+                                          "); try again");
     }
     started_ = false;
     close_pools(&s);
@@ -359,9 +363,8 @@ void DeviceAllocator::close() {
   }
   if (s.ok()) s = driver_.detach(device_);
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to give up device " +
-                                        std::to_string(device_) + ": " + driver_.describe(s) +
-                                        "; try again");
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to give up " + device_text(device_) + ": " +
+                                        driver_.describe(s) + "; try again");
   }
   attached_ = false;
 }

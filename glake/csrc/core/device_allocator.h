@@ -94,8 +94,8 @@ class DeviceAllocator {
   Bytes largest_free();
   glake_device_stats values();
   void reset_accumulated();
-  // A block of one driver allocation; `kind` is GLAKE_CONTIGUOUS_*. Throws Error.
-  Block* allocate_contiguous(Bytes bytes, StreamHandle stream, int kind);
+  // A block of one driver allocation; the kind is GLAKE_CONTIGUOUS_*. Throws Error.
+  Block* allocate_contiguous(Bytes bytes, StreamHandle stream, const Asked& asked);
 
   // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin
   // there.
@@ -139,6 +139,8 @@ class DeviceAllocator {
   // False, and nothing is known, if the driver refuses.
   bool order_after_recorded(Block* block);
   bool capturing();  // any stream seen
+  // Work that no ticket names has been enqueued on memory of any block.
+  void note_unticketed();
   FairMutex& mapping_lock() { return slow_; }
   // True if free() will have to keep the block for streams recorded on it.
   static bool held_back(const Block& b) {
@@ -221,6 +223,9 @@ class DeviceAllocator {
   Found at_home(Arena& arena, Segment* head, Address begin, const Request& r);
   Found on_view(View* view, Bytes offset, const Request& r);
   bool range_ordered(const Segment* from, Address begin, Bytes size, StreamId s, Tickets* pending);
+  bool known_ordered(const Segment* from, Address begin, Bytes size, StreamId s);
+  void ask_candidates(const Request& r);
+  void ask_all(const Request& r);
   bool range_free(const Arena& arena, Address begin, Bytes size) const;
   bool wait_for_range(const Segment* from, Address begin, const Request& r);
   bool wait_for_stretch(const View& view, Bytes offset, const Request& r);
@@ -245,6 +250,8 @@ class DeviceAllocator {
   Found grow_small(const Request& r, HotGuard& hot);
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   void note_refusal();
+  Granules driver_has();
+  void forget_refusals();
   Granules kept_mapped();
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Segment* claimed, Granules first);
@@ -254,7 +261,8 @@ class DeviceAllocator {
   // stitch.cpp: building views. Under slow_.
   class Hold;
   Found stitch(const Request& r, HotGuard& hot);
-  Found stitch_edges(const Request& r, HotGuard& hot);
+  Found stitch_edges(const Request& r, HotGuard& hot, bool grows = true);
+  bool add_free(Granules n, HotGuard& hot);
   bool edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes, const Request& r);
   std::pair<Run, Bytes> widest_head(const Request& r);
   void each_tail(const Request& r, const Run* head,
@@ -287,7 +295,8 @@ class DeviceAllocator {
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
   void drain_limbo(Wait wait);
-  bool settled_granule(const Arena& arena, uint64_t g) const;
+  uint64_t settled_run(const Arena& arena, uint64_t g, uint64_t most, const Segment*& at);
+  Granules give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot);
   bool evict(View* view, HotGuard& hot);
   void make_view_room(Granules n, HotGuard& hot);
   Granules trim(Granules want, HotGuard& hot);
@@ -315,7 +324,6 @@ class DeviceAllocator {
   void thaw();
   void end_pools();
   std::vector<DeviceAllocator*> heaps();
-  Granules elsewhere();
   bool reclaim_elsewhere(const Request& r, HotGuard& hot);
   Granules shrink(Granules want, HotGuard& hot);
   Block* borrow(const Request& r, StreamHandle stream, HotGuard& hot);
@@ -336,32 +344,43 @@ class DeviceAllocator {
   std::unique_ptr<Chunk> make_chunk(int kind, Bytes bytes, HotGuard& hot, Status* refused);
   void free_contiguous(Block* block);
   bool trim_contiguous(HotGuard& hot);
-  Error no_contiguous(const Request& r, Status refused);
+  void note_chunk(int kind, Bytes bytes, bool made);
+  Error no_contiguous(const Request& r, const Asked& asked, Status refused);
+  Granules chunk_room() const;
   Granules physical() const { return granules_.physical() + contiguous_.physical(); }
 
   // pins.cpp
   void require_live(const Block& block, Address begin) const;
   uint64_t pinned_granules();
 
-  // out_of_memory.cpp
+  // largest_fit.cpp
   struct Usable {
     Granules whole{0};           // from anywhere
     Bytes large = 0, small = 0;  // the longest stretch at home, for blocks of that class
     Bytes edges = 0;             // at the ends of granules that are held
-    Bytes grown = 0;             // before a place to grow
-    Bytes grown_room = 0;        // of that place
+    Bytes grown = 0;             // before a place to grow, with what can grow there
   };
   struct Growth {
     Granules limit, driver, now;
+    Granules withheld;  // that the driver reports free and has refused
+    std::string said;   // by the driver when it refused; empty: nothing
   };
-  Usable usable(const Request& r);
+  Usable usable(const Request& r, Granules growth);
   Bytes longest_stretch(const Arena& arena, const Request& r);
+  Bytes longest_in_views(const Request& r);
+  Bytes fits_here(const Request& r, Granules growth);
   Bytes largest_fit(const Request& r, Granules growth);
+  Bytes largest_chunk(int kind, Granules growth) const;
   Growth growth(Bytes* driver_free);
-  std::string driver_text(Bytes driver_free) const;
+  Growth chunk_growth(int kind, Bytes* driver_free);
+  Bytes callers_fit(const Request& r, const Asked& asked);
+
+  // out_of_memory.cpp
+  std::string stitch_text(Granules idle) const;
+  std::string driver_text(Bytes driver_free, const Growth& growth) const;
   std::string idle_text(Granules mine);
-  Error out_of_memory(const Request& r, bool contiguous = false);
-  std::string advice(Bytes needed, Bytes fits, const Growth& growth) const;
+  Error out_of_memory(const Request& r, const Asked& asked = {});
+  std::string advice(Bytes needed, Bytes fits, const Growth& growth, Granules idle) const;
   // report.cpp
   std::string broken_invariant(Bytes* busy_bytes);
   void note_inactive();

@@ -53,6 +53,11 @@ struct DeviceShared {
   bool refused_now = false;
   Granules had, withheld;
   std::string refusal;
+  // Of what it refused besides, until it takes memory back: a contiguous block (by kind, as
+  // ContiguousPool has them), how much of what it reports free that leaves out; a view, how many
+  // granules at most it maps side by side. What it said is empty if it refused none.
+  Granules chunk_withheld[2], stitch_most;
+  std::string chunk_refusal[2], stitch_refusal;
   uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
 
   // Changed under both locks; a heap whose pool has ended serves the next one, addresses and all.

@@ -27,16 +27,20 @@ Block* DeviceAllocator::hand_out(Chunk* chunk, const Request& r, StreamHandle st
   return b;
 }
 
+// By how much contiguous blocks may grow. Owed granules are part of room() for the arenas only.
+Granules DeviceAllocator::chunk_room() const {
+  Granules held = physical() + Granules::ceil(shared_.outside);
+  return held < limit_ ? limit_ - held : Granules{0};
+}
+
 // Asks the driver, hot_ let go. Null when it has no more, or refuses.
 std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGuard& hot,
                                                    Status* refused) {
   std::unique_ptr<Chunk> chunk;
-  // Owed granules are part of room() for the arenas only.
-  Granules held = physical();
-  Granules fresh = held < limit_ ? limit_ - held : Granules{0};
-  if (fresh < Granules::floor(bytes) && !contiguous_.owes(kind, bytes)) return chunk;
+  if (chunk_room() < Granules::floor(bytes) && !contiguous_.owes(kind, bytes)) return chunk;
   hot.unlock();
   *refused = contiguous_.make(kind, bytes, granules_.grants(), &chunk);
+  if (chunk != nullptr || refused->out_of_memory()) note_chunk(kind, bytes, chunk != nullptr);
   hot.lock();
   if (chunk == nullptr) return chunk;
   chunk->block = blocks_.make();
@@ -46,7 +50,27 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
   return chunk;
 }
 
-Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, int kind) {
+// One that was made ends an earlier refusal that it contradicts.
+void DeviceAllocator::note_chunk(int kind, Bytes bytes, bool made) {
+  Granules& withheld = shared_.chunk_withheld[ContiguousPool::number(kind)];
+  std::string& refusal = shared_.chunk_refusal[ContiguousPool::number(kind)];
+  if (made && refusal.empty()) return;
+  Bytes free = 0, total = 0;
+  Granules reported{0};
+  if (driver_.memory_info(&free, &total).ok()) reported = Granules::floor(free);
+  if (made) {
+    if (withheld < reported) return;
+    withheld = {0};
+    refusal.clear();
+    return;
+  }
+  Granules most = Granules::floor(bytes) - Granules{1};
+  if (most < reported && withheld < reported - most) withheld = reported - most;
+  refusal = contiguous_.refused();
+}
+
+Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, const Asked& asked) {
+  const int kind = asked.kind;
   Bytes whole = round_up(bytes, kGranule);
   {
     HotGuard hot(hot_);
@@ -59,6 +83,7 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
   require(scope.status(), "to make its context current");
   contiguous_.settle();
   HotGuard hot(hot_);
+  shared_.refused_now = false;
   settle(hot);
   clock_.poll();
   Request r = request(bytes, stream);
@@ -85,19 +110,18 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, in
     contiguous_.add(std::move(made));
     return c->block;
   }
-  if (c == nullptr) throw no_contiguous(r, refused);
+  if (c == nullptr) throw no_contiguous(r, asked, refused);
   return hand_out(c, r, stream);
 }
 
-Error DeviceAllocator::no_contiguous(const Request& r, Status refused) {
+Error DeviceAllocator::no_contiguous(const Request& r, const Asked& asked, Status refused) {
   if (!refused.ok() && !refused.out_of_memory()) {
     return Error(GLAKE_DRIVER_ERROR, "the driver refused a contiguous block of " +
-                                         std::to_string(r.requested) + " bytes on device " +
-                                         std::to_string(device_) + ": " +
-                                         driver_.describe(refused));
+                                         std::to_string(r.requested) + " bytes on " +
+                                         device_text(device_) + ": " + driver_.describe(refused));
   }
   ++stats_.ooms;
-  Error plain = out_of_memory(r, true);
+  Error plain = out_of_memory(r, asked);
   return Error(GLAKE_OUT_OF_MEMORY, "no room for a contiguous block: " + std::string(plain.what()));
 }
 
@@ -141,7 +165,7 @@ bool DeviceAllocator::trim_contiguous(HotGuard& hot) {
     stats_.segment.subtract(false, 1);
     stats_.reserved_bytes.subtract(false, static_cast<int64_t>(bytes));
   }
-  if (some) driver_full_ = false;
+  if (some) forget_refusals();
   return some;
 }
 

@@ -54,8 +54,9 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
   Reuse best;
   uint64_t most = 0;
   bool pending = false;
-  for (View* view : views_.recent_first()) {
-    if (view->owed) continue;
+  views_.search([&](View* view) {
+    ++stats_.views_walked;
+    if (view->owed) return false;
     each_free_stretch(*view, [&](uint64_t at, uint64_t free) {
       uint64_t length = std::min(free, need.count);
       at += free - length;  // of a longer one the end will do
@@ -72,7 +73,8 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
       best = {view, {at}, {length}};
       most = length - price;
     });
-  }
+    return false;
+  });
   // By the next time it will be known whether that work is done.
   if (pending) clock_.mark_all();
   return best;

@@ -43,7 +43,7 @@ std::string Finding::text() const {
   std::string text = std::string("glake debug: ") + words(kind);
   text += format(": block 0x%" PRIx64 " of %s", b.ptr, counted(b.requested, "byte").c_str());
   if (b.tag != nullptr) text += std::string(", tag \"") + b.tag + "\"";
-  text += format(", stream 0x%" PRIx64 ", device %d", static_cast<uint64_t>(b.stream), b.device);
+  text += format(", stream 0x%" PRIx64 ", cuda:%d", static_cast<uint64_t>(b.stream), b.device);
   text += format(": %s changed, the first at offset %" PRId64 ", the last at offset %" PRId64
                  " from its start;",
                  counted(count, "byte").c_str(), first, last);

@@ -21,8 +21,9 @@ Bytes HostPool::class_of(Bytes bytes) {
 // The device's primary context, held until close().
 void HostPool::attach(int device) {
   if (device < 0 || device >= driver_.device_count()) {
-    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + ": the driver has " +
-                                          std::to_string(driver_.device_count()));
+    throw Error(GLAKE_INVALID_DEVICE,
+                "no " + device_text(device) + ": the driver has " +
+                    counted(static_cast<uint64_t>(driver_.device_count()), "device"));
   }
   auto known = [&] {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -33,7 +34,7 @@ void HostPool::attach(int device) {
   if (known()) return;
   Status s = driver_.attach(device);
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(device) +
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(device) +
                                         " a primary context: " + driver_.describe(s));
   }
   std::lock_guard<std::mutex> guard(mutex_);

@@ -31,7 +31,7 @@ std::string Ipc::share(Block& block, const HeldAt& held) {
   handle.legacy = block.chunk != nullptr && block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
   if (!handle.legacy && !driver_.traits(device.device()).shareable) {
     throw Error(GLAKE_INVALID_ARGUMENT,
-                "the driver cannot export memory of device " + std::to_string(device.device()) +
+                "the driver cannot export memory of " + device_text(device.device()) +
                     " as a file descriptor; allocate the block by "
                     "glake_malloc_contiguous(..., GLAKE_CONTIGUOUS_LEGACY)");
   }
@@ -42,9 +42,8 @@ std::string Ipc::share(Block& block, const HeldAt& held) {
     if (s.ok()) s = driver_.legacy_handle(held.ptr, &handle.driver_handle);
   }
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(held.ptr) + " of device " +
-                                        std::to_string(device.device()) + ": " +
-                                        driver_.describe(s));
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(held.ptr) + " of " +
+                                        device_text(device.device()) + ": " + driver_.describe(s));
   }
   server_.start();
   server_.fill(&handle);
@@ -57,14 +56,14 @@ void Ipc::check_device(const IpcHandle& handle, int device) {
   DeviceUuid mine{}, none{};
   Status s = driver_.uuid(device, &mine);
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver does not name device " + std::to_string(device) +
-                                        ": " + driver_.describe(s));
+    throw Error(GLAKE_DRIVER_ERROR,
+                "the driver does not name " + device_text(device) + ": " + driver_.describe(s));
   }
   if (handle.uuid == mine || handle.uuid == none || mine == none) return;
   throw Error(GLAKE_INVALID_DEVICE,
               "the block is on the GPU " + hex_of(handle.uuid.data(), handle.uuid.size()) +
-                  ", and device " + std::to_string(device) + " is " +
-                  hex_of(mine.data(), mine.size()) + "; open it on the device it is on");
+                  ", and " + device_text(device) + " is " + hex_of(mine.data(), mine.size()) +
+                  "; open it on the device it is on");
 }
 
 // One question to the exporter and its answer, with what descriptors come along.
@@ -211,7 +210,7 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
   if (!s.ok()) {
     Error error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
                 "the driver refused to map the block of process " + std::to_string(handle.pid) +
-                    " on device " + std::to_string(import->device) + ": " + driver_.describe(s));
+                    " on " + device_text(import->device) + ": " + driver_.describe(s));
     give_up(std::move(import));
     throw error;
   }

@@ -33,8 +33,8 @@ void set_driver(Options& o, const std::string& v) {
 }
 
 constexpr const char* kLimitTakes =
-    "none, a fraction of the device (0.9 or 90%) or bytes of at least 2MiB (70GiB, 512MiB, "
-    "1073741824)";
+    "none, a fraction of the device (0.9 or 90%, 0.00000003 or more) or bytes of at least 2MiB "
+    "(70GiB, 512MiB, 1073741824)";
 
 void set_limit(Options& o, const std::string& v) {
   if (v == "none") {
@@ -46,7 +46,9 @@ void set_limit(Options& o, const std::string& v) {
   const double number = take_decimal(&unit).value_or(0);
   if (unit == "%" || (unit.empty() && number <= 1)) {
     const double fraction = unit == "%" ? number / 100 : number;
-    if (!(fraction > 0 && fraction <= 1)) refuse("limit", v, kLimitTakes);
+    // No device is so large that this would be a granule.
+    const bool nothing = fraction * static_cast<double>(kMostSize) < kGranule;
+    if (nothing || !(fraction <= 1)) refuse("limit", v, kLimitTakes);
     o.limit_fraction = fraction;
     o.limit_bytes = 0;
   } else {

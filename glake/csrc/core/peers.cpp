@@ -24,14 +24,13 @@ void DeviceAllocator::enable_peer(int peer) {
   bool yes = false;
   Status s = driver_.can_access_peer(peer, device_, &yes);
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver does not say whether device " +
-                                        std::to_string(peer) + " reaches device " +
-                                        std::to_string(device_) + ": " + driver_.describe(s));
+    throw Error(GLAKE_DRIVER_ERROR, "the driver does not say whether " + device_text(peer) +
+                                        " reaches " + device_text(device_) + ": " +
+                                        driver_.describe(s));
   }
   if (!yes) {
-    throw Error(GLAKE_INVALID_DEVICE, "device " + std::to_string(peer) +
-                                          " cannot reach the memory of device " +
-                                          std::to_string(device_));
+    throw Error(GLAKE_INVALID_DEVICE,
+                device_text(peer) + " cannot reach the memory of " + device_text(device_));
   }
   std::vector<int> grants = now;
   grants.push_back(peer);
@@ -39,8 +38,8 @@ void DeviceAllocator::enable_peer(int peer) {
   HotGuard hot(hot_);
   settle(hot);  // a half undone mapping is a hole that access cannot be set over
   if (!debts_.empty()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on device " +
-                                        std::to_string(device_) + "; try again");
+    throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on " +
+                                        device_text(device_) + "; try again");
   }
   for (DeviceAllocator* heap : heaps()) heap->mapped_ranges(&ranges);
   contiguous_.for_each([&](const Chunk& c) {
@@ -50,8 +49,8 @@ void DeviceAllocator::enable_peer(int peer) {
   for (auto& [base, bytes] : ranges) {
     s = driver_.set_access(base, bytes, grants);
     if (!s.ok()) {
-      throw Error(GLAKE_DRIVER_ERROR, "the driver refused device " + std::to_string(peer) +
-                                          " access to device " + std::to_string(device_) +
+      throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(peer) + " access to " +
+                                          device_text(device_) +
                                           "'s memory: " + driver_.describe(s));
     }
   }

@@ -29,8 +29,8 @@ DeviceAllocator* DeviceAllocator::find_pool(PoolId id) {
 DeviceAllocator& DeviceAllocator::need_pool(PoolId id) {
   DeviceAllocator* pool = find_pool(id);
   if (pool != nullptr) return *pool;
-  throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device_) + " has no " +
-                                          name_of(id) + "; glake_pool_retain() makes it");
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              device_text(device_) + " has no " + name_of(id) + "; glake_pool_retain() makes it");
 }
 
 // The pool's heap, made if need be: one whose pool has ended, or a new one.
@@ -243,20 +243,6 @@ void DeviceAllocator::empty_pool(PoolId id) {
   }
   end_pools();
   require_all_given();
-}
-
-// Whole granules that other heaps may have to spare: pools nobody uses and, for a pool, the
-// device's own.
-Granules DeviceAllocator::elsewhere() {
-  Granules all{0};
-  for (DeviceAllocator* heap : heaps()) {
-    bool own = heap->pool_ == nullptr;
-    if (heap == this || (!own && !heap->idle())) continue;
-    all = all + heap->whole_free();
-    if (own) continue;
-    for (const Whole& w : heap->pool_->whole) all = all + Granules::floor(w.block->size);
-  }
-  return all;
 }
 
 // Has other heaps give memory back so that this one may grow; makes nobody wait. True if any did.

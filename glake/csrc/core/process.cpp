@@ -92,8 +92,9 @@ ThreadCache& Process::open_cache(int device) {
   std::lock_guard<std::mutex> guard(mutex_);
   Driver& driver = open_driver();
   if (device < 0 || device >= driver.device_count() || device >= kMaxDevices) {
-    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + ": the driver has " +
-                                          std::to_string(driver.device_count()));
+    throw Error(GLAKE_INVALID_DEVICE,
+                "no " + device_text(device) + ": the driver has " +
+                    counted(static_cast<uint64_t>(driver.device_count()), "device"));
   }
   auto* thread = this_thread_;
   if (thread == nullptr) {
@@ -250,15 +251,15 @@ void Process::shutdown() {
   for (auto& device : devices_) {
     uint64_t live = device != nullptr ? device->live_blocks() : 0;
     if (live == 0) continue;
-    throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device->device()) +
-                                            " still has " + counted(live, "live block") +
+    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->device()) + " still has " +
+                                            counted(live, "live block") +
                                             "; free them before glake_shutdown()");
   }
   for (auto& device : devices_) {
     uint64_t pins = device != nullptr ? device->pins(PinOwner::kCaller) : 0;
     if (pins == 0) continue;
-    throw Error(GLAKE_INVALID_ARGUMENT, "device " + std::to_string(device->device()) +
-                                            " still has " + counted(pins, "pin") +
+    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->device()) + " still has " +
+                                            counted(pins, "pin") +
                                             "; glake_unpin() them before glake_shutdown()");
   }
   if (ipc_ != nullptr) ipc_->close();
@@ -328,8 +329,9 @@ void Process::use_kinds(int step) {
   set_detour(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
 }
 
-int Process::kind_of(Bytes bytes) const {
+int Process::kind_of(Bytes bytes, bool* by_size) const {
   int kind = ThreadKind::mine().kind;
+  *by_size = kind == GLAKE_STITCHED;
   if (kind != GLAKE_STITCHED) return kind;
   Bytes from = contiguous_from_.load();
   return from != 0 && bytes >= from ? contiguous_kind_.load() : GLAKE_STITCHED;

@@ -97,8 +97,8 @@ class Process {
   void refuse_copied(void* ptr, Bytes bytes);
 
   // What an allocation of the calling thread is: its own kind if it has set one, else by the option
-  // `contiguous`. set_kind() returns the kind before.
-  int kind_of(Bytes bytes) const;
+  // `contiguous` (`by_size`). set_kind() returns the kind before.
+  int kind_of(Bytes bytes, bool* by_size) const;
   int set_kind(int kind);
 
   // One more after each shutdown: what names something of before is void.

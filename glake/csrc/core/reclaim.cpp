@@ -135,9 +135,9 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
   if (captured_) return;
   Granules budget{static_cast<uint64_t>(static_cast<double>(limit_.count) * options_.view_budget)};
   if (!(budget < views_.mapped() + n)) return;
-  std::vector<View*> oldest(views_.recent_first().rbegin(), views_.recent_first().rend());
   clock_.poll();
-  for (View* view : oldest) {
+  for (View* view : views_.oldest()) {
+    ++stats_.views_walked;
     if (!(budget < views_.mapped() + n)) return;
     if (view->live != 0 || view->pins != 0) continue;
     bool over = budget.count + budget.count / 2 < views_.mapped().count + n.count;
@@ -156,14 +156,23 @@ void DeviceAllocator::settle(HotGuard& hot, Use use) {
   hot.lock();
 }
 
-// A wholly free granule whose every past user is done.
-bool DeviceAllocator::settled_granule(const Arena& arena, uint64_t g) const {
-  Address begin = arena.granule_at(g);
-  for (const Segment* s = arena.free_segment_at(begin); s != nullptr && s->begin < begin + kGranule;
-       s = s->next) {
-    if (!clock_.complete(s->tickets)) return false;
+// How many granules from g on, up to `most`, may go back to the driver: wholly free, mapped by no
+// view, pinned by nobody, every past user done. `at` is as far as the walk over the arena's
+// segments has come, so that a search over many granules looks at each segment a few times at most;
+// null: it begins here.
+uint64_t DeviceAllocator::settled_run(const Arena& arena, uint64_t g, uint64_t most,
+                                      const Segment*& at) {
+  for (uint64_t n = 0; n < most; ++n) {
+    Address begin = arena.granule_at(g + n);
+    if (granules_.aliases(arena, g + n) != 0 || granules_.pins(arena, g + n) != 0) return n;
+    if (at == nullptr) at = arena.free_segment_at(begin);
+    for (; at->end() <= begin; at = at->next) ++stats_.segments_walked;
+    for (const Segment* s = at; s != nullptr && s->begin < begin + kGranule; s = s->next) {
+      ++stats_.segments_walked;
+      if (!clock_.complete(s->tickets)) return n;
+    }
   }
-  return true;
+  return most;
 }
 
 // Gives wholly free granules that no view maps and no work uses back to the driver, until it has
@@ -171,40 +180,44 @@ bool DeviceAllocator::settled_granule(const Arena& arena, uint64_t g) const {
 Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
   Granules given{0};
   for (Arena* arena : {large_.get(), small_.get()}) {
+    const Segment* at = nullptr;
     for (uint64_t g = 0; g < arena->granule_count() && given < want && !captured_;) {
       uint64_t skip = arena->busy_run(g, arena->granule_count() - g);
       if (skip != 0) {
         g += skip;
         continue;
       }
-      uint64_t n = 0, most = std::min(arena->granule_count() - g, (want - given).count);
-      uint64_t run = arena->free_run(g, most);
-      while (n < run && granules_.aliases(*arena, g + n) == 0 &&
-             granules_.pins(*arena, g + n) == 0 && settled_granule(*arena, g + n)) {
-        ++n;
-      }
+      uint64_t most = std::min(arena->granule_count() - g, (want - given).count);
+      uint64_t n = settled_run(*arena, g, arena->free_run(g, most), at);
       if (n == 0) {
         ++g;
         continue;
       }
-      Segment* s = arena->take(arena->extent_at_prefix(g), arena->granule_at(g), n * kGranule);
-      hot.unlock();
-      Status status = granules_.unback(*arena, s->begin, Granules{n});
-      hot.lock();
-      if (status.ok()) {
-        given.count += n;
-        Watch::event(GLAKE_SEGMENT_UNMAP, device_, s->begin, n * kGranule);
-        if (debug() != nullptr) debug()->forget(s->begin, n * kGranule);
-        arena->disclaim(s);
-        stats_.reserved_bytes.subtract(arena == small_.get(), static_cast<int64_t>(n * kGranule));
-      } else {
-        arena->give(s, Tickets{}, completion());
-      }
+      given = given + give_granules(*arena, g, Granules{n}, hot);
+      at = nullptr;  // the lock was let go
       g += n;
     }
   }
   driver_full_ = false;
+  if (given.count != 0) forget_refusals();
   return given;
+}
+
+// Gives free granules back to the driver; how many it took.
+Granules DeviceAllocator::give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot) {
+  Segment* s = arena.take(arena.extent_at_prefix(g), arena.granule_at(g), n.bytes());
+  hot.unlock();
+  Status status = granules_.unback(arena, s->begin, n);
+  hot.lock();
+  if (!status.ok()) {
+    arena.give(s, Tickets{}, completion());
+    return {0};
+  }
+  Watch::event(GLAKE_SEGMENT_UNMAP, device_, s->begin, n.bytes());
+  if (debug() != nullptr) debug()->forget(s->begin, n.bytes());
+  arena.disclaim(s);
+  stats_.reserved_bytes.subtract(&arena == small_.get(), static_cast<int64_t>(n.bytes()));
+  return n;
 }
 
 // Waits on the host for all the device's work; what was freed before is then free for every stream.
@@ -225,6 +238,9 @@ void DeviceAllocator::empty_cache() {
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
+  // Whoever gives memory back wants less of it held: what was live before says no more how much
+  // may be hoarded rather than waited for.
+  for (DeviceAllocator* heap : heaps()) heap->most_live_ = 0;
   give_back(hot);
   require_all_given();
 }
@@ -255,13 +271,16 @@ Granules DeviceAllocator::kept_mapped() {
 void DeviceAllocator::require_all_given() {
   Bytes owed_bytes = owed().bytes();
   Bytes kept = kept_mapped().bytes();
-  if (owed_bytes == 0 && kept == 0) return;
+  Bytes addresses = contiguous_.owed_addresses();
+  if (owed_bytes == 0 && kept == 0 && addresses == 0) return;
+  const std::string reserved =
+      addresses == 0 ? "" : ", and " + size_text(addresses) + " of addresses stay reserved";
   throw Error(GLAKE_MEMORY_OWED,
-              "the driver refused to take back " + size_text(owed_bytes + kept) + " of device " +
-                  std::to_string(device_) + ": " + size_text(owed_bytes) +
+              "the driver refused to take back " + size_text(owed_bytes + kept) + " of " +
+                  device_text(device_) + ": " + size_text(owed_bytes) +
                   " are owed (in no segment: glake.owed_bytes), " + size_text(kept) +
-                  " stay mapped (in reserved bytes) and serve later requests. It said " +
-                  shared_.refusals.text() +
+                  " stay mapped (in reserved bytes) and serve later requests" + reserved +
+                  ". It said " + shared_.refusals.text() +
                   ". Nothing is lost: owed memory is used again before new memory is asked for. "
                   "Call glake_empty_cache() again to give it back");
 }
@@ -289,7 +308,7 @@ void DeviceAllocator::claim_outside(int64_t bytes) {
   if (!fits()) give_back_idle(hot);
   if (!fits()) {
     ++stats_.ooms;
-    throw out_of_memory({round_up(more, kAlignment), more, 0}, true);
+    throw out_of_memory({round_up(more, kAlignment), more, 0}, {GLAKE_CONTIGUOUS_VMM, false, true});
   }
   shared_.outside = before + more;
 }

@@ -53,6 +53,9 @@ std::string DeviceAllocator::stats_json() {
   number("glake.repeats", stats_.repeats);
   number("glake.growths", stats_.growths);
   number("glake.evictions", stats_.evictions);
+  number("glake.segments_walked", stats_.segments_walked);
+  number("glake.views_walked", stats_.views_walked);
+  number("glake.extents_walked", large_->extents_walked() + small_->extents_walked());
   number("glake.streams", clock_.count());
   number("glake.stream_waits", clock_.waits());
   number("glake.stream_marks", clock_.marks());
@@ -203,7 +206,7 @@ void DeviceAllocator::check() {
     wrong = "reserved bytes are not those held from the driver and not owed to it";
   }
   if (!wrong.empty()) {
-    throw Error(GLAKE_INTERNAL, "device " + std::to_string(device_) + ": " + wrong);
+    throw Error(GLAKE_INTERNAL, device_text(device_) + ": " + wrong);
   }
 }
 

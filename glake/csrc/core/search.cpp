@@ -29,6 +29,30 @@ bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes si
   return all;
 }
 
+// The same, asking which of that work is complete. It is asked anew for each request: what is known
+// must not depend on when somebody last asked, or a repeated step would not repeat its placement.
+bool DeviceAllocator::known_ordered(const Segment* from, Address begin, Bytes size, StreamId s) {
+  for (const Segment* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
+    for (Ticket t : seg->tickets) {
+      if (ordered(s, t)) continue;
+      clock_.poll(t);
+      if (!ordered(s, t)) return false;
+    }
+  }
+  return true;
+}
+
+// Asks about the streams whose work alone keeps r from a place at home.
+void DeviceAllocator::ask_candidates(const Request& r) {
+  Tickets pending;
+  Arena& arena = home_of(r);
+  Segment* head = arena.best_fit(r.size);
+  for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
+    range_ordered(head, head->begin, r.size, r.stream, &pending);
+  }
+  clock_.ask_idle(r.stream, pending);
+}
+
 // Makes r's stream wait for what may still use the range: as many tickets at a time as a set holds.
 bool DeviceAllocator::wait_for_range(const Segment* from, Address begin, const Request& r) {
   for (;;) {
@@ -92,22 +116,18 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   Segment* head = arena.best_fit(r.size);
   if (head == nullptr) return {};
   if (clock_.count() == 1) return at_home(arena, head, head->begin, r);
-  // What is known complete must not depend on when somebody last asked, or a repeated step would
-  // not repeat its placement.
-  if (!range_ordered(head, head->begin, r.size, r.stream, nullptr)) clock_.poll();
   Segment* first = nullptr;
-  for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head, r.size)) {
+  for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
     Address low = head->begin;
     Address high = head->begin + head->extent - r.size;
     if (edge_allows(arena, low, r.size, r.stream)) {
-      if (range_ordered(head, low, r.size, r.stream, nullptr)) return at_home(arena, head, low, r);
+      if (known_ordered(head, low, r.size, r.stream)) return at_home(arena, head, low, r);
       if (first == nullptr) first = head;
     }
     if (high == low) continue;
     const Segment* from = head->mate;
     while (from->begin > high) from = from->prev;
-    if (edge_allows(arena, high, r.size, r.stream) &&
-        range_ordered(from, high, r.size, r.stream, nullptr)) {
+    if (edge_allows(arena, high, r.size, r.stream) && known_ordered(from, high, r.size, r.stream)) {
       return at_home(arena, head, high, r);
     }
   }
@@ -144,7 +164,7 @@ DeviceAllocator::Found DeviceAllocator::fit_between(Arena& arena, const Request&
   Bytes shortest = ~Bytes{0};
   int tried = 0;
   for (Segment* head = arena.best_fit(r.size); head != nullptr && tried < kExtentsWalked;
-       head = arena.next_fit(head, r.size), ++tried) {
+       head = arena.next_fit(head), ++tried) {
     Address begin = head->begin;
     for (Segment* s = head;; s = s->next) {
       bool usable = ordered(r.stream, s->tickets);
@@ -274,17 +294,20 @@ int64_t DeviceAllocator::offset_in_view(const View& view, const Request& r, Wait
 
 DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait) {
   uint64_t need = Granules::ceil(r.size).count;
-  for (View* view : views_.recent_first()) {
-    if (view->length.count < need) continue;
+  Found found;
+  views_.search([&](View* view) {
+    ++stats_.views_walked;
+    if (view->length.count < need) return false;
     Tickets pending;
     int64_t at = offset_in_view(*view, r, wait, &pending);
-    if (at < 0) continue;
+    if (at < 0) return false;
     Bytes offset = static_cast<Bytes>(at) * kGranule;
-    if (!pending.empty() && !wait_for_stretch(*view, offset, r)) continue;
+    if (!pending.empty() && !wait_for_stretch(*view, offset, r)) return false;
     ++stats_.run_hits;
-    return on_view(view, offset, r);
-  }
-  return {};
+    found = on_view(view, offset, r);
+    return true;
+  });
+  return found;
 }
 
 // True once this repetition of the step has waited often: then a place that needs no wait is better
@@ -309,8 +332,7 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
     Segment* from = large_->free_segment_at(place);
     if (clock_.count() > 1) {
       if (!edge_allows(*large_, place, r.size, r.stream)) return {};
-      if (!range_ordered(from, place, r.size, r.stream, nullptr)) {
-        clock_.poll();
+      if (!known_ordered(from, place, r.size, r.stream)) {
         if (wait_budget_spent(r)) {
           if (Found found = fit(*large_, r, Wait::kNo)) return found;
           if (Found found = fit_between(*large_, r)) return found;
@@ -326,8 +348,9 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
   if (view == nullptr || place + r.size > view->base + view->length.bytes()) return {};
   Bytes offset = place - view->base;
   if (!stretch_free(*view, offset, r.size)) return {};
-  if (!stretch_ordered(*view, offset, r, nullptr)) {
-    clock_.poll();
+  Tickets pending;
+  if (!stretch_ordered(*view, offset, r, &pending)) {
+    for (Ticket t : pending) clock_.poll(t);
     if (!wait_for_stretch(*view, offset, r)) return {};
   }
   ++stats_.view_hits;

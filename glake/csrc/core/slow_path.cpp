@@ -8,11 +8,9 @@
 namespace glake {
 namespace {
 
-// Growth takes one granule more for so many already held...
-constexpr uint64_t kGrowAhead = 8;
-// ...but holds at most one part in so many more than was ever live; beyond that memory only waits
-// for other streams, and a wait is preferred to growth.
-constexpr uint64_t kHoard = 4;
+// Once one part in so many more is held than was ever live, what is free is waited for, and
+// stitched, before there is more of it: to map granules again costs less than to create them.
+constexpr uint64_t kHoard = 16;
 
 }  // namespace
 
@@ -33,9 +31,13 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot, Use::kAgain);
   shared_.refused_now = false;
   drain_caches(false);
-  if (clock_.count() > 1) clock_.ask_idle(r.stream);
-  clock_.poll();
+  if (clock_.count() > 1) {
+    ask_candidates(r);
+  } else {
+    clock_.poll();  // views may wait to be cut
+  }
   if (!limbo_.empty()) {
+    ask_all(r);
     drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
   }
   if (Found found = hit(r)) return found;
@@ -59,12 +61,20 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   return {};
 }
 
+// What is known of every stream decides where memory is stitched from.
+void DeviceAllocator::ask_all(const Request& r) {
+  if (clock_.count() == 1) return;
+  clock_.ask_idle(r.stream);
+  clock_.poll();
+}
+
 DeviceAllocator::Found DeviceAllocator::slow_small(const Request& r, HotGuard& hot) {
   bool may_grow = !driver_full_;
   if (options_.policy == PolicyKind::kBalanced && may_grow) {
     if (Found found = grow_small(r, hot)) return found;
   }
   if (Found found = fit(*small_, r, Wait::kAllowed)) return found;
+  ask_all(r);
   drain_caches(true);
   if (Found found = fit(*small_, r, Wait::kAllowed)) return found;
   if (options_.policy == PolicyKind::kCompact && may_grow) {
@@ -86,9 +96,10 @@ DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& h
   }
   if (clock_.count() > 1) {
     if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
+    ask_all(r);
     if (Found found = idle_view(r, Wait::kAllowed)) return found;
   }
-  if (grows && hoards) {
+  if (grows && hoards && whole_free() < Granules::ceil(r.size)) {
     if (Found found = grow(r, hot)) return found;
   }
   if (Found found = run_in_view(r, Wait::kNo)) return found;
@@ -108,6 +119,7 @@ DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& 
   } else {
     if (Found found = run_in_view(r, Wait::kAllowed)) return found;
     if (Found found = stitch(r, hot)) return found;
+    if (Found found = grow(r, hot)) return found;
   }
   return stitch_edges(r, hot);
 }
@@ -145,17 +157,19 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
     return false;
   }
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + counted(n.count, "granule") +
-                                      " on device " + std::to_string(device_) + ": " +
-                                      driver_.describe(s));
+                                      " on " + device_text(device_) + ": " + driver_.describe(s));
+}
+
+// What the driver reports free, and what it is owed; 0 if it does not say.
+Granules DeviceAllocator::driver_has() {
+  Bytes free = 0, total = 0;
+  if (!driver_.memory_info(&free, &total).ok()) return {0};
+  return Granules::floor(free) + granules_.idle_debts();
 }
 
 // It holds until the driver has taken memory back: so much it would not give, whatever it reports.
 void DeviceAllocator::note_refusal() {
-  Bytes free = 0, total = 0;
-  Granules reported{0};
-  if (driver_.memory_info(&free, &total).ok()) {
-    reported = Granules::floor(free) + granules_.idle_debts();
-  }
+  const Granules reported = driver_has();
   Granules had = granules_.had();
   Granules withheld = had < reported ? reported - had : Granules{0};
   if (driver_full_ && granules_.had_at_most() && withheld < shared_.withheld) {
@@ -167,6 +181,16 @@ void DeviceAllocator::note_refusal() {
   shared_.refusal = granules_.refused();
   shared_.refused_now = true;
   driver_full_ = true;
+}
+
+// The driver has taken memory back.
+void DeviceAllocator::forget_refusals() {
+  driver_full_ = false;
+  for (size_t i = 0; i < 2; ++i) {
+    shared_.chunk_withheld[i] = {0};
+    shared_.chunk_refusal[i].clear();
+  }
+  shared_.stitch_refusal.clear();
 }
 
 void DeviceAllocator::count_backed(const Arena& arena, Address begin, Granules n) {
@@ -217,19 +241,8 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
     fewest = need;
   }
   if (best == nullptr || fewest.count == 0) return {};
-  // A share of what is held on top: growth that comes later comes in a step that was warm already.
-  Granules ahead{0};
-  if (options_.policy == PolicyKind::kBalanced && !driver_full_ && pool_ == nullptr) {
-    Granules most = Granules::floor(most_live_ + most_live_ / kHoard);
-    Granules held = physical() + fewest;
-    ahead.count = std::min({held < most ? (most - held).count : 0, physical().count / kGrowAhead,
-                            (room() - fewest).count, best->size / kGranule - fewest.count});
-  }
-  Segment* claimed = large_->claim(best, best->begin, (fewest + ahead).bytes());
-  if (!back(*large_, claimed, hot)) {
-    // Full now: the second try asks for no more than it needs.
-    return ahead.count != 0 ? grow(r, hot) : Found{};
-  }
+  Segment* claimed = large_->claim(best, best->begin, fewest.bytes());
+  if (!back(*large_, claimed, hot)) return {};
   large_->give(claimed, Tickets{}, completion());
   return fit(*large_, r, Wait::kAllowed);
 }

@@ -106,6 +106,8 @@ struct Stats {
   uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0,
            extensions = 0;
   uint64_t evictions = 0, growths = 0, cross_stream_hits = 0, repeats = 0;
+  uint64_t segments_walked = 0;  // looked at to find what may go back to the driver
+  uint64_t views_walked = 0;     // looked at to find room in one
 
   void allocate(bool small, Bytes size, Bytes requested) {
     for (PoolStat* count : {&allocation, &active}) count->add(small, 1);

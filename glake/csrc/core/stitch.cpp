@@ -24,14 +24,15 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
     }
   };
   for (Arena* arena : {large_.get(), small_.get()}) {
-    std::vector<Segment*> heads;
-    for (Segment* head = arena->best_fit(kGranule); head != nullptr;
-         head = arena->next_fit(head, kGranule)) {
-      heads.push_back(head);
-    }
-    std::reverse(heads.begin(), heads.end());
-    for (Segment* head : heads) {
-      if (!(have < want)) break;
+    // Extents without a whole granule are passed over; behind the last that has one is nothing.
+    uint64_t left = arena->whole_free_count();
+    for (Segment* head = arena->largest();
+         head != nullptr && head->extent >= kGranule && left != 0 && have < want;
+         head = arena->next_smaller(head)) {
+      Address first = round_up(head->begin, kGranule);
+      Address last = round_down(head->begin + head->extent, kGranule);
+      if (first >= last) continue;
+      left -= (last - first) / kGranule;
       // Neighbouring segments that may be used now are one stretch.
       Address begin = head->begin, end = head->begin;
       for (Segment* s = head;; s = s->next) {
@@ -55,14 +56,19 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
 }
 
 // New granules at the first absent places, as runs that `hold` keeps: hot_ is let go for each
-// place.
+// place. The driver is asked first whether it has as many as several places need: some of them
+// would serve nobody.
 bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot) {
-  while (n.count != 0) {
+  for (bool asked = false; n.count != 0; asked = true) {
     Segment* place = large_->first_absent();
     for (Segment* s = place; s != nullptr; s = large_->next_absent(s)) {
       if (s->begin < place->begin) place = s;
     }
     if (place == nullptr) return false;
+    if (!asked && place->size < n.bytes()) {
+      const Granules has = driver_has();
+      if (has.count != 0 && has < n) return false;
+    }
     Granules here = std::min(n, Granules::floor(place->size));
     Segment* claimed = large_->claim(place, place->begin, here.bytes());
     uint64_t granule = large_->granule_of(claimed->begin);
@@ -116,8 +122,7 @@ bool DeviceAllocator::edge_ready(Arena& arena, uint64_t g, Address a, Bytes byte
 std::pair<Run, Bytes> DeviceAllocator::widest_head(const Request& r) {
   std::pair<Run, Bytes> widest{{}, 0};
   for (Arena* arena : {large_.get(), small_.get()}) {
-    for (Segment* s = arena->best_fit(kAlignment); s != nullptr;
-         s = arena->next_fit(s, kAlignment)) {
+    for (Segment* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
       uint64_t g = arena->granule_of(s->begin);
       Bytes inside = s->begin % kGranule;
       if (inside == 0 || s->extent < kGranule - inside) continue;
@@ -133,8 +138,7 @@ std::pair<Run, Bytes> DeviceAllocator::widest_head(const Request& r) {
 void DeviceAllocator::each_tail(const Request& r, const Run* head,
                                 const std::function<void(const Run&, Bytes)>& visit) {
   for (Arena* arena : {large_.get(), small_.get()}) {
-    for (Segment* s = arena->best_fit(kAlignment); s != nullptr;
-         s = arena->next_fit(s, kAlignment)) {
+    for (Segment* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
       Address end = s->begin + s->extent;
       Bytes bytes = end % kGranule;
       if (bytes == 0 || s->extent < bytes) continue;
@@ -145,9 +149,10 @@ void DeviceAllocator::each_tail(const Request& r, const Run* head,
   }
 }
 
-// A last resort: the free end of one granule, whole granules, the free start of another.
-DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard& hot) {
-  if (whole_free() + Granules{2} < Granules::ceil(r.size)) return {};
+// A last resort: the free end of one granule, whole granules, the free start of another. What is
+// missing of whole granules is new; then all is looked for again, as hot_ has been let go.
+DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
+  if (whole_free() + room() + Granules{2} < Granules::ceil(r.size)) return {};
   make_view_room(Granules::ceil(r.size) + Granules{1}, hot);
   auto [head, head_bytes] = widest_head(r);
   // The head alone may do: of the small arena, which large blocks are not searched for in.
@@ -167,12 +172,23 @@ DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard&
   Granules need = whole + Granules{tail_bytes != 0 && !partial_tail ? 1u : 0u};
   std::vector<Run> runs;
   Tickets pending;
-  if (collect(r, need, Wait::kAllowed, runs, &pending) < need) return {};
+  const Granules have = collect(r, need, Wait::kAllowed, runs, &pending);
+  if (have < need) {
+    return grows && add_free(need - have, hot) ? stitch_edges(r, hot, false) : Found{};
+  }
   if (!wait_for(r.stream, pending)) return {};
   if (head_bytes != 0) runs.insert(runs.begin(), head);
   if (partial_tail) runs.push_back(tail);
   ++stats_.edge_stitches;
   return build_view(std::move(runs), head_bytes != 0 ? kGranule - head_bytes : 0, r, hot);
+}
+
+// New granules that are free for any request.
+bool DeviceAllocator::add_free(Granules n, HotGuard& hot) {
+  if (room() < n) return false;
+  std::vector<Run> runs;
+  Hold hold(*this, 0);
+  return add_fresh(n, runs, hold, hot);
 }
 
 DeviceAllocator::Found DeviceAllocator::build_view(std::vector<Run> runs, Bytes offset,
@@ -217,12 +233,20 @@ DeviceAllocator::Found DeviceAllocator::map_behind(View* view, Bytes offset, std
   if (s.ok()) {
     ++stats_.stitches;
     stats_.stitched_bytes += added.bytes();
+    if (shared_.stitch_most < Granules::ceil(r.size)) shared_.stitch_refusal.clear();
     return found;
   }
   abandon(view, before, found, r, mapped, hot);
-  throw Error(GLAKE_DRIVER_ERROR,
-              "the driver refused to map " + counted(handles.size(), "granule") +
-                  " into a view on device " + std::to_string(device_) + ": " + driver_.describe(s));
+  if (s.out_of_memory()) {
+    const bool maps = mapped < handles.size();
+    shared_.stitch_most = Granules::ceil(r.size) - (maps ? added - Granules{mapped} : Granules{1});
+    shared_.stitch_refusal = maps ? "cuMemMap: " : "cuMemSetAccess: ";
+    shared_.stitch_refusal += driver_.describe(s);
+    return {};
+  }
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused to map " +
+                                      counted(handles.size(), "granule") + " into a view on " +
+                                      device_text(device_) + ": " + driver_.describe(s));
 }
 
 // Undoes map_behind() after `mapped` granules: at once, or when the driver lets us.

@@ -18,7 +18,7 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   auto id = static_cast<StreamId>(streams_.size());
   if (id == kMaxStreams) {
     throw Error(GLAKE_INVALID_ARGUMENT,
-                "more than 65536 streams on device " + std::to_string(device_) + "; reuse streams");
+                "more than 65536 streams on " + device_text(device_) + "; reuse streams");
   }
   streams_.emplace_back();
   streams_.back().handle = handle;
@@ -106,6 +106,7 @@ bool StreamClock::ordered(StreamId waiter, const Tickets& tickets) const {
 }
 
 bool StreamClock::complete(const Tickets& tickets) const {
+  if (synced_ < unticketed_) return false;
   for (Ticket t : tickets) {
     if (t.epoch > streams_[t.stream].completed) return false;
   }
@@ -114,14 +115,17 @@ bool StreamClock::complete(const Tickets& tickets) const {
 
 // Where marks fall follows from the order of calls alone, so a repeated step repeats its placement.
 StreamId StreamClock::turn(StreamId id) {
+  StreamHandle handle = streams_[id].handle;
+  ++turns_;
+  polls_ = 0;
   if (streams_.size() > 1) {
-    StreamHandle handle = streams_[id].handle;
     if (streams_[id].frees >= kEpochFrees) mark(id);
     for (StreamId other = 0; id != last_ && other < streams_.size(); ++other) {
       if (other != id && streams_[other].frees != 0) mark(other);
     }
-    if (streams_[id].gone) id = revive(id, handle);
   }
+  // Also of the only stream: a gone one is taken for not captured.
+  if (streams_[id].gone) id = revive(id, handle);
   last_ = id;
   return id;
 }
@@ -153,16 +157,26 @@ bool StreamClock::may_query(StreamId id) {
 
 void StreamClock::ask_idle(StreamId waiter) {
   for (StreamId id = 0; id < streams_.size(); ++id) {
-    if (id == waiter || streams_[id].frees == 0) continue;
-    bool idle = false;
-    if (!may_query(id) || !same_stream(id)) continue;
-    bool told = driver_.stream_idle(device_, streams_[id].handle, &idle).ok();
-    if (told && idle) {
-      streams_[id].frees = 0;
-      completed_up_to(id, streams_[id].open++);
-    } else {
-      mark(id);
-    }
+    if (id != waiter) ask_idle_one(id);
+  }
+}
+
+void StreamClock::ask_idle(StreamId waiter, const Tickets& tickets) {
+  for (Ticket t : tickets) {
+    if (t.stream != waiter) ask_idle_one(t.stream);
+  }
+}
+
+void StreamClock::ask_idle_one(StreamId id) {
+  if (streams_[id].frees == 0) return;
+  bool idle = false;
+  if (!may_query(id) || !same_stream(id)) return;
+  bool told = driver_.stream_idle(device_, streams_[id].handle, &idle).ok();
+  if (told && idle) {
+    streams_[id].frees = 0;
+    completed_up_to(id, streams_[id].open++);
+  } else {
+    mark(id);
   }
 }
 
@@ -205,13 +219,23 @@ bool StreamClock::mark(StreamId id) {
 }
 
 void StreamClock::poll() {
-  for (Stream& s : streams_) {
-    while (!s.marks.empty()) {
-      if (!driver_.query(s.marks.front().event).ok()) break;
-      s.completed = s.marks.front().epoch;
-      spare_events_.push_back(s.marks.front().event);
-      s.marks.pop_front();
-    }
+  for (Stream& s : streams_) poll_one(s);
+}
+
+void StreamClock::poll(Ticket t) {
+  Stream& s = streams_[t.stream];
+  if (s.polled == turns_ || s.marks.empty() || polls_ == kPollsATurn) return;
+  ++polls_;
+  poll_one(s);
+}
+
+void StreamClock::poll_one(Stream& s) {
+  s.polled = turns_;
+  while (!s.marks.empty()) {
+    if (!driver_.query(s.marks.front().event).ok()) break;
+    s.completed = s.marks.front().epoch;
+    spare_events_.push_back(s.marks.front().event);
+    s.marks.pop_front();
   }
 }
 

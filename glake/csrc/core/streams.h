@@ -47,8 +47,13 @@ class StreamClock : public Completion {
   // Asks which streams but `waiter` have nothing left to do: what was freed there is complete, even
   // where no mark has closed its epoch. Of the others, epochs are closed.
   void ask_idle(StreamId waiter);
+  // The same of the tickets' streams alone.
+  void ask_idle(StreamId waiter, const Tickets& tickets);
   // Asks the driver which marks have completed.
   void poll();
+  // The same of the ticket's stream alone: once a turn, and of kPollsATurn streams at most, as a
+  // request among many streams whose work never ends would else ask them all.
+  void poll(Ticket t);
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
   // marks recorded earlier. False if the driver refuses (or a stream is being captured).
   bool wait(StreamId waiter, const Tickets& tickets);
@@ -60,6 +65,9 @@ class StreamClock : public Completion {
   // end_sync().
   void begin_sync();
   void end_sync();
+  // Work no ticket names may use any memory: nothing is complete until a device synchronisation
+  // that begins later has ended.
+  void note_unticketed() { unticketed_ = syncs_begun_ + 1; }
   // How many synchronisations have begun, and the number of the last that ended.
   uint64_t syncs_begun() const { return syncs_begun_; }
   uint64_t synced() const { return synced_; }
@@ -72,6 +80,7 @@ class StreamClock : public Completion {
   Status close();
 
  private:
+  static constexpr int kPollsATurn = 8;
   struct Mark {
     uint64_t epoch;
     EventId event;
@@ -81,6 +90,7 @@ class StreamClock : public Completion {
     uint64_t open = 1;             // the epoch frees are stamped with now
     uint64_t completed = 0;        // every epoch up to this one is complete
     uint64_t syncing = 0;          // will be complete at end_sync()
+    uint64_t polled = 0;           // the turn in which its marks were last asked for
     uint64_t frees = 0;            // in the open epoch
     uint64_t number = 0;           // the driver's; 0: not known
     bool gone = false;             // destroyed: no mark will ever be recorded there
@@ -97,6 +107,8 @@ class StreamClock : public Completion {
   bool foreign(const Stream& s) const;
   void refused(StreamId id, Status s) { streams_[id].gone |= s.stream_gone(); }
   bool may_query(StreamId id);
+  void ask_idle_one(StreamId id);
+  void poll_one(Stream& s);
   bool mark(StreamId id);
   void completed_up_to(StreamId id, uint64_t epoch);
   void thin(std::deque<Mark>& marks);
@@ -107,10 +119,13 @@ class StreamClock : public Completion {
   std::vector<Stream> streams_;
   std::unordered_map<StreamHandle, StreamId> ids_;
   StreamId last_ = 0;
+  uint64_t turns_ = 1;
+  int polls_ = 0;  // in this turn, of single streams
   std::vector<EventId> spare_events_;
   uint64_t waits_ = 0;
   uint64_t marks_ = 0;
   uint64_t syncs_begun_ = 0, synced_ = 0;
+  uint64_t unticketed_ = 0;  // the synchronisation that ends work no ticket names
   uint64_t replaced_ = 0;
 };
 

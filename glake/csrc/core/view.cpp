@@ -57,14 +57,15 @@ std::vector<Run> ViewIndex::truncate(View* view, Granules length) {
 }
 
 void ViewIndex::enter_length(View* view) {
-  by_length_[view->length.count].push_back(view);
+  std::list<View*>& same = by_length_[view->length.count];
+  view->same_long = same.insert(same.end(), view);
   mapped_ += view->length.count;
 }
 
 void ViewIndex::leave_length(View* view) {
-  std::vector<View*>& same = by_length_[view->length.count];
-  same.erase(std::find(same.begin(), same.end(), view));
-  if (same.empty()) by_length_.erase(view->length.count);
+  auto same = by_length_.find(view->length.count);
+  same->second.erase(view->same_long);
+  if (same->second.empty()) by_length_.erase(same);
   mapped_ -= view->length.count;
 }
 
@@ -80,8 +81,24 @@ View* ViewIndex::find(Address a) const {
   return a - view->base < view->length.bytes() ? view : nullptr;
 }
 
-const std::vector<View*>& ViewIndex::of_length(Granules n) const {
-  static const std::vector<View*> none;
+std::vector<View*> ViewIndex::oldest() {
+  std::vector<View*> found;
+  size_t looked_at = 0;
+  for (auto at = order_.end(); at != order_.begin() && looked_at < kMostSearched; ++looked_at) {
+    View* view = *--at;
+    if (view->live == 0) {
+      found.push_back(view);
+      continue;
+    }
+    auto behind = std::next(at);
+    order_.splice(order_.begin(), order_, at);
+    at = behind;
+  }
+  return found;
+}
+
+const std::list<View*>& ViewIndex::of_length(Granules n) const {
+  static const std::list<View*> none;
   auto found = by_length_.find(n.count);
   return found != by_length_.end() ? found->second : none;
 }

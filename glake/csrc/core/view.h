@@ -36,9 +36,10 @@ struct View {
   uint64_t last_used = 0;  // tick of the device's allocation count
   Tickets tickets;         // work that used its addresses
   bool tickets_full = false;
-  uint32_t pins = 0;                 // blocks reached through it that must stay mapped
-  bool owed = false;                 // part of a refused extension is mapped behind it still
-  std::list<View*>::iterator place;  // in the index, most recently used first
+  uint32_t pins = 0;                     // blocks reached through it that must stay mapped
+  bool owed = false;                     // part of a refused extension is mapped behind it still
+  std::list<View*>::iterator place;      // in the index, most recently used first
+  std::list<View*>::iterator same_long;  // among those of its length
 };
 
 // A stretch of a view's bytes: [offset, offset + size) from its base.
@@ -60,18 +61,34 @@ class ViewIndex {
   // The view that covers an address, or null.
   View* find(Address a) const;
   // Views of exactly so many granules.
-  const std::vector<View*>& of_length(Granules n) const;
+  const std::list<View*>& of_length(Granules n) const;
   const std::list<View*>& recent_first() const { return order_; }
+  // Calls visit(view) for the most recently used views until it returns true, or they have become
+  // so many, or their runs so many: with blocks of random sizes there are ever more.
+  template <typename Visit>
+  void search(Visit&& visit) const {
+    size_t views = 0, runs = 0;
+    for (View* view : order_) {
+      if (views++ == kMostSearched || runs > kMostRuns) return;
+      runs += view->runs.size();
+      if (visit(view)) return;
+    }
+  }
+  // At most so many of the views used longest ago, the oldest first. Those that blocks use now are
+  // none of them: they are moved to the front, to be passed over once and not by every search.
+  std::vector<View*> oldest();
 
   size_t count() const { return order_.size(); }
+  static constexpr size_t kMostSearched = 128;
   Granules mapped() const { return {mapped_}; }
 
  private:
+  static constexpr size_t kMostRuns = 8192;
   void enter_length(View* view);
   void leave_length(View* view);
   std::list<View*> order_;
   std::map<Address, std::unique_ptr<View>> views_;  // by base
-  std::unordered_map<uint64_t, std::vector<View*>> by_length_;
+  std::unordered_map<uint64_t, std::list<View*>> by_length_;
   uint64_t mapped_ = 0;
 };
 

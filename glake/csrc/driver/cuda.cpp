@@ -16,6 +16,8 @@ bool Status::not_supported() const {
   return code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_NOT_PERMITTED;
 }
 
+bool Status::invalid_value() const { return code == CUDA_ERROR_INVALID_VALUE; }
+
 StreamHandle this_thread_stream() {
   static std::atomic<StreamHandle> last{0};
   static thread_local StreamHandle mine = 0;

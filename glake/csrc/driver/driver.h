@@ -39,6 +39,7 @@ struct Status {
   bool not_ready() const;
   bool stream_gone() const;  // destroyed, or its context is
   bool not_supported() const;
+  bool invalid_value() const;
 };
 
 // How physical memory of a device is created, which is fixed at create: exportable as a file

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "numbers.h"
 #include "python/binding.h"
 #include "transfer/estimate.h"
 #include "transfer/planner.h"
@@ -45,8 +46,8 @@ int to_edge(const Topology& graph, int edge) {
 
 int to_gpu(const Topology& graph, int gpu) {
   if (gpu < 0 || gpu >= graph.gpus()) {
-    raise(GLAKE_INVALID_DEVICE,
-          "GPU " + std::to_string(gpu) + ": the machine has " + std::to_string(graph.gpus()));
+    raise(GLAKE_INVALID_DEVICE, device_text(gpu) + ": the machine has " +
+                                    counted(static_cast<uint64_t>(graph.gpus()), "GPU"));
   }
   return gpu;
 }

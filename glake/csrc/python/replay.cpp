@@ -13,14 +13,16 @@ namespace py = pybind11;
 namespace glake::replay {
 namespace {
 
-py::list steps_of(const ReplayResult& result, bool growth) {
+py::list steps_of(const ReplayResult& result) {
   py::list steps;
   for (const StepCost& step : result.steps) {
     py::dict each;
     each["step"] = step.step;
     each["driver_calls"] = step.driver_calls;
     each["driver_us"] = step.driver_us;
-    if (growth) each["growth_us"] = step.growth_us;
+    each["growth_us"] = step.growth_us;
+    each["event_calls"] = step.event_calls;
+    each["event_us"] = step.event_us;
     each["stream_waits"] = step.stream_waits;
     steps.append(each);
   }
@@ -87,7 +89,7 @@ py::object layout_of(const ReplayResult& result) {
 }
 
 py::dict to_dict(const Trace& trace, const ReplayResult& result,
-                 std::optional<uint64_t> min_capacity, bool growth) {
+                 std::optional<uint64_t> min_capacity) {
   py::dict out;
   out["events"] = result.events;
   out["peak_live_bytes"] = result.peak_live_bytes;
@@ -96,12 +98,14 @@ py::dict to_dict(const Trace& trace, const ReplayResult& result,
   out["min_capacity_bytes"] = min_capacity;
   out["driver_calls"] = result.cost.calls;
   out["driver_us"] = result.cost.micros;
-  out["growth_us"] = growth ? py::object(py::float_(result.growth_us)) : py::object(py::none());
+  out["growth_us"] = result.growth_us;
+  out["event_calls"] = result.cost.event_calls;
+  out["event_us"] = result.cost.event_micros;
   out["stream_waits"] = result.cost.stream_waits;
   out["host_ns_alloc"] = result.host_ns_alloc;
   out["host_ns_free"] = result.host_ns_free;
   out["oom"] = oom_of(trace, result);
-  out["steps"] = steps_of(result, growth);
+  out["steps"] = steps_of(result);
   out["timeline"] = timeline_of(result);
   out["peak_event"] = result.peak_event;
   out["layout"] = layout_of(result);
@@ -112,7 +116,7 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
                       const std::string& driver_path, const py::object& progress,
-                      std::optional<int64_t> layout_at, bool growth) {
+                      std::optional<int64_t> layout_at) {
   const auto events = static_cast<int64_t>(trace.events.size());
   if (layout_at && (*layout_at < 0 || *layout_at >= events)) {
     throw py::value_error("layout_at: " + std::to_string(*layout_at) + " is not one of the " +
@@ -123,7 +127,6 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
   if (layout_at) options.layout_at = static_cast<uint64_t>(*layout_at);
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
-  options.growth = growth;
   options.progress = [&progress](double share) {
     const py::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -136,7 +139,7 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
     result = replay(trace, policy, options);
     if (with_min_capacity) min_capacity = find_min_capacity(trace, policy, options);
   }
-  return to_dict(trace, result, min_capacity, growth);
+  return to_dict(trace, result, min_capacity);
 }
 
 }  // namespace
@@ -151,7 +154,7 @@ void bind_replay(py::module_& module) {
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
              py::arg("driver_path") = "", py::arg("progress") = py::none(),
-             py::arg("layout_at") = py::none(), py::arg("growth") = false,
+             py::arg("layout_at") = py::none(),
              "Replays a trace through a policy; see glake.trace.replay.");
 }
 

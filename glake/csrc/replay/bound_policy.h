@@ -25,6 +25,7 @@ class BoundPolicy : public Policy {
   void tick() override {}
   uint64_t physical_bytes() const override;
   DriverCost cost() const override { return {}; }
+  double growth_micros(uint64_t) const override { return 0; }
   std::string oom_message() const override { return oom_message_; }
   void check() const override;
 

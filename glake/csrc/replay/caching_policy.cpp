@@ -79,7 +79,10 @@ void CachingPolicy::release(uint64_t handle) {
   block->held = false;
   held_bytes_ -= block->bytes;
   if (block->used_by.empty()) return make_idle(block);
-  for (const uint32_t stream : block->used_by) markers_[stream].push_back({now_, block});
+  for (const uint32_t stream : block->used_by) {
+    book_.charge_event(&Prices::record);
+    markers_[stream].push_back({now_, block});
+  }
   block->pending = static_cast<uint32_t>(block->used_by.size());
   block->used_by.clear();
 }
@@ -162,7 +165,9 @@ void CachingPolicy::retire(const Marker& marker) {
 // Each stream's markers complete in order, so the first incomplete one ends the search.
 void CachingPolicy::process_markers() {
   for (auto& [stream, queue] : markers_) {
-    while (!queue.empty() && complete(queue.front().enqueued)) {
+    while (!queue.empty()) {
+      book_.charge_event(&Prices::query);
+      if (!complete(queue.front().enqueued)) break;
       const Marker marker = queue.front();
       queue.pop_front();
       retire(marker);

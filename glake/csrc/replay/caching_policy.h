@@ -103,6 +103,10 @@ class CachingPolicy : public Policy {
   void tick() override { ++now_; }
   uint64_t physical_bytes() const override { return physical_; }
   DriverCost cost() const override { return book_.total(); }
+  // A segment is one cudaMalloc: as much as one handle.
+  double growth_micros(uint64_t bytes) const override {
+    return book_.prices().of_handles(bytes, bytes);
+  }
   std::string oom_message() const override { return oom_message_; }
   Layout layout() const override;
   void check() const override;

@@ -66,7 +66,6 @@ class Replay {
   std::optional<uint64_t> step_;
   DriverCost step_start_;
   double step_growth_ = 0;  // growth_us as the step began
-  double event_start_ = 0;  // driver microseconds as the allocation at hand began
 };
 
 ReplayResult Replay::run() {
@@ -106,7 +105,6 @@ bool Replay::apply(const Event& event) {
   uint64_t& block = blocks_[event.op == Op::kStep ? 0 : event.slot];
   switch (event.op) {
     case Op::kAlloc: {
-      if (options_.growth) event_start_ = policy_.cost().micros;
       const Clock::time_point from = Clock::now();
       block = policy_.allocate(event.value, event.stream);
       alloc_ns_.push_back(static_cast<float>(nanoseconds(from, Clock::now())));
@@ -137,9 +135,8 @@ bool Replay::apply(const Event& event) {
 void Replay::observe() {
   const uint64_t physical = policy_.physical_bytes();
   result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_);
-  if (options_.growth && physical > result_.peak_physical_bytes) {
-    // Only an allocation takes memory from the driver.
-    result_.growth_us += policy_.cost().micros - event_start_;
+  if (physical > result_.peak_physical_bytes) {
+    result_.growth_us += policy_.growth_micros(physical - result_.peak_physical_bytes);
   }
   if (!result_.peak_event || physical > result_.peak_physical_bytes) {
     result_.peak_physical_bytes = physical;
@@ -166,9 +163,10 @@ void Replay::begin_step(uint64_t step) {
 void Replay::end_step() {
   if (!step_) return;
   const DriverCost now = policy_.cost();
-  result_.steps.push_back({*step_, now.calls - step_start_.calls, now.micros - step_start_.micros,
-                           result_.growth_us - step_growth_,
-                           now.stream_waits - step_start_.stream_waits});
+  result_.steps.push_back(
+      {*step_, now.calls - step_start_.calls, now.micros - step_start_.micros,
+       result_.growth_us - step_growth_, now.stream_waits - step_start_.stream_waits,
+       now.event_calls - step_start_.event_calls, now.event_micros - step_start_.event_micros});
 }
 
 // On the way out of an error the policy may refuse; its own teardown then reports what is left.

@@ -15,10 +15,12 @@ namespace glake::replay {
 struct StepCost {
   uint64_t step = 0;  // as the trace numbers it
   uint64_t driver_calls = 0;
-  double driver_us = 0;
-  double growth_us = 0;  // of it in allocations that brought physical memory to a new height, if
-                         // asked for
+  double driver_us = 0;  // of all driver calls, those counted as event calls too
+  // Of it, creating handles above the highest physical total so far and mapping them first.
+  double growth_us = 0;
   uint64_t stream_waits = 0;
+  uint64_t event_calls = 0;
+  double event_us = 0;
 };
 
 struct OutOfMemory {
@@ -55,7 +57,6 @@ struct ReplayResult {
 
 struct ReplayOptions {
   PolicyConfig device;
-  bool growth = false;                // keep growth_us; host times are then a little longer
   std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
   size_t timeline_points = 2000;
   // Called now and then with the share of events done (0..1); may throw to stop the replay.

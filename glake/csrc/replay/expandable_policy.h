@@ -25,6 +25,9 @@ struct Segment {
 class ExpandablePolicy : public CachingPolicy {
  public:
   explicit ExpandablePolicy(const PolicyConfig& config) : CachingPolicy(config) {}
+  double growth_micros(uint64_t bytes) const override {
+    return book_.prices().of_handles(bytes, bytes > kSmallSegment ? kLargeSegment : kSmallSegment);
+  }
 
  protected:
   IdleIterator choose(Pool& pool, IdleIterator first) override;

@@ -20,6 +20,10 @@ constexpr std::array<const char*, 6> kMemoryCalls = {
     "cuMemSetAccess",      "cuMemUnmap",  "cuMemRelease"};
 constexpr std::array<const char*, 4> kWaitCalls = {"cuStreamWaitEvent", "cuEventSynchronize",
                                                    "cuStreamSynchronize", "cuCtxSynchronize"};
+// What the core asks about streams and events besides.
+constexpr std::array<const char*, 8> kEventCalls = {
+    "cuEventCreate", "cuEventDestroy", "cuEventRecord",       "cuEventRecordWithFlags",
+    "cuEventQuery",  "cuStreamQuery",  "cuStreamIsCapturing", "cuStreamGetId"};
 
 std::string last_error() {
   std::string text(4096, '\0');
@@ -56,6 +60,7 @@ void require_driver(int result, const std::string& what) {
 
 GlakePolicy::GlakePolicy(const char* mode, const PolicyConfig& config) {
   driver_ = std::make_unique<SimDriver>(config.driver_path);
+  prices_ = simulator_prices(config.driver_path);
   require_core(glake_shutdown(), "a replay needs the allocator of this process to be idle");
   try {
     start(mode, config);
@@ -172,10 +177,21 @@ DriverCost GlakePolicy::cost() const {
     cost.calls += static_cast<uint64_t>(driver_->calls(symbol));
     cost.micros += driver_->cost_us(symbol);
   }
+  const auto add_event = [&](const char* symbol) {
+    cost.event_calls += static_cast<uint64_t>(driver_->calls(symbol));
+    cost.event_micros += driver_->cost_us(symbol);
+  };
   for (const char* symbol : kWaitCalls) {
     cost.stream_waits += static_cast<uint64_t>(driver_->calls(symbol));
+    add_event(symbol);
   }
+  for (const char* symbol : kEventCalls) add_event(symbol);
+  cost.micros += cost.event_micros;
   return cost;
+}
+
+double GlakePolicy::growth_micros(uint64_t bytes) const {
+  return prices_.of_handles(bytes, kGranule);
 }
 
 uint32_t GlakePolicy::number_of(const void* stream) const {

@@ -32,6 +32,7 @@ class GlakePolicy : public Policy {
   void tick() override;
   uint64_t physical_bytes() const override;
   DriverCost cost() const override;
+  double growth_micros(uint64_t bytes) const override;
   std::string oom_message() const override { return oom_message_; }
   // A stitched block is a region of its own; the memory under it is left out where it comes from.
   Layout layout() const override;
@@ -46,6 +47,7 @@ class GlakePolicy : public Policy {
   uint32_t number_of(const void* stream) const;
 
   std::unique_ptr<SimDriver> driver_;
+  Prices prices_;
   void* context_ = nullptr;
   std::vector<std::pair<uint32_t, void*>> streams_;
   std::vector<std::pair<std::string, std::string>> saved_options_;

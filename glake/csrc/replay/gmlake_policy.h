@@ -62,6 +62,11 @@ class GmlakePolicy : public NativePolicy {
   explicit GmlakePolicy(const PolicyConfig& config, const GmlakeKnobs& knobs = {});
   uint64_t allocate(uint64_t bytes, uint32_t stream) override;
   void check() const override;
+  // Access is set handle by handle.
+  double growth_micros(uint64_t bytes) const override {
+    return static_cast<double>(round_up(bytes, kGranule) / kGranule) *
+           book_.prices().of_handles(kGranule, kGranule);
+  }
 
  protected:
   uint64_t rounded(uint64_t bytes) const override;

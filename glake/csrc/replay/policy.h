@@ -27,13 +27,16 @@ class ReplayError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Memory-management driver calls (reserve, create, map, set access, unmap, release) and their
-// modelled cost in microseconds; waits apart: a stream made to wait for another's work, or the host
-// made to wait for a stream's.
+// Memory-management driver calls (reserve, create, map, set access, unmap, release); event calls:
+// what else is asked of the driver (events recorded, queried and waited for, streams asked); and
+// the modelled microseconds of all, those of event calls also apart. Waits are a stream made to
+// wait for another's work, or the host made to wait for a stream's: event calls, counted again.
 struct DriverCost {
   uint64_t calls = 0;
   double micros = 0;
   uint64_t stream_waits = 0;
+  uint64_t event_calls = 0;
+  double event_micros = 0;
 };
 
 enum class BlockState : uint8_t { kLive, kFree, kPending };
@@ -68,6 +71,8 @@ class Policy {
   virtual void tick() = 0;
   virtual uint64_t physical_bytes() const = 0;
   virtual DriverCost cost() const = 0;
+  // What creating handles for `bytes` and mapping them for the first time takes this policy.
+  virtual double growth_micros(uint64_t bytes) const = 0;
   virtual std::string oom_message() const = 0;
   // Where everything lies now; empty where a policy places nothing.
   virtual Layout layout() const { return {}; }

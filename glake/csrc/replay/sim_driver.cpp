@@ -57,8 +57,9 @@ Prices simulator_prices(const std::string& driver_path) {
     }
     return cost;
   };
-  return {price("cuMemAddressReserve"), price("cuMemCreate"), price("cuMemMap"),
-          price("cuMemSetAccess"),      price("cuMemUnmap"),  price("cuMemRelease")};
+  return {price("cuMemAddressReserve"), price("cuMemCreate"),  price("cuMemMap"),
+          price("cuMemSetAccess"),      price("cuMemUnmap"),   price("cuMemRelease"),
+          price("cuEventRecord"),       price("cuEventQuery"), price("cuEventSynchronize")};
 }
 
 }  // namespace glake::replay

@@ -177,6 +177,21 @@ int Topology::add_edge(const std::string& from, const std::string& to, double li
   return index;
 }
 
+std::string Topology::shown(int edge) const {
+  std::string text;
+  for (const char c : name(edge)) {
+    const bool first = text.empty() || text.back() == '>';
+    if (first && c == 'g') {
+      text += "cuda:";
+    } else if (first && c == 'm') {
+      text += "cpu:";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
 int Topology::edge(const std::string& from, const std::string& to) const {
   const auto found = edges_.find({from, to});
   return found == edges_.end() ? -1 : found->second;

@@ -50,6 +50,7 @@ class Topology {
   int edges() const { return static_cast<int>(names_.size()); }
   int edge(const std::string& from, const std::string& to) const;                        // -1: none
   const std::string& name(int edge) const { return names_[static_cast<size_t>(edge)]; }  // "g0>N"
+  std::string shown(int edge) const;  // as texts name it: "cuda:0>N"
   double rate(int edge) const { return limits_[static_cast<size_t>(edge)].limit; }
   // A link whose speed changes; 0: what it carries stands still. Joint limits stay as they are.
   void set_rate(int edge, double rate);

@@ -1,0 +1,139 @@
+// No path takes longer than the logarithm of what there is: work is counted, not timed
+// (benchmarks/allocator/curves.py takes the times).
+#include <memory>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kKiB;
+using test::kMiB;
+
+class Fixture {
+ public:
+  Fixture(const char* what, const char* policy, const char* complete_after, int streams = 1) {
+    test::running() = what;
+    test::fresh_simulator({{"memory", "256GiB"},
+                           {"devices", "1"},
+                           {"phantom", "1"},
+                           {"complete_after", complete_after}});
+    test::configure({{"driver", "sim"}, {"policy", policy}});
+    context_ = std::make_unique<test::CurrentContext>();
+    s.resize(static_cast<size_t>(streams));
+    for (CUstream& stream : s) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  }
+  ~Fixture() {
+    for (void* ptr : held) OK(glake_free(ptr));
+    OK(glake_check(0));
+    OK(glake_shutdown());
+    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    context_.reset();
+    test::configure({{"policy", "balanced"}});
+    test::check_nothing_left();
+  }
+  void* get(size_t bytes, CUstream stream = nullptr) {
+    void* ptr = glake_malloc(bytes, 0, stream);
+    CHECK(ptr != nullptr);
+    return ptr;
+  }
+  std::vector<CUstream> s;
+  std::vector<void*> held;
+
+ private:
+  std::unique_ptr<test::CurrentContext> context_;
+};
+
+// Extents looked at for a request among `count` free pieces of its size class, all too small.
+int64_t among_pieces(int count) {
+  Fixture f("a request among pieces too small", "balanced", "0");
+  constexpr size_t kPiece = kMiB + 512;
+  std::vector<void*> pieces;
+  for (int i = 0; i < count; ++i) {
+    pieces.push_back(f.get(kPiece));
+    f.held.push_back(f.get(kPiece));
+  }
+  for (void* ptr : pieces) OK(glake_free(ptr));
+  f.held.push_back(f.get(kPiece + 512));
+  const int64_t before = test::stat("glake.extents_walked");
+  f.held.push_back(f.get(kPiece + 512));
+  return test::stat("glake.extents_walked") - before;
+}
+
+// The same for a view of four granules among `count` free extents of one.
+int64_t among_extents(int count) {
+  Fixture f("stitching among extents", "compact", "0");
+  std::vector<void*> free;
+  for (int i = 0; i < count; ++i) {
+    free.push_back(f.get(kGranule));
+    f.held.push_back(f.get(kGranule));
+  }
+  for (void* ptr : free) OK(glake_free(ptr));
+  const int64_t before = test::stat("glake.extents_walked");
+  f.held.push_back(f.get(4 * kGranule));
+  CHECK(test::stat("glake.stitches") == 1);
+  return test::stat("glake.extents_walked") - before;
+}
+
+// Views looked at for a block of a new size, after `count` of such.
+int64_t among_views(int count) {
+  Fixture f("views of every size", "compact", "0");
+  std::vector<void*> free;
+  for (int i = 0; i < 512; ++i) {
+    free.push_back(f.get(kGranule));
+    f.held.push_back(f.get(kGranule));
+  }
+  for (void* ptr : free) OK(glake_free(ptr));
+  // Two at a time, so that neither finds a view of the other's granules.
+  for (int i = 0; i < count; ++i) {
+    void* a = f.get(static_cast<size_t>(2 + i * 37 % 241) * kGranule);
+    void* b = f.get(static_cast<size_t>(2 + i * 53 % 239) * kGranule);
+    OK(glake_free(i % 2 ? a : b));
+    OK(glake_free(i % 2 ? b : a));
+  }
+  const int64_t before = test::stat("glake.views_walked");
+  f.held.push_back(f.get(500 * kGranule));
+  return test::stat("glake.views_walked") - before;
+}
+
+int64_t stream_calls() {
+  int64_t sum = 0;
+  for (const char* symbol : {"cuEventRecord", "cuEventQuery", "cuStreamQuery", "cuStreamGetId",
+                             "cuStreamIsCapturing", "cuStreamWaitEvent"}) {
+    sum += simcuda_calls(symbol);
+  }
+  return sum;
+}
+
+// Driver calls about streams and events of an allocation, where the work of `count` never ends.
+double among_streams(int count) {
+  Fixture f("streams whose work never ends", "balanced", "-1", count);
+  auto turn = [&](int i) {
+    CUstream stream = f.s[static_cast<size_t>(i % count)];
+    void* large = f.get(static_cast<size_t>(2 + i % 5) * kMiB, stream);
+    OK(glake_free(f.get(64 * kKiB, stream)));
+    OK(glake_free(large));
+  };
+  for (int i = 0; i < 4 * count; ++i) turn(i);
+  const int64_t before = stream_calls();
+  for (int i = 0; i < 4 * count; ++i) turn(i);
+  return static_cast<double>(stream_calls() - before) / (8 * count);
+}
+
+template <typename Value>
+void at_most(const char* what, int n, Value cost, Value most) {
+  std::printf("%s, %d: %s\n", what, n, std::to_string(cost).c_str());
+  CHECK_TEXT(cost <= most, std::string(what) + " " + std::to_string(cost));
+}
+
+}  // namespace
+
+int main() {
+  for (int n : {1000, 8000}) {
+    at_most<int64_t>("extents looked at among pieces", n, among_pieces(n), 500);
+    at_most<int64_t>("extents looked at among free extents", n, among_extents(n), 500);
+  }
+  for (int n : {50, 400}) at_most<int64_t>("views looked at", n, among_views(n), 3 * 128);
+  for (int n : {4, 64}) at_most("driver calls among streams", n, among_streams(n), 24.0);
+  return 0;
+}

@@ -1,0 +1,179 @@
+// The largest fit that an out-of-memory error names is exact: a request of it succeeds, one of 512
+// bytes more does not. Random programs over policies, contiguous blocks, limits, streams, private
+// pools and guards; after each refusal both directions are tried.
+//
+// largest_fit_test [FIRST COUNT [MODE]] runs other seeds.
+#include <cinttypes>
+#include <memory>
+#include <vector>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kMiB;
+
+constexpr size_t kStep = 512;  // of block sizes
+constexpr glake_pool kOwn{0, 0}, kPool{7, 1}, kLender{7, 2};
+
+struct Mode {
+  const char* name;
+  const char* contiguous = "none";
+  const char* debug = "";
+  bool pools = false;
+  bool kinds = false;    // contiguous blocks are asked for by name too
+  bool outside = false;  // another allocator takes part of the limit
+};
+
+const Mode kModes[] = {
+    {"plain"},
+    {"contiguous 4MiB", "4MiB"},
+    {"contiguous 1MiB", "1MiB"},
+    {"legacy 4MiB", "legacy:4MiB"},
+    {"kinds", "none", "", false, true},
+    {"pools", "none", "", true},
+    {"pools and contiguous", "4MiB", "", true, true},
+    {"outside", "8MiB", "", false, true, true},
+    {"guards", "none", "guard"},
+};
+
+class Program {
+ public:
+  Program(const Mode& mode, uint64_t seed) : mode_(mode), dice_(seed), streams_(seed % 3 + 1) {
+    test::running() = std::string(mode.name) + ", seed " + std::to_string(seed);
+    const bool less = seed % 4 == 1;  // the driver has less than the limit allows
+    test::fresh_simulator({{"phantom", mode.debug[0] == 0 ? "1" : "0"},
+                           {"memory", less ? "96MiB" : "256MiB"},
+                           {"devices", "1"},
+                           {"seed", std::to_string(seed)}});
+    test::configure({{"driver", "sim"},
+                     {"limit", seed % 4 == 3 ? "0.3" : "96MiB"},
+                     {"policy", dice_.chance(50) ? "balanced" : "compact"},
+                     {"contiguous", mode.contiguous},
+                     {"debug", mode.debug}});
+    OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
+    context_ = std::make_unique<test::CurrentContext>();
+    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamCreate(&streams_[i], 1));
+    if (less) CU(cuMemAlloc(&taken_, 20 * kMiB));
+    if (mode.outside) OK(glake_claim_outside(0, kClaimed));
+  }
+
+  int run() {
+    int refused = 0;
+    for (int i = 0; i < 20000 / test::kSlowdown && refused < 30; ++i) {
+      Call call = random_call();
+      size_t bytes =
+          dice_.chance(30) ? dice_(1, kMiB) : dice_(kMiB, dice_.chance(20) ? 80 * kMiB : 24 * kMiB);
+      if (mode_.pools && dice_.chance(5)) turn_pool();
+      if (dice_.chance(1)) glake_empty_cache(0);
+      const bool asks = dice_.chance(60);
+      void* ptr = asks ? ask(call, bytes) : nullptr;
+      if (ptr != nullptr) {
+        live_.push_back(ptr);
+      } else if (asks) {
+        ++refused;
+        check_fit(call);
+        for (int n = 0; n < 5; ++n) drop();
+      } else {
+        drop();
+      }
+    }
+    while (!live_.empty()) drop();
+    end();
+    return refused;
+  }
+
+ private:
+  // How a block is asked for.
+  struct Call {
+    CUstream stream;
+    glake_pool pool;
+    int kind;
+  };
+
+  Call random_call() {
+    Call call{streams_[dice_(0, streams_.size() - 1)], kOwn, GLAKE_STITCHED};
+    if (mode_.pools && dice_.chance(40))
+      call.pool = dice_.chance(50) ? kPool : kLender;
+    else if (mode_.kinds && dice_.chance(30))
+      call.kind = dice_.chance(50) ? GLAKE_CONTIGUOUS_VMM : GLAKE_CONTIGUOUS_LEGACY;
+    return call;
+  }
+
+  static void* ask(const Call& call, size_t bytes) {
+    if (call.pool.first != 0) return glake_pool_malloc(bytes, 0, call.stream, call.pool);
+    return glake_malloc_contiguous(bytes, 0, call.stream, call.kind);
+  }
+
+  void turn_pool() {
+    glake_pool pool = dice_.chance(50) ? kPool : kLender;
+    if (glake_pool_uses(0, pool) > 0 && dice_.chance(40)) {
+      OK(glake_pool_release(0, pool));
+    } else {
+      OK(glake_pool_retain(0, pool));
+      OK(glake_pool_set_flags(0, pool, static_cast<unsigned>(dice_(0, 3))));
+    }
+  }
+
+  static size_t largest_fit() {
+    const std::string text = test::last_error();
+    CHECK_TEXT(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY, text);
+    size_t at = text.find("largest fit now ");
+    CHECK_TEXT(at != std::string::npos, text);
+    return std::strtoull(text.c_str() + text.find('(', at) + 1, nullptr, 10);
+  }
+
+  void check_fit(const Call& call) {
+    const std::string text = test::last_error();
+    const size_t fits = largest_fit();
+    void* more = ask(call, fits + kStep);
+    CHECK_TEXT(more == nullptr, "512 bytes more fit: " + text);
+    CHECK_TEXT(largest_fit() == fits, text + "\n  then: " + test::last_error());
+    if (fits == 0) return;
+    void* ptr = ask(call, fits);
+    CHECK_TEXT(ptr != nullptr, "it does not fit: " + text);
+    OK(glake_free(ptr));
+  }
+
+  void drop() {
+    if (live_.empty()) return;
+    std::swap(live_[dice_(0, live_.size() - 1)], live_.back());
+    OK(glake_free(live_.back()));
+    live_.pop_back();
+  }
+
+  void end() {
+    if (mode_.outside) OK(glake_claim_outside(0, -kClaimed));
+    for (glake_pool pool : {kPool, kLender}) {
+      while (glake_pool_uses(0, pool) > 0) OK(glake_pool_release(0, pool));
+    }
+    if (taken_ != 0) CU(cuMemFree(taken_));
+    OK(glake_check(0));
+    OK(glake_shutdown());
+    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamDestroy(streams_[i]));
+  }
+
+  static constexpr int64_t kClaimed = 9 * 1000 * 1000;
+  const Mode& mode_;
+  test::Dice dice_;
+  std::vector<CUstream> streams_;
+  std::unique_ptr<test::CurrentContext> context_;
+  CUdeviceptr taken_ = 0;
+  std::vector<void*> live_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint64_t first = argc > 2 ? std::strtoull(argv[1], nullptr, 10) : 0;
+  const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 4;
+  for (const Mode& mode : kModes) {
+    if (argc > 3 && std::strcmp(argv[3], mode.name) != 0) continue;
+    int refused = 0;
+    for (uint64_t seed = first; seed < first + count; ++seed) refused += Program(mode, seed).run();
+    std::printf("%s: %d refusals\n", mode.name, refused);
+    CHECK_TEXT(refused > 20, mode.name);
+  }
+  return 0;
+}
