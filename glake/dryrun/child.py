@@ -11,9 +11,11 @@ import atexit
 import json
 import os
 import resource
+import statistics
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,6 +46,10 @@ def start() -> None:
     outside = outside_bytes(request["outside"], world)
     os.environ["GLAKE_SIM_CONTEXT_MEMORY"] = str(outside)  # before the driver reads it
     _Watch(Path(request["folder"]), bool(request["snapshot"]), outside).install()
+    if request["numbers"]:
+        from glake.dryrun import numbers
+
+        numbers.install()
 
 
 class _Watch:
@@ -57,6 +63,8 @@ class _Watch:
         self._steps = 0
         self._written = 0.0
         self._history: list[tuple[int, int]] = []
+        self._driver_history: list[tuple[int, float]] = []
+        self._stepped_at: list[float] = []
         self._refusals: list[dict[str, Any]] = []
         self._refused = 0
         self._peaks: Counter[tuple[int, str]] = Counter()
@@ -105,6 +113,9 @@ class _Watch:
         held = self._measure()
         if len(self._history) < _MOST_HISTORY:
             self._history.append(held)
+            self._stepped_at.append(time.monotonic())
+            calls = _driver_calls()
+            self._driver_history.append((sum(calls.values()), _driver_us(calls)))
         if time.monotonic() - self._written >= _LEAST_BETWEEN:
             self._write()
 
@@ -147,18 +158,20 @@ class _Watch:
     def _write(self, files: list[str] | None = None) -> None:
         """The report, whole or not at all: the process may be killed at any time."""
         self._measure()
-        calls = {name: count for name in COUNTED if (count := simcuda.calls(name)) > 0}
+        calls = _driver_calls()
         report = {
             "rank": _rank(),
             "steps": self._steps,
             "outside_bytes": self._outside,
             "peaks": [[device, kind, peak] for (device, kind), peak in self._peaks.items()],
             "driver_calls": calls,
-            "driver_us": sum(simcuda.cost_us(name) for name in calls),
+            "driver_us": _driver_us(calls),
             "host_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "refused": self._refused,
             "refusals": self._refusals,
             "history": self._history,
+            "driver_history": self._driver_history,
+            "step_seconds": _median_between(self._stepped_at),
             "error": self._error,
             "files": files or [],
         }
@@ -166,6 +179,18 @@ class _Watch:
         made.write_text(json.dumps(report))
         made.rename(self._folder / f"{self._pid}.json")
         self._written = time.monotonic()
+
+
+def _driver_calls() -> dict[str, int]:
+    return {name: count for name in COUNTED if (count := simcuda.calls(name)) > 0}
+
+
+def _driver_us(calls: dict[str, int]) -> float:
+    return sum(simcuda.cost_us(name) for name in calls)
+
+
+def _median_between(times: list[float]) -> float:
+    return statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else 0.0
 
 
 def _cuda_is_used() -> bool:

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from glake import outside
 from glake.dryrun import html
 from glake.dryrun import run as jobs
-from glake.dryrun.gpus import MODELS, OUTSIDE_SOURCE
+from glake.dryrun.gpus import MODELS
 from glake.dryrun.result import DryRun, verdict
 from glake.dryrun.run import ALLOCATORS, DEFAULT_ALLOCATORS
 from glake.trace.units import micros, size
@@ -36,6 +37,7 @@ from glake.trace.units import micros, size
     help=f"Of {', '.join(ALLOCATORS)}, separated by commas; native and expandable are PyTorch's.",
 )
 @click.option("--outside", help="What CUDA itself takes of each GPU; 0: none. [default: estimated]")
+@click.option("--numbers", is_flag=True, help="Compute: ops run by CPU kernels, in real memory.")
 @click.option("--capacity-search", is_flag=True, help="Find the smallest GPU that runs the job.")
 @click.option("--out", type=click.Path(file_okay=False), help="Keep memory snapshots in a folder.")
 @click.option("--html", "html_path", type=click.Path(dir_okay=False), help="Write a report.")
@@ -51,8 +53,9 @@ def dry_run(
     """Run SCRIPT, unmodified, on simulated GPUs, and say what memory it needs.
 
     PyTorch's CUDA build runs it over stand-ins for CUDA's libraries: kernels are counted, not run,
-    and no memory lies behind tensors, so values read back are zero. SCRIPT may be a launcher such
-    as torchrun. ARGS are the script's own. A job that runs out of memory is a result: exit code 0.
+    and no memory lies behind tensors, so values read back are zero; with --numbers they are what
+    the CPU computes. SCRIPT may be a launcher such as torchrun. ARGS are the script's own. A job
+    that runs out of memory is a result: exit code 0.
     """
     if html_path is not None:
         html.require(html_path)
@@ -64,6 +67,7 @@ def dry_run(
         memory=given["memory"],
         allocators=given["allocators"].split(","),
         outside=given["outside"],
+        numbers=given["numbers"],
         capacity_search=given["capacity_search"],
         keep=given["out"],
         as_module=given["as_module"],
@@ -102,7 +106,7 @@ def show(runs: list[DryRun], console: Console) -> None:
     for name, figure in rows:
         table.add_row(name, *(figure(each) for each in runs))
     console.print(table)
-    console.print(f"outside: {OUTSIDE_SOURCE}", style="dim", highlight=False)
+    console.print(f"outside: {outside.SOURCE}", style="dim", highlight=False)
     for each in runs:
         _show_refusal(each, console)
     for path in (path for each in runs for path in each.files):

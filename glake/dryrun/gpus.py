@@ -5,21 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from glake import outside
 from glake.config import GRANULE, parse_bytes
 from glake.dryrun.errors import DryRunError
 from glake.platforms import load_platforms
 
 GIB = 1 << 30
 MOST_GPUS = 64
-
-# A context and the code that PyTorch loads into it: 616 MiB were measured on an H100 with nothing
-# allocated (github.com/LMCache/LMCache issue 4019). It differs by model and by what is loaded.
-CONTEXT_BYTES = 616 << 20
-# Assumed, not measured: the buffers of one NCCL communicator's channels on NVLink, and its proxy.
-NCCL_BYTES = 1 << 30
-OUTSIDE_SOURCE = (
-    "CUDA context 616 MiB (LMCache issue 4019, an H100); NCCL 1 GiB a rank of several (assumed)"
-)
 
 
 @dataclass(frozen=True)
@@ -109,8 +101,8 @@ def parse_size(given: str | int, what: str) -> int:
 def outside_bytes(given: str | int | None, ranks: int) -> int:
     """What each rank's process takes of its GPU outside the allocator, in bytes.
 
-    given: 0 for nothing, a size, or None for the estimate of OUTSIDE_SOURCE.
+    given: 0 for nothing, a size, or None for the estimate (glake.outside).
     """
     if given is not None:
         return -(-parse_size(given, "outside") // GRANULE) * GRANULE
-    return CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)
+    return outside.estimate(ranks)

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from glake import outside
 from glake.dryrun.errors import DryRunError
-from glake.dryrun.gpus import OUTSIDE_SOURCE
 from glake.dryrun.result import DryRun, verdict
 from glake.extras import missing
 from glake.trace.units import micros, scale, size
@@ -48,7 +48,7 @@ def report(runs: Sequence[DryRun], job: str) -> str:
         searched=any(each.smallest_capacity_bytes for each in runs),
         bars=_bars(runs),
         steps=_steps(runs),
-        outside_source=OUTSIDE_SOURCE,
+        outside_source=outside.SOURCE,
     )
 
 

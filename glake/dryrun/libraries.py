@@ -93,4 +93,6 @@ def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
     search = [entry for entry in (str(folder()), env.get("LD_LIBRARY_PATH")) if entry]
     changed["LD_PRELOAD"] = os.pathsep.join(preload)
     changed["LD_LIBRARY_PATH"] = os.pathsep.join(search)
+    # What is "compiled" at run time here must not be found by a run on a GPU.
+    changed["USE_PYTORCH_KERNEL_CACHE"] = "0"
     return changed

@@ -30,8 +30,9 @@ class DryRun:
     driver_calls, driver_us: calls that manage memory, events and waits, and their modelled time, of
     the rank with most. steps: optimizer steps that every rank did. oom: what was refused, if the
     job ended by it. refusals: requests refused in all, those included that the job lived on from.
+    step_seconds: of this machine's time, the median between two steps, 0 where there were none.
     smallest_capacity_bytes: found by a search, else None. history: (reserved, allocated) of the
-    fullest device after each step.
+    fullest device after each step; driver_history: (calls, us) so far, of the rank with most calls.
     """
 
     allocator: str
@@ -47,10 +48,12 @@ class DryRun:
     ranks: int
     exit_code: int = 0
     seconds: float = 0.0
+    step_seconds: float = 0.0
     refusals: int = 0
     smallest_capacity_bytes: int | None = None
     files: tuple[str, ...] = ()
     history: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    driver_history: tuple[tuple[int, float], ...] = field(default=(), repr=False)
 
     @property
     def fits(self) -> bool:
@@ -61,7 +64,8 @@ class DryRun:
         """The run as plain values."""
         row = asdict(self)
         row["files"] = list(self.files)
-        row["history"] = [list(point) for point in self.history]
+        for name in ("history", "driver_history"):
+            row[name] = [list(point) for point in row[name]]
         if self.oom is not None:
             names = ("where", "bytes", "blocks")
             row["oom"]["holders"] = [

@@ -18,6 +18,7 @@ from importlib import util
 from pathlib import Path
 from typing import IO, Any
 
+from glake.allocator import adapter_build
 from glake.dryrun import libraries
 from glake.dryrun.child import VARIABLE
 from glake.dryrun.errors import DryRunError
@@ -27,6 +28,7 @@ from glake.dryrun.result import DryRun, Refusal
 ALLOCATORS = ("native", "expandable", "glake", "compact")
 DEFAULT_ALLOCATORS = ("native", "expandable", "glake")
 WHEEL = "pip install --no-deps torch==2.14.1"
+PRECISION = 0.002  # of the smallest capacity that a search finds
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _SHOWN = 20  # last lines of a quiet job that fails
 _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
@@ -40,6 +42,9 @@ class Job:
     command: tuple[str, ...]
     machine: Machine
     outside: str | int | None = None
+    numbers: bool = (
+        False  # ops compute, in real memory; else kernels are counted, in phantom memory
+    )
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     output: IO[Any] | int | None = None
     quiet: bool = False  # its words are shown only if it fails
@@ -54,7 +59,9 @@ def dry_run(
     memory: str | int | None = None,
     allocators: Sequence[str] = DEFAULT_ALLOCATORS,
     outside: str | int | None = None,
+    numbers: bool = False,
     capacity_search: bool = False,
+    precision: float = PRECISION,
     keep: str | os.PathLike[str] | None = None,
     as_module: bool = False,
     output: IO[Any] | int | None = None,
@@ -69,7 +76,10 @@ def dry_run(
         memory: bytes of each GPU, or "62.6GiB"; default: the model's.
         allocators: of native, expandable, glake, compact. The first two are PyTorch's own code.
         outside: bytes of each GPU that CUDA itself takes; default: an estimate (gpus.py); 0: none.
+        numbers: compute every aten op by PyTorch's CPU kernels, in real memory of this machine;
+            else kernels are counted, and values read back are zero.
         capacity_search: also find the smallest memory with which each allocator runs the job.
+        precision: of the smallest memory, as a share of it.
         keep: folder for PyTorch's memory snapshots, one a rank and allocator.
         as_module: `script` is a module's name, as with python -m.
         output: where the script's stdout goes (as of subprocess.Popen); default: to ours.
@@ -78,16 +88,25 @@ def dry_run(
 
     Raises:
         DryRunError: this Python's torch is no CUDA build, the script fails for another reason than
-            memory, or a figure is out of range.
+            memory, a figure is out of range, or capacity_search is asked for with numbers.
+        AdapterBuildError: the adapter that numbers need could not be compiled.
     """
     from glake.dryrun.search import smallest_capacity
 
     names = _checked(allocators)
+    if numbers and capacity_search:
+        raise DryRunError(
+            "capacity_search runs the job in phantom memory, which has no bytes to compute numbers "
+            "with: ask for one of the two"
+        )
     require_cuda_build()
+    if numbers:
+        adapter_build.build(adapter_build.NUMBERS)  # here, and not in every rank at once
     job = Job(
         command=command_of(str(script), args, as_module),
         machine=machine(str(gpus), memory),
         outside=outside,
+        numbers=numbers,
         output=output,
         keep=None if keep is None else Path(keep),
         timeout_s=timeout_s,
@@ -99,7 +118,7 @@ def dry_run(
         tell(f"{name}: running the job")
         made = run_once(job, name)
         if capacity_search:
-            made = smallest_capacity(job, made, tell)
+            made = smallest_capacity(job, made, tell, precision)
         found.append(made)
     return found
 
@@ -129,6 +148,9 @@ def require_cuda_build() -> None:
 def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tuple[str, ...]:
     """The command line that runs the job by this Python. DryRunError for no such script."""
     python = sys.executable  # started as the user would: what lies beside the script is the job's
+    if script == "-m" and args:  # after a --
+        script, *args = args
+        as_module = True
     if as_module:
         return (python, "-m", script, *args)
     if script.endswith(".py") or (Path(script).is_file() and not os.access(script, os.X_OK)):
@@ -137,8 +159,9 @@ def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tup
         return (python, script, *args)
     if script == "torchrun":  # this Python's
         return (python, "-m", "torch.distributed.run", *args)
-    beside = Path(sys.executable).with_name(script)
-    found = str(beside) if beside.is_file() else shutil.which(script)
+    named = Path(script).name == script  # by its name alone: this environment's, before others
+    beside = Path(sys.executable).with_name(Path(script).name)
+    found = str(beside) if named and beside.is_file() else shutil.which(script)
     if found is None:
         raise DryRunError(f"no such script or launcher: {script} (a module is run with -m)")
     return (found, *args)
@@ -151,6 +174,7 @@ def run_once(job: Job, allocator: str) -> DryRun:
     request = {
         "folder": str(folder),
         "snapshot": job.keep is not None,
+        "numbers": job.numbers,
         "outside": None if job.outside is None else str(job.outside),
     }
     environment = _environment(job, allocator, name) | {VARIABLE: json.dumps(request)}
@@ -188,7 +212,7 @@ def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
         "GLAKE_SIM_PRESET": job.machine.platform,
         "GLAKE_SIM_DEVICES": str(job.machine.gpus),
         "GLAKE_SIM_MEMORY": str(job.machine.memory_bytes),
-        "GLAKE_SIM_PHANTOM": "1",
+        "GLAKE_SIM_PHANTOM": "0" if job.numbers else "1",
         "GLAKE_SIM_MACHINE": name,
     }
     return libraries.environment(made)
@@ -271,8 +295,10 @@ def _gathered(
         ranks=len(reports),
         exit_code=code,
         seconds=round(seconds, 2),
+        step_seconds=round(max(each["step_seconds"] for each in reports), 3),
         refusals=sum(each["refused"] for each in reports),
         history=tuple((held, live) for held, live in fullest["history"]),
+        driver_history=tuple((calls, round(us, 1)) for calls, us in most["driver_history"]),
     )
 
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from glake.config import GRANULE
 from glake.dryrun.result import DryRun
-from glake.dryrun.run import Job, run_once
+from glake.dryrun.run import PRECISION, Job, run_once
 from glake.trace.units import size
 
-PRECISION = 0.002  # of the capacity found
 _ROOMY = 4 << 40  # a GPU nobody runs out of: phantom memory costs nothing
 
 
-def smallest_capacity(job: Job, made: DryRun, tell: Callable[[str], None]) -> DryRun:
+def smallest_capacity(
+    job: Job, made: DryRun, tell: Callable[[str], None], precision: float = PRECISION
+) -> DryRun:
     """The run, with the smallest capacity (bytes of the device, CUDA's own share included) found by
-    bisection to PRECISION, on the safe side: the job ran with it.
+    bisection to `precision`, on the safe side: the job ran with it.
 
     It assumes that a job which runs with some memory runs with more. A job that asks how much
     memory there is and takes a share of it has no smallest capacity to speak of.
@@ -28,11 +29,16 @@ def smallest_capacity(job: Job, made: DryRun, tell: Callable[[str], None]) -> Dr
         needed = run_once(_with_memory(quiet, _ROOMY), made.allocator)
     low = _rounded(needed.peak_allocated_bytes + needed.outside_bytes) - GRANULE
     high = _rounded(needed.peak_reserved_bytes + needed.outside_bytes)
-    if not _runs(quiet, made.allocator, high, tell):  # what is not in `reserved`: rounding, events
-        low, high = high, _rounded(int(high * 1.05))
-        while not _runs(quiet, made.allocator, high, tell):
-            low, high = high, _rounded(int(high * 1.1))
-    while high - low > max(GRANULE, PRECISION * high):
+    # Where little is lost, the answer is near what is live; and a run that fails is a short one.
+    near = _rounded(int(low * (1 + 0.9 * precision)))
+    further = {_rounded(int(low * (1 + 4.8 * precision))), high, _rounded(int(high * 1.01))}
+    tried = [near, *sorted(capacity for capacity in further if capacity > near)]
+    while not _runs(quiet, made.allocator, tried[0], tell):
+        low = tried.pop(0)
+        # More than was reserved: libraries take some of their own (cuBLAS), and sizes are rounded.
+        tried = tried or [_rounded(int(low * 1.05))]
+    high = tried[0]
+    while high - low > max(GRANULE, precision * high):
         middle = _rounded((low + high) // 2)
         if _runs(quiet, made.allocator, middle, tell):
             high = middle

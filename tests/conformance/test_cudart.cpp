@@ -32,6 +32,7 @@ Error cudaStreamIsCapturing(CUstream, int*);
 Error cudaGraphDestroy(CUgraph);
 Error cudaMallocAsync(void**, size_t, CUstream);
 Error cudaMallocManaged(void**, size_t, unsigned);
+Error cudaIpcGetMemHandle(IpcHandle*, void*);
 void** __cudaRegisterFatBinary(void*);
 void __cudaRegisterFatBinaryEnd(void**);
 void __cudaUnregisterFatBinary(void**);
@@ -228,11 +229,33 @@ void check_capture() {
   GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cudaStreamEndCapture(stream, &graph));
 }
 
+void check_managed() {
+  Fresh fresh;
+  void* pointer = nullptr;
+  GIVES(kInvalidValue, cudaMallocManaged(&pointer, 4096, 0));
+  GIVES(kInvalidValue, cudaMallocManaged(&pointer, 0, 1));
+  OK(cudaMallocManaged(&pointer, 4096, 1));
+  PointerAttributes known;
+  OK(cudaPointerGetAttributes(&known, pointer));
+  TRUE(known.type == 3 && known.device == 0 && known.device_pointer == pointer);
+  TRUE(known.host_pointer == pointer);
+  OK(cudaMemset(pointer, 7, 4096));
+  OK(cudaDeviceSynchronize());
+  TRUE(static_cast<char*>(pointer)[4095] == 7);  // the host reads it where it is
+  static_cast<char*>(pointer)[0] = 9;
+  char copy = 0;
+  OK(cudaMemcpy(&copy, pointer, 1, 2));
+  TRUE(copy == 9);
+  IpcHandle handle;
+  GIVES(kInvalidValue, cudaIpcGetMemHandle(&handle, pointer));
+  OK(cudaFree(pointer));
+  GIVES(kInvalidValue, cudaFree(pointer));
+}
+
 // What the driver lacks is "not supported", never a success that does nothing.
 void check_unsupported() {
   Fresh fresh;
   void* pointer = nullptr;
-  GIVES(kNotSupported, cudaMallocManaged(&pointer, 4096, 1));
   int status = -1;
   OK(cudaGetDriverEntryPointByVersion("cuMemCreate", &pointer, 12000, 0, &status));
   TRUE(status == 0 && pointer != nullptr);
@@ -250,6 +273,7 @@ int main() {
       {"launches", check_launches},
       {"variables", check_variables},
       {"capture", check_capture},
+      {"managed memory", check_managed},
       {"unsupported", check_unsupported},
   });
 }

@@ -179,6 +179,24 @@ void check_pools_of_ones_own() {
   TRUE(ledger_of("used_bytes") == 0 && violations() == "[]");
 }
 
+void check_graph_memory() {
+  const Sim sim({{"memory", "128MiB"}});
+  for (const CUgraphMem_attribute which :
+       {CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH}) {
+    cuuint64_t bytes = 1;
+    OK(cuDeviceGetGraphMemAttribute(0, which, &bytes));
+    TRUE(bytes == 0);
+  }
+  cuuint64_t zero = 0;
+  OK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &zero));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &zero));
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, nullptr));
+  OK(cuDeviceGraphMemTrim(0));
+  GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGraphMemTrim(99));
+}
+
 void check_ungranted_access() {
   const Sim sim({{"preset", "dgx1v"}, {"memory", "128MiB"}});
   CUstream stream = new_stream();
@@ -229,6 +247,7 @@ int main() {
       {"what is given back", check_what_is_given_back},
       {"use after release", check_use_after_release},
       {"pools of one's own", check_pools_of_ones_own},
+      {"memory of graphs", check_graph_memory},
       {"access without a grant", check_ungranted_access},
       {"captures", check_captures},
       {"ticks", check_ticks},

@@ -76,3 +76,17 @@ def test_nvml_tells_of_the_presets_links(here, preset):
 def test_nvml_starts_no_driver(here):
     """CUDA does not survive a fork: asking NVML first must leave it to the child."""
     here("nvml_then_fork")
+
+
+def test_user_objects_end_with_what_holds_them(here):
+    done = here("user_objects")
+    assert done.stdout == "ok\n" and "libcuda has no cuGraphAddNode" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["memory", "numbers"])
+def test_kernels_compiled_at_run_time(real, tmp_path, mode):
+    """Counted in memory mode, named in an error where numbers are asked for; nothing is left where
+    a run on a GPU would take it for compiled."""
+    kept = tmp_path / "kernels"
+    done = real("compiled_at_run_time", mode, PYTORCH_KERNEL_CACHE_PATH=str(kept))
+    assert "my_scaled" in done.stdout.split() and not list(kept.glob("*"))

@@ -187,5 +187,7 @@ def test_enable_says_so_where_there_is_no_torch(passes):
             print(error)
     """
     assert passes(program, on=False) == [
-        "PyTorch is not installed here, and glake.enable() is for it"
+        "glake.enable() is for PyTorch, which is not installed here: with a GPU its CUDA build: "
+        "pip install torch; without one the CPU build: pip install torch --index-url "
+        "https://download.pytorch.org/whl/cpu"
     ]

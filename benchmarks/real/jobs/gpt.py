@@ -35,12 +35,23 @@ class Block(nn.Module):
         self.down = linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.extend(x)[0]
+
+    def extend(
+        self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """The block's result, and the keys and values of `cache` with those of x behind them."""
         batch, length, width = x.shape
         parts = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(functional.gelu(self.up(self.norms[1](x))))
+        return x + self.feed_forward(self.norms[1](x)), (k, v)
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(functional.gelu(self.up(x)))
 
 
 class Gpt(nn.Module):
@@ -62,17 +73,18 @@ class Gpt(nn.Module):
         return self.head(x)
 
 
-def train(model: Gpt, shapes: list[tuple[int, int]]) -> None:
-    """A step for each (batch, length) on tokens of zeros."""
+def train(model: Gpt, batches: list, quiet: bool = False) -> None:
+    """A step for each batch: its tokens, or a (batch, length) of which they are zeros."""
     weights = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(weights, fused=True)
-    for step, shape in enumerate(shapes):
-        tokens = torch.zeros(shape, dtype=torch.long)
+    for step, batch in enumerate(batches):
+        tokens = torch.zeros(batch, dtype=torch.long) if isinstance(batch, tuple) else batch
         logits = model(tokens).flatten(0, 1).float()
-        functional.cross_entropy(logits, tokens.flatten()).backward()
+        functional.cross_entropy(logits, tokens.flatten().cuda()).backward()
         optimizer.step()
         optimizer.zero_grad()
-        print(f"step {step} of {len(shapes)}", flush=True)
+        if not quiet:
+            print(f"step {step} of {len(batches)}", flush=True)
 
 
 torch.set_default_device("cuda")

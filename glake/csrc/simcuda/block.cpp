@@ -13,6 +13,18 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
 
 }  // namespace
 
+// Joins the holders of an extent that another process made.
+CUresult Memory::hold_seen(uint32_t extent, uint32_t generation, const char* gone) {
+  if (!machine_->hold(extent, generation)) return fail(CUDA_ERROR_INVALID_VALUE, gone);
+  const int gpu = machine_->at(extent).device;
+  if (gpus_->device(gpu) >= 0) return CUDA_SUCCESS;
+  machine_->drop(extent);
+  return fail(CUDA_ERROR_NOT_SUPPORTED, "the memory is of the machine's GPU " +
+                                            std::to_string(gpu) +
+                                            ", which CUDA_VISIBLE_DEVICES hides from this process; "
+                                            "simcuda opens memory of GPUs it sees");
+}
+
 // A local handle for an extent this process already holds.
 uint64_t Memory::adopt(uint32_t extent) {
   const Extent& physical = machine_->at(extent);
@@ -23,9 +35,9 @@ uint64_t Memory::adopt(uint32_t extent) {
   handle.offset = physical.offset;
   handle.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   handle.prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  handle.prop.location.id = physical.device;
+  handle.prop.location.id = gpus_->device(physical.device);
   handle.prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  ++live_handles_[physical.device];
+  ++live_handles_[handle.prop.location.id];
   return handles_.add(handle);
 }
 
@@ -65,7 +77,7 @@ CUresult Memory::allocate(int device, size_t bytes, CUdeviceptr* address) {
   }
   const size_t rounded = round_up(bytes, bytes < kGranule / 2 ? kSmallStep : kGranule);
   uint32_t extent = 0;
-  CUresult result = machine_->acquire(device, rounded, &extent);
+  CUresult result = machine_->acquire(gpus_->gpu(device), rounded, &extent);
   if (result != CUDA_SUCCESS) return result;
   const uint64_t id = adopt(extent);
   result = place(id, bytes, address);
@@ -103,11 +115,10 @@ CUresult Memory::open_block(uint32_t extent, uint32_t generation, size_t request
     *address = known->second;
     return CUDA_SUCCESS;
   }
-  if (!machine_->hold(extent, generation)) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "cuIpcOpenMemHandle: the memory is gone");
-  }
+  CUresult result = hold_seen(extent, generation, "cuIpcOpenMemHandle: the memory is gone");
+  if (result != CUDA_SUCCESS) return result;
   const uint64_t id = adopt(extent);
-  const CUresult result = place(id, requested, address);
+  result = place(id, requested, address);
   if (result != CUDA_SUCCESS) {
     --handles_.find(id)->refs;
     drop_if_unused(id);
@@ -145,7 +156,7 @@ CUresult Memory::export_fd(uint64_t id, int* fd) {
 
 CUresult Memory::import_fd(int fd, uint64_t* id) {
   uint32_t extent = 0;
-  const CUresult result = machine_->import_fd(fd, &extent);
+  CUresult result = machine_->import_fd(fd, &extent);
   if (result != CUDA_SUCCESS) return result;
   const auto known = shared_.find(extent);
   if (known != shared_.end()) {
@@ -153,9 +164,8 @@ CUresult Memory::import_fd(int fd, uint64_t* id) {
     *id = known->second;
     return CUDA_SUCCESS;
   }
-  if (!machine_->hold(extent, machine_->at(extent).generation)) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "the descriptor's memory is gone");
-  }
+  result = hold_seen(extent, machine_->at(extent).generation, "the descriptor's memory is gone");
+  if (result != CUDA_SUCCESS) return result;
   *id = adopt(extent);
   shared_[extent] = *id;
   return CUDA_SUCCESS;

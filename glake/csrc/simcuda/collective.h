@@ -73,7 +73,9 @@ SIMCUDA_API int simcuda_collective_phantom(void);
 
 /* A name of the machine that processes share; "" for one of this process alone. */
 SIMCUDA_API const char* simcuda_collective_machine(void);
-/* GPUs of the platform, and whether NVLink joins two of them. */
+/* The platform's number of a device of this process; GPUs of the platform, and whether NVLink joins
+ * two of them. */
+SIMCUDA_API int simcuda_collective_gpu(int device);
 SIMCUDA_API int simcuda_collective_gpus(void);
 SIMCUDA_API int simcuda_collective_linked(int a, int b);
 

@@ -61,7 +61,8 @@ void Contexts::destroy(uint64_t id) { table_.remove(id); }
 
 CUresult Driver::take_memory(Context* context) {
   if (options.context_memory == 0 || context->memory != 0) return CUDA_SUCCESS;
-  return machine->acquire(context->device, options.context_memory, &context->memory, false);
+  return machine->acquire(gpus.gpu(context->device), options.context_memory, &context->memory,
+                          false);
 }
 
 void Driver::give_memory(Context* context) {

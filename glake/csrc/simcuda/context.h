@@ -1,6 +1,8 @@
 // Contexts and each thread's stack of current ones.
 #pragma once
 
+#include <map>
+
 #include "types.h"
 
 namespace simcuda {
@@ -13,7 +15,8 @@ struct Context {
   uint32_t peers = 0;   // devices this context may reach
   uint64_t id = 0;      // its handle
   uint32_t memory = 0;  // extent of what it takes of the device (option context_memory); 0: none
-  uint64_t synced = 0;  // phantom: work up to this sequence number has been waited for
+  std::map<int, size_t> limits;  // by CUlimit, as set
+  uint64_t synced = 0;           // phantom: work up to this sequence number has been waited for
 };
 
 class Contexts {

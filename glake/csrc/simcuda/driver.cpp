@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <cstdlib>
+
 #include "costs.h"
 #include "per_thread.h"
 
@@ -29,6 +31,7 @@ std::string beside_library(const char* name) {
 
 std::atomic<Driver*> running{nullptr};
 std::atomic<bool> forked{false};
+std::atomic<bool> obey_visible_devices{false};
 
 CUresult fail(CUresult code, std::string text) {
   message() = std::move(text);
@@ -141,6 +144,19 @@ CUresult describe(Options* options) {
   return settle(given_options(), options, &topology);
 }
 
+static CUresult choose_gpus(const Options& options, VisibleGpus* gpus) {
+  const char* list = obey_visible_devices ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  if (list == nullptr) {
+    gpus->all(options.devices);
+  } else {
+    gpus->choose(list, options.devices);
+  }
+  if (gpus->count() != 0) return CUDA_SUCCESS;
+  return fail(CUDA_ERROR_NO_DEVICE, std::string("CUDA_VISIBLE_DEVICES=") + list +
+                                        " leaves none of the machine's " +
+                                        std::to_string(options.devices) + " GPUs");
+}
+
 CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   std::unique_ptr<Driver> made(new Driver);
   Options& options = made->options;
@@ -149,17 +165,20 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   if (result == CUDA_SUCCESS) result = apply_costs(options, costs);
   if (result == CUDA_SUCCESS) result = read_kernel_costs(options, costs, &made->kernel_costs);
   if (result != CUDA_SUCCESS) return result;
-  made->devices = options.devices;
-  result = Machine::open(options, made->devices, &made->machine);
+  result = choose_gpus(options, &made->gpus);
+  if (result != CUDA_SUCCESS) return result;
+  made->devices = made->gpus.count();
+  result = Machine::open(options, options.devices, &made->machine);
   if (result == CUDA_SUCCESS) {
     std::vector<uint32_t> reach;
     for (int owner = 0; owner < made->devices; ++owner) {
       reach.push_back(1u << owner);
       for (int other = 0; other < made->devices; ++other) {
-        if (made->topology.peers(other, owner)) reach.back() |= 1u << other;
+        if (made->topology.peers(made->gpus.gpu(other), made->gpus.gpu(owner)))
+          reach.back() |= 1u << other;
       }
     }
-    result = made->memory.start(made->machine.get(), options.phantom, std::move(reach),
+    result = made->memory.start(made->machine.get(), &made->gpus, options.phantom, std::move(reach),
                                 options.max_maps);
   }
   if (result != CUDA_SUCCESS) return result;

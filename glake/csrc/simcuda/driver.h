@@ -20,6 +20,7 @@
 #include "stream.h"
 #include "topology/topology.h"
 #include "types.h"
+#include "visible.h"
 
 namespace simcuda {
 
@@ -30,7 +31,8 @@ class Driver {
 
   std::mutex mutex;
   Options options;
-  int devices = 0;
+  VisibleGpus gpus;
+  int devices = 0;  // that the process sees; the machine may have more (options.devices)
   Topology topology;
   std::unique_ptr<Machine> machine;
   HostMemory host;
@@ -62,6 +64,8 @@ extern std::atomic<Driver*> running;
 extern std::atomic<bool> forked;
 
 CUresult initialize();
+// Whether CUDA_VISIBLE_DEVICES counts: a driver reads it, a simulator beside hidden GPUs does not.
+extern std::atomic<bool> obey_visible_devices;
 // The options a driver started now would have; it is not started.
 CUresult describe(Options* options);
 CUresult not_initialized();
@@ -142,7 +146,7 @@ struct Range {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   int device = -1;
-  bool host = false, vmm = false, pool = false;
+  bool host = false, vmm = false, pool = false, managed = false;
   unsigned exportable = 0;
   uint32_t access = 0;
 };

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstring>
 
+#include "blank.h"
 #include "books.h"
+#include "numbers.h"
 #include "scheduler.h"
 
 namespace simcuda {
@@ -28,7 +30,7 @@ bool Scheduler::legal(const Op& op, const Op::Side& side, bool write) {
         memory_->page_at(at) != nullptr && memory_->page_at(at + op.bytes - 1) != nullptr;
     books().violation(mapped ? "access without grant" : "access to unmapped memory",
                       std::string(write ? "write to [" : "read of [") + std::to_string(at) + ", +" +
-                          std::to_string(op.bytes) + ") by device " + std::to_string(side.device),
+                          std::to_string(op.bytes) + ") by " + glake::device_text(side.device),
                       now_ns());
     return false;
   }
@@ -79,6 +81,14 @@ bool Scheduler::legal(const Op& op) {
     case Op::Kind::kMemset:
     case Op::Kind::kWriteValue:
       return legal(op, op.dst, true);
+    case Op::Kind::kCompute:
+      return std::all_of(op.touched.begin(), op.touched.end(), [&](const Op::Touched& each) {
+        Op piece;
+        piece.bytes = each.bytes;
+        // Pinned host memory is a kernel's to use, at the host's own address.
+        const bool host = host_->pinned(each.address, each.bytes);
+        return legal(piece, {each.address, 0, host, op.device}, each.write);
+      });
     default:
       return true;
   }
@@ -119,9 +129,54 @@ void perform_parts(const Op& op, bool backwards) {
   }
 }
 
-// The bytes themselves. Phantom memory has none; host memory is real, but only values are written.
+// The host reads zeros where there are no bytes or nobody computed them, never what happens to be
+// in its own memory.
+void read_nothing(const Op& op) {
+  const auto whole = [](const Op::Side& to, const Op::Side& from, size_t bytes, size_t rows) {
+    for (size_t row = 0; to.host && !from.host && row < rows; ++row) {
+      blank(reinterpret_cast<char*>(to.address) + row * to.pitch, bytes);
+    }
+  };
+  for (const Op::Part& part : op.parts) whole(part.dst, part.src, part.bytes, 1);
+  if (op.parts.empty()) whole(op.dst, op.src, op.bytes, op.rows);
+}
+
+// Phantom memory has no bytes, but for the last small ones that the host copied there.
+void Scheduler::perform_phantom(const Op& op) {
+  if (op.launch) {
+    shadow_.launched(op.device);
+    return;
+  }
+  const bool copy = op.kind == Op::Kind::kCopy;
+  if (op.staging || (!copy && op.kind != Op::Kind::kMemset)) return;
+  const bool plain = op.parts.empty() && op.rows == 1;
+  if (plain && copy && !op.dst.host && op.src.host) {
+    const char* from =
+        op.staged.empty() ? reinterpret_cast<const char*>(op.src.address) : op.staged.data();
+    shadow_.wrote(op.device, op.dst.address, from, op.bytes);
+  } else if (!op.dst.host && op.parts.empty()) {
+    shadow_.overwritten(op.device, op.dst.address, op.dst.pitch * (op.rows - 1) + op.bytes);
+  } else if (!op.parts.empty()) {
+    for (const Op::Part& part : op.parts) {
+      if (!part.dst.host) shadow_.overwritten(op.device, part.dst.address, part.bytes);
+    }
+  }
+  const bool known =
+      plain && copy && op.dst.host && !op.src.host &&
+      shadow_.read(op.device, op.src.address, reinterpret_cast<void*>(op.dst.address), op.bytes);
+  if (copy && !known) read_nothing(op);
+}
+
+// The bytes themselves. Phantom memory has none; of host memory values are written.
 void Scheduler::perform(const Op& op) {
-  if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) return;
+  if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) {
+    perform_phantom(op);
+    return;
+  }
+  if (op.covered) {
+    if (op.kind == Op::Kind::kCopy) read_nothing(op);
+    return;
+  }
   if (!op.parts.empty()) {
     perform_parts(op, op.seq % 2 == 1);
     if (op.corrupt) *reinterpret_cast<char*>(op.parts[0].dst.address) ^= 1;
@@ -166,6 +221,19 @@ void Scheduler::land(const Op& op) {
   }
 }
 
+// Outside of the mutex. A computed kernel says how it ended; a host function cannot.
+static CUresult call_function(const Op& op) {
+  int result = CUDA_SUCCESS;
+  in_host_function = true;
+  if (op.kind == Op::Kind::kCompute) {
+    result = op.compute(op.data);
+  } else {
+    op.function(op.data);
+  }
+  in_host_function = false;
+  return static_cast<CUresult>(result);
+}
+
 void Scheduler::mark_applied(const OpPtr& op) {
   op->applied = true;
   if (op->landed) land(*op);
@@ -205,16 +273,15 @@ CUresult Scheduler::apply(Lock* lock, const std::vector<OpPtr>& targets) {
       // It lands nothing.
     } else if ((op->table != 0 && !read_table(op.get())) || !legal(*op)) {
       error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
-    } else if (op->kind == Op::Kind::kHostFunction) {
+    } else if (op->kind == Op::Kind::kHostFunction || op->kind == Op::Kind::kCompute) {
       ++functions_;  // the clock stands still meanwhile
       busy(true);
       lock->unlock();
-      in_host_function = true;
-      op->function(op->data);
-      in_host_function = false;
+      const CUresult result = call_function(*op);
       lock->lock();
       --functions_;
       busy(false);
+      if (result != CUDA_SUCCESS) error_ = result;
     } else {
       perform(*op);
       op->landed = op->kind == Op::Kind::kCopy;
@@ -229,7 +296,9 @@ CUresult Scheduler::apply(Lock* lock, const std::vector<OpPtr>& targets) {
   changed_.notify_all();
   const CUresult result = std::exchange(error_, CUDA_SUCCESS);
   if (result == CUDA_SUCCESS) return result;
-  return fail(result, "stream work touched memory it may not: see simcuda_violations");
+  return fail(result, result == CUDA_ERROR_ILLEGAL_ADDRESS
+                          ? "stream work touched memory it may not: see simcuda_violations"
+                          : "a computed kernel failed");
 }
 
 void Scheduler::apply_timed(Lock* lock) {
@@ -259,18 +328,20 @@ void Scheduler::work(Worker* worker) {
     const bool readable = faulty || op->table == 0 || read_table(op.get());
     const bool fine = faulty || (readable && legal(*op));
     if (!fine) error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+    CUresult result = CUDA_SUCCESS;
     lock.unlock();
     if (faulty) {
       // It lands nothing.
     } else if (op->kind == Op::Kind::kHostFunction) {
-      in_host_function = true;
-      op->function(op->data);
-      in_host_function = false;
+      call_function(*op);
+    } else if (fine && op->kind == Op::Kind::kCompute) {
+      result = call_function(*op);
     } else if (fine) {
       perform(*op);
       op->landed = op->kind == Op::Kind::kCopy;
     }
     lock.lock();
+    if (result != CUDA_SUCCESS) error_ = result;
     op->timed = true;
     op->end_ns = now_ns();
     mark_applied(op);

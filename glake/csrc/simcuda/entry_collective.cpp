@@ -32,11 +32,12 @@ std::vector<Op::Part> parts_of(const Driver& driver, const simcuda_piece* pieces
   return parts;
 }
 
-OpPtr moving(std::vector<Op::Part> parts, int device) {
+OpPtr moving(std::vector<Op::Part> parts, int gpu) {
   auto op = std::make_shared<Op>();
-  op->from.gpu = op->to.gpu = device;
+  op->from.gpu = op->to.gpu = gpu;
   if (parts.empty()) return op;  // a marker
   op->kind = Op::Kind::kCopy;
+  op->staging = true;
   for (const Op::Part& part : parts) op->bytes += part.bytes;
   op->parts = std::move(parts);
   return op;
@@ -71,7 +72,8 @@ bool known(const Driver& driver, const simcuda_collective_work& work) {
 
 // The four pieces of work, in their order.
 std::vector<OpPtr> ops_of(const Driver& driver, const simcuda_collective_work& work, int device) {
-  const OpPtr in = moving(parts_of(driver, work.in, work.ins, device, true), device);
+  const int gpu = driver.gpus.gpu(device);
+  const OpPtr in = moving(parts_of(driver, work.in, work.ins, device, true), gpu);
   in->latency_ns = driver.kernel_costs.start_ns;
   const auto reached = std::make_shared<Op>();
   reached->kind = Op::Kind::kHostFunction;
@@ -83,7 +85,7 @@ std::vector<OpPtr> ops_of(const Driver& driver, const simcuda_collective_work& w
   wait->value = 1;
   wait->flags = CU_STREAM_WAIT_VALUE_GEQ;
   wait->dst = {reinterpret_cast<uint64_t>(work.go), 0, true, device};
-  const OpPtr out = moving(parts_of(driver, work.out, work.outs, device, false), device);
+  const OpPtr out = moving(parts_of(driver, work.out, work.outs, device, false), gpu);
   take_time(driver, work, out.get());
   return {in, reached, wait, out};
 }
@@ -150,6 +152,12 @@ int simcuda_collective_phantom(void) {
 const char* simcuda_collective_machine(void) {
   Driver* driver = running.load(std::memory_order_acquire);
   return driver == nullptr ? "" : driver->options.machine.c_str();
+}
+
+int simcuda_collective_gpu(int device) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || device < 0 || device >= driver->devices) return device;
+  return driver->gpus.gpu(device);
 }
 
 int simcuda_collective_gpus(void) {

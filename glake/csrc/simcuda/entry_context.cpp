@@ -172,3 +172,31 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     return CUDA_SUCCESS;
   });
 }
+
+// Nothing runs that a limit bounds: they are kept, and read as they were set. Those that nobody set
+// read as on a GPU after its start: a stack of 1 KiB, 1 MiB for printf, 8 MiB for malloc.
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  return in_context(CALL(cuCtxSetLimit), 0, [&](Driver&, Context& context) -> CUresult {
+    if (limit < 0 || limit >= CU_LIMIT_MAX) {
+      return fail(CUDA_ERROR_UNSUPPORTED_LIMIT, "cuCtxSetLimit: " + std::to_string(limit));
+    }
+    context.limits[limit] = value;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
+  return in_context(CALL(cuCtxGetLimit), 0, [&](Driver&, Context& context) -> CUresult {
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit >= CU_LIMIT_MAX) {
+      return fail(CUDA_ERROR_UNSUPPORTED_LIMIT, "cuCtxGetLimit: " + std::to_string(limit));
+    }
+    const auto set = context.limits.find(limit);
+    *value = set != context.limits.end()          ? set->second
+             : limit == CU_LIMIT_STACK_SIZE       ? 1024
+             : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? size_t{1} << 20
+             : limit == CU_LIMIT_MALLOC_HEAP_SIZE ? size_t{8} << 20
+                                                  : 0;
+    return CUDA_SUCCESS;
+  });
+}

@@ -4,6 +4,7 @@
 
 #include "driver.h"
 #include "gpu_models.h"
+#include "gpu_uuid.h"
 #include "prototypes.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
@@ -20,7 +21,7 @@ CUresult on_device(Symbol symbol, CUdevice device, const void* out, Body&& body)
 }
 
 // What every GPU of the presets answers, where somebody above is known to ask; 0 for the rest.
-int common_attribute(CUdevice_attribute which, CUdevice device) {
+int common_attribute(CUdevice_attribute which, int gpu) {
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
@@ -46,7 +47,7 @@ int common_attribute(CUdevice_attribute which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
       return 3;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return device + 1;
+      return gpu + 1;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
     case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:
       return 512;
@@ -65,49 +66,50 @@ int common_attribute(CUdevice_attribute which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
       return 1;
     default:
-      return 0;  // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, managed memory...
+      return 0;  // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, CONCURRENT_MANAGED_ACCESS...
   }
 }
 
-int attribute(const GpuModel& gpu, CUdevice_attribute which, CUdevice device) {
+int attribute(const GpuModel& model, CUdevice_attribute which, int gpu) {
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return gpu.major;
+      return model.major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      return gpu.minor;
+      return model.minor;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return gpu.multiprocessors;
+      return model.multiprocessors;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      return gpu.threads;
+      return model.threads;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      return gpu.blocks;
+      return model.blocks;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      return gpu.shared_kib << 10;
+      return model.shared_kib << 10;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      return gpu.block_shared_kib << 10;
+      return model.block_shared_kib << 10;
     case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
-      return gpu.major >= 8 ? 1 << 10 : 0;
+      return model.major >= 8 ? 1 << 10 : 0;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      return gpu.l2_mib << 20;
+      return model.l2_mib << 20;
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-      return gpu.bus_bits;
+      return model.bus_bits;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-      return gpu.clock_mhz * 1000;
+      return model.clock_mhz * 1000;
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      return gpu.memory_clock_mhz * 1000;
+      return model.memory_clock_mhz * 1000;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
-      return gpu.major >= 9;
+      return model.major >= 9;
     default:
-      return common_attribute(which, device);
+      return common_attribute(which, gpu);
   }
 }
 
-void bus_id(char* text, size_t size, CUdevice device) {
-  std::snprintf(text, size, "0000:%02X:00.0", (device + 1) & 0xff);
+void bus_id(char* text, size_t size, int gpu) {
+  std::snprintf(text, size, "0000:%02X:00.0", (gpu + 1) & 0xff);
 }
 
 }  // namespace
@@ -156,10 +158,8 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 }
 
 SIMCUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
-  return on_device(CALL(cuDeviceGetUuid), device, uuid, [&](Driver&) {
-    std::memset(uuid->bytes, 0, sizeof uuid->bytes);
-    std::memcpy(uuid->bytes, "glake-simcuda", 13);
-    uuid->bytes[15] = static_cast<char>(device);
+  return on_device(CALL(cuDeviceGetUuid), device, uuid, [&](Driver& driver) {
+    std::memcpy(uuid->bytes, gpu_uuid(driver.gpus.gpu(device)).data(), sizeof uuid->bytes);
     return CUDA_SUCCESS;
   });
 }
@@ -180,15 +180,15 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice dev
     if (which < CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK || which >= CU_DEVICE_ATTRIBUTE_MAX) {
       return fail(CUDA_ERROR_INVALID_VALUE, "no such device attribute");
     }
-    *value = attribute(gpu_model(driver.options.preset), which, device);
+    *value = attribute(gpu_model(driver.options.preset), which, driver.gpus.gpu(device));
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
-  return on_device(CALL(cuDeviceGetPCIBusId), device, text, [&](Driver&) -> CUresult {
+  return on_device(CALL(cuDeviceGetPCIBusId), device, text, [&](Driver& driver) -> CUresult {
     if (length < 13) return fail(CUDA_ERROR_INVALID_VALUE, "a bus id takes 13 characters");
-    bus_id(text, static_cast<size_t>(length), device);
+    bus_id(text, static_cast<size_t>(length), driver.gpus.gpu(device));
     return CUDA_SUCCESS;
   });
 }
@@ -198,7 +198,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (int i = 0; i < driver.devices; ++i) {
       char known[16];
-      bus_id(known, sizeof known, i);
+      bus_id(known, sizeof known, driver.gpus.gpu(i));
       if (strcasecmp(known, text) != 0 && strcasecmp(known + 5, text) != 0) continue;
       *device = i;
       return CUDA_SUCCESS;

@@ -11,8 +11,9 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-// Handles as cuGraphGetNodes gives them: "if numNodes is higher than the actual number, the
-// remaining entries will be set to NULL, and the number of nodes actually obtained is returned".
+// Handles as cuGraphGetNodes gives them: "If numNodes is higher than the actual number of nodes,
+// the remaining entries in nodes will be set to NULL, and the number of nodes actually obtained
+// will be returned in numNodes".
 CUresult give_nodes(const std::vector<uint64_t>& found, CUgraphNode* nodes, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (nodes == nullptr) {
@@ -68,6 +69,7 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
   }
   GraphInstance made;
   made.nodes = std::make_shared<const std::vector<GraphNode>>(graph->nodes);
+  if (!graph->objects.empty()) made.objects = std::make_shared<const HeldObjects>(graph->objects);
   *result = reinterpret_cast<CUgraphExec>(driver->streams.graphs.instances.add(std::move(made)));
   return CUDA_SUCCESS;
 }
@@ -102,6 +104,7 @@ void enqueue_graph(Driver* driver, Stream* stream, GraphInstance* instance,
   for (size_t i = 0; i < events.size(); ++i) {
     const GraphNode& node = (*instance->nodes)[i];
     work.push_back({std::make_shared<Op>(*node.op), &node.after, nullptr});
+    work.back().op->objects = instance->objects;
     Event* event = events[i];
     if (node.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) work.back().also = event->op;
     if (node.type != CU_GRAPH_NODE_TYPE_EVENT_RECORD) continue;
@@ -190,7 +193,7 @@ bool write_dot(const Graph& graph, std::FILE* file) {
 // "All operations other than destroy and node removal are permitted on the graph while the capture
 // sequence is in progress": cuStreamGetCaptureInfo.
 CUresult cuGraphDestroy(CUgraph handle) {
-  return locked(CALL(cuGraphDestroy), 0, [&](Driver& driver) -> CUresult {
+  const CUresult result = locked(CALL(cuGraphDestroy), 0, [&](Driver& driver) -> CUresult {
     const Graph* graph = driver.streams.graphs.find(handle);
     if (graph == nullptr) return bad_handle("graph");
     if (graph->open) {
@@ -199,6 +202,8 @@ CUresult cuGraphDestroy(CUgraph handle) {
     driver.streams.graphs.remove(reinterpret_cast<uint64_t>(handle));
     return CUDA_SUCCESS;
   });
+  bury();
+  return result;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
@@ -306,20 +311,24 @@ CUresult cuGraphUpload(CUgraphExec instance, CUstream stream) {
 }
 
 CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream) {
+  bury();
   return on_instance(CALL(cuGraphLaunch), instance, stream,
                      [&](Driver& driver, Stream& on, GraphInstance* found) {
                        return launch(&driver, &on, found);
                      });
 }
 
-// Launches under way go on: "will be freed asynchronously" (cuGraphExecDestroy).
+// Launches under way go on: "it will not be terminated, but rather freed asynchronously on
+// completion" (cuGraphExecDestroy).
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
-  return locked(CALL(cuGraphExecDestroy), 0, [&](Driver& driver) -> CUresult {
+  const CUresult result = locked(CALL(cuGraphExecDestroy), 0, [&](Driver& driver) -> CUresult {
     const auto id = reinterpret_cast<uint64_t>(handle);
     if (driver.streams.graphs.instances.find(id) == nullptr) return bad_handle("graph instance");
     driver.streams.graphs.instances.remove(id);
     return CUDA_SUCCESS;
   });
+  bury();
+  return result;
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {

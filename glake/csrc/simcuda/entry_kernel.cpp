@@ -1,8 +1,13 @@
 // Modules, and launches of the one kernel simcuda runs: glake_copy_blocks(table, count), which
-// copies the blocks {dst, src, bytes} of a table.
+// copies the blocks {dst, src, bytes} of a table. Where simcuda stands in for CUDA's driver, other
+// kernels (NVRTC's, Triton's) are counted and ordered as those compiled by nvcc are.
+#include <atomic>
 #include <cstring>
+#include <set>
 
+#include "code.h"
 #include "driver.h"
+#include "runtime.h"
 #include "work.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
@@ -11,6 +16,9 @@ namespace {
 
 constexpr const char kName[] = "glake_copy_blocks";
 constexpr unsigned kWarp = 32, kMostThreads = 256;  // as the kernel's launch bounds are
+constexpr unsigned kMostAnyThreads = 1024;          // of a block, on every GPU so far
+
+std::atomic<bool> counting{false};  // kernels that nobody runs
 
 struct Shape {
   unsigned groups[3], threads[3];
@@ -35,27 +43,56 @@ CUresult check_shape(const Shape& shape) {
   return CUDA_SUCCESS;
 }
 
+// "The total number of threads per block": 1 to what the device allows.
+CUresult check_any_shape(const Shape& shape) {
+  uint64_t threads = 1, groups = 1;
+  for (int i = 0; i < 3; ++i) {
+    threads *= shape.threads[i];
+    groups *= shape.groups[i];
+  }
+  if (threads > 0 && groups > 0 && threads <= kMostAnyThreads) return CUDA_SUCCESS;
+  return fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: " + std::to_string(groups) +
+                                            " blocks of " + std::to_string(threads) +
+                                            " threads; a block has 1 to 1024");
+}
+
+// What is asked of a function besides its launch: its handle must be one.
+template <class Body>
+CUresult on_function(Symbol symbol, CUfunction function, Body&& body) {
+  return in_context(symbol, 0, [&](Driver& driver, Context&) -> CUresult {
+    return driver.kernels.find(function) == nullptr ? bad_handle("function") : body();
+  });
+}
+
 }  // namespace
+
+void simcuda_count_kernels(int on) { counting = on != 0; }
 
 namespace simcuda {
 
-CUresult Kernels::load(uint64_t context, const char* image, uint64_t* module) {
-  const std::string text = image;
-  if (text.find(".version") == std::string::npos || text.find(".target") == std::string::npos) {
-    return fail(CUDA_ERROR_INVALID_IMAGE, "cuModuleLoadData: not PTX, which is all simcuda takes");
+CUresult Kernels::load(uint64_t context, const void* image, uint64_t* module) {
+  std::string code = copy_of_code(image);
+  if (code.empty()) {
+    return fail(CUDA_ERROR_INVALID_IMAGE,
+                "cuModuleLoadData: neither PTX nor a cubin nor a fat binary");
   }
-  if (text.find(std::string(".entry ") + kName + "(") == std::string::npos) {
+  if (has_kernel(code, kName)) {
+    code.clear();
+  } else if (!counting.load(std::memory_order_relaxed)) {
     return fail(CUDA_ERROR_NOT_SUPPORTED,
                 std::string("cuModuleLoadData: simcuda runs no kernel but ") + kName);
   }
-  *module = modules_.add({context, 0});
+  Module made;
+  made.context = context;
+  made.code = std::move(code);
+  *module = modules_.add(std::move(made));
   return CUDA_SUCCESS;
 }
 
 CUresult Kernels::unload(uint64_t module) {
   const Module* found = modules_.find(module);
   if (found == nullptr) return bad_handle("module");
-  if (found->function != 0) functions_.remove(found->function);
+  for (const auto& [name, function] : found->functions) functions_.remove(function);
   modules_.remove(module);
   return CUDA_SUCCESS;
 }
@@ -63,9 +100,15 @@ CUresult Kernels::unload(uint64_t module) {
 CUresult Kernels::function(uint64_t module, const std::string& name, uint64_t* function) {
   Module* found = modules_.find(module);
   if (found == nullptr) return bad_handle("module");
-  if (name != kName) return fail(CUDA_ERROR_NOT_FOUND, "the module has no kernel " + name);
-  if (found->function == 0) found->function = functions_.add({module, found->context});
-  *function = found->function;
+  const bool known = found->code.empty() ? name == kName : has_kernel(found->code, name);
+  if (!known) return fail(CUDA_ERROR_NOT_FOUND, "the module has no kernel " + name);
+  uint64_t& made = found->functions[name];
+  if (made == 0) {
+    static auto* const names = new std::set<std::string>;  // under the driver's lock
+    made = functions_.add({module, found->context,
+                           found->code.empty() ? nullptr : names->insert(name).first->c_str()});
+  }
+  *function = made;
   return CUDA_SUCCESS;
 }
 
@@ -85,7 +128,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     const CUresult unsafe = driver.streams.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
     uint64_t id = 0;
-    const CUresult result = driver.kernels.load(context.id, static_cast<const char*>(image), &id);
+    const CUresult result = driver.kernels.load(context.id, image, &id);
     if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(id);
     return result;
   });
@@ -122,6 +165,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
           return fail(CUDA_ERROR_INVALID_HANDLE,
                       "cuLaunchKernel: the function and the stream are of two contexts");
         }
+        if (found->counted != nullptr) {
+          const CUresult shaped = check_any_shape(shape);
+          if (shaped != CUDA_SUCCESS) return shaped;
+          return launch_uncomputed(&driver, driver.streams.streams.find(id), found->counted);
+        }
         if (extra != nullptr || arguments == nullptr || arguments[0] == nullptr ||
             arguments[1] == nullptr) {
           return fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernelParams are missing");
@@ -134,4 +182,60 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
         std::memcpy(&count, arguments[1], sizeof count);
         return copy_blocks(&driver, id, table, count);
       });
+}
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*,
+                            void**) {
+  return cuModuleLoadData(module, image);  // options are the compiler's
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
+                          void** extra) {
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return cuLaunchKernel(function, config->gridDimX, config->gridDimY, config->gridDimZ,
+                        config->blockDimX, config->blockDimY, config->blockDimZ,
+                        config->sharedMemBytes, config->hStream, arguments, extra);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int groups_x,
+                                   unsigned int groups_y, unsigned int groups_z,
+                                   unsigned int threads_x, unsigned int threads_y,
+                                   unsigned int threads_z, unsigned int shared, CUstream stream,
+                                   void** arguments) {
+  return cuLaunchKernel(function, groups_x, groups_y, groups_z, threads_x, threads_y, threads_z,
+                        shared, stream, arguments, nullptr);
+}
+
+// Registers and static shared memory are not known: none, and the most threads.
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
+  return on_function(CALL(cuFuncGetAttribute), function, [&]() -> CUresult {
+    if (value == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? kMostAnyThreads : 0;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int) {
+  return on_function(CALL(cuFuncSetAttribute), function, [&] {
+    const bool known = attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX;
+    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
+  return on_function(CALL(cuFuncSetCacheConfig), function, [] { return CUDA_SUCCESS; });
+}
+
+// As many as there are threads for: what else bounds them is not known.
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
+                                                     size_t) {
+  constexpr int kThreadsOfAMultiprocessor = 2048;
+  return on_function(CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor), function,
+                     [&]() -> CUresult {
+                       if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+                       *blocks = kThreadsOfAMultiprocessor / threads;
+                       return CUDA_SUCCESS;
+                     });
 }

@@ -18,8 +18,8 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle));
 constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 
-// A cuMemAlloc block, or a pool's: "cuMemFree ... can also be used to free memory allocated with
-// the stream ordered allocator" (cuMemFree), all work being done.
+// A cuMemAlloc block, or a pool's: cuMemFree takes what "cuMemAllocAsync(),
+// cuMemAllocFromPoolAsync()" returned too.
 CUresult free_memory(Driver* driver, CUdeviceptr address) {
   Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
   if (pool == nullptr) return driver->memory.free_block(address);
@@ -42,6 +42,25 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
                       if (unsafe != CUDA_SUCCESS) return unsafe;
                       return driver.memory.allocate(context.device, bytes, address);
                     });
+}
+
+// Managed memory here is a block of the device that the host, and every device, may touch where it
+// is: it takes device memory from the start, and more than a device has is out of memory. (On GPUs
+// with page faults it moves, and may be more.) Phantom memory has no bytes for the host.
+CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
+  return in_context(
+      CALL(cuMemAllocManaged), pages_of(bytes), [&](Driver& driver, Context& context) -> CUresult {
+        const bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST;
+        if (address == nullptr || !known) return CUDA_ERROR_INVALID_VALUE;
+        if (driver.memory.backing().phantom()) {
+          return fail(CUDA_ERROR_NOT_SUPPORTED, "managed memory needs bytes: not in phantom mode");
+        }
+        const CUresult unsafe = driver.streams.check_unsafe();
+        if (unsafe != CUDA_SUCCESS) return unsafe;
+        const CUresult made = driver.memory.allocate(context.device, bytes, address);
+        if (made == CUDA_SUCCESS) driver.memory.find(*address)->managed = true;
+        return made;
+      });
 }
 
 CUresult cuMemFree(CUdeviceptr address) {
@@ -134,7 +153,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
   return in_context(CALL(cuIpcGetMemHandle), 0, [&](Driver& driver, Context&) -> CUresult {
     Reservation* block = driver.memory.find(address);
     if (result == nullptr || block == nullptr || block->base != address || block->allocation == 0 ||
-        block->opens != 0 || driver.pools.owner(address) != nullptr) {
+        block->opens != 0 || block->managed || driver.pools.owner(address) != nullptr) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuIpcGetMemHandle: not a cuMemAlloc block");
     }
     const uint32_t extent = driver.memory.handle_of(block->page[0])->extent;

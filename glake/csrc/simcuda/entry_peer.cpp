@@ -9,6 +9,10 @@ bool both(const Driver& driver, CUdevice a, CUdevice b) {
   return a >= 0 && b >= 0 && a < driver.devices && b < driver.devices;
 }
 
+bool peers(const Driver& driver, CUdevice a, CUdevice b) {
+  return driver.topology.peers(driver.gpus.gpu(a), driver.gpus.gpu(b));
+}
+
 template <class Body>
 CUresult with_peer(Symbol symbol, CUcontext handle, Body&& body) {
   return in_context(symbol, 0, [&](Driver& driver, Context& context) -> CUresult {
@@ -26,7 +30,7 @@ CUresult cuDeviceCanAccessPeer(int* result, CUdevice device, CUdevice peer) {
   return call(CALL(cuDeviceCanAccessPeer), 0, [&](Driver& driver) -> CUresult {
     if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!both(driver, device, peer)) return no_device();
-    *result = driver.topology.peers(device, peer);
+    *result = peers(driver, device, peer);
     return CUDA_SUCCESS;
   });
 }
@@ -36,13 +40,13 @@ CUresult cuDeviceGetP2PAttribute(int* result, CUdevice_P2PAttribute which, CUdev
   return call(CALL(cuDeviceGetP2PAttribute), 0, [&](Driver& driver) -> CUresult {
     if (result == nullptr || device == peer) return CUDA_ERROR_INVALID_VALUE;
     if (!both(driver, device, peer)) return no_device();
-    const bool linked = driver.topology.linked(device, peer);
+    const bool linked = driver.topology.linked(driver.gpus.gpu(device), driver.gpus.gpu(peer));
     switch (which) {
       case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
         *result = linked ? 0 : 1;
         return CUDA_SUCCESS;
       case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-        *result = driver.topology.peers(device, peer);
+        *result = peers(driver, device, peer);
         return CUDA_SUCCESS;
       case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
         *result = linked;
@@ -58,7 +62,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
   return with_peer(CALL(cuCtxEnablePeerAccess), handle,
                    [&](Driver& driver, Context& context, const Context& peer) -> CUresult {
                      if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                     if (!driver.topology.peers(context.device, peer.device)) {
+                     if (!peers(driver, context.device, peer.device)) {
                        return fail(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
                                    "the devices cannot reach each other");
                      }

@@ -16,6 +16,7 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
     range->exportable = handle->prop.requestedHandleTypes;
     range->access = page->access;
     range->vmm = reservation->allocation == 0;
+    range->managed = reservation->managed;
     const size_t at = (address - reservation->base) / kGranule - page->index;
     range->base = reservation->base + at * kGranule;
     range->bytes = range->vmm ? handle->pages * kGranule : reservation->requested;
@@ -61,14 +62,14 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!range.host) return fail(CUDA_ERROR_INVALID_VALUE, "not host memory");
+      if (!range.host && !range.managed) return fail(CUDA_ERROR_INVALID_VALUE, "not host memory");
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put<unsigned long long>(data, range.base / 4096);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put<unsigned>(data, range.managed);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put<unsigned>(data, which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-                                     !range.host && !range.vmm && !range.pool);
+      return put<unsigned>(data, !range.host && !range.vmm && !range.pool && !range.managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put<int>(data, range.host ? context.device : range.device);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:

@@ -180,3 +180,35 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
     return pool.get_access(location->id, flags);
   });
 }
+
+// Graphs have no memory nodes here, so what they use and keep is always 0.
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void* value) {
+  return locked(CALL(cuDeviceGetGraphMemAttribute), 0, [&](Driver& driver) -> CUresult {
+    if (device < 0 || device >= driver.devices) return no_device();
+    if (value == nullptr || which < CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ||
+        which > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetGraphMemAttribute: no such attribute");
+    }
+    *static_cast<cuuint64_t*>(value) = 0;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void* value) {
+  return locked(CALL(cuDeviceSetGraphMemAttribute), 0, [&](Driver& driver) -> CUresult {
+    if (device < 0 || device >= driver.devices) return no_device();
+    const bool peak =
+        which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    if (!peak || value == nullptr || *static_cast<cuuint64_t*>(value) != 0) {
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "cuDeviceSetGraphMemAttribute: a peak can be set, to 0");
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  return locked(CALL(cuDeviceGraphMemTrim), 0, [&](Driver& driver) -> CUresult {
+    return device < 0 || device >= driver.devices ? no_device() : CUDA_SUCCESS;
+  });
+}

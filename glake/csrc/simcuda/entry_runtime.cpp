@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "compute.h"
 #include "control.h"
 #include "driver.h"
 #include "runtime.h"
@@ -79,25 +80,42 @@ int simcuda_current_device(void) {
   return context == nullptr ? SIMCUDA_NO_CONTEXT : context->device;
 }
 
+namespace {
+thread_local std::string refused;
+}
+
+const char* simcuda::refused_kernel() { return refused.empty() ? nullptr : refused.c_str(); }
+
+CUresult simcuda::launch_uncomputed(Driver* driver, Stream* stream, const char* name) {
+  const Context* current = driver->contexts.current();
+  refused.clear();
+  if (current == nullptr) return no_context();
+  if (!computed_by_somebody(name)) {
+    refused = std::string("nobody computes the kernel ") + name +
+              " in numbers mode (glake's docs/dry-run.md)";
+    return fail(CUDA_ERROR_NOT_SUPPORTED, refused);
+  }
+  // "A kernel launch will fail if it is issued to a stream that is not associated to the current
+  // device": CUDA programming guide, Stream and Event Behavior.
+  if (stream->context != current->id) {
+    return fail(CUDA_ERROR_INVALID_HANDLE, "the stream is not of the current context");
+  }
+  const auto op = std::make_shared<Op>();
+  op->latency_ns = driver->kernel_costs.start_ns;
+  op->launch = true;
+  const CUresult result = submit(driver, stream, op);
+  if (result != CUDA_SUCCESS) return result;
+  if (stream->capture == nullptr) {
+    count_launch(name);
+  } else {
+    stream->capture->graph->nodes.back().kernel = name;  // counted when it is launched
+  }
+  return result;
+}
+
 int simcuda_launch(const char* name, CUstream handle) {
-  return on_stream(CALL(cuLaunchKernel), handle, [&](Driver& driver, Stream& stream) -> CUresult {
-    const Context* current = driver.contexts.current();
-    if (current == nullptr) return no_context();
-    // "A kernel launch will fail if it is issued to a stream that is not associated to the current
-    // device": CUDA programming guide, Stream and Event Behavior.
-    if (stream.context != current->id) {
-      return fail(CUDA_ERROR_INVALID_HANDLE, "the stream is not of the current context");
-    }
-    const auto op = std::make_shared<Op>();
-    op->latency_ns = driver.kernel_costs.start_ns;
-    const CUresult result = submit(&driver, &stream, op);
-    if (result != CUDA_SUCCESS) return result;
-    if (stream.capture == nullptr) {
-      count_launch(name);
-    } else {
-      stream.capture->graph->nodes.back().kernel = name;  // counted when it is launched
-    }
-    return result;
+  return on_stream(CALL(cuLaunchKernel), handle, [&](Driver& driver, Stream& stream) {
+    return launch_uncomputed(&driver, &stream, name);
   });
 }
 
@@ -109,7 +127,8 @@ void simcuda_missed(const char* library, const char* function) {
   RuntimeBooks& books = runtime_books();
   std::lock_guard<std::mutex> lock(books.mutex);
   Missed& missed = books.missed[std::string(library) + "." + function];
-  if (missed.times++ != 0) return;
+  const bool told = missed_in_cover();
+  if (missed.times++ != 0 || told) return;
   missed.library = library;
   missed.function = function;
   std::fprintf(stderr,
@@ -139,9 +158,11 @@ int simcuda_machine(simcuda_machine_facts* facts) {
   return CUDA_SUCCESS;
 }
 
-uint64_t simcuda_used_bytes(int device) {
+uint64_t simcuda_used_bytes(int gpu) {
   Driver* driver = running.load(std::memory_order_acquire);
-  if (driver == nullptr || forked || device < 0 || device >= driver->devices) return 0;
+  if (driver == nullptr || forked || gpu < 0 || gpu >= driver->options.devices) return 0;
   std::lock_guard<std::mutex> lock(driver->mutex);
-  return driver->machine->used(device);
+  return driver->machine->used(gpu);
 }
+
+void simcuda_obey_visible_devices(int obey) { obey_visible_devices = obey != 0; }

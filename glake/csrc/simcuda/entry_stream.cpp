@@ -67,8 +67,8 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
   });
 }
 
-// "The event wait is captured into the graph as an external event node": CUDA Driver API,
-// CU_EVENT_WAIT_EXTERNAL.
+// "Event is captured in the graph as an external event node when performing stream capture": CUDA
+// Driver API, CU_EVENT_WAIT_EXTERNAL.
 CUresult wait_external(Driver* driver, Stream* stream, CUevent event) {
   bool taken = false;
   const CUresult result = driver->streams.captured(stream, &taken);

@@ -115,7 +115,7 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
   return in_context(CALL(cuMemGetInfo), 0, [&](Driver& driver, Context& context) -> CUresult {
     if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *total = driver.machine->capacity();
-    *free = *total - driver.machine->used(context.device);
+    *free = *total - driver.machine->used(driver.gpus.gpu(context.device));
     return CUDA_SUCCESS;
   });
 }

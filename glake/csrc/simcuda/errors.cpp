@@ -1,4 +1,5 @@
 // CUresult codes: names and descriptions.
+#include "kernels.h"
 #include "types.h"
 
 namespace simcuda {
@@ -94,5 +95,8 @@ SIMCUDA_EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
 
 SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   const simcuda::Error* found = simcuda::find(error);
+  // By this text PyTorch tells the user which kernel it was.
+  const char* refused = simcuda::refused_kernel();
+  if (error == CUDA_ERROR_NOT_SUPPORTED && refused != nullptr) return simcuda::give(refused, text);
   return simcuda::give(found == nullptr ? nullptr : found->text, text);
 }

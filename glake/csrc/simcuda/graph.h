@@ -4,6 +4,7 @@
 
 #include "op.h"
 #include "types.h"
+#include "user_object.h"
 
 namespace simcuda {
 
@@ -22,6 +23,7 @@ struct GraphNode {
 
 struct Graph {
   std::vector<GraphNode> nodes;
+  HeldObjects objects;
   bool open = false;  // a capture is adding to it
 
   // Whether all of `places` are among `ends` or come before one of them.
@@ -37,7 +39,8 @@ struct NodeRef {
 // "A graph instance is a snapshot": what happens to its graph later does not change it.
 struct GraphInstance {
   std::shared_ptr<const std::vector<GraphNode>> nodes;
-  OpPtr last;  // of the launch before
+  std::shared_ptr<const HeldObjects> objects;  // launches under way hold them too
+  OpPtr last;                                  // of the launch before
 };
 
 class Graphs {
@@ -55,6 +58,7 @@ class Graphs {
   size_t live() const { return graphs_.live(); }
 
   Slots<GraphInstance, 9> instances;
+  UserObjects objects;
 
  private:
   Slots<GraphPtr, 5> graphs_;

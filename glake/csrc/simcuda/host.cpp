@@ -96,6 +96,21 @@ const HostBlock* HostMemory::find(uint64_t address, size_t bytes, uint64_t* base
   return &found->second;
 }
 
+HostMemory::Extent HostMemory::pinned_extent(uint64_t address, size_t bytes) const {
+  const uint64_t end = address + bytes;
+  auto block = blocks_.upper_bound(address);
+  if (block != blocks_.begin()) {
+    const auto& [base, before] = *std::prev(block);
+    if (address < base + before.bytes) --block;
+  }
+  if (block == blocks_.end() || block->first >= std::max(end, address + 1)) return Extent::kNone;
+  for (uint64_t at = address; block != blocks_.end() && block->first <= at; ++block) {
+    at = block->first + block->second.bytes;
+    if (at >= end) return Extent::kAll;
+  }
+  return Extent::kPart;
+}
+
 void HostMemory::unplace(uint64_t address, size_t bytes) {
   const uint64_t end = address + bytes;
   auto at = placed_.lower_bound(address);

@@ -22,7 +22,12 @@ class HostMemory {
   CUresult remove(void* address);
   // The block that holds [address, address + bytes), and where it starts.
   const HostBlock* find(uint64_t address, size_t bytes, uint64_t* base) const;
-  bool pinned(uint64_t address, size_t bytes) const { return find(address, bytes, nullptr); }
+  // How much of a range is pinned, by one block or by several that follow each other.
+  enum class Extent { kNone, kPart, kAll };
+  Extent pinned_extent(uint64_t address, size_t bytes) const;
+  bool pinned(uint64_t address, size_t bytes) const {
+    return pinned_extent(address, bytes) == Extent::kAll;
+  }
   size_t blocks() const { return blocks_.size(); }
   size_t bytes() const { return bytes_; }
 

@@ -1,7 +1,8 @@
 // Modules and their functions. simcuda runs one kernel, glake_copy_blocks, whose code it takes as
-// read; of any other module it says so.
+// read. Others are refused, or counted where simcuda stands in for CUDA's driver.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "types.h"
@@ -11,13 +12,21 @@ namespace simcuda {
 // A kernel nobody can run (runtime.h) was launched. The name lives as long as the process.
 void count_launch(const char* name);
 
+struct Driver;
+struct Stream;
+// What simcuda_launch does (runtime.h).
+CUresult launch_uncomputed(Driver* driver, Stream* stream, const char* name);
+// Why a kernel was refused on this thread last, for cuGetErrorString; null: none was since.
+const char* refused_kernel();
+
 class Kernels {
  public:
   struct Function {
     uint64_t module = 0, context = 0;
+    const char* counted = nullptr;  // its name if nobody runs it; lives as long as the process
   };
 
-  CUresult load(uint64_t context, const char* image, uint64_t* module);
+  CUresult load(uint64_t context, const void* image, uint64_t* module);
   CUresult unload(uint64_t module);
   CUresult function(uint64_t module, const std::string& name, uint64_t* function);
   const Function* find(CUfunction handle) {
@@ -28,7 +37,9 @@ class Kernels {
 
  private:
   struct Module {
-    uint64_t context = 0, function = 0;
+    uint64_t context = 0;
+    std::string code;  // empty: glake_copy_blocks
+    std::map<std::string, uint64_t> functions;
   };
   Slots<Module, 6> modules_;
   Slots<Function, 7> functions_;

@@ -20,7 +20,7 @@ std::string ledger_json(int device) {
   add("handles", counts.handles);
   add("mapped_granules", counts.mapped_pages);
   add("granted_granules", counts.granted_pages);
-  add("used_bytes", static_cast<int64_t>(driver->machine->used(device)));
+  add("used_bytes", static_cast<int64_t>(driver->machine->used(driver->gpus.gpu(device))));
   add("capacity_bytes", static_cast<int64_t>(driver->machine->capacity()));
   add("kernel_mappings", driver->memory.backing().maps());
   add("streams", static_cast<int64_t>(driver->streams.streams.live()));

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "machine_guard.h"
+#include "numbers.h"
 
 namespace simcuda {
 
@@ -90,7 +91,7 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
   if (state_->used[device] + bytes > state_->memory_bytes) reclaim();
   if (state_->used[device] + bytes > state_->memory_bytes) {
     return fail(CUDA_ERROR_OUT_OF_MEMORY,
-                "device " + std::to_string(device) + " has " +
+                glake::device_text(device) + " has " +
                     std::to_string(state_->memory_bytes - state_->used[device]) + " of " +
                     std::to_string(state_->memory_bytes) + " bytes free, " + std::to_string(bytes) +
                     " wanted (option memory)");

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "numbers.h"
+
 namespace simcuda {
 namespace {
 
@@ -28,9 +30,10 @@ Memory::~Memory() {
   }
 }
 
-CUresult Memory::start(Machine* machine, bool phantom, std::vector<uint32_t> reach,
-                       int64_t max_maps) {
+CUresult Memory::start(Machine* machine, const VisibleGpus* gpus, bool phantom,
+                       std::vector<uint32_t> reach, int64_t max_maps) {
   machine_ = machine;
+  gpus_ = gpus;
   devices_ = static_cast<int>(reach.size());
   reach_ = std::move(reach);
   backing_.start(phantom, machine->memory_fd(), max_maps);
@@ -132,7 +135,7 @@ CUresult Memory::create(size_t bytes, const CUmemAllocationProp& prop, uint64_t*
                    " is not a positive multiple of 2 MiB");
   }
   uint32_t extent = 0;
-  const CUresult result = machine_->acquire(prop.location.id, bytes, &extent);
+  const CUresult result = machine_->acquire(gpus_->gpu(prop.location.id), bytes, &extent);
   if (result != CUDA_SUCCESS) return result;
   Handle made;
   made.extent = extent;
@@ -233,9 +236,8 @@ CUresult Memory::check_whole_mappings(const Reservation& reservation, size_t fir
       return invalid("the range cuts a mapping in two");
     }
     if ((devices & ~reach_[static_cast<size_t>(handle.prop.location.id)]) != 0) {
-      return fail(CUDA_ERROR_INVALID_DEVICE,
-                  "cuMemSetAccess: a device cannot reach memory of device " +
-                      std::to_string(handle.prop.location.id));
+      return fail(CUDA_ERROR_INVALID_DEVICE, "cuMemSetAccess: a device cannot reach memory of " +
+                                                 glake::device_text(handle.prop.location.id));
     }
     i += handle.pages;
   }

@@ -9,6 +9,7 @@
 #include "backing.h"
 #include "machine.h"
 #include "types.h"
+#include "visible.h"
 
 namespace simcuda {
 
@@ -29,6 +30,7 @@ struct Reservation {
   size_t requested = 0;     // and its size as asked for
   uint32_t opens = 0;       // of an IPC block; 0: not one
   size_t limit = 0;         // bytes that may be touched, of a block
+  bool managed = false;     // by cuMemAllocManaged
 };
 
 struct Handle {
@@ -47,7 +49,8 @@ class Memory {
  public:
   ~Memory();
   // `reach`: for each device, a bit for every other one that can be granted access to its memory.
-  CUresult start(Machine* machine, bool phantom, std::vector<uint32_t> reach, int64_t max_maps);
+  CUresult start(Machine* machine, const VisibleGpus* gpus, bool phantom,
+                 std::vector<uint32_t> reach, int64_t max_maps);
 
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
@@ -94,8 +97,10 @@ class Memory {
   CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
   void remove_block(Reservation* block);
   uint64_t adopt(uint32_t extent);
+  CUresult hold_seen(uint32_t extent, uint32_t generation, const char* gone);
 
   Machine* machine_ = nullptr;
+  const VisibleGpus* gpus_ = nullptr;
   Backing backing_;
   int devices_ = 0;
   std::vector<uint32_t> reach_;

@@ -17,7 +17,7 @@ struct Op;
 using OpPtr = std::shared_ptr<Op>;
 
 struct Op {
-  enum class Kind { kMarker, kCopy, kMemset, kHostFunction, kWriteValue, kWaitValue };
+  enum class Kind { kMarker, kCopy, kMemset, kHostFunction, kWriteValue, kWaitValue, kCompute };
   struct Side {  // one end of a copy
     uint64_t address = 0;
     size_t pitch = 0;
@@ -51,9 +51,22 @@ struct Op {
   void* data = nullptr;
   // Of a batch or a kernel, instead of dst, src and rows; `bytes` is their sum.
   std::vector<Part> parts;
-  uint64_t table = 0;  // a kernel reads its parts there when it runs: `blocks` of them
+  // Of a kernel that somebody else computes (compute.h): what it reads and writes.
+  struct Touched {
+    uint64_t address = 0;
+    size_t bytes = 0;
+    bool write = false;
+  };
+  int (*compute)(void* data) = nullptr;
+  std::vector<Touched> touched;
+  // A copy or memset of a call that is computed as a whole: it takes its time and moves no byte.
+  bool covered = false;
+  bool launch = false;   // of a kernel that is counted, not run
+  bool staging = false;  // a collective's: phantom memory has no host memory to stage in
+  uint64_t table = 0;    // a kernel reads its parts there when it runs: `blocks` of them
   uint32_t blocks = 0;
-  std::shared_ptr<void> keep;  // what its host memory hangs on, until it is applied
+  std::shared_ptr<void> keep;           // what its host memory hangs on, until it is applied
+  std::shared_ptr<const void> objects;  // of a graph's launch: user objects
 
   // Timing.
   uint64_t latency_ns = 0;

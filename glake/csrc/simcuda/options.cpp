@@ -7,7 +7,7 @@
 #include "numbers.h"
 #include "types.h"
 
-extern char** environ;
+extern "C" char** environ;
 
 namespace simcuda {
 namespace {

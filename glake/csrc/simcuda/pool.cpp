@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "driver.h"
+#include "numbers.h"
 
 namespace simcuda {
 namespace {
@@ -177,10 +178,10 @@ CUresult Pool::set_access(Driver* driver, const CUmemAccessDesc* desc, size_t co
       return fail(CUDA_ERROR_INVALID_VALUE,
                   "cuMemPoolSetAccess: a pool is always accessible from its own device");
     }
-    if (device != device_ && !driver->topology.peers(device, device_)) {
-      return fail(CUDA_ERROR_INVALID_DEVICE, "cuMemPoolSetAccess: device " +
-                                                 std::to_string(device) + " cannot reach device " +
-                                                 std::to_string(device_));
+    if (device != device_ &&
+        !driver->topology.peers(driver->gpus.gpu(device), driver->gpus.gpu(device_))) {
+      return fail(CUDA_ERROR_INVALID_DEVICE, "cuMemPoolSetAccess: " + glake::device_text(device) +
+                                                 " cannot reach " + glake::device_text(device_));
     }
     access &= ~(3u << (2 * device));
     access |= static_cast<uint32_t>(desc[i].flags) << (2 * device);

@@ -43,8 +43,15 @@ struct simcuda_machine_facts {
   char platforms[1024]; /* path of the platforms file */
 };
 SIMCUDA_API int simcuda_machine(struct simcuda_machine_facts* facts);
-/* Bytes in use on a device; 0 while the driver does not run in this process. */
-SIMCUDA_API uint64_t simcuda_used_bytes(int device);
+/* Bytes in use on a GPU of the machine; 0 while the driver does not run in this process. */
+SIMCUDA_API uint64_t simcuda_used_bytes(int gpu);
+/* Whether CUDA_VISIBLE_DEVICES counts, as it does for a CUDA driver; before cuInit. By default it
+ * does not: it hides real GPUs from programs that use simcuda beside them. */
+SIMCUDA_API void simcuda_obey_visible_devices(int obey);
+
+/* Whether modules of kernels that simcuda does not run may be loaded: they are launched as by
+ * simcuda_launch. By default they are refused: glake's own tests are to launch nothing unseen. */
+SIMCUDA_API void simcuda_count_kernels(int on);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "books.h"
+#include "numbers.h"
 
 namespace simcuda {
 namespace {
@@ -142,7 +143,7 @@ void Scheduler::admit(Stream* stream, const OpPtr& op) {
   }
   pending_[op->seq] = op;
   if (op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset ||
-      op->kind == Op::Kind::kWriteValue) {
+      op->kind == Op::Kind::kWriteValue || op->kind == Op::Kind::kCompute) {
     touching_[op->seq] = op.get();
   }
   if (threaded_) {
@@ -316,6 +317,11 @@ void Scheduler::check_idle(CUdeviceptr address, size_t bytes, const char* what) 
         return overlaps(part.dst, part.bytes) || overlaps(part.src, part.bytes);
       });
     }
+    if (op.kind == Op::Kind::kCompute) {
+      return std::any_of(op.touched.begin(), op.touched.end(), [&](const Op::Touched& each) {
+        return overlaps({each.address}, each.bytes);
+      });
+    }
     return overlaps(op.dst, op.dst.pitch * (op.rows - 1) + op.bytes) ||
            (op.kind == Op::Kind::kCopy &&
             overlaps(op.src, op.src.pitch * (op.rows - 1) + op.bytes));
@@ -323,7 +329,7 @@ void Scheduler::check_idle(CUdeviceptr address, size_t bytes, const char* what) 
   for (const auto& [seq, op] : touching_) {
     if (!touches(*op)) continue;
     books().violation(what,
-                      "work " + std::to_string(seq) + " on device " + std::to_string(op->device) +
+                      "work " + std::to_string(seq) + " on " + glake::device_text(op->device) +
                           " is pending on [" + std::to_string(address) + ", +" +
                           std::to_string(bytes) + ")",
                       now_ns());

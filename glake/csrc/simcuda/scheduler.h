@@ -18,6 +18,7 @@
 #include "memory.h"
 #include "op.h"
 #include "options.h"
+#include "shadow.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -111,6 +112,7 @@ class Scheduler {
   CUresult apply(Lock* lock, const std::vector<OpPtr>& targets);
   void apply_timed(Lock* lock);
   void perform(const Op& op);
+  void perform_phantom(const Op& op);
   bool legal(const Op& op);
   bool legal(const Op& op, const Op::Side& side, bool write);
   bool satisfied(const Op& op);
@@ -130,6 +132,7 @@ class Scheduler {
   Memory* memory_ = nullptr;
   const HostMemory* host_ = nullptr;
   Streams* streams_ = nullptr;
+  Shadow shadow_;  // of phantom memory
   bool phantom_ = false, threaded_ = false, stopping_ = false;
   std::mutex* mutex_ = nullptr;
   std::mt19937_64 random_;

@@ -8,7 +8,8 @@
 // launch: 2.5, and 0.2 for each further node ("page" means node), the dearer of what NVIDIA
 // published before and after CUDA 12.6 (blog, Constant Time Launch for Straight-Line CUDA Graphs).
 // cuMemAlloc and cuMemFree are the gaps between events of jobs recorded on GPUs (median 100 at 2
-// MiB, 311 at 528; 84 to 104), which hold some of PyTorch's own time. Zero is "not modelled".
+// MiB, 311 at 528; 84 to 104), which hold some of PyTorch's own time; managed
+// memory is assumed to be like it. Zero is "not modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \
@@ -40,6 +41,8 @@
   X(cuCtxGetId, cuCtxGetId, 12000, 0, 0)                                                         \
   X(cuCtxGetApiVersion, cuCtxGetApiVersion, 3020, 0, 0)                                          \
   X(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050, 0, 0)                        \
+  X(cuCtxSetLimit, cuCtxSetLimit, 3010, 0, 0)                                                    \
+  X(cuCtxGetLimit, cuCtxGetLimit, 3010, 0, 0)                                                    \
   X(cuCtxSynchronize, cuCtxSynchronize, 2000, 0, 0)                                              \
   X(cuMemGetInfo, cuMemGetInfo_v2, 3020, 0, 0)                                                   \
   X(cuMemAddressReserve, cuMemAddressReserve, 10020, 2, 0)                                       \
@@ -79,6 +82,7 @@
   X(cuMemFree, cuMemFree_v2, 3020, 84, 0)                                                        \
   X(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, 0, 0)                                   \
   X(cuMemHostAlloc, cuMemHostAlloc, 2020, 0, 0)                                                  \
+  X(cuMemAllocManaged, cuMemAllocManaged, 6000, 100, 0.8)                                        \
   X(cuMemAllocHost, cuMemAllocHost_v2, 3020, 0, 0)                                               \
   X(cuMemFreeHost, cuMemFreeHost, 2000, 0, 0)                                                    \
   X(cuMemHostRegister, cuMemHostRegister_v2, 6050, 0, 0)                                         \
@@ -133,6 +137,11 @@
   X(cuGraphLaunch, cuGraphLaunch, 10000, 2.5, 0.2)                                               \
   X(cuGraphExecDestroy, cuGraphExecDestroy, 10000, 0, 0)                                         \
   X(cuGraphDebugDotPrint, cuGraphDebugDotPrint, 11030, 0, 0)                                     \
+  X(cuUserObjectCreate, cuUserObjectCreate, 11030, 0, 0)                                         \
+  X(cuUserObjectRetain, cuUserObjectRetain, 11030, 0, 0)                                         \
+  X(cuUserObjectRelease, cuUserObjectRelease, 11030, 0, 0)                                       \
+  X(cuGraphRetainUserObject, cuGraphRetainUserObject, 11030, 0, 0)                               \
+  X(cuGraphReleaseUserObject, cuGraphReleaseUserObject, 11030, 0, 0)                             \
   X(cuMemAllocAsync, cuMemAllocAsync, 11020, 2.6, 0.8)                                           \
   X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, 2.6, 0.8)                           \
   X(cuMemFreeAsync, cuMemFreeAsync, 11020, 2.6, 0)                                               \
@@ -142,6 +151,9 @@
   X(cuMemPoolCreate, cuMemPoolCreate, 11020, 0, 0)                                               \
   X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, 0, 0)                                             \
   X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, 0, 0)                                               \
+  X(cuDeviceGetGraphMemAttribute, cuDeviceGetGraphMemAttribute, 11040, 0, 0)                     \
+  X(cuDeviceSetGraphMemAttribute, cuDeviceSetGraphMemAttribute, 11040, 0, 0)                     \
+  X(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, 0, 0)                                     \
   X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, 0, 0)                                   \
   X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, 0, 0)                                   \
   X(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, 0, 0)                                         \
@@ -149,7 +161,15 @@
   X(cuModuleLoadData, cuModuleLoadData, 2000, 0, 0)                                              \
   X(cuModuleGetFunction, cuModuleGetFunction, 2000, 0, 0)                                        \
   X(cuModuleUnload, cuModuleUnload, 2000, 0, 0)                                                  \
-  X(cuLaunchKernel, cuLaunchKernel, 4000, 2.6, 0)
+  X(cuLaunchKernel, cuLaunchKernel, 4000, 2.6, 0)                                                \
+  X(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, 0, 0)                                          \
+  X(cuLaunchKernelEx, cuLaunchKernelEx, 11060, 2.6, 0)                                           \
+  X(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000, 2.6, 0)                          \
+  X(cuFuncGetAttribute, cuFuncGetAttribute, 2020, 0, 0)                                          \
+  X(cuFuncSetAttribute, cuFuncSetAttribute, 9000, 0, 0)                                          \
+  X(cuFuncSetCacheConfig, cuFuncSetCacheConfig, 3000, 0, 0)                                      \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor,    \
+    6050, 0, 0)
 
 namespace simcuda {
 

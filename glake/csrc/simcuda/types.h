@@ -37,7 +37,8 @@ const std::string& last_message();
 const char* error_name(CUresult code);  // nullptr: no such code
 
 // Objects behind 64-bit handles. A handle holds a generation, so a stale or foreign one is found
-// out instead of followed; objects never move.
+// out instead of followed; objects never move. Its low bits are 0, as a pointer's: PyTorch tells
+// its own streams from others by the lowest one.
 template <class T, unsigned kKind>
 class Slots {
  public:
@@ -52,8 +53,8 @@ class Slots {
     return id(index);
   }
   T* find(uint64_t handle) {
-    const uint64_t index = (handle & 0xffffffffu) >> 4;
-    if ((handle & 15) != kKind || index >= chunks_.size() * kChunk) return nullptr;
+    const uint64_t index = index_of(handle);
+    if ((handle & 255) != kKind << 4 || index >= chunks_.size() * kChunk) return nullptr;
     Slot& slot = at_slot(static_cast<uint32_t>(index));
     return slot.live && slot.generation == handle >> 32 ? &slot.value : nullptr;
   }
@@ -68,10 +69,10 @@ class Slots {
     --live_;
   }
   uint64_t id(uint32_t index) const {
-    return uint64_t{at_slot(index).generation} << 32 | uint64_t{index} << 4 | kKind;
+    return uint64_t{at_slot(index).generation} << 32 | uint64_t{index} << 8 | kKind << 4;
   }
   static uint32_t index_of(uint64_t handle) {
-    return static_cast<uint32_t>((handle & 0xffffffffu) >> 4);
+    return static_cast<uint32_t>((handle & 0xffffffffu) >> 8);
   }
   T& at(uint32_t index) { return at_slot(index).value; }
   const T& at(uint32_t index) const { return at_slot(index).value; }

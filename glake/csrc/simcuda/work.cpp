@@ -21,9 +21,9 @@ int owner(Driver* driver, CUdeviceptr address, int otherwise) {
   return page == nullptr ? otherwise : driver->memory.handle_of(*page)->prop.location.id;
 }
 
-int host_node(const Driver& driver, uint64_t address, size_t bytes, int device) {
+int host_node(const Driver& driver, uint64_t address, size_t bytes, int gpu) {
   const int node = node_of_host(driver, address, bytes);
-  return node == kByDevice ? driver.topology.socket_of(device) : node;
+  return node == kByDevice ? driver.topology.socket_of(gpu) : node;
 }
 
 CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
@@ -37,19 +37,29 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
     end->host = true;
   }
   if (end->address == 0 && bytes * rows != 0) return fail(CUDA_ERROR_INVALID_VALUE, "NULL");
+  const size_t span = bytes * rows == 0 ? 0 : end->pitch * (rows - 1) + bytes;
+  // CUDA Driver API, cuMemcpyAsync: host memory of a copy is registered as a whole, or not at all.
+  if (end->host && span != 0 &&
+      driver->host.pinned_extent(end->address, span) == HostMemory::Extent::kPart) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "a copy of host memory of which only a part is pinned");
+  }
   return CUDA_SUCCESS;
 }
 
 // Where both ends of a copy are. Host memory that is nowhere in particular is by the other end.
 void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_span,
             size_t src_span, int device, Op* op) {
-  if (!dst.host) op->to.gpu = owner(driver, dst.address, device);
-  if (!src.host) op->from.gpu = owner(driver, src.address, device);
+  const auto gpu_of = [&](CUdeviceptr address) {
+    return driver->gpus.gpu(owner(driver, address, device));
+  };
+  if (!dst.host) op->to.gpu = gpu_of(dst.address);
+  if (!src.host) op->from.gpu = gpu_of(src.address);
   const auto at = [](const Op::Place& place, int otherwise) {
     return place.gpu >= 0 ? place.gpu : otherwise;
   };
-  if (dst.host) op->to.node = host_node(*driver, dst.address, dst_span, at(op->from, device));
-  if (src.host) op->from.node = host_node(*driver, src.address, src_span, at(op->to, device));
+  const int gpu = driver->gpus.gpu(device);
+  if (dst.host) op->to.node = host_node(*driver, dst.address, dst_span, at(op->from, gpu));
+  if (src.host) op->from.node = host_node(*driver, src.address, src_span, at(op->to, gpu));
 }
 
 Route route(const Topology& topology, const Op::Place& from, const Op::Place& to) {
@@ -79,6 +89,7 @@ CUgraphNodeType node_type(const Op& op) {
     case Op::Kind::kWaitValue:
       return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
     case Op::Kind::kMarker:
+    case Op::Kind::kCompute:
       break;
   }
   return CU_GRAPH_NODE_TYPE_KERNEL;
@@ -144,6 +155,7 @@ CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   bool taken = false;
   const CUresult result = driver->streams.captured(stream, &taken);
   if (result != CUDA_SUCCESS) return result;
+  op->covered = covered() && (op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset);
   if (taken) {
     capture(driver, stream, op);
   } else if (driver->ticking()) {
@@ -264,8 +276,8 @@ CUresult fill(Driver* driver, uint64_t id, CUdeviceptr dst, uint64_t value, unsi
   op->value = value;
   op->width = width;
   op->dst = {dst, 0, end.host, stream->device};
-  const int device = owner(driver, dst, stream->device);
-  op->route = driver->topology.device_to_device(device, device);
+  const int gpu = driver->gpus.gpu(owner(driver, dst, stream->device));
+  op->route = driver->topology.device_to_device(gpu, gpu);
   return submit(driver, stream, op);
 }
 

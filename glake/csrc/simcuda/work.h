@@ -31,6 +31,8 @@ CUresult copy_batch(Driver* driver, uint64_t stream, const std::vector<BatchCopy
 CUresult copy_blocks(Driver* driver, uint64_t stream, uint64_t table, uint32_t count);
 CUresult fill(Driver* driver, uint64_t stream, CUdeviceptr dst, uint64_t value, unsigned width,
               size_t count);
+// The calling thread is inside a call that is computed as a whole (compute.h).
+bool covered();
 // Into the stream, or into its capture, or onto the tick clock.
 CUresult submit(Driver* driver, Stream* stream, const OpPtr& op);
 

@@ -1,6 +1,7 @@
 // The CUDA adapter as one translation unit: torch's headers are most of its compile time.
 #include "torch/cuda/allocate.cpp"
 #include "torch/cuda/foreign.cpp"
+#include "torch/cuda/foreign_blocks.cpp"
 #include "torch/cuda/history.cpp"
 #include "torch/cuda/host_allocator.cpp"
 #include "torch/cuda/install.cpp"

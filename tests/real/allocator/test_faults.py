@@ -107,10 +107,99 @@ def test_settings_without_effect_are_named_once(run):
     )
     done = run("glake", SETTINGS, PYTORCH_CUDA_ALLOC_CONF=given)
     assert done.stdout == "0.5\nrefused\n", done.stderr
-    warned = re.findall(
-        r"RuntimeWarning: PYTORCH_CUDA_ALLOC_CONF: (.*) have no effect", done.stderr
+    warned = re.findall(r"RuntimeWarning: PYTORCH_CUDA_ALLOC_CONF: (.*) has no effect", done.stderr)
+    assert warned == ["garbage_collection_threshold"]
+
+
+# Every key that PyTorch 2.14 knows. Honoured is what glake does or says as much.
+HONOURED = {
+    "backend": "native",
+    "expandable_segments": "True",
+    "per_process_memory_fraction": "0.5",
+    "release_lock_on_cudamalloc": "True",
+    "roundup_power2_divisions": "4",
+}
+NAMED = {
+    "garbage_collection_threshold": "0.8",
+    "graph_capture_record_stream_reuse": "True",
+    "large_segment_size_mb": "40",
+    "max_non_split_rounding_mb": "40",
+    "max_split_size_mb": "64",
+    "pinned_free_catch_all": "True",
+    "pinned_max_cached_size_mb": "64",
+    "pinned_max_round_threshold_mb": "64",
+    "pinned_num_register_threads": "2",
+    "pinned_reserve_segment_size_mb": "16",
+    "pinned_use_background_threads": "False",
+    "pinned_use_cuda_host_register": "False",
+    "throw_on_cudamalloc_oom": "True",
+}
+OF_ROCM = {"release_lock_on_hipmalloc", "pinned_use_hip_host_register"}  # other names of two
+# As PyTorch's own header says what there is: each is either of these.
+KEYS = """
+import re, pathlib, sys, torch
+include = pathlib.Path(torch.__file__).parent / "include/c10"
+text = (include / "cuda/CUDAAllocatorConfig.h").read_text()
+keys = re.search(r"getKeys\\(\\) {(.*?)};", text, re.S).group(1)
+joined = re.sub(r'"\\s*"', "", re.sub(r"//.*", "", keys))
+print(*re.findall(r'"(\\w+)"', joined))
+text = (include / "core/AllocatorConfig.h").read_text()
+print(*re.findall(r"// Parse `(\\w+)` from environment", text))
+"""
+SET_LATER = """
+import warnings, torch
+torch.zeros(1, device="cuda")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    torch._C._accelerator_setAllocatorSettings(GIVEN)
+print(*(str(each.message) for each in caught))
+"""
+
+
+def test_every_key_is_honoured_or_named(run):
+    known, common = run("native", KEYS).stdout.splitlines()
+    pinned = {"max_round_threshold", "max_cached_size"}  # of pinned_..._mb
+    assert set(known.split()) - OF_ROCM <= HONOURED.keys() | NAMED.keys()
+    assert set(common.split()) - pinned <= HONOURED.keys() | NAMED.keys()
+    given = ",".join(f"{key}:{value}" for key, value in (HONOURED | NAMED).items())
+    done = run("glake", SETTINGS, PYTORCH_CUDA_ALLOC_CONF=given)
+    assert done.stdout == "0.5\nrefused\n", done.stderr
+    (warned,) = re.findall(r"RuntimeWarning: PYTORCH_CUDA_ALLOC_CONF: (.*) have no", done.stderr)
+    assert warned.split(", ") == list(NAMED)
+
+
+def test_what_is_set_later_is_named_too(run):
+    given = "graph_capture_record_stream_reuse:True,roundup_power2_divisions:4"
+    done = run("glake", SET_LATER.replace("GIVEN", repr(given)))
+    assert done.stdout.startswith("allocator settings: graph_capture_record_stream_reuse has no"), (
+        done.stdout + done.stderr
     )
-    assert warned == ["roundup_power2_divisions, garbage_collection_threshold"]
+
+
+# Above 10 MiB whole 2 MiB: of less than 1 MiB too much PyTorch's allocator gives all to the block.
+ROUNDED = """
+import torch
+KIB, MIB = 1 << 10, 1 << 20
+sizes = [1, 600, 3 * KIB, 5000, 70000, MIB, MIB + 1, 1300 * KIB, 3 * MIB]
+sizes += [k * MIB for k in (18, 34, 102, 150, 514)]
+for size in sizes:
+    before = torch.cuda.memory_allocated()
+    block = torch.empty(size, dtype=torch.uint8, device="cuda")
+    print(size, torch.cuda.memory_allocated() - before)
+    del block
+    torch.cuda.empty_cache()
+"""
+
+
+@pytest.mark.parametrize("given", ["8", "1", "[1:4,64:8,256:2,>:16]"])
+def test_sizes_are_rounded_as_pytorch_does(run, given):
+    conf = f"expandable_segments:True,roundup_power2_divisions:{given}"
+    stock, glake = (
+        run(each, ROUNDED, PYTORCH_CUDA_ALLOC_CONF=conf) for each in ("native", "glake")
+    )
+    assert stock.stdout.count("\n") == 14, stock.stderr
+    assert glake.stdout == stock.stdout
+    assert "RuntimeWarning" not in glake.stderr
 
 
 @pytest.mark.parametrize("driver", ["sim", "libsimcuda"])

@@ -81,7 +81,8 @@ def test_the_smallest_gpu_runs_the_job_and_a_smaller_one_does_not(dry_run):
     job = ["--json", "--allocator", "glake", "--outside", 0]
     row = found(dry_run(*job, "--capacity-search", PROGRAMS / "train.py", 2))["glake"]
     least = row["smallest_capacity_bytes"]
-    assert row["peak_allocated_bytes"] <= least <= row["peak_reserved_bytes"] * 1.05
+    # cuBLAS holds 32 MiB for each of two threads' handles, which no allocator counts.
+    assert row["peak_allocated_bytes"] <= least <= row["peak_reserved_bytes"] * 1.02 + 64 * MIB
     again = found(dry_run(*job, "--memory", least, PROGRAMS / "train.py", 2))["glake"]
     assert again["oom"] is None
     less = int(least * 0.97)

@@ -87,14 +87,23 @@ def test_collectives_of_four_ranks() -> None:
     check_all(run_ranks(4, "collectives.py", "eager"), "right")
 
 
+def test_ranks_that_see_one_gpu_each() -> None:
+    """CUDA_VISIBLE_DEVICES differs by rank, and each rank's GPU is its cuda:0."""
+    check_all(run_ranks(2, "one_gpu_each.py"), "right")
+
+
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_training(how: str) -> None:
     check_all(run_ranks(2, "training.py", how), "trained")
 
 
+GLAKE = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
+
+
+@pytest.mark.parametrize("allocator", [{}, GLAKE], ids=["native", "glake"])
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_training_in_phantom_memory(how: str) -> None:
-    phantom = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_MEMORY": "80GiB"}
+def test_training_in_phantom_memory(how: str, allocator: dict[str, str]) -> None:
+    phantom = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_MEMORY": "80GiB", **allocator}
     check_all(run_ranks(2, "training.py", how, **phantom), "trained")
 
 

@@ -74,7 +74,7 @@ TEST(foreign_pool) {
   CHECK_EQ(foreign->allocations, 1);
   CHECK(foreign->asked == stream.stream());
   CHECK(glake_block_info(where, nullptr, nullptr, nullptr) != 0);  // none of glake's memory
-  CHECK_EQ(held_by(kPool), 3 * kMiB);
+  CHECK_EQ(held_by(kPool), 20 * kMiB);  // a segment, which small requests share
   CHECK_EQ(allocator()->getDeviceStats(0).allocated_bytes[0].current,
            static_cast<int64_t>(3 * kMiB));
   CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {where}));
@@ -110,6 +110,7 @@ TEST(foreign_pool_limit) {
   DataPtr little = allocator()->allocate(4 * kMiB);
   ptr.clear();  // kept by the pool, which a request of the same pool has go
   CHECK_EQ(foreign->frees, 0);
+  OnStream on(new_stream());  // whose the pool's memory is not
   DataPtr other = from_pool(kPool, 30 * kMiB);
   CHECK_EQ(foreign->frees, 1);
   CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 40 * kMiB); }), "limit 64.00 MiB"));
@@ -117,6 +118,24 @@ TEST(foreign_pool_limit) {
   other.clear();
   allocator()->emptyCache(kPool);
   DataPtr ours = allocator()->allocate(56 * kMiB);
+}
+
+// A thousand small blocks share few segments, which stay until the last of their blocks is free.
+TEST(foreign_pool_shares_segments) {
+  auto foreign = std::make_shared<Foreign>();
+  allocator()->createOrIncrefPool(0, kPool, foreign);
+  std::vector<DataPtr> kept;
+  for (int i = 0; i < 1000; ++i) kept.push_back(from_pool(kPool, 8 * 1024));
+  CHECK_EQ(foreign->allocations, 4);
+  CHECK_EQ(held_by(kPool), 8 * kMiB);
+  CHECK_EQ(live_of(kPool), size_t{1000 * 8 * 1024});
+  kept.resize(1);
+  allocator()->emptyCache(kPool);
+  CHECK_EQ(foreign->frees, 3);
+  allocator()->setNoSplit(0, kPool);
+  kept.push_back(from_pool(kPool, 3 * kMiB));
+  kept.push_back(from_pool(kPool, 3 * kMiB));
+  CHECK_EQ(foreign->allocations, 6);
 }
 
 // A block that other streams used is not given out again before their work is done.

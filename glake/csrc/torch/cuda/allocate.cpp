@@ -2,7 +2,12 @@
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/core/impl/PyInterpreter.h>
 
+#include <algorithm>
+#include <string_view>
+
+#include "numbers.h"
 #include "torch/cuda/allocator.h"
+#include "torch/cuda/rounding.h"
 #include "types.h"
 
 namespace glake::adapter {
@@ -11,10 +16,18 @@ namespace {
 
 const c10::impl::PyInterpreter* gpu_trace() { return c10::impl::GPUTrace::get_trace(); }
 
+std::string size_text(size_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
+  auto size = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; size > 1024 && unit < 3; ++unit) size /= 1024;
+  return fixed_text(size, unit == 0 ? 0 : 2) + " " + kUnits[unit];
+}
+
 // PyTorch's phrase comes first, once: other software looks for it. The core's own texts have it.
+constexpr std::string_view kPhrase = "CUDA out of memory. ";
 std::string out_of_memory_text(const std::string& text) {
-  const std::string phrase = "CUDA out of memory. ";
-  return text.compare(0, phrase.size(), phrase) == 0 ? text : phrase + text;
+  return text.compare(0, kPhrase.size(), kPhrase) == 0 ? text : std::string(kPhrase) + text;
 }
 
 }  // namespace
@@ -43,12 +56,15 @@ DataPtr CudaAllocator::allocate(size_t bytes) {
 
 void* CudaAllocator::raw_alloc(size_t bytes) {
   if (bytes == 0) return nullptr;
-  DeviceIndex device = c10::cuda::current_device();
-  return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  auto stream = c10::cuda::getCurrentCUDAStream(c10::cuda::current_device()).stream();
+  return raw_alloc_with_stream(bytes, stream);
 }
 
 void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  return bytes == 0 ? nullptr : obtain(bytes, c10::cuda::current_device(), stream);
+  if (bytes == 0) return nullptr;
+  DeviceIndex device = c10::cuda::current_device();
+  return C10_UNLIKELY(!isEnabled()) ? obtain_uncached(bytes, device)
+                                    : obtain(bytes, device, stream);
 }
 
 DataPtr CudaAllocator::allocateWithAddress(size_t bytes, void* where) {
@@ -59,6 +75,7 @@ DataPtr CudaAllocator::allocateWithAddress(size_t bytes, void* where) {
   TORCH_CHECK(!foreign_.contains(device, pool), "glake: memory of pool (", pool.first, ", ",
               pool.second, ") is another allocator's, and cannot be asked for by its address");
   use(device);
+  bytes = rounded(bytes);
   void* ptr = library_.pool_malloc_at(where, bytes, device, stream, named(pool));
   if (ptr == nullptr) raise(bytes);
   report(ptr, static_cast<int64_t>(bytes), device);
@@ -67,6 +84,7 @@ DataPtr CudaAllocator::allocateWithAddress(size_t bytes, void* where) {
 
 void* CudaAllocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   use(device);
+  bytes = rounded(bytes);
   MempoolId_t pool = routes_.pool(device, stream);
   void* ptr = attempt(bytes, device, stream, pool);
   if (C10_UNLIKELY(ptr == nullptr)) ptr = recover(bytes, device, stream, pool);
@@ -79,7 +97,7 @@ void* CudaAllocator::attempt(size_t bytes, int device, cudaStream_t stream, Memp
     if (!foreign_.contains(device, pool)) {
       return library_.pool_malloc(bytes, device, stream, named(pool));
     }
-    return foreign_.allocate(round_up(bytes, kAlignment), device, stream, pool,
+    return foreign_.allocate(round_up(bytes, kAlignment), device, stream, pool, capturing(device),
                              history_.gather_for_block());
   }
   return library_.malloc(bytes, device, stream);
@@ -100,8 +118,8 @@ void* CudaAllocator::obtain_uncached(size_t bytes, DeviceIndex device) {
   if (status == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. glake: with caching off, the ",
-                     "driver has no ", bytes, " bytes in one piece on device ",
-                     static_cast<int>(device));
+                     "driver has no ", bytes,
+                     " bytes in one piece on cuda:", static_cast<int>(device));
   }
   C10_CUDA_CHECK(status);
   claim.keep();
@@ -154,23 +172,43 @@ void* CudaAllocator::recover(size_t bytes, int device, cudaStream_t stream, Memp
   out_of_memory(bytes, device, text);
 }
 
+// PyTorch's own sentences, which other software reads, and then the core's account.
+std::string CudaAllocator::account(size_t bytes, int device, const Room& room,
+                                   const std::string& text) {
+  if (bytes >= size_t{1} << 60) return out_of_memory_text(text);  // "more than 1EB memory"
+  std::string made(kPhrase);
+  made += "Tried to allocate " + size_text(bytes) + ". GPU " + std::to_string(device) +
+          " has a total capacity of " + size_text(room.total) + " of which " +
+          size_text(room.free) + " is free. ";
+  if (room.allowed < room.total) made += size_text(room.allowed) + " allowed; ";
+  made += "Of the allocated memory " + size_text(room.allocated) +
+          " is allocated by PyTorch, and " +
+          size_text(room.reserved - std::min(room.reserved, room.allocated)) +
+          " is reserved by PyTorch but unallocated. glake: ";
+  size_t detail = text.compare(0, kPhrase.size(), kPhrase) == 0 ? text.find("; ") : text.npos;
+  return made + (detail == text.npos ? text : text.substr(detail + 2));
+}
+
 void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& text) {
   glake_device_stats stats{};
-  size_t free = 0, total = 0;
+  Room room;
   library_.get_stats(device, &stats, sizeof stats);
-  library_.memory_info(device, &free, &total);
+  library_.memory_info(device, &room.free, &room.total);
   double fraction = library_.limit_fraction(device);
-  auto allowed = static_cast<size_t>(static_cast<double>(total) * fraction);
-  if (fraction <= 0 || fraction > 1) allowed = total;
-  auto allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
-  foreign_.for_each(device, [&](void*, const ForeignBlock& block) { allocated += block.bytes; });
+  room.allowed = static_cast<size_t>(static_cast<double>(room.total) * fraction);
+  if (fraction <= 0 || fraction > 1) room.allowed = room.total;
+  room.allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
+  room.reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
+  foreign_.visit(
+      device, [&](const ForeignSegment& each) { room.reserved += each.bytes; },
+      [&](void*, const ForeignBlock& block) { room.allocated += block.live ? block.bytes : 0; });
   c10::Device where(c10::kCUDA, static_cast<DeviceIndex>(device));
-  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated,
-                                   static_cast<size_t>(stats.reserved_bytes[0].current), where);
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), room.allocated, room.reserved,
+                                   where);
   std::vector<native::OutOfMemoryObserver> observers;
   std::vector<OomRejectionObserver> rejection_observers;
   // The limit, not the device, said no: torch calls that a rejection.
-  bool rejected = allowed < total && allocated + bytes > allowed;
+  bool rejected = room.allowed < room.total && room.allocated + bytes > room.allowed;
   {
     std::lock_guard<std::mutex> guard(mutex_);
     observers = on_oom_;
@@ -179,9 +217,10 @@ void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& t
       ++rejections_[static_cast<size_t>(device)];
     }
   }
-  for (const auto& observer : rejection_observers) observer(device, bytes, allocated, total);
-  for (const auto& observer : observers) observer(device, bytes, allowed, free);
-  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_text(text));
+  for (const auto& observer : rejection_observers)
+    observer(device, bytes, room.allocated, room.total);
+  for (const auto& observer : observers) observer(device, bytes, room.allowed, room.free);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, account(bytes, device, room, text));
 }
 
 // What profilers and the sanitizer of torch hear; `bytes` is negative for a free.
@@ -207,7 +246,7 @@ void CudaAllocator::report(void* ptr, int64_t bytes, int device) {
 bool CudaAllocator::describe(void* ptr, Known* out) {
   ForeignBlock block;
   if (foreign_.describe(ptr, &block)) {
-    *out = {block.requested, block.device, block.stream, true};
+    *out = {block.requested, block.segment->device, block.segment->stream, true};
     return true;
   }
   if (C10_UNLIKELY(had_uncached_.load(std::memory_order_acquire))) {
@@ -230,7 +269,7 @@ bool CudaAllocator::give_back(void* ptr) {
   if (C10_UNLIKELY(told || foreign_.any()) && !describe(ptr, &known)) return false;
   // Before the free: afterwards the address may be another block's.
   if (C10_UNLIKELY(told)) report(ptr, -static_cast<int64_t>(known.bytes), known.device);
-  if (C10_UNLIKELY(known.foreign)) return foreign_.free(ptr, capturing(known.device));
+  if (C10_UNLIKELY(known.foreign)) return foreign_.free(ptr, known.device, capturing(known.device));
   return library_.free(ptr) == GLAKE_OK;
 }
 

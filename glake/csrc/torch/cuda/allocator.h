@@ -126,6 +126,11 @@ class CudaAllocator final : public native::CUDAAllocator {
   void* recover(size_t bytes, int device, cudaStream_t stream, MempoolId_t pool);
   bool make_room(int device, MempoolId_t pool);
   [[noreturn]] void out_of_memory(size_t bytes, int device, const std::string& text);
+  struct Room {
+    size_t free = 0, total = 0, allowed = 0;  // of the device
+    size_t allocated = 0, reserved = 0;       // by torch
+  };
+  static std::string account(size_t bytes, int device, const Room& room, const std::string& text);
   bool give_back(void* ptr);  // false: refused, glake_last_error() says why
   static void deleter(void* ptr);
   DataPtr data_ptr(void* ptr, int device) const;
@@ -156,6 +161,7 @@ class CudaAllocator final : public native::CUDAAllocator {
   std::atomic<uint64_t> used_{0};  // a bit each: only these are ever opened
   std::atomic<uint64_t> refused_frees_{0};
   std::array<std::atomic<int>, kMaxDevices> captures_{};
+  std::array<std::atomic<double>, kMaxDevices> fractions_;  // as asked for; negative: never
 
   mutable std::mutex mutex_;  // of what follows; nothing is called with it held
   std::map<std::pair<int, MempoolId_t>, unsigned> pools_;  // glake's own in use, with their flags

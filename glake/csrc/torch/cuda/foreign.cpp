@@ -5,10 +5,8 @@
 namespace glake::adapter {
 
 ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) {
-  for (auto& each : pools_) {
-    if (each->device == device && each->id == pool) return each.get();
-  }
-  return nullptr;
+  auto found = pools_.find({device, pool});
+  return found == pools_.end() ? nullptr : &found->second;
 }
 
 bool ForeignPools::retain(int device, c10::MempoolId_t pool, const Allocator& allocator) {
@@ -17,10 +15,7 @@ bool ForeignPools::retain(int device, c10::MempoolId_t pool, const Allocator& al
   Pool* known = find(device, pool);
   if (known == nullptr) {
     if (allocator == nullptr) return false;
-    pools_.push_back(std::make_unique<Pool>());
-    known = pools_.back().get();
-    known->device = device;
-    known->id = pool;
+    known = &pools_[{device, pool}];
     known->allocator = allocator;
     any_.store(true);
   }
@@ -55,118 +50,77 @@ int ForeignPools::uses(int device, c10::MempoolId_t pool) const {
 
 void ForeignPools::set_use_on_oom(int device, c10::MempoolId_t pool, bool value) {
   std::lock_guard<std::mutex> guard(mutex_);
-  Pool* known = find(device, pool);
-  if (known != nullptr) known->use_on_oom = value;
+  if (Pool* known = find(device, pool)) known->use_on_oom = value;
 }
 
-// Whether the work recorded on a free block is done, so that anyone may have it.
-bool ForeignPools::complete(ForeignBlock& block) {
-  while (!block.pending.empty()) {
-    if (cudaEventQuery(block.pending.back()) != cudaSuccess) {
-      (void)cudaGetLastError();  // not ready
-      return false;
-    }
-    (void)cudaEventDestroy(block.pending.back());
-    block.pending.pop_back();
-  }
-  return !block.held;
-}
-
-// Under mutex_.
-void* ForeignPools::reuse(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
-                          const std::shared_ptr<c10::GatheredContext>& context) {
-  const size_t most = bytes + bytes / 8 + 512;  // a block not much larger will do
-  ForeignBlock* best = nullptr;
-  void* where = nullptr;
-  for (auto& [ptr, block] : blocks_) {
-    if (block.live || block.device != device || block.pool != pool || block.stream != stream ||
-        block.bytes < bytes || block.bytes > most || !complete(block)) {
-      continue;
-    }
-    if (best != nullptr && best->bytes <= block.bytes) continue;
-    best = &block;
-    where = ptr;
-  }
-  if (best == nullptr) return nullptr;
-  best->live = true;
-  best->requested = bytes;
-  best->context = context;
-  return where;
+void ForeignPools::set_no_split(int device, c10::MempoolId_t pool) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (Pool* known = find(device, pool)) known->no_split = true;
 }
 
 void* ForeignPools::allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
-                             std::shared_ptr<c10::GatheredContext> context) {
+                             bool capturing, const ForeignBlocks::Context& context) {
+  ForeignRequest request{bytes, device, stream, pool, true};
   Allocator allocator;
+  Observed observed(*this, device);
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (void* ptr = reuse(bytes, device, stream, pool, context)) return ptr;
-    allocator = find(device, pool)->allocator;
+    const Pool* known = find(device, pool);
+    request.split = !known->no_split;
+    if (!capturing) blocks_.settle();
+    if (void* ptr = blocks_.take(request, context)) return ptr;
+    allocator = known->allocator;
   }
-  OutsideClaim claim(library_, device, bytes);
+  const size_t size = ForeignBlocks::segment_size(request);
+  OutsideClaim claim(library_, device, size);
   if (!claim.granted()) return nullptr;
-  OnDevice on(device);
-  void* ptr = allocator->raw_alloc_with_stream(bytes, stream);
-  TORCH_CHECK_WITH(OutOfMemoryError, ptr != nullptr, "CUDA out of memory. The allocator of pool (",
-                   pool.first, ", ", pool.second, ") has no ", bytes, " bytes");
+  void* base = obtain(*allocator, size, device, stream);
+  if (base == nullptr && !capturing && empty(device, pool) > 0) {
+    base = obtain(*allocator, size, device, stream);
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, base != nullptr, "CUDA out of memory. The allocator of pool (",
+                   pool.first, ", ", pool.second, ") has no ", size, " bytes");
   claim.keep();
-  ForeignBlock made;
-  made.device = device;
-  made.pool = pool;
-  made.bytes = made.requested = bytes;
-  made.stream = stream;
-  made.live = true;
-  made.context = std::move(context);
   std::lock_guard<std::mutex> guard(mutex_);
-  blocks_[ptr] = std::move(made);
-  return ptr;
+  blocks_.add(request, base, size);
+  return blocks_.take(request, context);
 }
 
-bool ForeignPools::free(void* ptr, bool capturing, ForeignBlock* was) {
+void* ForeignPools::obtain(native::CUDAAllocator& allocator, size_t bytes, int device,
+                           cudaStream_t stream) {
+  OnDevice on(device);
+  return allocator.raw_alloc_with_stream(bytes, stream);
+}
+
+bool ForeignPools::free(void* ptr, int device, bool capturing) {
   if (!any()) return false;
+  Observed observed(*this, device);
   std::lock_guard<std::mutex> guard(mutex_);
-  auto found = blocks_.find(ptr);
-  if (found == blocks_.end()) return false;
-  ForeignBlock& block = found->second;
-  if (was != nullptr) *was = block;
-  if (!block.live) return true;
-  block.live = false;
-  block.held = capturing && !block.recorded.empty();
-  if (!capturing) {
-    OnDevice on(block.device);
-    for (cudaStream_t stream : block.recorded) {
-      cudaEvent_t event = nullptr;
-      bool made = cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess;
-      if (made) block.pending.push_back(event);
-      if (!made || cudaEventRecord(event, stream) != cudaSuccess) {
-        (void)cudaGetLastError();
-        block.held = true;
-      }
-    }
-  }
-  block.recorded.clear();
-  block.context.reset();
+  ForeignBlock* block = blocks_.find(ptr);
+  if (block == nullptr || !block->live) return false;
+  blocks_.give(ptr, *block, capturing);
   return true;
 }
 
 bool ForeignPools::record_stream(void* ptr, cudaStream_t stream) {
   if (!any()) return false;
   std::lock_guard<std::mutex> guard(mutex_);
-  auto found = blocks_.find(ptr);
-  if (found == blocks_.end()) return false;
-  auto& recorded = found->second.recorded;
-  if (stream != found->second.stream &&
+  ForeignBlock* block = blocks_.find(ptr);
+  if (block == nullptr) return false;
+  auto& recorded = block->recorded;
+  if (stream != block->segment->stream &&
       std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) {
     recorded.push_back(stream);
   }
   return true;
 }
 
-bool ForeignPools::describe(const void* ptr, ForeignBlock* out) const {
+bool ForeignPools::describe(const void* ptr, ForeignBlock* out) {
   if (!any()) return false;
   std::lock_guard<std::mutex> guard(mutex_);
-  auto found = blocks_.find(const_cast<void*>(ptr));
-  if (found == blocks_.end() || !found->second.live) return false;
-  *out = found->second;
+  const ForeignBlock* block = blocks_.find(ptr);
+  if (block == nullptr || !block->live) return false;
+  *out = *block;
   return true;
 }
 
@@ -177,36 +131,31 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
     Allocator allocator;
   };
   std::vector<Given> given;
-  std::vector<std::unique_ptr<Pool>> ended;  // their allocators may go with them, unlocked
+  std::vector<Allocator> ended;  // may go with their pools, unlocked
   size_t bytes = 0;
+  Observed observed(*this, device);
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    auto wanted = [&](const Pool& each) {
-      if (each.device != device) return false;
+    auto wanted = [&](int of, c10::MempoolId_t id) {
+      const Pool& each = pools_.at({of, id});
+      if (of != device) return false;
       if (for_oom) return each.use_on_oom || each.uses == 0;
-      return pool == kNoPool ? each.uses == 0 : each.id == pool;
+      return pool == kNoPool ? each.uses == 0 : id == pool;
     };
-    for (auto at = blocks_.begin(); at != blocks_.end();) {
-      Pool* owner = find(at->second.device, at->second.pool);
-      if (at->second.live || !wanted(*owner)) {
+    blocks_.settle(true);
+    for (const ForeignSegment& segment : blocks_.remove_idle(wanted)) {
+      given.push_back({segment.base, pools_.at({device, segment.pool}).allocator});
+      bytes += segment.bytes;
+    }
+    for (auto at = pools_.begin(); at != pools_.end();) {
+      auto [of, id] = at->first;
+      if (!wanted(of, id) || at->second.uses > 0 || blocks_.any(of, id)) {
         ++at;
         continue;
       }
-      for (cudaEvent_t event : at->second.pending) (void)cudaEventDestroy(event);
-      bytes += at->second.bytes;
-      given.push_back({at->first, owner->allocator});
-      at = blocks_.erase(at);
+      ended.push_back(std::move(at->second.allocator));
+      at = pools_.erase(at);
     }
-    auto unused = [&](const std::unique_ptr<Pool>& each) {
-      if (!wanted(*each) || each->uses > 0) return false;
-      return std::none_of(blocks_.begin(), blocks_.end(), [&](const auto& entry) {
-        return entry.second.device == device && entry.second.pool == each->id;
-      });
-    };
-    for (auto& each : pools_) {
-      if (unused(each)) ended.push_back(std::move(each));
-    }
-    pools_.erase(std::remove(pools_.begin(), pools_.end(), nullptr), pools_.end());
   }
   if (given.empty()) return 0;
   OnDevice on(device);
@@ -214,6 +163,85 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
   for (const Given& each : given) each.allocator->raw_delete(each.ptr);
   (void)library_.claim_outside(device, -static_cast<int64_t>(bytes));
   return bytes;
+}
+
+// --- Statistics -----------------------------------------------------------------------------
+
+namespace {
+using Stats = caching::DeviceStats;
+// What both kinds of memory count in.
+constexpr c10::CachingAllocator::StatArray Stats::* kSummed[] = {
+    &Stats::allocation,      &Stats::segment,
+    &Stats::active,          &Stats::inactive_split,
+    &Stats::allocated_bytes, &Stats::reserved_bytes,
+    &Stats::active_bytes,    &Stats::inactive_split_bytes,
+    &Stats::requested_bytes};
+}  // namespace
+
+// The highest sum is glake's own peak and what was foreign then, if that peak is new since the last
+// change of foreign memory, or is seen after such a change.
+void ForeignPools::observe(const Stats& own, int device, bool before) {
+  const Stats& foreign = blocks_.stats(device);
+  Peaks& peaks = peaks_[device];
+  for (size_t i = 0; i < std::size(kSummed); ++i) {
+    for (size_t kind = 0; kind < 3; ++kind) {
+      const auto& mine = (own.*kSummed[i])[kind];
+      const int64_t theirs = (foreign.*kSummed[i])[kind].current;
+      Peak& peak = peaks[i][kind];
+      if (before && mine.peak > peak.own) peak.sum = std::max(peak.sum, mine.peak + theirs);
+      if (before) peak.own = mine.peak;
+      peak.sum = std::max(peak.sum, mine.current + theirs);
+    }
+  }
+}
+
+ForeignPools::Observed::Observed(ForeignPools& pools, int device)
+    : pools_(pools), device_(device), own_(own_stats(pools.library_, device)) {
+  std::lock_guard<std::mutex> guard(pools_.mutex_);
+  pools_.observe(own_, device_, true);
+}
+ForeignPools::Observed::~Observed() {
+  std::lock_guard<std::mutex> guard(pools_.mutex_);
+  pools_.observe(own_, device_, false);
+}
+
+void ForeignPools::add_to(Stats* stats, int device) {
+  if (!any()) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  observe(*stats, device, true);
+  const Stats& foreign = blocks_.stats(device);
+  const Peaks& peaks = peaks_[device];
+  for (size_t i = 0; i < std::size(kSummed); ++i) {
+    for (size_t kind = 0; kind < 3; ++kind) {
+      auto& to = (stats->*kSummed[i])[kind];
+      const auto& from = (foreign.*kSummed[i])[kind];
+      to.current += from.current;
+      to.allocated += from.allocated;
+      to.freed += from.freed;
+      to.peak = std::max(to.peak, peaks[i][kind].sum);
+    }
+  }
+  stats->num_device_alloc += foreign.num_device_alloc;
+  stats->num_device_free += foreign.num_device_free;
+}
+
+// After those of glake's own.
+void ForeignPools::reset_peaks(int device) {
+  if (!any()) return;
+  Stats own = own_stats(library_, device);
+  std::lock_guard<std::mutex> guard(mutex_);
+  peaks_[device] = {};
+  observe(own, device, true);
+}
+
+void ForeignPools::reset_accumulated(int device) {
+  if (!any()) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  Stats& foreign = blocks_.stats(device);
+  for (auto each : kSummed) {
+    for (auto& stat : foreign.*each) stat.reset_accumulated();
+  }
+  foreign.num_device_alloc = foreign.num_device_free = 0;
 }
 
 }  // namespace glake::adapter

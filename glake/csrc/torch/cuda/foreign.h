@@ -1,32 +1,20 @@
 // Pools whose memory another allocator gives (torch.cuda.MemPool(allocator): NCCL's, a symmetric
-// heap): forwarded to it, kept for reuse by the same stream, and freed by it when the pool is
-// emptied. None of this memory is ever glake's, but all of it counts against glake's limit.
+// heap): its segments are shared by blocks as in PyTorch's own allocator, and go back to it when
+// the pool is emptied. None of this memory is ever glake's, but all of it counts against glake's
+// limit.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "torch/cuda/routes.h"
-#include "torch/library.h"
+#include "torch/cuda/foreign_blocks.h"
 
 namespace glake::adapter {
-
-struct ForeignBlock {
-  int device = 0;
-  c10::MempoolId_t pool;
-  size_t bytes = 0;      // of the whole block
-  size_t requested = 0;  // by its present holder
-  cudaStream_t stream = nullptr;
-  bool live = false;
-  std::vector<cudaStream_t> recorded;  // streams to wait for once freed
-  std::vector<cudaEvent_t> pending;    // after the free: their work, until it is complete
-  bool held = false;  // freed inside a capture after other streams used it: kept until emptied
-  std::shared_ptr<c10::GatheredContext> context;
-  bool active() const { return live || held || !pending.empty(); }
-};
 
 class ForeignPools {
  public:
@@ -40,50 +28,76 @@ class ForeignPools {
   bool contains(int device, c10::MempoolId_t pool) const;
   int uses(int device, c10::MempoolId_t pool) const;  // -1: not a foreign pool
   void set_use_on_oom(int device, c10::MempoolId_t pool, bool value);
+  void set_no_split(int device, c10::MempoolId_t pool);
 
   // Null if the limit has no room for it: glake_last_error() says why.
   void* allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
-                 std::shared_ptr<c10::GatheredContext> context);
+                 bool capturing, const ForeignBlocks::Context& context);
   // The rest: false (or null) for memory that is not foreign.
-  bool free(void* ptr, bool capturing, ForeignBlock* was = nullptr);
+  bool free(void* ptr, int device, bool capturing);
   bool record_stream(void* ptr, cudaStream_t stream);
-  bool describe(const void* ptr, ForeignBlock* out) const;
+  bool describe(const void* ptr, ForeignBlock* out);
 
-  // Gives free blocks back to their allocator after the device's work: of one pool; with kNoPool
+  // Gives idle segments back to their allocator after the device's work: of one pool; with kNoPool
   // of the pools without a user; with `for_oom` of those that allow it. Bytes given back.
   size_t empty(int device, c10::MempoolId_t pool, bool for_oom = false);
 
-  template <typename Visit>
-  void for_each(int device, Visit&& visit) const {
+  template <typename OnSegment, typename OnBlock>
+  void visit(int device, OnSegment&& segment, OnBlock&& block) const {
     if (!any()) return;
     std::lock_guard<std::mutex> guard(mutex_);
-    for (const auto& [ptr, block] : blocks_) {
-      if (block.device == device) visit(ptr, block);
-    }
+    blocks_.visit(device, segment, block);
   }
   bool any() const { return any_.load(std::memory_order_acquire); }
 
+  // Adds this memory to statistics of glake's own: peaks are those of the sum.
+  void add_to(caching::DeviceStats* stats, int device);
+  void reset_peaks(int device);
+  void reset_accumulated(int device);
+
  private:
   struct Pool {
-    int device = 0;
-    c10::MempoolId_t id;
     Allocator allocator;
     int uses = 0;
-    bool use_on_oom = false;
+    bool use_on_oom = false, no_split = false;
   };
+  using Key = std::pair<int, c10::MempoolId_t>;
   Pool* find(int device, c10::MempoolId_t pool);
   const Pool* find(int device, c10::MempoolId_t pool) const {
     return const_cast<ForeignPools*>(this)->find(device, pool);
   }
-  bool complete(ForeignBlock& block);
-  void* reuse(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
-              const std::shared_ptr<c10::GatheredContext>& context);
+
+  // Around a change of foreign memory: keeps the peaks of both kinds of memory together.
+  class Observed {
+   public:
+    Observed(ForeignPools& pools, int device);
+    ~Observed();
+    Observed(const Observed&) = delete;
+    Observed& operator=(const Observed&) = delete;
+
+   private:
+    ForeignPools& pools_;
+    int device_;
+    caching::DeviceStats own_;
+  };
+  struct Peak {
+    int64_t sum = 0, own = 0;
+  };
+  using Peaks = std::array<std::array<Peak, 3>, 9>;  // of each statistic, by kind of block
+
+  static void* obtain(native::CUDAAllocator& allocator, size_t bytes, int device,
+                      cudaStream_t stream);
+  void observe(const caching::DeviceStats& own, int device, bool before);
 
   const CudaLibrary& library_;
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;  // never held while a foreign allocator runs
-  std::vector<std::unique_ptr<Pool>> pools_;
-  std::unordered_map<void*, ForeignBlock> blocks_;
+  std::map<Key, Pool> pools_;
+  ForeignBlocks blocks_;
+  std::map<int, Peaks> peaks_;
 };
+
+// stats.cpp: what glake itself counts.
+caching::DeviceStats own_stats(const CudaLibrary& library, int device);
 
 }  // namespace glake::adapter

@@ -1,5 +1,4 @@
 // Limits, caches, peers and memory of other processes.
-#include <cfloat>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -11,6 +10,7 @@ namespace glake::adapter {
 
 CudaAllocator::CudaAllocator() {
   // torch's own switch for debugging: no caching.
+  for (auto& fraction : fractions_) fraction.store(-1);
   const char* uncached = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   if (uncached != nullptr && std::string(uncached) == "1") enabled_.store(false);
 }
@@ -44,16 +44,23 @@ void CudaAllocator::enable(bool value) { enabled_.store(value); }
 bool CudaAllocator::isEnabled() const { return enabled_.load(); }
 
 double CudaAllocator::getMemoryFraction(DeviceIndex device) {
+  double asked = fractions_[static_cast<size_t>(checked(device))].load();
+  if (asked >= 0) return asked;
   double fraction = library_.limit_fraction(checked(device));
   if (fraction < 0) raise();
   return fraction;
 }
 
+// A granule is the least that can be had at all.
 void CudaAllocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within (0, 1).");
   use(checked(device));
-  require(library_.set_limit_fraction(device, std::max(fraction, DBL_MIN)));
+  size_t free = 0, total = 0;
+  require(library_.memory_info(device, &free, &total));
+  double least = static_cast<double>(kGranule + 1) / static_cast<double>(total);
+  require(library_.set_limit_fraction(device, std::min(1.0, std::max(fraction, least))));
+  fractions_[static_cast<size_t>(device)].store(fraction);
 }
 
 void CudaAllocator::emptyCache(MempoolId_t pool) {

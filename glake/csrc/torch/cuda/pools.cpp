@@ -97,9 +97,11 @@ void CudaAllocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool value
   require(library_.pool_set_flags(device, named(pool), flags));
 }
 
-// A foreign pool's blocks are never split anyway.
 void CudaAllocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
-  if (foreign_.contains(checked(device), pool)) return;
+  if (foreign_.contains(checked(device), pool)) {
+    foreign_.set_no_split(device, pool);
+    return;
+  }
   unsigned flags = 0;
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -128,15 +130,17 @@ bool CudaAllocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t poo
   } live{pool, expected};
   bool exists = true;
   if (foreign_.contains(checked(device), pool)) {
-    foreign_.for_each(device, [&](void* ptr, const ForeignBlock& block) {
-      if (block.pool == pool && block.live) live.count(ptr);
-    });
+    foreign_.visit(
+        device, [&](const ForeignSegment& each) { live.inside = each.pool == pool; },
+        [&](void* ptr, const ForeignBlock& block) {
+          if (live.inside && block.live) live.count(ptr);
+        });
   } else {
     visit_memory(device, live);
     exists = live.found > 0 || getPoolUseCount(device, pool) > 0;
   }
-  TORCH_CHECK(exists, "glake: there is no pool (", pool.first, ", ", pool.second, ") on device ",
-              static_cast<int>(device));
+  TORCH_CHECK(exists, "glake: there is no pool (", pool.first, ", ", pool.second,
+              ") on cuda:", static_cast<int>(device));
   return live.all_expected && live.found == expected.size();
 }
 
@@ -153,7 +157,7 @@ native::CheckpointDelta CudaAllocator::setCheckpointPoolState(
     DeviceIndex device, std::shared_ptr<native::AllocatorState> state) {
   auto* checkpoint = dynamic_cast<Checkpoint*>(state.get());
   TORCH_CHECK(checkpoint != nullptr && checkpoint->device == device,
-              "glake: this state is not a checkpoint of device ", static_cast<int>(device));
+              "glake: this state is not a checkpoint of cuda:", static_cast<int>(device));
   struct Changes {
     std::vector<void*> freed, allocated;
   } changes;

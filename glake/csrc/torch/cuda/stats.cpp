@@ -27,20 +27,13 @@ void observe(c10::CachingAllocator::Stat* stat, int64_t now) {
   stat->peak = std::max(stat->peak, now);
 }
 
-void add(StatArray* to, bool large, int64_t amount) {
-  for (size_t i : {size_t{0}, size_t{large ? 2u : 1u}}) {
-    (*to)[i].current += amount;
-    (*to)[i].peak = std::max((*to)[i].peak, (*to)[i].current);
-  }
-}
-
 }  // namespace
 
-caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
+caching::DeviceStats own_stats(const CudaLibrary& library, int device) {
   caching::DeviceStats stats;
-  if (!used(checked(device))) return stats;  // looking must not open a device
   glake_device_stats from{};
-  require(library_.get_stats(device, &from, sizeof from));
+  TORCH_CHECK(library.get_stats(device, &from, sizeof from) == GLAKE_OK,
+              "glake: no statistics of cuda:", device);
   stats.allocation = converted(from.allocation);
   stats.segment = converted(from.segment);
   stats.active = converted(from.active);
@@ -55,26 +48,21 @@ caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
   stats.num_sync_all_streams = from.device_syncs;
   stats.num_device_alloc = from.device_allocs;
   stats.num_device_free = from.device_frees;
+  return stats;
+}
 
+caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
+  if (!used(checked(device))) return {};  // looking must not open a device
+  caching::DeviceStats stats = own_stats(library_, device);
+  foreign_.add_to(&stats, device);
   std::map<MempoolId_t, std::array<int64_t, 3>> reserved;
   auto count = [&](MempoolId_t pool, bool large, uint64_t bytes) {
     reserved[pool][0] += static_cast<int64_t>(bytes);
     reserved[pool][large ? 2 : 1] += static_cast<int64_t>(bytes);
   };
-  foreign_.for_each(device, [&](void*, const ForeignBlock& block) {
-    bool large = block.bytes > kSmallLimit;
-    auto bytes = static_cast<int64_t>(block.bytes);
-    count(block.pool, large, block.bytes);
-    add(&stats.segment, large, 1);
-    add(&stats.reserved_bytes, large, bytes);
-    if (!block.active()) return;
-    add(&stats.active, large, 1);
-    add(&stats.active_bytes, large, bytes);
-    add(&stats.requested_bytes, large, static_cast<int64_t>(block.requested));
-    if (!block.live) return;
-    add(&stats.allocation, large, 1);
-    add(&stats.allocated_bytes, large, bytes);
-  });
+  foreign_.visit(
+      device, [&](const ForeignSegment& each) { count(each.pool, each.large, each.bytes); },
+      [](void*, const ForeignBlock&) {});
   bool pools = false;
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -108,6 +96,7 @@ caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
 void CudaAllocator::resetAccumulatedStats(DeviceIndex device) {
   if (!used(checked(device))) return;
   require(library_.reset_accumulated_stats(device));
+  foreign_.reset_accumulated(device);
   std::lock_guard<std::mutex> guard(mutex_);
   rejections_[static_cast<size_t>(device)] = 0;
   for (auto& [key, stat] : reserved_of_pool_) {
@@ -119,6 +108,7 @@ void CudaAllocator::resetAccumulatedStats(DeviceIndex device) {
 void CudaAllocator::resetPeakStats(DeviceIndex device) {
   if (!used(checked(device))) return;
   require(library_.reset_peak_stats(device));
+  foreign_.reset_peaks(device);
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto& [key, stat] : reserved_of_pool_) {
     if (key.first != device) continue;

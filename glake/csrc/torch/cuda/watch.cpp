@@ -40,20 +40,20 @@ struct Segments {
     info.allocated_size += block.allocated ? each.bytes : 0;
     info.active_size += block.active ? each.bytes : 0;
   }
-  void foreign(void* ptr, const ForeignBlock& block) {
-    glake_segment_info segment_info{reinterpret_cast<uint64_t>(ptr),
-                                    block.bytes,
-                                    block.stream,
-                                    {block.pool.first, block.pool.second},
-                                    block.device,
-                                    block.bytes > kSmallLimit,
-                                    GLAKE_CONTIGUOUS_VMM};
-    segment(segment_info);
-    int state = block.live ? GLAKE_ACTIVE : block.active() ? GLAKE_AWAITING_FREE : GLAKE_INACTIVE;
-    glake_block_record record{segment_info.address, block.bytes, block.requested, state,
-                              block.stream,         nullptr,     nullptr};
-    this->block(record);
-    if (wanted) made.back().blocks.back().context_when_allocated = block.context;
+  void foreign(const ForeignSegment& each) {
+    segment({reinterpret_cast<uint64_t>(each.base),
+             each.bytes,
+             each.stream,
+             {each.pool.first, each.pool.second},
+             each.device,
+             each.large,
+             GLAKE_CONTIGUOUS_VMM});
+  }
+  void foreign(void* ptr, const ForeignBlock& each) {
+    int state = each.live ? GLAKE_ACTIVE : each.awaited ? GLAKE_AWAITING_FREE : GLAKE_INACTIVE;
+    block({reinterpret_cast<uint64_t>(ptr), each.bytes, each.requested, state, each.segment->stream,
+           nullptr, nullptr});
+    if (wanted) made.back().blocks.back().context_when_allocated = each.context;
   }
 };
 
@@ -82,8 +82,9 @@ native::SnapshotInfo CudaAllocator::snapshot(MempoolId_t pool, bool traces) {
     if (used(device)) {
       Segments segments{pool, {}};
       visit_memory(device, segments, true);
-      foreign_.for_each(
-          device, [&](void* ptr, const ForeignBlock& block) { segments.foreign(ptr, block); });
+      foreign_.visit(
+          device, [&](const ForeignSegment& each) { segments.foreign(each); },
+          [&](void* ptr, const ForeignBlock& each) { segments.foreign(ptr, each); });
       std::sort(segments.made.begin(), segments.made.end(),
                 [](const auto& a, const auto& b) { return a.address < b.address; });
       std::move(segments.made.begin(), segments.made.end(), std::back_inserter(info.segments));

@@ -1,6 +1,7 @@
 // What every part of the runtime shares: how a call starts, fails and is exported.
 #pragma once
 
+#include "simcuda/runtime.h"
 #include "types.h"
 
 namespace cudart {
@@ -12,16 +13,21 @@ inline Error told(CUresult result) { return told(static_cast<Error>(result)); }
 // Starts the driver. The error is not remembered.
 Error start();
 // start(), and a context is current on this thread: the one the driver made current, else the
-// primary one of the thread's device. "The runtime ... will create and use the primary context":
-// CUDA Runtime API, Interactions with the CUDA Driver API. The driver itself refuses such threads.
+// primary one of the thread's device. "If no CUcontext is current to the calling thread when a CUDA
+// Runtime API call which requires an active context is made, then the primary context for a device
+// will be selected, made current to the calling thread, and initialized": CUDA Runtime API,
+// Interactions with the CUDA Driver API. The driver itself refuses such threads.
 Error ready();
 int device_count();  // 0 where there is no driver
-// "cudaGetDevice returns the current device for the calling host thread": of the context that the
-// driver has current, else of the thread's last cudaSetDevice, else 0.
+// "The current device for the calling host thread" (cudaGetDevice): of the context that the driver
+// has current, else of the thread's last cudaSetDevice, else 0.
 int current_device();
 bool is_device(int device);
 void bind_if_active(int device);  // its primary context to this thread, if neither has another
 CUresult primary_context(int device, CUcontext* context);
+
+// Why the calling thread's last launch was not supported, in words; nullptr: it was.
+const char* refusal();
 
 // A driver function simcuda may not have yet; nullptr then.
 void* driver_function(const char* name);
@@ -29,10 +35,13 @@ void* driver_function(const char* name);
 inline CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 // cuName(arguments...) of a signature that is taken from the arguments, or cudaErrorNotSupported
-// where the driver has no such function.
+// and the name on stderr where the driver has no such function.
 template <class... Arguments>
-Error optional(void* function, Arguments... arguments) {
-  if (function == nullptr) return told(kNotSupported);
+Error optional(const char* name, void* function, Arguments... arguments) {
+  if (function == nullptr) {
+    simcuda_missed("libcuda", name);
+    return told(kNotSupported);
+  }
   return told(reinterpret_cast<CUresult (*)(Arguments...)>(function)(arguments...));
 }
 
@@ -51,5 +60,5 @@ Error optional(void* function, Arguments... arguments) {
 #define OPTIONAL(function, ...)                                       \
   ([&] {                                                              \
     static void* const found_ = ::cudart::driver_function(#function); \
-    return ::cudart::optional(found_, __VA_ARGS__);                   \
+    return ::cudart::optional(#function, found_, __VA_ARGS__);        \
   }())

@@ -99,7 +99,8 @@ Error entry_point(const char* symbol, void** function, unsigned version, unsigne
   const CUresult result =
       cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
   if (status != nullptr) *status = static_cast<int>(found);
-  // "If the requested driver function is not found", the status says so and the call succeeds.
+  // "cudaDriverEntryPointSymbolNotFound - The requested symbol was not found": the optional status
+  // says so, and the call succeeds.
   return result == CUDA_ERROR_NOT_FOUND && status != nullptr ? kSuccess : told(result);
 }
 

@@ -103,6 +103,7 @@ CUDART_EXPORT const char* cudaGetErrorName(cudart::Error error) {
 }
 
 CUDART_EXPORT const char* cudaGetErrorString(cudart::Error error) {
+  if (error == cudart::kNotSupported && cudart::refusal() != nullptr) return cudart::refusal();
   const cudart::Text* found = cudart::find(error);
   return found == nullptr ? "unrecognized error code" : found->text;
 }

@@ -1,7 +1,12 @@
 // What code compiled by nvcc calls: registration at load time, the configuration of <<<>>>, and the
 // launch. No kernel runs: each is ordered, counted work of its stream (simcuda_launch).
+#include <cxxabi.h>
+
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -33,6 +38,17 @@ struct Configured {
   CUstream stream;
 };
 thread_local std::vector<Configured> configured;
+thread_local std::string refused;  // see refusal()
+
+// A kernel that nobody computes, where numbers are asked for: named in the error's text, which
+// reaches the user as an exception with the line of the script.
+void refuse(const char* name) {
+  int status = 0;
+  char* readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  refused = std::string("operation not supported: nobody computes the kernel ") +
+            (status == 0 ? readable : name) + " in numbers mode (glake's docs/dry-run.md)";
+  std::free(readable);
+}
 
 Error check_shape(const Kernel& kernel, const Shape& shape) {
   const auto& [grid, block, shared] = shape;
@@ -75,8 +91,13 @@ Error launch(Kernel* kernel, const Shape& shape, CUstream stream) {
     name = strdup(kernel->name);
     __atomic_store_n(&kernel->counted, name, __ATOMIC_RELEASE);
   }
-  return told(simcuda_launch(name, stream));
+  const int result = simcuda_launch(name, stream);
+  refused.clear();
+  if (result == kNotSupported) refuse(name);
+  return told(result);
 }
+
+const char* refusal() { return refused.empty() ? nullptr : refused.c_str(); }
 
 }  // namespace cudart
 

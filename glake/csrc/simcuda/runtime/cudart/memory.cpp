@@ -60,7 +60,6 @@ CUDART(cudaMemGetInfo)(size_t* free, size_t* total) {
   return told(cuMemGetInfo(free, total));
 }
 
-// "Allocates memory that is automatically managed": simcuda has none (docs/real.md).
 CUDART(cudaMallocManaged)(void** pointer, size_t bytes, unsigned flags) {
   CUDART_READY();
   return OPTIONAL(cuMemAllocManaged, as_address(pointer), bytes, flags);
@@ -101,24 +100,26 @@ CUDART(cudaHostGetFlags)(unsigned* flags, void* pointer) {
   return told(cuMemHostGetFlags(flags, pointer));
 }
 
-// "In CUDA 11.0 forward, host memory that was not allocated or registered with CUDA returns
-// cudaMemoryTypeUnregistered and success": cudaPointerGetAttributes.
+// "In CUDA 11.0 forward passing host pointer will return cudaMemoryTypeUnregistered ... and call
+// will return cudaSuccess": cudaPointerGetAttributes.
 CUDART(cudaPointerGetAttributes)(PointerAttributes* result, const void* pointer) {
   CUDART_READY();
   if (result == nullptr) return told(kInvalidValue);
   constexpr int kNoDevice = -2;  // cudaInvalidDeviceId
-  unsigned type = 0;
+  unsigned type = 0, managed = 0;
   int device = kNoDevice;
   CUdeviceptr there = 0;
   void* host = nullptr;
   CUpointer_attribute which[] = {
       CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-      CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER};
-  void* data[] = {&type, &device, &there, &host};
-  const CUresult found = cuPointerGetAttributes(4, which, data, address(pointer));
+      CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER,
+      CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void* data[] = {&type, &device, &there, &host, &managed};
+  const CUresult found = cuPointerGetAttributes(5, which, data, address(pointer));
   if (found != CUDA_SUCCESS) return told(found);
   std::memset(result, 0, sizeof *result);
-  result->type = type == CU_MEMORYTYPE_HOST     ? kHost
+  result->type = managed != 0                   ? kManaged
+                 : type == CU_MEMORYTYPE_HOST   ? kHost
                  : type == CU_MEMORYTYPE_DEVICE ? kDevice
                                                 : kUnregistered;
   result->device = device;

@@ -76,8 +76,8 @@ Error ready() {
 }
 
 // PyTorch's backward threads ask for their device, find the one they want, and then call the driver
-// (cuMemCreate and so on, for expandable segments), which on GPUs works: the runtime initialises
-// itself for a thread "as needed to process other runtime API requests". It makes no context here.
+// (cuMemCreate and so on, for expandable segments), which on GPUs works. cudaGetDevice is not said
+// to bind a thread; it is assumed to where the primary context is active. It makes no context here.
 void bind_if_active(int device) {
   if (simcuda_current_device() >= 0 || device >= kMostDevices) return;
   Primaries& held = primaries();
@@ -151,7 +151,8 @@ CUDART(cudaGetDevice)(int* device) {
   return kSuccess;
 }
 
-// "Initializes the primary context of the device" since CUDA 12: cudaSetDevice.
+// "This function will also immediately initialize the runtime state on the primary context, and the
+// context will be current on device immediately": cudaSetDevice, since CUDA 12.
 CUDART(cudaSetDevice)(int device) {
   const Error started = start();
   if (started != kSuccess) return told(started);

@@ -24,8 +24,9 @@ Variables& variables() {
   return *kept;
 }
 
-// "When this is in effect, no call that would synchronise breaks the capture": as a module's
-// variables are there from its load on, getting them a place must not be seen by captures.
+// A thread in relaxed mode "is not prohibited from potentially unsafe API calls"
+// (cudaThreadExchangeStreamCaptureMode): as a module's variables are there from its load on,
+// getting them a place must not be seen by captures.
 class Relaxed {
  public:
   Relaxed() { cuThreadExchangeStreamCaptureMode(&mode_); }

@@ -203,7 +203,7 @@ ncclResult Room::enter(int rank, int device) {
   const std::string machine = simcuda_collective_machine();
   place.process = this_process();
   place.machine = machine.empty() ? this_process() : std::hash<std::string>()(machine);
-  place.device = device;
+  place.device = simcuda_collective_gpu(device);
   ++entered_;
   place.presence = Presence::kJoined;
   ring_all(rank);

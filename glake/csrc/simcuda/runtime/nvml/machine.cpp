@@ -66,20 +66,7 @@ std::string bus_id(int index) {
   return text;
 }
 
-// As cuDeviceGetUuid's bytes, in the form that nvidia-smi prints.
-std::string uuid(int index) {
-  unsigned char bytes[16] = {};
-  std::memcpy(bytes, "glake-simcuda", 13);
-  bytes[15] = static_cast<unsigned char>(index);
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    char two[3];
-    std::snprintf(two, sizeof two, "%02x", bytes[i]);
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += two;
-  }
-  return text;
-}
+std::string uuid(int index) { return simcuda::gpu_uuid_text(index); }
 
 Status put_text(const std::string& text, char* out, unsigned capacity) {
   if (out == nullptr) return kInvalidArgument;

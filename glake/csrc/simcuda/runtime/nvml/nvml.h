@@ -5,6 +5,7 @@
 #include <string>
 
 #include "simcuda/gpu_models.h"
+#include "simcuda/gpu_uuid.h"
 #include "simcuda/runtime.h"
 #include "topology/topology.h"
 

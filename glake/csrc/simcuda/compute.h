@@ -1,0 +1,61 @@
+/* Kernels that somebody outside of simcuda computes, on the bytes that simulated device memory has
+ * (docs/dry-run.md, numbers). Private to the numbers adapter of PyTorch (csrc/torch/numbers.cpp):
+ * nobody else may rely on it. */
+#ifndef GLAKE_SIMCUDA_COMPUTE_H
+#define GLAKE_SIMCUDA_COMPUTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "simcuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+/* on != 0: from now on a kernel launched outside of cover (below) is refused by name with
+ * CUDA_ERROR_NOT_SUPPORTED, since nobody computes it. CUDA_ERROR_INVALID_VALUE in phantom memory,
+ * which has no bytes to compute with. */
+SIMCUDA_API int simcuda_numbers(int on);
+
+struct simcuda_touched {
+  uint64_t address;
+  size_t bytes;
+  int write;
+};
+
+struct simcuda_computed {
+  /* On a thread that waits or asks in the driver, outside of its mutex; it may call nothing of
+   * CUDA. 0, or the CUresult that waiting calls return. Again at each launch of a graph that took
+   * it in. */
+  int (*compute)(void* data);
+  void (*release)(void* data); /* under the driver's mutex: it may call nothing of CUDA */
+  void* data;
+  const struct simcuda_touched* pieces; /* must be mapped when it runs: else ILLEGAL_ADDRESS */
+  size_t count;
+};
+
+/* Ordered work on the stream, or on the graph it is being captured into, as a kernel is. It takes
+ * `data` over, whatever it returns. */
+SIMCUDA_API int simcuda_compute(struct CUstream_st* stream, const struct simcuda_computed* work);
+
+/* Between the two, this thread's launches, copies and memsets are those of a call that is computed
+ * as a whole: they are ordered, counted and timed as ever, and write nothing; what is copied to the
+ * host is zero. Pairs nest. uncover: how many functions were asked for that no stand-in has. */
+SIMCUDA_API void simcuda_cover(void);
+SIMCUDA_API int simcuda_uncover(void);
+
+/* Whether the stream is being captured. */
+SIMCUDA_API int simcuda_capturing(struct CUstream_st* stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+
+namespace simcuda {
+bool computed_by_somebody(const char* kernel);
+bool missed_in_cover();  // a missing function is counted, not told, while covered
+}  // namespace simcuda
+#endif
+#endif /* GLAKE_SIMCUDA_COMPUTE_H */

@@ -1,0 +1,80 @@
+// Kernels that somebody outside computes (compute.h).
+#include <cstring>
+
+#include "compute.h"
+#include "driver.h"
+#include "work.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+namespace {
+
+std::atomic<bool> numbers{false};
+thread_local int covers = 0;
+thread_local int missed = 0;
+
+// They change no number: torch.cuda._sleep spins.
+constexpr const char* kHarmless[] = {"spin_kernel"};
+
+}  // namespace
+
+bool simcuda::covered() { return covers > 0; }
+
+bool simcuda::computed_by_somebody(const char* kernel) {
+  if (covers > 0 || !numbers.load(std::memory_order_relaxed)) return true;
+  for (const char* name : kHarmless) {
+    if (std::strstr(kernel, name) != nullptr) return true;
+  }
+  return false;
+}
+
+bool simcuda::missed_in_cover() {
+  if (covers == 0) return false;
+  ++missed;
+  return true;
+}
+
+int simcuda_numbers(int on) {
+  Options options;
+  const Driver* driver = running.load(std::memory_order_acquire);
+  const CUresult result = driver != nullptr ? CUDA_SUCCESS : describe(&options);
+  if (result != CUDA_SUCCESS) return result;
+  if (on != 0 && (driver != nullptr ? driver->options.phantom : options.phantom)) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "phantom memory has no bytes to compute numbers with: unset GLAKE_SIM_PHANTOM, or "
+                "do without numbers");
+  }
+  numbers = on != 0;
+  return CUDA_SUCCESS;
+}
+
+int simcuda_compute(CUstream handle, const simcuda_computed* work) {
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kCompute;
+  op->compute = work->compute;
+  op->data = work->data;
+  op->keep = std::shared_ptr<void>(work->data, work->release);
+  for (size_t i = 0; i < work->count; ++i) {
+    const simcuda_touched& piece = work->pieces[i];
+    op->touched.push_back({piece.address, piece.bytes, piece.write != 0});
+  }
+  return on_stream(CALL(cuLaunchKernel), handle,
+                   [&](Driver& driver, Stream& stream) { return submit(&driver, &stream, op); });
+}
+
+void simcuda_cover(void) {
+  if (covers++ == 0) missed = 0;
+}
+
+int simcuda_uncover(void) {
+  --covers;
+  return missed;
+}
+
+int simcuda_capturing(CUstream handle) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return 0;
+  const std::lock_guard<std::mutex> lock(driver->mutex);
+  const Stream* stream = driver->streams.resolve(handle, driver->contexts.current());
+  return stream != nullptr && stream->capture != nullptr ? 1 : 0;
+}

@@ -1,0 +1,52 @@
+// User objects: what graphs keep alive. CUDA C++ Programming Guide, CUDA User Objects.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "types.h"
+
+namespace simcuda {
+
+// Ends with its last reference; its destructor, the program's, is called by bury().
+class UserObject {
+ public:
+  UserObject(void* pointer, CUhostFn destroy) : pointer_(pointer), destroy_(destroy) {}
+  ~UserObject();
+  UserObject(const UserObject&) = delete;
+  UserObject& operator=(const UserObject&) = delete;
+
+ private:
+  void* pointer_;
+  CUhostFn destroy_;
+};
+using UserObjectPtr = std::shared_ptr<UserObject>;
+
+// What a graph, its instances and their launches hold, by handle.
+struct HeldObject {
+  UserObjectPtr object;
+  uint64_t count = 0;
+};
+using HeldObjects = std::map<uint64_t, HeldObject>;
+
+// Calls the destructors of the objects that ended. "The destructor is invoked asynchronously": by
+// whoever calls a function of graphs next, without the driver's lock.
+void bury();
+
+class UserObjects {
+ public:
+  // The program's references.
+  struct Owned {
+    std::weak_ptr<UserObject> object;
+    UserObjectPtr kept;  // while count > 0
+    uint64_t count = 0;
+  };
+  uint64_t add(void* pointer, CUhostFn destroy, uint64_t count);
+  Owned* find(CUuserObject handle) { return owned_.find(reinterpret_cast<uint64_t>(handle)); }
+  static CUresult release(Owned* owned, uint64_t count);
+
+ private:
+  Slots<Owned, 11> owned_;
+};
+
+}  // namespace simcuda

@@ -1,0 +1,66 @@
+#include "visible.h"
+
+#include <strings.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "gpu_uuid.h"
+
+namespace simcuda {
+namespace {
+
+constexpr int kNone = -1;
+
+// The one GPU whose UUID begins so.
+int by_uuid(const std::string& text, int gpus) {
+  int found = kNone;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    if (strncasecmp(gpu_uuid_text(gpu).c_str(), text.c_str(), text.size()) != 0) continue;
+    if (found != kNone) return kNone;
+    found = gpu;
+  }
+  return found;
+}
+
+int named(const std::string& text, int gpus) {
+  if (text.rfind("GPU-", 0) == 0) return by_uuid(text, gpus);
+  char* end = nullptr;
+  const long index = std::strtol(text.c_str(), &end, 10);
+  return end == text.c_str() || index < 0 || index >= gpus ? kNone : static_cast<int>(index);
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
+}
+
+}  // namespace
+
+void VisibleGpus::all(int gpus) {
+  gpus_.clear();
+  for (int gpu = 0; gpu < gpus; ++gpu) gpus_.push_back(gpu);
+}
+
+void VisibleGpus::choose(const std::string& list, int gpus) {
+  gpus_.clear();
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    const int gpu = named(trimmed(list.substr(at, comma - at)), gpus);
+    if (gpu == kNone) return;
+    if (device(gpu) >= 0) {
+      gpus_.clear();
+      return;
+    }
+    gpus_.push_back(gpu);
+    at = comma + 1;
+  }
+}
+
+int VisibleGpus::device(int gpu) const {
+  const auto at = std::find(gpus_.begin(), gpus_.end(), gpu);
+  return at == gpus_.end() ? -1 : static_cast<int>(at - gpus_.begin());
+}
+
+}  // namespace simcuda

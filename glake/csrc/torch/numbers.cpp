@@ -1,0 +1,161 @@
+// Numbers mode of dry runs (docs/dry-run.md): the CUDA build of PyTorch over glake's stand-ins,
+// where every aten op on CUDA tensors is computed by PyTorch's CPU kernels on the same bytes.
+//
+// Each op's CUDA kernel is wrapped. The wrapper calls it as it is: it allocates, launches and
+// copies, of which the simulator counts and orders everything and moves no byte (Cover). Then the
+// op itself becomes work of the stream: the CPU's kernel of the same name, on CPU tensors that
+// alias the arguments' and the results' device memory. So memory behaves as on a GPU, and whoever
+// waits for the stream, or replays a graph, gets right numbers, in every thread and without a mode
+// of Python.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "numbers/kinds.h"
+#include "numbers/perform.h"
+
+namespace glake::numbers {
+namespace {
+
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// What becomes of each op, by name and overload.
+std::map<std::string, std::string>& kinds() {
+  static auto* kept = new std::map<std::string, std::string>;
+  return *kept;
+}
+
+// Views, metadata and allocation need no numbers; nor does an op without a tensor to compute.
+bool is_native(const c10::OperatorHandle& op, const std::string& name) {
+  if (kNative.count(name) != 0) return true;
+  const c10::FunctionSchema& schema = op.schema();
+  const auto& arguments = schema.arguments();
+  if (std::any_of(arguments.begin(), arguments.end(), is_written)) return false;
+  const auto& returns = schema.returns();
+  return (returns.empty() && name != "_assert_async") ||
+         std::any_of(returns.begin(), returns.end(),
+                     [](const c10::Argument& each) { return each.alias_info() != nullptr; });
+}
+
+Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
+  Wrapped made{op, op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA)};
+  const auto rule = rules().find(c10::toString(op.operator_name()));
+  if (rule != rules().end()) made.rule = rule->second;
+  made.wide = kWide.count(name) != 0;
+  made.first = kFirst.count(name) != 0;
+  made.index = name == "index";
+  made.computable =
+      made.rule != nullptr || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  const auto& tags = op.getTags();
+  made.random = std::find(tags.begin(), tags.end(), at::Tag::nondeterministic_seeded) != tags.end();
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "generator") {
+      made.generator_at = static_cast<int>(i);
+      made.random = true;
+    }
+    if (arguments[i].name() == "dropout_p") made.dropout_at = static_cast<int>(i);
+  }
+  // A backward pass draws nothing anew.
+  if (name.size() > 9 && name.compare(name.size() - 9, 9, "_backward") == 0) made.random = false;
+  return made;
+}
+
+void wrap(const c10::OperatorHandle& op) {
+  const c10::OperatorName& full = op.operator_name();
+  const std::string name = full.name.substr(std::strlen("aten::"));
+  Perform how = &perform;
+  if (name == "copy_") how = &perform_copy;
+  if (name == "_local_scalar_dense") how = &perform_read;
+  if (name == "cudnn_is_acceptable") how = &without_cudnn;
+  if (how == &perform && is_native(op, name)) {
+    kinds()[c10::toString(full)] = "native";
+    return;
+  }
+  Wrapped made = wrapped(op, name);
+  const bool asked = how == &perform_read || how == &without_cudnn;
+  kinds()[c10::toString(full)] = asked              ? "native"
+                                 : !made.computable ? "not computable"
+                                 : made.rule        ? "rule"
+                                 : made.first       ? "computed first"
+                                                    : "computed";
+  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;  // for good
+  kept->push_back(c10::Dispatcher::singleton().registerImpl(
+      full, c10::DispatchKey::CUDA,
+      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(made), how)),
+      std::nullopt, nullptr, "glake's numbers"));
+}
+
+void install() {
+  static bool done = false;
+  if (done) return;
+  const int result = driver().numbers(1);
+  TORCH_CHECK(result == 0, last_message());
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::vector<c10::OperatorName> names =
+      dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA);
+  for (const char* whole : kWhole) names.emplace_back(std::string("aten::") + whole, "");
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);  // that kernels are replaced
+  for (const c10::OperatorName& name : names) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (op.has_value() && kinds().count(c10::toString(name)) == 0) wrap(*op);
+  }
+  done = true;
+}
+
+std::string kinds_json() {
+  std::string text = "{";
+  for (const auto& [name, kind] : kinds()) {
+    text += (text.size() > 1 ? ", \"" : "\"") + name + "\": \"" + kind + "\"";
+  }
+  return text + "}";
+}
+
+size_t answer(const std::string& text, char* out, size_t capacity) {
+  if (out != nullptr && capacity > 0) {
+    const size_t length = std::min(text.size(), capacity - 1);
+    std::memcpy(out, text.data(), length);
+    out[length] = 0;
+  }
+  return text.size();
+}
+
+}  // namespace
+}  // namespace glake::numbers
+
+#define GLAKE_NUMBERS_API extern "C" __attribute__((visibility("default")))
+
+// The empty string, or why it cannot be: as snprintf.
+GLAKE_NUMBERS_API size_t glake_numbers_install(char* error, size_t capacity) {
+  try {
+    glake::numbers::install();
+  } catch (const c10::Error& refused) {
+    return glake::numbers::answer(refused.what_without_backtrace(), error, capacity);
+  }
+  return glake::numbers::answer("", error, capacity);
+}
+
+// {name and overload: how it is dealt with} of each op with a CUDA kernel, as JSON.
+GLAKE_NUMBERS_API size_t glake_numbers_ops(char* json, size_t capacity) {
+  return glake::numbers::answer(glake::numbers::kinds_json(), json, capacity);
+}
+
+// torch.manual_seed was called.
+GLAKE_NUMBERS_API void glake_numbers_reseeded() { glake::numbers::Twins::all().reseeded(); }
+
+// What failed and nobody was told of; the empty string: nothing.
+GLAKE_NUMBERS_API size_t glake_numbers_failure(char* text, size_t capacity) {
+  try {
+    glake::numbers::check_failures();
+  } catch (const c10::Error& failed) {
+    return glake::numbers::answer(failed.what_without_backtrace(), text, capacity);
+  }
+  return glake::numbers::answer("", text, capacity);
+}

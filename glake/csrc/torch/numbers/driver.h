@@ -1,0 +1,80 @@
+// simcuda's side of numbers mode, found among the libraries the process has: nothing is linked.
+#pragma once
+
+#include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include "simcuda/compute.h"
+
+namespace glake::numbers {
+
+struct Driver {
+  decltype(&simcuda_numbers) numbers;
+  decltype(&simcuda_compute) compute;
+  decltype(&simcuda_cover) cover;
+  decltype(&simcuda_uncover) uncover;
+  decltype(&simcuda_capturing) capturing;
+  decltype(&simcuda_last_message) last_message;
+};
+
+template <class Function>
+void find(const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  TORCH_CHECK(*function != nullptr, "numbers need glake's stand-ins for CUDA's libraries, and ",
+              name, " is not in this process: start it by glake dry-run --numbers, or with ",
+              "glake.dryrun.libraries.environment()");
+}
+
+inline const Driver& driver() {
+  static const Driver found = [] {
+    Driver made;
+    find("simcuda_numbers", &made.numbers);
+    find("simcuda_compute", &made.compute);
+    find("simcuda_cover", &made.cover);
+    find("simcuda_uncover", &made.uncover);
+    find("simcuda_capturing", &made.capturing);
+    find("simcuda_last_message", &made.last_message);
+    return made;
+  }();
+  return found;
+}
+
+inline std::string last_message() {
+  char text[512] = "";
+  driver().last_message(text, sizeof text);
+  return text;
+}
+
+inline CUstream_st* handle_of(const c10::Stream& stream) {
+  return static_cast<CUstream_st*>(stream.native_handle());
+}
+
+// While one lives, what this thread launches and copies is part of an op that is computed as a
+// whole.
+class Cover {
+ public:
+  Cover() {
+    driver().cover();
+    ++depth();
+  }
+  ~Cover() { end(); }
+  Cover(const Cover&) = delete;
+  Cover& operator=(const Cover&) = delete;
+  // Functions that no stand-in has and the op asked for.
+  int end() {
+    if (!open_) return 0;
+    open_ = false;
+    --depth();
+    return driver().uncover();
+  }
+  static int& depth() {
+    static thread_local int depth = 0;
+    return depth;
+  }
+
+ private:
+  bool open_ = true;
+};
+
+}  // namespace glake::numbers

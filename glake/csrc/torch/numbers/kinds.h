@@ -1,0 +1,72 @@
+// How each op is dealt with. What an op is not named for here follows from its schema.
+#pragma once
+
+#include <string>
+#include <unordered_set>
+
+namespace glake::numbers {
+
+using Names = std::unordered_set<std::string>;  // without "aten::" and overload
+
+// CUDA's own, whose copies are the driver's: metadata, allocation, and what is made of other ops.
+inline const Names kNative = {
+    "as_strided",
+    "view",
+    "_reshape_alias",
+    "unfold",
+    "set_",
+    "resize_",
+    "empty",
+    "empty_strided",
+    "record_stream",
+    "_local_scalar_dense",
+    "view_as_real",
+    "view_as_complex",
+    "is_set_to",
+    "_efficientzerotensor",
+    "_cudnn_init_dropout_state",
+    "_cudnn_rnn_flatten_weight",
+    "_pin_memory",
+    "is_pinned",
+    "_fused_sdp_choice",
+    "_nested_tensor_from_mask",
+};
+
+// What they return has a shape that depends on numbers, or the CUDA kernel reads numbers back:
+// computed first, then allocated.
+inline const Names kFirst = {
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "_unique",
+    "unique_dim",
+    "unique_consecutive",
+    "unique_dim_consecutive",
+    "repeat_interleave",
+    "bincount",
+    "equal",
+    "isin",
+    "linalg_matrix_exp",
+    "_embedding_bag",
+    "_embedding_bag_forward_only",
+    "linalg_eig",
+    "linalg_eigvals",
+    "_linalg_eigvals",
+    "segment_reduce",
+};
+
+// Of composite ops that CUDA has no kernel of its own for, those that launch kernels or ask a
+// library that we compute as a whole.
+inline const char* const kWhole[] = {
+    "copy_", "convolution", "_convolution", "convolution_backward", "cudnn_is_acceptable",
+};
+
+// The CPU's kernels keep other statistics for half and bfloat16 than CUDA's: computed in float.
+inline const Names kWide = {
+    "native_layer_norm",          "native_layer_norm_backward", "native_group_norm",
+    "native_group_norm_backward", "native_batch_norm",          "native_batch_norm_backward",
+    "_batch_norm_with_update",    "batch_norm_backward",        "_fused_rms_norm",
+    "cudnn_batch_norm",           "cudnn_batch_norm_backward",  "_fused_rms_norm_backward",
+};
+
+}  // namespace glake::numbers

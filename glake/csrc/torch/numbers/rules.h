@@ -1,0 +1,125 @@
+// CUDA ops whose CPU counterpart has another name.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "attention.h"
+#include "rnn.h"
+#include "work.h"
+
+namespace glake::numbers {
+
+inline at::Tensor optional_of(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+// mm.dtype, bmm.dtype: products of half or bfloat16 kept in float.
+inline void product(Stack* stack, at::Tensor (*compute)(const at::Tensor&, const at::Tensor&)) {
+  const auto type = (*stack)[2].toScalarType();
+  at::Tensor made = compute((*stack)[0].toTensor().to(type), (*stack)[1].toTensor().to(type));
+  *stack = {c10::IValue(std::move(made))};
+}
+
+inline void mm_dtype(Stack* stack) {
+  product(stack, [](const at::Tensor& a, const at::Tensor& b) { return at::mm(a, b); });
+}
+
+inline void bmm_dtype(Stack* stack) {
+  product(stack, [](const at::Tensor& a, const at::Tensor& b) { return at::bmm(a, b); });
+}
+
+inline void addmm_dtype(Stack* stack) {
+  const auto& s = *stack;
+  const auto type = s[3].toScalarType();
+  at::Tensor made = at::addmm(s[0].toTensor().to(type), s[1].toTensor().to(type),
+                              s[2].toTensor().to(type), s[4].toScalar(), s[5].toScalar());
+  *stack = {c10::IValue(std::move(made))};
+}
+
+// (input, weight, bias, running_mean, running_var, training, momentum, eps)
+//   -> output, save_mean, save_var (one over the deviation), reserve (nobody else's to read)
+inline void cudnn_batch_norm(Stack* stack) {
+  const auto& s = *stack;
+  auto [output, mean, deviation] =
+      at::native_batch_norm(s[0].toTensor(), s[1].toTensor(), optional_of(s[2]), optional_of(s[3]),
+                            optional_of(s[4]), s[5].toBool(), s[6].toDouble(), s[7].toDouble());
+  const bool training = s[5].toBool();
+  *stack = {output, training ? mean : at::Tensor(), training ? deviation : at::Tensor(),
+            at::Tensor()};
+}
+
+// (input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon, reserve)
+inline void cudnn_batch_norm_backward(Stack* stack) {
+  const auto& s = *stack;
+  auto [input, weight, bias] = at::native_batch_norm_backward(
+      s[1].toTensor(), s[0].toTensor(), s[2].toTensor(), optional_of(s[3]), optional_of(s[4]),
+      optional_of(s[5]), optional_of(s[6]), true, s[7].toDouble(), {true, true, true});
+  *stack = {input, weight, bias};
+}
+
+// (grad_out, input, normalized_shape, rstd, weight, output_mask) -> of input, of weight
+inline void rms_norm_backward(Stack* stack) {
+  const auto& s = *stack;
+  const at::Tensor grad = s[0].toTensor(), input = s[1].toTensor(), rstd = s[3].toTensor();
+  const auto normalized = static_cast<int64_t>(s[2].toIntVector().size());
+  const at::Tensor weight = optional_of(s[4]);
+  const auto mask = s[5].toBoolList();
+  std::vector<int64_t> inner, outer;
+  for (int64_t i = 0; i < input.dim(); ++i) {
+    (i < input.dim() - normalized ? outer : inner).push_back(i);
+  }
+  const at::Tensor normal = input * rstd;
+  const at::Tensor scaled = weight.defined() ? grad * weight : grad;
+  at::Tensor of_input, of_weight;
+  if (mask[0]) of_input = (scaled - normal * (scaled * normal).mean(inner, true)) * rstd;
+  if (mask[1] && weight.defined()) {
+    of_weight = outer.empty() ? grad * normal : (grad * normal).sum(outer);
+  }
+  *stack = {of_input, of_weight};
+}
+
+// (grad_output, self, buffer): what the CPU keeps in the buffer CUDA does not.
+inline void log_sigmoid_backward(Stack* stack) {
+  const at::Tensor grad = (*stack)[0].toTensor(), input = (*stack)[1].toTensor();
+  const at::Tensor buffer = std::get<1>(at::log_sigmoid_forward(input));
+  *stack = {at::log_sigmoid_backward(grad, input, buffer)};
+}
+
+// The same, with grad_input at the end.
+inline void log_sigmoid_backward_out(Stack* stack) {
+  at::Tensor into = (*stack)[3].toTensor();
+  log_sigmoid_backward(stack);
+  into.copy_((*stack)[0].toTensor());
+  *stack = {into};
+}
+
+// By name and overload.
+inline const std::unordered_map<std::string, Rule>& rules() {
+  static const std::unordered_map<std::string, Rule> made = {
+      {"aten::mm.dtype", mm_dtype},
+      {"aten::bmm.dtype", bmm_dtype},
+      {"aten::addmm.dtype", addmm_dtype},
+      {"aten::cudnn_batch_norm", cudnn_batch_norm},
+      {"aten::cudnn_batch_norm_backward", cudnn_batch_norm_backward},
+      {"aten::_fused_rms_norm_backward", rms_norm_backward},
+      {"aten::_thnn_fused_lstm_cell", lstm_cell},
+      {"aten::_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward},
+      {"aten::_thnn_fused_gru_cell", gru_cell},
+      {"aten::_thnn_fused_gru_cell_backward", gru_cell_backward},
+      {"aten::log_sigmoid_backward", log_sigmoid_backward},
+      {"aten::log_sigmoid_backward.grad_input", log_sigmoid_backward_out},
+      {"aten::_scaled_dot_product_efficient_attention", efficient_attention},
+      {"aten::_scaled_dot_product_efficient_attention_backward", efficient_attention_backward},
+      {"aten::_scaled_dot_product_flash_attention", flash_attention},
+      {"aten::_scaled_dot_product_flash_attention_backward", flash_attention_backward},
+      {"aten::_scaled_dot_product_cudnn_attention", cudnn_attention},
+      {"aten::_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward},
+  };
+  return made;
+}
+
+}  // namespace glake::numbers

@@ -1,0 +1,106 @@
+"""Numbers mode: ops on CUDA tensors are computed, by PyTorch's CPU kernels (docs/dry-run.md).
+
+The work is done by an adapter that is compiled at first use against the installed torch
+(csrc/torch/numbers.cpp), in a process that has the stand-ins for CUDA's libraries.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from glake import children
+from glake.allocator import adapter_build
+from glake.dryrun import libraries
+from glake.dryrun.errors import DryRunError
+
+_library: ctypes.CDLL | None = None
+
+
+def install() -> None:
+    """From now on every aten op of this process computes. torch must be imported.
+
+    DryRunError: GPU memory is phantom, or the stand-ins for CUDA's libraries are not loaded.
+    AdapterBuildError: the adapter could not be compiled.
+    """
+    global _library
+    if _library is not None:
+        return
+    library = ctypes.CDLL(str(adapter_build.build(adapter_build.NUMBERS)))
+    for name in ("install", "ops", "failure"):
+        function = getattr(library, f"glake_numbers_{name}")
+        function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
+    refused = _text(library.glake_numbers_install)
+    if refused:
+        raise DryRunError(refused)
+    _library = library
+    _follow_seeds(library)
+    atexit.register(_tell)
+
+
+def ops() -> dict[str, str]:
+    """How each aten op with a CUDA kernel is dealt with, by name and overload.
+
+    "computed" by the CPU's kernel of that name; "rule": by another; "computed first": its shape
+    depends on numbers; "native": it has no numbers to compute; "not computable": it raises.
+    """
+    if _library is None:
+        raise DryRunError("numbers are not installed in this process: call install() first")
+    found: dict[str, str] = json.loads(_text(_library.glake_numbers_ops))
+    return found
+
+
+def _text(read: Callable[[Any, int], int]) -> str:
+    room = 1 << 18
+    text = ctypes.create_string_buffer(room)
+    read(text, room)
+    return text.value.decode(errors="replace")
+
+
+def _follow_seeds(library: ctypes.CDLL) -> None:
+    """After torch.manual_seed, CUDA draws what the CPU's generator draws."""
+    import torch
+
+    theirs = torch.manual_seed
+
+    @functools.wraps(theirs)
+    def manual_seed(seed: Any) -> torch.Generator:
+        made = theirs(seed)
+        library.glake_numbers_reseeded()
+        return made
+
+    torch.manual_seed = torch.random.manual_seed = manual_seed
+
+
+def _tell() -> None:
+    """What failed and no call of the job has told it of."""
+    if _library is not None and (failure := _text(_library.glake_numbers_failure)):
+        print(f"glake: {failure}", file=sys.stderr)
+
+
+def main() -> None:
+    """Prints the aten ops that cannot be computed: python -m glake.dryrun.numbers"""
+    if "simcuda" not in os.environ.get("_GLAKE_NUMBERS", ""):  # the stand-ins come first
+        environment = libraries.environment({**os.environ, "_GLAKE_NUMBERS": "simcuda"})
+        os.execve(sys.executable, children.command("glake.dryrun.numbers"), environment)
+    import torch
+
+    install()
+    found = ops()
+    kinds = Counter(found.values())
+    print(f"torch {torch.__version__}: {len(found)} aten ops with a CUDA kernel")
+    for kind in ("computed", "computed first", "rule", "native", "not computable"):
+        print(f"{kinds[kind]:6} {kind}")
+    for name in sorted(name for name, kind in found.items() if kind == "not computable"):
+        print(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Programs that fail in numbers mode, each as on a GPU or by naming what cannot be computed."""
+
+import ctypes
+import os
+import sys
+
+import torch
+
+
+class Foreign:
+    """Device memory of the script's own, as other libraries hand it to PyTorch."""
+
+    def __init__(self, count: int) -> None:
+        torch.zeros(1, device="cuda")  # a context is current
+        self.address, self._driver = ctypes.c_uint64(), ctypes.CDLL("libcuda.so.1")
+        assert (
+            self._driver.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(4 * count)) == 0
+        )
+        self.__cuda_array_interface__ = {
+            "shape": (count,), "typestr": "<f4", "data": (self.address.value, False), "version": 3,
+        }  # fmt: skip
+
+    def free(self) -> None:
+        assert self._driver.cuMemFree_v2(self.address) == 0
+
+
+def unmapped() -> None:
+    memory = Foreign(64)
+    x = torch.as_tensor(memory, device="cuda")
+    x.fill_(2)
+    assert x.sum().item() == 128
+    memory.free()
+    y = x + 1
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError as error:
+        assert "an illegal memory access was encountered" in str(error), error
+    else:
+        raise AssertionError(f"no error; {y}")
+    try:
+        torch.ones(1, device="cuda")
+    except torch.AcceleratorError as error:  # it lasts
+        assert "an illegal memory access was encountered" in str(error), error
+    print("unmapped ok")
+
+
+def index_out_of_bounds() -> None:
+    x = torch.zeros(5, device="cuda")
+    x[torch.tensor([9], device="cuda")]
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError as error:
+        assert "device-side assert triggered" in str(error), error
+        print("index_out_of_bounds ok")
+
+
+def unknown_kernel() -> None:
+    try:
+        torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2)).to("cuda").coalesce()
+    except (RuntimeError, torch.AcceleratorError) as error:
+        assert "nobody computes the kernel" in str(error), error
+        print("unknown_kernel ok", str(error).splitlines()[0])
+
+
+def op_without_a_cpu_kernel() -> None:
+    x = torch.ones(2, 4, 8, 8, device="cuda")
+    grid = torch.zeros(2, 8, 8, 2, device="cuda")
+    try:
+        torch.cudnn_grid_sampler(x, grid)  # the line that is named
+    except NotImplementedError as error:
+        assert "aten::cudnn_grid_sampler" in str(error) and "errors.py:69" in str(error), error
+        print("op_without_a_cpu_kernel ok")
+
+
+def assertions_are_as_on_a_gpu() -> None:
+    x = torch.ones(4, device="cuda")
+    torch._assert_async(x.sum() == 4)
+    torch.cuda.synchronize()
+    torch._assert_async(x.sum() == 5)
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError as error:
+        assert "device-side assert triggered" in str(error), error
+        print("assertions_are_as_on_a_gpu ok")
+
+
+def phantom() -> None:
+    os.environ["GLAKE_SIM_PHANTOM"] = "1"
+    from glake.dryrun import DryRunError, numbers
+
+    try:
+        numbers.install()
+    except DryRunError as error:
+        assert "phantom memory has no bytes to compute numbers with" in str(error), error
+        print("phantom ok")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    sys.stdout.flush()
+    os._exit(0)
