@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake.errors import InvalidArgument
-from glake.transfer import dlpack, interfaces
+from glake.transfer import arguments, dlpack, interfaces
 
 HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
 
@@ -132,15 +132,17 @@ def _framework(thing: Any, use: str) -> Buffer:
 
 
 def _raw(raw: Raw) -> Buffer:
-    for name, value, least in (("address", raw.address, 1), ("bytes", raw.bytes, 0)):
-        if not isinstance(value, int) or not least <= value < 1 << 63:
-            raise InvalidArgument(f"Raw: {name} {value!r} is not a number from {least} to 2^63")
-    if not isinstance(raw.device, int) or raw.device < ASK:
+    address, size, device = map(arguments.whole, (raw.address, raw.bytes, raw.device))
+    if address is None or not 1 <= address < 1 << 63:
+        raise InvalidArgument(f"Raw: address {raw.address!r} is not a number from 1 to 2^63")
+    if size is None or not 0 <= size < 1 << 63:
+        raise InvalidArgument(f"Raw: bytes {raw.bytes!r} is not a number from 0 to 2^63")
+    if device is None or device < ASK:
         raise InvalidArgument(
             f"Raw: device {raw.device!r} is neither a GPU's number, HOST (-1) nor ASK (-2)"
         )
-    found = Buffer(raw.address, (raw.bytes,), (1,), 1, raw.device, None)
-    found._bytes, found._dense = raw.bytes, True
+    found = Buffer(address, (size,), (1,), 1, device, None)
+    found._bytes, found._dense = size, True
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from glake import _C
 from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import keeper, timeouts
+from glake.transfer import arguments, keeper, timeouts
 
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
@@ -221,17 +221,23 @@ class Transfer:
 def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:
     """(GPU, handle) of a torch or CuPy stream, of such a pair, or of a handle and its `device`."""
     if isinstance(stream, tuple) and len(stream) == 2:
-        return stream
+        gpu, handle = map(arguments.whole, stream)
+        if gpu is None or handle is None:
+            raise InvalidArgument(
+                f"{stream!r} is no stream: the pair is (GPU, handle), two numbers"
+            )
+        return gpu, handle
     for name in ("cuda_stream", "ptr"):  # torch's, CuPy's
-        handle = getattr(stream, name, None)
-        if isinstance(handle, int):
+        handle = arguments.whole(getattr(stream, name, None))
+        if handle is not None:
             own = getattr(stream, "device_index", getattr(stream, "device_id", None))
             gpu = own if isinstance(own, int) and own >= 0 else device
             return (gpu if gpu is not None else 0), handle
-    if not isinstance(stream, int) or isinstance(stream, bool):
+    handle = arguments.whole(stream)
+    if handle is None:
         raise InvalidArgument(
             f"{stream!r} is no stream: pass a torch or CuPy stream, or its handle"
         )
     if device is None:
-        raise InvalidArgument(f"stream {stream:#x}: say whose it is, as (GPU, handle)")
-    return device, stream
+        raise InvalidArgument(f"stream {handle:#x}: say whose it is, as (GPU, handle)")
+    return device, handle

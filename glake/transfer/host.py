@@ -25,8 +25,9 @@ def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
     the pool when no array or view of it is left; copies of it must be done then, which a handle of
     glake.transfer sees to. InvalidArgument, OutOfMemory, DriverError.
     """
-    extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    if any(not isinstance(extent, int) or extent < 0 for extent in extents):
+    given = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    extents = tuple(extent for extent in map(arguments.whole, given) if extent is not None)
+    if len(extents) != len(given) or min(extents, default=0) < 0:
         raise InvalidArgument(f"shape {shape!r}: whole numbers from 0 on")
     count = math.prod(extents)
     if type(dtype).__module__ == "torch":
@@ -167,10 +168,10 @@ def register_host(array: Any, background: bool = False) -> Registration:
             "written to; pin a writable array of the same memory, or copy it to one of pinned()"
         )
     if memory.device >= 0:
-        raise InvalidArgument(f"{memory} is memory of GPU {memory.device}: host memory is pinned")
+        raise InvalidArgument(f"{memory} is memory of cuda:{memory.device}: host memory is pinned")
     default_engine()
     device, known = _C.place_of(memory.address)
     if device >= 0 or known:
-        where = f"memory of GPU {device}" if device >= 0 else "pinned already"
+        where = f"memory of cuda:{device}" if device >= 0 else "pinned already"
         raise InvalidArgument(f"{memory} is {where}: there is nothing to pin")
     return Registration(memory, background)

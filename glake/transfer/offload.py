@@ -26,7 +26,7 @@ from glake.errors import (
     OutOfMemory,
     TransferClosed,
 )
-from glake.transfer import handle, keeper, timeouts
+from glake.transfer import arguments, handle, keeper, timeouts
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
@@ -139,10 +139,11 @@ class Offloader:
 
     def __init__(self, limit: str | int) -> None:
         """Pins nothing yet. InvalidArgument for a limit that is no size."""
-        if not isinstance(limit, str | int) or isinstance(limit, bool):
+        size = limit if isinstance(limit, str) else arguments.whole(limit)
+        if size is None:
             raise InvalidArgument(f"limit {limit!r}: whole bytes, or a size such as '8GiB'")
         try:
-            self.limit = config.parse_bytes(str(limit))
+            self.limit = config.parse_bytes(str(size))
         except ValueError as error:
             raise InvalidArgument(f"limit {limit!r}: {error}; a size such as '8GiB'") from None
         self._lock = threading.RLock()

@@ -1,7 +1,6 @@
 """How one transfer would go, from a place to another: `plan("cpu", "cuda:0", 1 << 30)`."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
@@ -9,7 +8,7 @@ from typing import Any
 
 from glake._C import CapacityGraph, TransferPlanner
 from glake.errors import InvalidArgument
-from glake.transfer import baselines, bounds
+from glake.transfer import arguments, baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, topology_of
 from glake.transfer.topology import Topology
 
@@ -90,7 +89,7 @@ class Plan:
         return out
 
     def explain(self) -> str:
-        """The plan in words: a few lines. GPUs are cuda:I there; to_dict() keeps the graph's gI."""
+        """The plan in words: a few lines."""
         bound, absent = self._bound.or_why()
         memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
         lines = [
@@ -100,23 +99,16 @@ class Plan:
             f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
             f"  equal shares {self.equal_split:7.1f} GB/s",
         ]
-        names = [_for_people(path.name) for path in self.paths]
-        width = max(map(len, names), default=0)
-        for name, path in zip(names, self.paths, strict=True):
-            lines.append(f"  over {name:<{width}} {path.rate:8.1f} GB/s")
+        width = max((len(path.name) for path in self.paths), default=0)
+        lines += [f"  over {path.name:<{width}} {path.rate:8.1f} GB/s" for path in self.paths]
         if not self.paths:
             lines.append("  no path: every way is dead, and copy() would be CopyFailed")
         if len(self.paths) > 1 and self.relays_from is not None:
             lines.append(f"  several paths pay from {_size(self.relays_from)} (estimate)")
         for reason, paths in _by_reason(self.refusals):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-            lines.append(_for_people(f"  not {', '.join(paths[:3])}{more}: {reason}"))
+            lines.append(f"  not {', '.join(paths[:3])}{more}: {reason}")
         return "\n".join(lines)
-
-
-def _for_people(text: str) -> str:
-    """The graph's g3 as cuda:3, the name that people give to copies."""
-    return re.sub(r"\bg(\d+)\b", r"cuda:\1", text)
 
 
 def _by_reason(refusals: Iterable[Refusal]) -> Iterable[tuple[str, list[str]]]:
@@ -169,7 +161,8 @@ def plan(
     InvalidArgument, InvalidDevice: ends, sizes or edges that do not exist; InvalidOption: a
     platform that does not.
     """
-    if not isinstance(bytes, int) or isinstance(bytes, bool) or not 0 < bytes <= _LARGEST:
+    size = arguments.whole(bytes)
+    if size is None or not 0 < size <= _LARGEST:
         raise InvalidArgument(f"{bytes!r} bytes: sizes are integers from 1 to 2**40")
     topology = topology_of(platform)
     graph = _graph(topology)
@@ -177,17 +170,17 @@ def plan(
     bounds.scaled(graph, scales)
     changed = tuple(sorted(scales.items())) if scales else ()
     way = _way(topology, str(src), str(dst), host, changed, bounds.barred(graph, exclude))
-    answer = _answer(way.planner, both, bytes, graph.copy_ns)
+    answer = _answer(way.planner, both, size, graph.copy_ns)
     return Plan(
         src=str(src),
         dst=str(dst),
-        bytes=bytes,
+        bytes=size,
         platform=topology.name,
         host="" if all(place.gpu is not None for place in both) else _host_text(both, host),
         equal_split=way.equal_split,
         relays_from=way.relays_from,
         _bound=way.bound,
-        **_sized(answer, bytes),
+        **_sized(answer, size),
     )
 
 
@@ -298,7 +291,7 @@ def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
 def _name(place: tuple[int, int]) -> str:
     gpu, node = place
     if gpu >= 0:
-        return f"g{gpu}"
+        return f"cuda:{gpu}"
     return "host" if node < 0 else f"host{node}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glake.errors import InvalidArgument
+from glake.transfer import arguments
 from glake.transfer.buffers import ASK, Buffer, Raw, buffer_of
 
 # In simcuda, whose batches follow what others measured on H100, 16 MiB in pieces of 64 KiB take
@@ -172,6 +173,14 @@ class Blocks:
     device: int = ASK
 
 
+def _numbers(blocks: Blocks) -> tuple[int, int]:
+    """(count, stride), whichever library's whole numbers they are."""
+    count, stride = arguments.whole(blocks.count), arguments.whole(blocks.stride)
+    if count is None or stride is None:
+        raise InvalidArgument(f"{blocks}: count and stride are whole numbers")
+    return count, stride
+
+
 def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tuple[Buffer, Any, int]:
     """(memory, address of each block, bytes of a block): the blocks `index`, or all, in order.
 
@@ -182,7 +191,8 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
 
     if isinstance(blocks, Blocks):
         whole = buffer_of(Raw(blocks.address, blocks.bytes, blocks.device))
-        count, stride, size = blocks.count, blocks.stride, blocks.bytes
+        count, stride = _numbers(blocks)
+        size = whole.bytes
         if count < 0 or (abs(stride) < size and count > 1):
             raise InvalidArgument(f"{blocks}: {count} blocks of {size} bytes every {stride} bytes")
     else:

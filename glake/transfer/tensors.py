@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glake.errors import InvalidArgument, InvalidDevice
+from glake.transfer import arguments
 from glake.transfer.engine import Engine, default_engine
 
 
@@ -45,8 +46,9 @@ def _target(tensor: Any, device: Any) -> Any:
             f"to() moves torch tensors, not a {type(tensor).__name__}: torch.from_numpy or "
             "torch.from_dlpack makes one of an array, and copy() takes arrays as they are"
         )
-    if isinstance(device, int) and not isinstance(device, bool):
-        device = f"cuda:{device}"  # as torch means it, which says otherwise without CUDA
+    number = arguments.whole(device)
+    if number is not None:
+        device = f"cuda:{number}"  # as torch means it, which says otherwise without CUDA
     try:
         target = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -176,7 +176,7 @@ def test_three_share_and_one_is_killed(node: Node) -> None:
         copies, client = worker.ask("state")["copies"], of(before, worker)
         answer = worker.end()
         over = {name for path in answer["over"] for name in path.split(">")[1:-1]}
-        assert over <= {f"g{gpu}" for gpu in [*client["gpus"], *client["relays"]]}
+        assert over <= {f"cuda:{gpu}" for gpu in [*client["gpus"], *client["relays"]]}
         assert answer["copies"] > copies and answer["service"] == "lent"
         # Over GPUs that are not its own.
         assert set(answer["relays"]) - {worker.rank} and answer["relayed"] > 2

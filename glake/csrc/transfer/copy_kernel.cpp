@@ -12,7 +12,7 @@ bool CopyKernel::ready(int gpu) {
   if (known == loaded_.end()) {
     Loaded loaded;
     const Status s = driver_.load_kernel(gpu, kCopyBlocksPtx, kCopyBlocks, &loaded.kernel);
-    if (!s.ok()) loaded.why = "GPU " + std::to_string(gpu) + ": " + driver_.describe(s);
+    if (!s.ok()) loaded.why = device_text(gpu) + ": " + driver_.describe(s);
     known = loaded_.emplace(gpu, std::move(loaded)).first;
   }
   return known->second.kernel.function != 0;

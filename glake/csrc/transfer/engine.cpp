@@ -59,12 +59,12 @@ uint64_t Engine::start(Request request) {
   const bool possible = plain_possible(request);
   const bool small = request.parts.total() < kAlwaysPlain;
   if (local && (request.flags & kChecksum) != 0) {
-    throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within GPU " +
-                                        std::to_string(request.src.gpu));
+    throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within " +
+                                        device_text(request.src.gpu));
   }
   if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
   if (local || simple) {
-    throw Error(GLAKE_COPY_REFUSED, "GPU " + std::to_string(request.stream_device) +
+    throw Error(GLAKE_COPY_REFUSED, device_text(request.stream_device) +
                                         ", whose stream it is, does not reach the memory");
   }
   open_device(request.stream_device);

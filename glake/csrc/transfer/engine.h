@@ -103,6 +103,8 @@ class Engine {
   bool plain_possible(const Request& request);
   StreamHandle plain_stream(int device, bool outward);
   Status submit_plain(const Request& request, StreamHandle stream);
+  Status copy_in_stretches(const Request& request, const Part& part, StreamHandle stream,
+                           Status refused);
   // ordering.cpp
   bool order(const std::shared_ptr<Transfer>& transfer);
   void open_gate(const std::shared_ptr<Transfer>& transfer);

@@ -19,7 +19,7 @@ uint64_t Engine::begin(Request request) {
   const int device = request.stream_device, other = request.also_device;
   const StreamHandle stream = request.stream, also = request.also_stream;
   if (other < 0 || other >= devices_) {
-    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(other) + " for the stream");
+    throw Error(GLAKE_INVALID_DEVICE, "no " + device_text(other) + " for the stream");
   }
   open_device(device);
   open_device(other);

@@ -140,7 +140,7 @@ void Engine::await_gate(Lock* lock, const std::shared_ptr<Transfer>& transfer) {
 
 void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
   if (device < 0 || device >= devices_) {
-    throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(device) + " for the stream");
+    throw Error(GLAKE_INVALID_DEVICE, "no " + device_text(device) + " for the stream");
   }
   if (PlainId(id).valid()) {
     open_device(device);

@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include "numbers.h"
+
 namespace glake::transfer {
 namespace {
 
@@ -66,7 +68,7 @@ class Finder {
   }
 
   std::string name(const Place& place) const {
-    if (!place.host()) return "g" + std::to_string(place.gpu);
+    if (!place.host()) return device_text(place.gpu);
     const bool end = place == src_ || place == dst_;
     return end || topology_.sockets() == 1 ? "host" : "host" + std::to_string(place.node);
   }
@@ -147,13 +149,12 @@ class Finder {
     int count = 0;
     for (int gpu = 0; gpu < topology_.gpus(); ++gpu) {
       if (gpu == end || topology_.linked(gpu, end)) continue;
-      without += (count++ == 0 ? "g" : ", g") + std::to_string(gpu);
+      without += (count++ == 0 ? "" : ", ") + device_text(gpu);
     }
     if (count == 0) return;
     without += " alone";  // a path over two relays may have them, behind one that is linked
-    const std::string own = "g" + std::to_string(end);
-    found_.refusals.push_back(
-        {"over " + without, "no NVLink with " + own + ": they would share its own PCIe link"});
+    found_.refusals.push_back({"over " + without, "no NVLink with " + device_text(end) +
+                                                      ": they would share its own PCIe link"});
   }
 
   const Topology& topology_;

@@ -1,6 +1,10 @@
 // The fast path: copies too small, or without a second path worth taking, as the driver makes them.
 #include "transfer/plain.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "core/process.h"
 #include "transfer/engine.h"
 
@@ -22,6 +26,36 @@ StreamHandle Engine::plain_stream(int device, bool outward) {
   return none;
 }
 
+// Copies host memory in stretches that are pinned as a whole or not at all, as a driver wants it
+// (CUDA Driver API, cuMemcpyAsync). It tells where a pinned range ends, but not where the next one
+// begins: pages are asked about one by one. `refused`: what it said of the whole, which stands
+// where the memory is of one kind.
+Status Engine::copy_in_stretches(const Request& request, const Part& part, StreamHandle stream,
+                                 Status refused) {
+  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
+  const Address begin = request.dst.host() ? part.dst : part.src;
+  const auto pinned_until = [&](Address at, Address* until) {
+    PointerFacts facts;
+    const bool pinned =
+        driver_.pointer_facts(at, &facts).ok() && facts.kind == PointerFacts::Kind::kHost;
+    *until = pinned && facts.size != 0 ? facts.base + facts.size : round_down(at, page) + page;
+    return pinned;
+  };
+  for (Bytes done = 0; done < part.bytes;) {
+    Address until = 0;
+    const bool pinned = pinned_until(begin + done, &until);
+    for (Address next = 0; until < begin + part.bytes; until = next) {
+      if (pinned_until(until, &next) != pinned) break;
+    }
+    const Bytes stretch = std::min(part.bytes, until - begin) - done;
+    if (stretch == part.bytes) return refused;
+    const Status s = driver_.copy(part.dst + done, part.src + done, stretch, stream);
+    if (!s.ok()) return s;
+    done += stretch;
+  }
+  return {};
+}
+
 Status Engine::submit_plain(const Request& request, StreamHandle stream) {
   const Parts& parts = request.parts;
   const bool peers =
@@ -35,13 +69,15 @@ Status Engine::submit_plain(const Request& request, StreamHandle stream) {
       sizes.push_back(parts[i].bytes);
     }
     Status s = driver_.copy_batch(dsts.data(), srcs.data(), sizes.data(), parts.count(), stream);
-    if (!s.not_supported()) return s;
+    if (!s.not_supported() && !s.invalid_value()) return s;
   }
   for (size_t i = 0; i < parts.count(); ++i) {
     const Part& part = parts[i];
     Status s = peers ? driver_.copy_peer(part.dst, request.dst.gpu, part.src, request.src.gpu,
                                          part.bytes, stream)
                      : driver_.copy(part.dst, part.src, part.bytes, stream);
+    const bool host = request.src.host() || request.dst.host();
+    if (s.invalid_value() && host) s = copy_in_stretches(request, part, stream, s);
     if (!s.ok()) return s;
   }
   return {};

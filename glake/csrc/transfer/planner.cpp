@@ -35,7 +35,7 @@ std::string key_of(const std::vector<Demand>& demands) {
 std::string limit_name(const Topology& topology, int limit) {
   std::string name;
   for (const Load& term : topology.limits()[static_cast<size_t>(limit)].terms) {
-    name += (name.empty() ? "" : " with ") + topology.name(term.edge);
+    name += (name.empty() ? "" : " with ") + topology.shown(term.edge);
   }
   return name;
 }
@@ -87,7 +87,7 @@ void Planner::refresh() {
 }
 
 void Planner::set_relay(int gpu, bool usable) {
-  if (gpu < 0) throw PlanError("GPU " + std::to_string(gpu));
+  if (gpu < 0) throw PlanError(device_text(gpu));
   check(Place{gpu});
   std::lock_guard<std::mutex> lock(mutex_);
   may_relay_[static_cast<size_t>(gpu)] = usable;
@@ -112,8 +112,8 @@ std::shared_ptr<const Planner::Plans> Planner::find(const std::vector<Demand>& d
 
 void Planner::check(const Place& place) const {
   if (place.gpu >= nominal_.gpus()) {
-    throw PlanError("GPU " + std::to_string(place.gpu) + ": the machine has " +
-                    std::to_string(nominal_.gpus()));
+    throw PlanError(device_text(place.gpu) + ": the machine has " +
+                    counted(static_cast<uint64_t>(nominal_.gpus()), "GPU"));
   }
   if (place.host() && (place.node >= topology_.sockets() || place.node < kStriped)) {
     throw PlanError("host memory of socket " + std::to_string(place.node) + ": the machine has " +
@@ -157,13 +157,13 @@ std::string Planner::closed(const Candidate& candidate, const Demand& demand) co
     for (const Load& load : hop.route) {
       if (topology_.rate(load.edge) > 0) continue;
       const bool dead = scale_[static_cast<size_t>(load.edge)] <= 0;
-      return topology_.name(load.edge) + (dead ? " is dead" : " is lent to other processes");
+      return topology_.shown(load.edge) + (dead ? " is dead" : " is lent to other processes");
     }
   }
   for (const int gpu : candidate.relays) {
     const bool granted = (demand.relays >> gpu & 1) != 0;
     if (!granted || !may_relay_[static_cast<size_t>(gpu)])
-      return "g" + std::to_string(gpu) + " may not relay";
+      return device_text(gpu) + " may not relay";
   }
   return "";
 }

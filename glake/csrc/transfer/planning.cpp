@@ -16,9 +16,7 @@ constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
-std::string place_text(Place place) {
-  return place.host() ? "host" : "g" + std::to_string(place.gpu);
-}
+std::string place_text(Place place) { return place.host() ? "host" : device_text(place.gpu); }
 
 }  // namespace
 
@@ -249,7 +247,7 @@ void Engine::prepare(const Path& path) {
   for (const Hop& hop : path.hops) {
     for (int gpu : {hop.from.gpu, hop.to.gpu}) {
       if (gpu >= devices_)
-        throw Error(GLAKE_INVALID_DEVICE, "the driver has no GPU " + std::to_string(gpu));
+        throw Error(GLAKE_INVALID_DEVICE, "the driver has no " + device_text(gpu));
       if (gpu >= 0) open_device(gpu);
     }
     if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;

@@ -65,9 +65,9 @@ class Ends {
   // checked, the declaration is believed. Throws Error.
   End find(const glake_copy_request& given, bool small) {
     if (declared_ < GLAKE_ASK || declared_ >= driver_.device_count()) {
-      throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(declared_) +
-                                            ": the driver has " +
-                                            std::to_string(driver_.device_count()));
+      throw Error(GLAKE_INVALID_DEVICE,
+                  "no " + device_text(declared_) + ": the driver has " +
+                      counted(static_cast<uint64_t>(driver_.device_count()), "device"));
     }
     End end;
     end.place.gpu = std::max<int>(declared_, GLAKE_HOST);
@@ -170,15 +170,34 @@ class Ends {
     // The next range may go on where this one ends, as granules of one buffer do.
     const Address last = at + bytes - 1;
     const PointerFacts more = facts_of(last);
-    const bool whole = more.kind == facts.kind && more.device == facts.device;
+    const bool whole = (more.kind == facts.kind && more.device == facts.device) ||
+                       (is_host(more) && is_host(facts));
     const bool pageable = more.kind == PointerFacts::Kind::kUnregistered;
     if (!whole || (pageable && !checked_ && !mapped(last, 1))) {
       const Address end = facts.size != 0 ? facts.base + facts.size : 0;
       throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, end));
     }
-    if (pageable && checked_) check_access(at, bytes);
     const End end = judge(last, more);
-    return {first.place, first.pinned && end.pinned, true};
+    const bool pinned = first.pinned && end.pinned && (!is_host(facts) || all_pinned(at, bytes));
+    if (!pinned && checked_) check_access(at, bytes);
+    return {first.place, pinned, true};
+  }
+
+  static bool is_host(const PointerFacts& facts) {
+    using Kind = PointerFacts::Kind;
+    return facts.kind == Kind::kHost || facts.kind == Kind::kUnregistered;
+  }
+
+  // Whether host memory that is pinned at both ends is so between them: a driver refuses a copy of
+  // memory with a hole.
+  bool all_pinned(Address at, Bytes bytes) {
+    for (const Address end = at + bytes; at < end;) {
+      const PointerFacts facts = facts_of(at);
+      if (!judge(at, facts).pinned) return false;
+      if (facts.size == 0) return true;  // a driver that does not tell where its ranges end
+      at = facts.base + facts.size;
+    }
+    return true;
   }
 
   PointerFacts facts_of(Address at) {
@@ -242,7 +261,7 @@ class Ends {
   }
   std::string text(Address at) const { return std::string(name_) + " " + hex(at); }
   static std::string where(int gpu) {
-    return gpu < 0 ? "host memory" : "memory of GPU " + std::to_string(gpu);
+    return gpu < 0 ? "host memory" : "memory of " + device_text(gpu);
   }
   // `end` of the memory it is in; 0: not known.
   std::string beyond(Address at, Bytes bytes, Address end) const {
@@ -380,7 +399,7 @@ Request make_request(Driver& driver, const topology::Topology* topology,
   if (request.also_ordered && !request.ordered) bad("a second stream, and no first one");
   if (request.stream_device < 0 || request.stream_device >= driver.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE,
-                "no device " + std::to_string(request.stream_device) + " for the stream");
+                "no " + device_text(request.stream_device) + " for the stream");
   }
   if (small) return request;
   place_host(driver, topology, &request);

@@ -104,14 +104,14 @@ std::string Submitter::end() {
     for (Slot* slot : {&flight.stage, &flight.table, &flight.bounce}) slot->abandon();
     const bool reads_back = flight.transfer == nullptr;
     names.insert(reads_back
-                     ? "a checksum's on GPU " + std::to_string(flight.device)
+                     ? "a checksum's on " + device_text(flight.device)
                      : "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name());
   }
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   if (!text.empty()) text = "copies that were given up are still not done: " + text;
   if (!streams_.close() && text.empty()) {
-    text = "the driver refused to take streams and events of GPU " + std::to_string(gpu_) + " back";
+    text = "the driver refused to take streams and events of " + device_text(gpu_) + " back";
   }
   return text;
 }

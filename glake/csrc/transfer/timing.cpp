@@ -89,7 +89,7 @@ void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int rep
       refuse_to_time("a copy to time has a GPU at one end at least");
     for (const Place& place : {copy.dst, copy.src}) {
       if (place.gpu >= engine_.devices_) {
-        throw Error(GLAKE_INVALID_DEVICE, "no device " + std::to_string(place.gpu));
+        throw Error(GLAKE_INVALID_DEVICE, "no " + device_text(place.gpu));
       }
       if (place.host() && (place.node < 0 || place.node >= sockets)) {
         refuse_to_time("no socket " + std::to_string(place.node) + ": the topology has " +

@@ -21,7 +21,7 @@ from glake.transfer.bench.goals import missed
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
-MOST_BYTES = 16 * GIB
+MOST_COPY = 16 * GIB
 _AT_ONCE = 2
 _SILENT_S: float = 300  # without a row: it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
@@ -66,8 +66,8 @@ def sizes_of(texts: Sequence[str]) -> list[int]:
             size = config.parse_bytes(text)
         except ValueError as error:
             raise InvalidOption(f'size {text!r}: {error}; give bytes ("256KiB", "1GiB")') from error
-        if size > MOST_BYTES:
-            raise InvalidOption(f"size {text!r}: more than {MOST_BYTES // GIB}GiB")
+        if size > MOST_COPY:
+            raise InvalidOption(f"size {text!r}: more than {MOST_COPY // GIB}GiB")
         found.add(size)
     return sorted(found) or list(SIZES)
 
@@ -90,10 +90,10 @@ def measure(
     Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. InvalidArgument, for
     links below LEAST_RATE too; BenchFailed; SolverAbsent without HiGHS.
     """
-    if not platforms or not sizes or not all(0 < size <= MOST_BYTES for size in sizes):
+    if not platforms or not sizes or not all(0 < size <= MOST_COPY for size in sizes):
         raise InvalidArgument(
             f"{len(platforms)} platforms, sizes {list(sizes)}: give one of each at least, sizes "
-            f"from 1 to {MOST_BYTES}"
+            f"from 1 to {MOST_COPY}"
         )
     for name, platform in platforms.items():
         _require_rates(name, platform)

@@ -36,7 +36,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     console.print(
         "GB/s (1e9 bytes a second) of virtual time, the sum where several copies run; bound: most "
         "that any paths could carry; plain: one driver copy, equal shares: GLake's split, both "
-        "simulated alike. p2p:0>1: from GPU 0 (cuda:0) to GPU 1. host is where host memory is. "
+        "simulated alike. p2p:0>1: from cuda:0 to cuda:1. host is where host memory is. "
         "docs/transfer-bench.md\n"
         f"*: below a goal; {count} of {len(rows)} rows are.",
         style="dim",

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from glake.transfer.relay.errors import BadMessage
 
 VERSION = 1
-MOST_BYTES = 1 << 16  # of a message to the service
+MOST_REQUEST = 1 << 16  # of a message to the service
 MOST_ANSWER = 1 << 22  # of one from it
 MOST_DEMANDS = 32
 MOST_GPUS = 16

@@ -231,7 +231,7 @@ def _inside_gpu(limit: str) -> bool:
 
 async def _read(reader: asyncio.StreamReader) -> Message:
     head = await reader.readexactly(protocol.HEAD_BYTES)
-    text = await reader.readexactly(protocol.length(head, protocol.MOST_BYTES))
+    text = await reader.readexactly(protocol.length(head, protocol.MOST_REQUEST))
     message: Message = protocol.decode(text, protocol.FROM_CLIENT)
     return message
 

@@ -80,7 +80,7 @@ class Ledger:
         for a, b, c, d, weight in demands:
             for gpu, node in ((a, b), (c, d)):
                 if gpu >= client.visible or (gpu < 0 and node >= self._graph.sockets):
-                    raise BadMessage(f"demands: no place (GPU {gpu}, socket {node}) here")
+                    raise BadMessage(f"demands: no place (cuda:{gpu}, socket {node}) here")
             key = a, 0 if a >= 0 else b, c, 0 if c >= 0 else d
             asked[key] = max(asked.get(key, 0), weight)  # between the same places: one demand
         if used != client.gpus:
@@ -111,7 +111,7 @@ class Ledger:
     def _known(self, gpus: Iterable[int], visible: int) -> tuple[int, ...]:
         found = tuple(sorted(gpus))
         if found and found[-1] >= visible:
-            raise BadMessage(f"gpus: no GPU {found[-1]} among {visible}")
+            raise BadMessage(f"gpus: no cuda:{found[-1]} among {visible} GPUs")
         return found
 
     def _planned(self) -> dict[int, list[float]]:

@@ -7,6 +7,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from glake.platforms import for_people
+
 _MOST_LINKS = 4
 
 
@@ -25,12 +27,12 @@ def table(books: dict[str, Any]) -> Table:
             f"{client['rate']:.1f}" if client["demands"] else "-",
             _parts(books["limits"], client["parts"]),
         )
-    shown.caption = "g0 is GPU 0 (cuda:0)" if books["clients"] else "no clients"
+    shown.caption = None if books["clients"] else "no clients"
     return shown
 
 
 def _gpus(gpus: list[int]) -> str:
-    return " ".join(f"g{gpu}" for gpu in gpus) or "-"
+    return " ".join(f"cuda:{gpu}" for gpu in gpus) or "-"
 
 
 def _copy(demand: list[Any]) -> str:
@@ -39,11 +41,11 @@ def _copy(demand: list[Any]) -> str:
 
 def _end(gpu: int, node: int) -> str:
     if gpu >= 0:
-        return f"g{gpu}"
+        return f"cuda:{gpu}"
     return f"host{node}" if node >= 0 else "host"
 
 
 def _parts(limits: list[list[Any]], parts: list[float]) -> str:
     """Those the client has least of, which the others use most."""
     named = sorted((part, name) for part, (name, _) in zip(parts, limits, strict=False))
-    return ", ".join(f"{name} {part:.0%}" for part, name in named[:_MOST_LINKS])
+    return ", ".join(f"{for_people(name)} {part:.0%}" for part, name in named[:_MOST_LINKS])

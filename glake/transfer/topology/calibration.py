@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from glake.platforms import Joint, Platform
+from glake.platforms import Joint, Platform, for_people
 from glake.transfer.topology.rates import ESTIMATE
 from glake.transfer.topology.sources import Topology
 
@@ -34,7 +34,7 @@ class Calibration:
         when = f" on {self.date}" if self.date else ""
         kept += [f"rates {MEASURED}{when}", *self.notes]
         if missing:
-            kept.append(f"not measured, as before the probe: {', '.join(missing)}")
+            kept.append(f"not measured, as before the probe: {for_people(', '.join(missing))}")
         changed = replace(platform, assumed=tuple(kept))
         source = f"{topology.source}, probed{when}"
         return replace(topology, platform=changed, source=source)

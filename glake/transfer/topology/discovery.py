@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from glake.errors import DriverAbsent, InvalidDevice
 from glake.platform_file import MOST_GPUS
-from glake.platforms import Edge, Platform
+from glake.platforms import Edge, Platform, for_people
 from glake.transfer.topology import nvml, rates, sockets
 from glake.transfer.topology.nvml import Gpu, Nvml, NvmlFacts
 from glake.transfer.topology.sysfs import Sysfs
@@ -123,7 +123,7 @@ class _Machine:
         gpus = self._facts.gpus
         chains = [self._sysfs.chain(gpu.address) for gpu in gpus]
         if hidden := [index for index, chain in enumerate(chains) if not chain]:
-            names = ", ".join(f"g{index}" for index in hidden)
+            names = ", ".join(f"cuda:{index}" for index in hidden)
             self._notes.add(
                 f"/sys hides the PCIe ports of {names}: shared switches taken from NVML's levels"
             )
@@ -208,7 +208,7 @@ class _Machine:
                     edges.append(Edge(f"g{a}", f"g{b}", both))
         lone = [edge for edge in edges if edge.source == "N"]
         if len(lone) == 1:
-            self._notes.add(f"{lone[0].target} alone is seen on the NVSwitch")
+            self._notes.add(f"{for_people(lone[0].target)} alone is seen on the NVSwitch")
         return edges
 
     def _ends(self, index: int) -> dict[str, float]:
@@ -216,8 +216,8 @@ class _Machine:
         gpu = self._facts.gpus[index]
         if gpu.mig:
             self._notes.add(
-                f"g{index} is divided by MIG: its NVLinks serve no instance and are left out; CUDA "
-                "shows a process one instance"
+                f"cuda:{index} is divided by MIG: its NVLinks serve no instance and are left out; "
+                "CUDA shows a process one instance"
             )
             return {}
         numbers = {each.address: str(at) for at, each in enumerate(self._facts.gpus)}
@@ -228,14 +228,14 @@ class _Machine:
                 continue
             reported = link.reported
             if reported is not None and not rates.plausible(link.version, reported):
-                self._notes.add(f"g{index}: {reported:g} GB/s a link is not NVLink's: ignored")
+                self._notes.add(f"cuda:{index}: {reported:g} GB/s a link is not NVLink's: ignored")
                 reported = None
             self._notes.add(rates.nvlink_note(link.version))
             ends[to] = ends.get(to, 0.0) + rates.nvlink(link.version, reported)
         if nvml.SWITCH in ends and self._switch_is_down(index):
             self._notes.add(
-                f"g{index}: NVML allows no peer access over the NVSwitch (is the fabric manager "
-                "running?): its links are left out"
+                f"cuda:{index}: NVML allows no peer access over the NVSwitch (is the fabric "
+                "manager running?): its links are left out"
             )
             del ends[nvml.SWITCH]
         return {to: round(rate, 2) for to, rate in ends.items()}
@@ -246,11 +246,11 @@ class _Machine:
         if link.to == nvml.SWITCH or link.to in numbers:
             return numbers.get(link.to, nvml.SWITCH)
         if link.to == nvml.UNKNOWN:
-            self._notes.add(f"g{index}: NVML does not say where its NVLinks go: to an NVSwitch")
+            self._notes.add(f"cuda:{index}: NVML does not say where its NVLinks go: to an NVSwitch")
             return nvml.SWITCH
         if self._sysfs.is_nvswitch(link.to):
             return nvml.SWITCH
-        self._notes.add(f"g{index}: NVLinks to {link.to}, no GPU of this process, left out")
+        self._notes.add(f"cuda:{index}: NVLinks to {link.to}, no GPU of this process, left out")
         return None
 
     def _switch_is_down(self, index: int) -> bool:
@@ -263,16 +263,16 @@ class _Machine:
         for index, count in enumerate(counts):
             most = max(c for c, kind in zip(counts, kinds, strict=True) if kind == kinds[index])
             if count < most:
-                self._notes.add(f"g{index}: {count} NVLinks are up where others have {most}")
+                self._notes.add(f"cuda:{index}: {count} NVLinks are up where others have {most}")
 
     def _peer_notes(self) -> None:
         refused: dict[str, list[str]] = {}
         for (a, b), status in sorted(self._facts.p2p.items()):
             if a < b and status != "ok":
-                refused.setdefault(status, []).append(f"{a}-{b}")
+                refused.setdefault(status, []).append(f"cuda:{a}-cuda:{b}")
         for status, pairs in refused.items():
             shown = ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")
             self._notes.add(
-                f"no peer access between GPUs {shown} ({status}): the driver stages such copies "
-                "in host memory"
+                f"no peer access between {shown} ({status}): the driver stages such copies in "
+                "host memory"
             )

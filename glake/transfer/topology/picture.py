@@ -160,7 +160,7 @@ class _Sheet:
         from matplotlib.patches import FancyBboxPatch
 
         width = _GPU_WIDTH
-        label = {"m": "DRAM ", "s": "socket ", "u": "switch ", "g": "GPU ", "N": "NVSwitch"}[
+        label = {"m": "DRAM ", "s": "socket ", "u": "switch ", "g": "cuda:", "N": "NVSwitch"}[
             node[0]
         ]
         if node == "N":

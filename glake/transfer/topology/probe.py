@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import combinations
 
-from glake.platforms import Joint, Platform
+from glake.platforms import Joint, Platform, for_people
 from glake.transfer.topology import calibration_cache
 from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.copier import Copier, Copy, DriverCopier
@@ -241,7 +241,9 @@ class _Probe:
             carried += limit
             names = [f"{root}>{link}" if down else f"{link}>{root}" for link in group]
             self._joint.append(Joint(tuple((name, 1.0) for name in names), round(limit, 2)))
-            self._notes.append(f"{', '.join(names)} share an uplink that nothing else shows")
+            self._notes.append(
+                f"{for_people(', '.join(names))} share an uplink that nothing else shows"
+            )
         return bool(groups) and total >= SATURATED * carried
 
     def _gpus_at(self, link: str) -> list[str]:
@@ -317,7 +319,7 @@ class _Probe:
         expected = min(self._edge_rate(edge.source, edge.target) for edge in way)
         if rate < _POOR * expected:
             self._notes.append(
-                f"g{a} to g{b} over PCIe runs at {rate:.1f} GB/s where the links allow "
+                f"cuda:{a} to cuda:{b} over PCIe runs at {rate:.1f} GB/s where the links allow "
                 f"{expected:.1f}"
             )
 

@@ -44,7 +44,7 @@ def find(
     unknown = [gpu for gpu, socket in enumerate(told) if socket is None]
     if unknown:
         placed = _guess(told, [chain[0] for chain in chains], len(groups))
-        names = ", ".join(f"g{gpu} to {placed[gpu]}" for gpu in unknown)
+        names = ", ".join(f"cuda:{gpu} to {placed[gpu]}" for gpu in unknown)
         note(
             f"the firmware names no NUMA node for some GPUs: by their neighbours, socket of {names}"
         )

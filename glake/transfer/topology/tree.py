@@ -62,13 +62,13 @@ class Tree:
         gpu = leaf.gpu
         port = self._sysfs.port(gpu.address)
         if (gpu.generation or port.generation) is None:
-            self._note(f"g{leaf.number}: PCIe generation not told: taken for 4")
+            self._note(f"cuda:{leaf.number}: PCIe generation not told: taken for 4")
         if (gpu.lanes or port.lanes_now or port.lanes) is None:
-            self._note(f"g{leaf.number}: PCIe lanes not told: taken for 16")
+            self._note(f"cuda:{leaf.number}: PCIe lanes not told: taken for 16")
         most = gpu.most_lanes or port.lanes
         generation, lanes = self.speed(leaf)
         if most is not None and lanes < most:
-            self._note(f"g{leaf.number}: its PCIe link runs on {lanes} of {most} lanes")
+            self._note(f"cuda:{leaf.number}: its PCIe link runs on {lanes} of {most} lanes")
         generation, lanes = self._narrowest(leaf.chain[depth:-1], generation, lanes)
         self._join(parent, f"g{leaf.number}", generation, lanes)
 

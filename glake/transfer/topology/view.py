@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from glake.platforms import Joint, Platform
+from glake.platforms import Joint, Platform, for_people
 from glake.transfer.topology.calibration import MEASURED
 from glake.transfer.topology.rates import ESTIMATE
 from glake.transfer.topology.routes import Routes, parents
@@ -36,13 +36,13 @@ def show(topology: Topology, console: Console) -> None:
         f"[bold]{escape(topology.name)}[/bold]: {count}, {sockets}; {escape(topology.source)}"
     )
     for number, device in enumerate(topology.devices):
-        console.print(f"  g{number}  {escape(device)}", highlight=False)
+        console.print(f"  cuda:{number}  {escape(device)}", highlight=False)
     console.print(f"Rates: {known(platform)}", highlight=False)
     narrow = console.width < width(platform)
     console.print(matrix(platform, narrow))
     console.print(
-        "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; g0 is GPU 0 "
-        "(cuda:0), m0 the memory of socket 0.\n"
+        "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; cuda:0 "
+        "is a GPU, cpu:0 the memory of socket 0, s0 its PCIe root, u0 a PCIe switch.\n"
         + ("NVL: NVLink, NVS: NVSwitch" if narrow else "NVLink, NVSwitch")
         + "; over PCIe: under one switch, under one socket, across sockets.",
         style="dim",
@@ -71,7 +71,7 @@ def known(platform: Platform) -> str:
 
 def width(platform: Platform) -> int:
     """Columns the matrix needs."""
-    return 6 + 11 * (platform.gpus + len(platform.sockets))
+    return 10 + 11 * platform.gpus + 9 * len(platform.sockets)
 
 
 def matrix(platform: Platform, narrow: bool = False) -> Table:
@@ -79,12 +79,13 @@ def matrix(platform: Platform, narrow: bool = False) -> Table:
     routes = Routes(platform)
     gpus = [f"g{index}" for index in range(platform.gpus)]
     hosts = [f"m{index}" for index in range(len(platform.sockets))]
-    table = Table("", *gpus, *hosts, box=SIMPLE if narrow else HEAVY_HEAD, padding=(0, not narrow))
+    named = [for_people(node) for node in (*gpus, *hosts)]
+    table = Table("", *named, box=SIMPLE if narrow else HEAVY_HEAD, padding=(0, not narrow))
     for row in (*gpus, *hosts):
         if row == hosts[0]:
             table.add_section()
         cells = [_cell(platform, routes, row, column, narrow) for column in (*gpus, *hosts)]
-        table.add_row(row, *cells)
+        table.add_row(for_people(row), *cells)
     return table
 
 
@@ -107,7 +108,7 @@ def uplinks(platform: Platform) -> Iterator[str]:
     for switch in sorted((n for n in above if n[0] == "u"), key=lambda node: int(node[1:])):
         root = above[switch]
         gpus = [n for n in above if n[0] == "g" and switch in _ancestors(n, above)]
-        sharers = " ".join(gpus) or "no GPU"
+        sharers = for_people(" ".join(gpus)) or "no GPU"
         down, up = platform.rate(root, switch) or 0, platform.rate(switch, root) or 0
         yield (
             f"{switch} under {root}: {down:g} towards {sharers}, {up:g} back; together, not each"
@@ -130,7 +131,7 @@ def limits(platform: Platform) -> Iterator[str]:
         )
     for group in alike.values():
         more = f"; {len(group) - 1} more of the kind" if len(group) > 1 else ""
-        yield f"{_limit(group[0])}{more}"
+        yield f"{for_people(_limit(group[0]))}{more}"
 
 
 def _limit(joint: Joint) -> str:

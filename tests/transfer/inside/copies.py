@@ -1,6 +1,7 @@
 """What can be copied, and what is refused."""
 
 import array
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,31 @@ def refused(match: str, dst: object, src: object, **more: object) -> None:
     assert isinstance(caught.value, (errors.InvalidArgument, errors.InvalidPointer, ValueError))
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint32, np.array, torch.tensor])
+def test_whole_numbers_of_any_library(kind: Any) -> None:
+    data, block = numbers(4096), Device((4096,))
+    raw = t.Raw(kind(block.address) if kind is np.int64 else block.address, kind(4096), kind(0))
+    t.copy(raw, data, stream=(kind(0), kind(0))).wait()
+    assert (block.get() == data).all()
+    blocks = t.Blocks(block.address, kind(1024), kind(4), kind(1024), kind(0))
+    got = np.zeros((2, 1024), np.uint8)
+    t.gather(got, blocks, [1, 3]).wait()
+    assert (got == data.reshape(4, 1024)[[1, 3]]).all()
+    assert t.plan("cpu", "cuda:0", kind(1 << 20)).bytes == 1 << 20
+    assert t.pinned((kind(2), kind(3))).shape == (2, 3)
+    assert t.Offloader(kind(1 << 20)).limit == 1 << 20
+    for wrong in (True, 1.0, np.float64(4), "4", np.bool_(True)):
+        with pytest.raises(errors.InvalidArgument):
+            t.copy(t.Raw(block.address, wrong), data[:1])
+        with pytest.raises(errors.InvalidArgument):
+            t.copy(block, data, stream=(wrong, 0))
+        with pytest.raises(errors.InvalidArgument):
+            t.gather(got, t.Blocks(block.address, 1024, wrong, 1024))
+        if wrong != "4":
+            with pytest.raises(errors.InvalidArgument):
+                t.Offloader(wrong)
+
+
 def test_typed_errors() -> None:
     block, other = Device((1024,)), Device((1024,))
     host = np.zeros(1024, np.uint8)
@@ -121,7 +147,7 @@ def test_typed_errors() -> None:
     square = np.zeros((4, 4), np.uint8)
     refused("does not fit", Device((4, 4)).like(square[:, :2], square), host[:8])
     refused("Python objects", block, np.zeros(4, object))
-    refused("no device 99", t.Raw(block.address, 8, 99), host[:8])
+    refused("no cuda:99", t.Raw(block.address, 8, 99), host[:8])
     refused("neither", t.Raw(block.address, 8, -7), host[:8])
     refused("address", t.Raw(0, 8), host[:8])
     refused("not a number", t.Raw(block.address, -1), host[:8])
@@ -138,7 +164,7 @@ def test_typed_errors() -> None:
 
 def test_ends_are_where_they_are_said_to_be() -> None:
     block, data = Device((2 * MIB,), gpu=1), np.zeros(2 * MIB, np.uint8)
-    with pytest.raises(errors.InvalidDevice, match="GPU 1, not memory of GPU 2"):
+    with pytest.raises(errors.InvalidDevice, match="cuda:1, not memory of cuda:2"):
         t.copy(t.Raw(block.address, 2 * MIB, 2), data)
     with pytest.raises(errors.InvalidPointer, match="no memory the driver|beyond"):
         t.copy(t.Raw(block.address, 64 * MIB, 1), np.zeros(64 * MIB, np.uint8))
@@ -153,9 +179,9 @@ def test_raw_memory_is_looked_into_at_any_size() -> None:
         with pytest.raises(errors.InvalidPointer):
             t.copy_batch([(other, block), (block, t.Raw(address, size, device))])
     for address, said, match in [
-        (data.ctypes.data, 0, "host memory, not memory of GPU 0"),
-        (block.address, -1, "memory of GPU 0, not host memory"),
-        (block.address, 1, "memory of GPU 0, not memory of GPU 1"),
+        (data.ctypes.data, 0, "host memory, not memory of cuda:0"),
+        (block.address, -1, "memory of cuda:0, not host memory"),
+        (block.address, 1, "memory of cuda:0, not memory of cuda:1"),
     ]:
         with pytest.raises(errors.InvalidDevice, match=match):
             t.copy(other, t.Raw(address, size, said))

@@ -1,5 +1,6 @@
 """Pinned memory, and memory pinned in place."""
 
+import contextlib
 import ctypes
 import gc
 import mmap
@@ -7,6 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
+from driver import Stream
 from memory import MIB, Device, numbers
 
 from glake import _C, errors, simcuda
@@ -90,6 +92,51 @@ def test_several_pieces_and_a_refusal() -> None:
     t.register_host(data).unregister()
 
 
+# Of [0, 1): which parts are pinned. A background registration passes through the first.
+PARTLY = {
+    "front": [(0, 0.5)],
+    "back": [(0.5, 1)],
+    "both ends": [(0, 0.25), (0.75, 1)],
+    "middle": [(0.25, 0.75)],
+    "pieces without a gap": [(0, 0.5), (0.5, 1)],
+}
+
+
+@pytest.mark.parametrize("size", [64 << 10, 3 * MIB, 80 * MIB])
+@pytest.mark.parametrize("pinned", PARTLY.values(), ids=PARTLY)
+def test_partly_pinned_memory_is_copied(size: int, pinned: list[tuple[float, float]]) -> None:
+    """A driver refuses to copy host memory of which only a part is pinned; so does simcuda."""
+    memory = np.empty(size + 4096, np.uint8)
+    data = memory[-memory.ctypes.data % 4096 :][:size]
+    data[:] = numbers(size)
+    block, back = Device(data.shape), np.zeros_like(data)
+    with contextlib.ExitStack() as registered:
+        for begin, end in pinned:
+            part = data[int(begin * size) : int(end * size)]
+            registered.enter_context(t.register_host(part).wait(60))
+        t.copy(block, data).wait()
+        t.copy(back, block).wait()
+        assert (back == data).all()
+        back[:] = 0
+        block.set(back)
+        t.copy(block, data, stream=t.UNORDERED).wait()
+        t.copy(data, block, stream=t.UNORDERED).wait()
+        assert (data == block.get()).all() and data.any()
+
+
+def test_the_simulator_refuses_a_copy_of_partly_pinned_memory() -> None:
+    data, block, stream = numbers(2 * MIB), Device((2 * MIB,)), Stream(0)
+    base, half = data.ctypes.data, data.size // 2
+    with t.register_host(data[:half]):
+        for end in (base, base + half // 2):
+            with pytest.raises(AssertionError, match="cuMemcpyAsync: 1$"):  # INVALID_VALUE
+                stream.copy(block.address, end, data.size - (end - base))
+        stream.copy(block.address, base, half)
+        stream.copy(block.address + half, base + half, half)
+    stream.synchronize()
+    assert (block.get() == data).all()
+
+
 def test_the_engines_end_unpins() -> None:
     data = numbers(MIB).view(Array)
     address, gone = data.ctypes.data, weakref.ref(data)
@@ -111,8 +158,8 @@ def test_typed_errors() -> None:
     for wrong, match in [
         (np.zeros((4, 4), np.uint8)[:, ::2], "gaps"),
         (np.zeros(0), "no bytes"),
-        (Device((64,)), "GPU 0"),
-        (Device((64,)).raw(), "GPU 0"),
+        (Device((64,)), "cuda:0"),
+        (Device((64,)).raw(), "cuda:0"),
         (t.pinned(64), "pinned already"),
         ("text", "str has no memory to pin"),
         (None, "NoneType has no memory to pin: pass a CPU tensor"),

@@ -42,16 +42,16 @@ def parts(**given: float) -> list[float]:
 def test_only_lent_gpus_relay() -> None:
     assert len(relays_of(0)) > 1
     _C.transfer_lend(0, [])
-    assert relays_of(0) <= {"g0"} and t.stats()["relays"] == [0]
+    assert relays_of(0) <= {"cuda:0"} and t.stats()["relays"] == [0]
     _C.transfer_lend(1 << 4, [])
-    assert relays_of(0) == {"g4"} and t.stats()["relays"] == [0, 4]
+    assert relays_of(0) == {"cuda:4"} and t.stats()["relays"] == [0, 4]
 
 
 def test_gpus_of_own_copies_relay_too() -> None:
     _C.transfer_lend(0, [])
-    assert relays_of(6) <= {"g0", "g4"}
+    assert relays_of(6) <= {"cuda:0", "cuda:4"}
     assert 6 in t.stats()["relays"] and 6 in _C.transfer_demands()["gpus"]
-    assert "g6" in relays_of(0)
+    assert "cuda:6" in relays_of(0)
 
 
 def test_parts_of_links() -> None:
@@ -64,9 +64,9 @@ def test_parts_of_links() -> None:
     assert planned() == pytest.approx(full / 2) and t.stats()["lent"] is True
     _C.transfer_lend(0xFFFF, parts(s0_u0=0.0))
     plan = _C.transfer_plan(0, -1, 0, SIZE)
-    assert all(path["path"] != "host0>g0" for path in plan["paths"])
+    assert all(path["path"] != "host0>cuda:0" for path in plan["paths"])
     assert any("lent to other processes" in refused["reason"] for refused in plan["refusals"])
-    assert relays_of(0) >= {"g2"} or relays_of(0) >= {"g3"}
+    assert relays_of(0) >= {"cuda:2"} or relays_of(0) >= {"cuda:3"}
     _C.transfer_lend(0xFFFF, [])
     assert t.stats()["lent"] is False
 
