@@ -1,31 +1,59 @@
 """`make demo`: a GPT trains in glake's memory where PyTorch's own policy would run out.
 
+The job is glake's trainer, `torchrun --nproc-per-node 2 -m glake.trainer`, on sequences of every
+length: the functions of Python's own standard library.
+
 1. A rehearsal of the job's longest batch tells its peak of live bytes, and by a rule the capacity.
 2. The job trains on stock torch, and again with glake at that capacity; every loss must be the
-   same, to the bit, and so must the final weights.
+   same, to the bit, and so must the checkpoint at the end.
 3. What the job allocated, recorded in that second run, is replayed at that capacity under models
    of PyTorch's allocator and under glake: who fits, in a table and a picture.
+4. Where PyTorch's CUDA build is installed, another job runs by its own allocators, not models.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from compare import HEADROOM, as_json, capacity_for, compare, print_table, size_text
+from real import show as show_real
 from rich.console import Console
 
 from glake.config import parse_bytes
 from glake.trace.replay import load_trace
+from glake.trainer.goodput import records
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = Path(__file__).with_name("train.py")
+RANKS = 2
+REHEARSAL = 2  # steps: the optimizer's state is there from the second one on
+DATA = {
+    "path": sysconfig.get_path("stdlib"),
+    "pattern": "*.py",
+    "separator": "\ndef ",
+    "arrangement": "padded",
+    "evaluation": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A job: layers of the zoo's gpt-tiny, sequences of a step, their longest length in tokens."""
+
+    layers: int
+    sequences: int
+    length: int
+
+
+SIZES = {"small": Size(8, 8, 1024), "tiny": Size(2, 4, 512)}
 
 
 @dataclass(frozen=True)
@@ -34,27 +62,67 @@ class Setup:
 
     steps: int
     seed: int
-    size: str
+    size: Size
     out: Path
     gpu: bool
 
+    def lengths(self) -> list[int]:
+        """Tokens of each step's sequences, which are padded to the longest."""
+        from glake.trainer.data import Data
+
+        config = Data.Config.from_dict(DATA | {"length": self.size.length})
+        data = config.build(sequences=self.size.sequences, seed=self.seed)
+        return [data.batch(step, 0, 1)[0].tokens.shape[1] for step in range(self.steps)]
+
+    def rehearse(self, longest: int) -> Path:
+        """Trains a few steps of the longest sequences; the trace of rank 0's memory."""
+        text = self.out / "runs" / "longest"
+        shutil.rmtree(text, ignore_errors=True)
+        text.mkdir(parents=True)
+        for document in range(self.size.sequences):
+            (text / f"{document}.txt").write_bytes(b"x" * (longest + 1))
+        data = DATA | {"path": str(text), "pattern": "*.txt"}
+        found = self.run("rehearsal", data=data, steps=REHEARSAL, trace=True, glake=True)
+        return Path(found["trace"])
+
     def run(
-        self, title: str, *flags: str, glake: bool = False, limit: int | None = None
+        self,
+        title: str,
+        data: dict[str, Any] = DATA,
+        steps: int | None = None,
+        trace: bool = False,
+        glake: bool = False,
+        limit: int | None = None,
     ) -> dict[str, Any]:
-        """Trains in fresh processes, on stock torch or on glake; the results rank 0 wrote.
+        """Trains in fresh processes, on stock torch or on glake; what rank 0's log says.
 
         Raises click.ClickException if training fails; its own words are on stderr by then.
         """
-        result = self.out / "runs" / f"{title}.json"
-        result.parent.mkdir(parents=True, exist_ok=True)
-        result.unlink(missing_ok=True)
-        command = [sys.executable, str(TRAIN), "--steps", str(self.steps), "--seed", str(self.seed)]
-        command += ["--size", self.size, "--title", f"{title:>9}", "--out", str(result), *flags]
+        folder = self.out / "runs" / title
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={RANKS}", "-m", "glake.trainer", "--config=gpt-tiny"]
+        command += [f"--folder={folder}", f"--steps={steps or self.steps}"]
+        options = {
+            "model.layers": self.size.layers,
+            "model.position.longest": self.size.length,
+            "sequences": self.size.sequences,
+            "seed": self.seed,
+            "optimizer.lr": 3e-3,
+            "schedule.warmup": 2,
+            "deterministic": str(self.gpu).lower(),
+            "checkpoint.every": 0,
+            "checkpoint.memory": "false",
+            "log.trace": str(trace).lower(),
+            "data.length": self.size.length,
+        } | {f"data.{name}": value for name, value in data.items()}
+        command += [f"--set={name}={value}" for name, value in options.items()]
+        print(f"--- {title}", file=sys.stderr, flush=True)
         done = subprocess.run(command, env=self._environment(glake, limit), check=False)
         if done.returncode != 0:
             at = "" if limit is None else f" at a capacity of {size_text(limit)}"
             raise click.ClickException(f"{title}: training failed{at}, for the reason above")
-        found: dict[str, Any] = json.loads(result.read_text())
+        found = result(folder)
         if (found["allocator"] != "torch") != glake:
             raise click.ClickException(f"{title}: {found['allocator']} served torch's memory")
         return found
@@ -70,7 +138,23 @@ class Setup:
             kept |= {"GLAKE_ALLOCATOR": "1", "GLAKE_DRIVER": driver, "GLAKE_STRICT": "1"}
         if limit is not None:
             kept["GLAKE_LIMIT"] = str(limit)
-        return kept
+        return kept | {"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What a run came to: its losses, its checkpoint's checksums, its memory by whoever counts."""
+    steps = [each for each in records(folder / "log.jsonl") if each["event"] == "step"]
+    (marker,) = folder.glob("step-*/whole.json")
+    last = steps[-1]
+    files = json.loads(marker.read_text())["files"]
+    return {
+        "allocator": last.get("allocator", "torch"),
+        "losses": [each["loss"] for each in steps],
+        "checkpoint": {name: sums for name, sums in files.items() if name.endswith(".distcp")},
+        "peak_physical_bytes": last.get("reserved_bytes"),
+        "peak_live_bytes": last.get("allocated_bytes"),
+        "trace": str(folder / "memory-0.trace"),
+    }
 
 
 def device_line() -> tuple[str, bool]:
@@ -90,8 +174,8 @@ def difference(stock: dict[str, Any], glake: dict[str, Any]) -> str | None:
     for step, (one, other) in enumerate(zip(stock["losses"], glake["losses"], strict=True)):
         if one.hex() != other.hex():
             return f"the loss of step {step} is {one!r} on stock torch, {other!r} on glake"
-    if stock["weights_sha256"] != glake["weights_sha256"]:
-        return "the losses are the same, the final weights are not"
+    if stock["checkpoint"] != glake["checkpoint"]:
+        return "the losses are the same, the checkpoints at the end are not"
     return None
 
 
@@ -103,7 +187,7 @@ def _capacity(context: click.Context, option: click.Parameter, text: str | None)
 
 
 @click.command()
-@click.option("--steps", default=30, show_default=True, type=click.IntRange(3))
+@click.option("--steps", default=16, show_default=True, type=click.IntRange(3))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option(
     "--out", default=ROOT / "build" / "demo", help="Where results go.  [default: build/demo]",
@@ -113,7 +197,7 @@ def _capacity(context: click.Context, option: click.Parameter, text: str | None)
     "--capacity", callback=_capacity,
     help=f'Memory of each device, such as "400MiB".  [default: {HEADROOM} x the peak live bytes]',
 )  # fmt: skip
-@click.option("--size", default="small", show_default=True, type=click.Choice(["small", "tiny"]))
+@click.option("--size", default="small", show_default=True, type=click.Choice(list(SIZES)))
 def main(steps: int, seed: int, out: Path, capacity: int | None, size: str) -> None:
     """Train a GPT on stock torch and on glake, and see at which capacity each policy fits."""
     console = Console()
@@ -125,37 +209,36 @@ def main(steps: int, seed: int, out: Path, capacity: int | None, size: str) -> N
         console.print("glake serves it through its basic plug-in, not seen on hardware before.")
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    setup = Setup(steps, seed, size, out, gpu)
+    setup = Setup(steps, seed, SIZES[size], out, gpu)
     trace = out / "job.trace"
+    lengths = setup.lengths()
     if capacity is None:
-        rehearsed = out / "runs" / "rehearsal.trace"
-        rehearsed.parent.mkdir(exist_ok=True)
-        setup.run("rehearsal", "--rehearse", "--trace", str(rehearsed), glake=True)
-        live = load_trace(rehearsed).peak_live_bytes
+        live = load_trace(setup.rehearse(max(lengths))).peak_live_bytes
         capacity = capacity_for(live)
         console.print(
             f"Capacity: {size_text(capacity)} each, {HEADROOM} x the {size_text(live)} live at the "
             "peak of a rehearsal of the longest batch."
         )
     stock = setup.run("stock")
-    glake = setup.run("glake", "--trace", str(trace), glake=True, limit=capacity)
+    glake = setup.run("glake", trace=True, glake=True, limit=capacity)
+    shutil.copyfile(glake["trace"], trace)
     found = difference(stock, glake)
-    _write_losses(out / "losses.json", stock, glake, found is None)
-    _say_training(console, stock, glake, capacity)
+    losses = {"identical": found is None, "lengths": lengths, "stock": stock, "glake": glake}
+    (out / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
+    _say_training(console, losses, capacity)
     outcomes = compare(trace, capacity)
     print_table(outcomes, console)
     (out / "policies.json").write_text(json.dumps(as_json(outcomes), indent=1) + "\n")
-    _draw(outcomes, trace, out / "memory.png", setup, glake)
+    _draw(outcomes, trace, out / "memory.png", setup)
     console.print("Picture, losses, figures and trace:")
     for name in ("memory.png", "losses.json", "policies.json", "job.trace"):
         console.print(f"  {out / name}", highlight=False, soft_wrap=True)
     if found is not None:
         raise click.ClickException(f"glake changed the training: {found}")
+    show_real(console)
 
 
-def _draw(
-    outcomes: list[Any], trace: Path, path: Path, setup: Setup, result: dict[str, Any]
-) -> None:
+def _draw(outcomes: list[Any], trace: Path, path: Path, setup: Setup) -> None:
     # Imported here: matplotlib takes a second, and the first line should not wait for it.
     from picture import draw
 
@@ -164,31 +247,23 @@ def _draw(
         outcomes,
         trace,
         path,
-        f"{result['parameters'] / 1e6:.1f} M parameters, {setup.steps} steps, one of two "
-        f"data-parallel processes, {device}. One trace for all; native and expandable are models.",
+        f"glake's trainer: {setup.size.layers} layers, {setup.steps} steps, one of {RANKS} ranks, "
+        f"{device}. One trace for all; native and expandable are models.",
     )
 
 
-def _write_losses(
-    path: Path, stock: dict[str, Any], glake: dict[str, Any], identical: bool
-) -> None:
-    path.write_text(json.dumps({"identical": identical, "stock": stock, "glake": glake}, indent=1))
-
-
-def _say_training(
-    console: Console, stock: dict[str, Any], glake: dict[str, Any], capacity: int
-) -> None:
+def _say_training(console: Console, runs: dict[str, Any], capacity: int) -> None:
+    stock, glake, lengths = runs["stock"], runs["glake"], runs["lengths"]
     first, last = glake["losses"][0], glake["losses"][-1]
-    tokens = stock["tokens_per_sequence"]
     same = difference(stock, glake)
     console.print(
-        f"Trained {len(tokens)} steps, {min(tokens)} to {max(tokens)} tokens a sequence; loss "
+        f"Trained {len(lengths)} steps, {min(lengths)} to {max(lengths)} tokens a sequence; loss "
         f"{first:.3f} -> {last:.3f}."
     )
     if same is None:
         console.print(
-            f"[green]All {len(tokens)} losses and the final weights are bit-identical on stock "
-            "torch and on glake.[/]"
+            f"[green]All {len(lengths)} losses and the checkpoint at the end are bit-identical on "
+            "stock torch and on glake.[/]"
         )
     else:
         console.print(f"[red]Not identical: {same}[/]")
@@ -196,8 +271,6 @@ def _say_training(
         f"glake trained in {size_text(glake['peak_physical_bytes'])} of physical memory; the limit "
         f"was {size_text(capacity)}."
     )
-    if (share := glake["covered_share"]) is not None:
-        console.print(f"Covered: at the longest batch glake held {share:.2%} of live tensor bytes.")
 
 
 if __name__ == "__main__":

@@ -25,13 +25,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "demo"))
+import pattern_jobs
+import torch
+import torch.utils.deterministic
+from model import GPT, VOCABULARY, Shape, next_token_loss
 
-import pattern_jobs  # noqa: E402
-import torch  # noqa: E402
-import torch.utils.deterministic  # noqa: E402
-from model import GPT, VOCABULARY, Shape, next_token_loss  # noqa: E402
+HERE = Path(__file__).resolve().parent
 
 SHAPES = {
     "real": Shape(width=1024, layers=24, heads=16, length=512),

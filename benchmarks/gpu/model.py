@@ -1,4 +1,4 @@
-"""A small GPT in plain torch: pre-norm blocks, causal attention, learned positions."""
+"""A small GPT in plain torch, as a worker trains it: pre-norm blocks, learned positions."""
 
 from __future__ import annotations
 

@@ -1,0 +1,244 @@
+"""SIGKILLs at random times over a run, which must end in the losses of a run without any.
+
+A hundred over 300 steps, on demand (half an hour on two cores):
+
+    python benchmarks/trainer/kills.py --out benchmarks/trainer/results/kills.json
+
+And goodput with a kill every 50 steps:
+
+    python benchmarks/trainer/kills.py --kills 0 --every 50
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from glake.trainer.goodput import Goodput, goodput, last_of_each_step, records
+
+DURING_START = 0.15  # the share of kills that hit ranks while they start
+PATIENCE_S = 300.0  # for a step to end, interpreters starting on a busy machine included
+
+
+@dataclass
+class Job:
+    """A run of the trainer under torchrun, with ranks to kill."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def steps(self) -> int:
+        """The last step that is logged."""
+        try:
+            log = records(self.folder / "log.jsonl")
+        except FileNotFoundError:
+            return 0
+        return max((each["step"] for each in log if each["event"] == "step"), default=0)
+
+    def ranks(self) -> list[int]:
+        """The ranks' processes."""
+        pid = self.process.pid
+        try:
+            text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        except OSError:
+            return []
+        return [int(each) for each in text.split() if b"glake.trainer" in _command(int(each))]
+
+    def reach(self, step: int) -> bool:
+        """Waits until a step is logged; False if the job ended before."""
+        before, end = -1, 0.0
+        while (at := self.steps()) < step:
+            if at > before:
+                before, end = at, time.monotonic() + PATIENCE_S
+            if self.process.poll() is not None:
+                return False
+            if time.monotonic() > end:
+                raise TimeoutError(f"step {at + 1} is not done after {PATIENCE_S:.0f} s")
+            time.sleep(0.02)
+        return True
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def job(folder: Path, text: Path, steps: int, ranks: int, changes: list[str]) -> Iterator[Job]:
+    """Starts one, and leaves nothing of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command += ["--max-restarts=1000", "--monitor-interval=0.05", "-m", "glake.trainer"]
+    command += ["--config", "gpt-tiny", "--data", str(text), "--folder", str(folder)]
+    command += ["--steps", str(steps), *(f"--set={change}" for change in changes)]
+    with (folder / "output.txt").open("ab") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, start_new_session=True, env=_environment()
+        )
+        running = Job(folder, process)
+        try:
+            yield running
+        finally:
+            if process.poll() is None:
+                for rank in running.ranks():
+                    _killed(rank)  # each is a group of its own
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+def finished(running: Job) -> dict[int, dict[str, Any]]:
+    """Waits for its end; the records of its steps. RuntimeError with its last words if it fails."""
+    running.reach(1 << 60)
+    code = running.process.wait()
+    if code != 0:
+        words = (running.folder / "output.txt").read_text(errors="replace")[-3000:]
+        raise RuntimeError(f"the job ended with {code}: {words}")
+    return last_of_each_step(records(running.folder / "log.jsonl"))
+
+
+def kill_at_random(running: Job, kills: int, steps: int, draw: random.Random) -> int:
+    """Kills a rank so often, each time a random one, at random times; how often it hit one."""
+    hit = 0
+    # The last one early enough that the job, whose steps may be short, is not over before it.
+    goals = sorted(draw.uniform(0, 0.8 * steps) for _ in range(kills))
+    for goal in goals:
+        before = running.ranks()
+        if draw.random() < DURING_START and hit:
+            while not set(running.ranks()) - set(before) and running.process.poll() is None:
+                time.sleep(0.01)
+                if running.steps() > goal + 1:
+                    break
+            time.sleep(draw.uniform(0, 3))
+        elif not running.reach(int(goal) + 1):
+            break
+        time.sleep(draw.uniform(0, 0.1))
+        if ranks := running.ranks():
+            hit += _killed(draw.choice(ranks))
+            while running.ranks() == ranks and running.process.poll() is None:
+                time.sleep(0.005)
+    return hit
+
+
+def kill_every(running: Job, every: int, steps: int, draw: random.Random) -> int:
+    """Kills a random rank after every so many steps, at a random time within a step."""
+    hit = 0
+    for goal in range(every, steps - 1, every):
+        if not running.reach(goal):
+            break
+        time.sleep(draw.uniform(0, 0.2))
+        if ranks := running.ranks():
+            hit += _killed(draw.choice(ranks))
+    return hit
+
+
+def _killed(pid: int) -> bool:
+    """False where it has ended by itself."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def differences(one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> list[int]:
+    """Steps whose loss or gradient norm is not the same, to the bit."""
+    return [
+        step
+        for step in sorted(one.keys() | other.keys())
+        if step not in one
+        or step not in other
+        or any(one[step][key] != other[step][key] for key in ("loss", "norm"))
+    ]
+
+
+def some_text(path: Path) -> Path:
+    """The sources of Python's own standard library, as one file."""
+    sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    path.write_bytes(b"\n".join(each.read_bytes() for each in sources[:40]))
+    return path
+
+
+def trial(
+    folder: Path, steps: int, kills: int, every: int, ranks: int, seed: int, changes: list[str]
+) -> dict[str, Any]:
+    """One run without kills and one with; what came of it."""
+    draw = random.Random(seed)
+    text = some_text(folder / "text")
+    with job(folder / "calm", text, steps, ranks, changes) as calm:
+        expected = finished(calm)
+    with job(folder / "killed", text, steps, ranks, changes) as running:
+        if every:
+            hit = kill_every(running, every, steps, draw)
+        else:
+            hit = kill_at_random(running, kills, steps, draw)
+        found = finished(running)
+    log = records(folder / "killed" / "log.jsonl")
+    starts = [each for each in log if each["event"] == "start"][1:]
+    result: Goodput = goodput(log)
+    return {
+        "steps": steps,
+        "ranks": ranks,
+        "kills": hit,
+        "restarts": len(starts),
+        "from_memory": sum(each["source"] == "memory" for each in starts),
+        "from_disk": sum(each["source"] == "disk" for each in starts),
+        "steps_that_differ": differences(expected, found),
+        "final_loss": [expected[steps]["loss"], found[steps]["loss"]],
+        "goodput": result.as_dict(),
+        "in_words": str(result),
+    }
+
+
+@click.command()
+@click.option("--steps", default=300, show_default=True, type=click.IntRange(10))
+@click.option("--kills", default=100, show_default=True, type=click.IntRange(0))
+@click.option("--every", default=0, help="Kill after every so many steps instead.")
+@click.option("--ranks", default=2, show_default=True, type=click.IntRange(1))
+@click.option("--seed", default=0, show_default=True)
+@click.option("--set", "changes", multiple=True, help="As of the trainer.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Results, JSON.")
+def main(
+    steps: int,
+    kills: int,
+    every: int,
+    ranks: int,
+    seed: int,
+    changes: tuple[str, ...],
+    out: Path | None,
+) -> None:
+    """Kill ranks of a run, and compare it with one that was left alone."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the job is ended as well
+    given = list(changes) or ["checkpoint.every=25"]
+    with tempfile.TemporaryDirectory() as scratch:
+        found = trial(Path(scratch), steps, kills, every, ranks, seed, given)
+        if out is not None:
+            out.write_text(json.dumps(found, indent=1) + "\n")
+            log = Path(scratch) / "killed" / "log.jsonl"
+            out.with_suffix(".jsonl").write_bytes(log.read_bytes())
+    click.echo(json.dumps(found, indent=1))
+    if found["steps_that_differ"]:
+        raise click.ClickException(f"steps {found['steps_that_differ']} differ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A small FSDP trainer over glake: composed of parts that configs build (docs/trainer.md)."""

@@ -1,0 +1,99 @@
+"""`python -m glake.trainer`, and `torchrun --nproc-per-node N -m glake.trainer`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from glake import extras
+from glake.errors import GlakeError, InvalidOption
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", help="A model of the zoo (--list), or a TOML file of an experiment.")
+@click.option("--data", help="A file or folder of text: data.path.")
+@click.option("--steps", type=int, help="How many steps: steps.")
+@click.option("--folder", help="Where checkpoints and the log go: checkpoint.folder.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="PATH=VALUE",
+    help="One option, such as model.block.attention.heads=8. May be repeated.",
+)  # fmt: skip
+@click.option("--print-config", is_flag=True, help="Print the experiment as TOML, and end.")
+@click.option("--list", "list_", is_flag=True, help="Print the models of the zoo, and end.")
+def main(
+    config: str | None,
+    data: str | None,
+    steps: int | None,
+    folder: str | None,
+    changes: tuple[str, ...],
+    print_config: bool,
+    list_: bool,
+) -> None:
+    """Train a decoder-only transformer on local text. docs/trainer.md tells all options."""
+    if not extras.present("torch"):
+        raise click.ClickException(f"the trainer needs PyTorch: {extras.TORCH}")
+    try:
+        if list_:
+            _list()
+            return
+        experiment = configured(config, data, steps, folder, changes)
+        if print_config:
+            click.echo(str(experiment), nl=False)
+            return
+        from glake.trainer.loop import train
+
+        train(experiment)
+    except GlakeError as error:
+        rank = os.environ.get("RANK")
+        where = "" if rank is None else f"rank {rank}: "
+        print(f"trainer: {where}{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def configured(
+    config: str | None,
+    data: str | None,
+    steps: int | None,
+    folder: str | None,
+    changes: tuple[str, ...],
+) -> Any:
+    """The experiment that the command line describes. InvalidOption, UnknownOption."""
+    from glake.trainer.loop import Experiment
+    from glake.trainer.models import sizes
+
+    if config is None:
+        raise InvalidOption("--config says what to train: a model of the zoo (--list), or a file")
+    if config.endswith(".toml"):
+        if not Path(config).is_file():
+            raise InvalidOption(f"--config {config}: there is no such file")
+        made = Experiment.Config.load(config)
+    else:
+        made = Experiment.Config(model=sizes.model(config))
+    for path, value in (("data.path", data), ("steps", steps), ("checkpoint.folder", folder)):
+        if value is not None:
+            made.set(path, value)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise InvalidOption(f"--set {change}: write it as PATH=VALUE")
+        made.set_text(path.strip(), text.strip())
+    return made
+
+
+def _list() -> None:
+    import torch
+
+    from glake.trainer.models.sizes import ZOO
+
+    for name, make in ZOO.items():
+        with torch.device("meta"):
+            count = sum(each.numel() for each in make().build().parameters())
+        click.echo(f"{name:14} {count / 1e6:>9,.1f} M parameters")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m glake.trainer")

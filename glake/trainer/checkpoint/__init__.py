@@ -1,0 +1,333 @@
+"""Checkpoints of a run: its last state in memory, older ones on disk, and the way back.
+
+The step stalls only for what is left of the copy to host memory when the next optimizer step is
+due; a thread writes the rest. Killed at any time, the run goes on from the newest state that every
+rank has whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from glake.errors import InvalidOption
+from glake.trainer.checkpoint import disk, pieces
+from glake.trainer.checkpoint.host import (
+    HostCopy,
+    Layout,
+    entries_of,
+    host_memory,
+    in_device_memory,
+    local,
+)
+from glake.trainer.checkpoint.memory import Memory, NoRoom, sweep
+from glake.trainer.configurable import Configurable
+from glake.trainer.errors import FolderInUse, NoWholeCheckpoint
+
+_LOCK_S = 30.0  # for a rank 0 that is just being killed
+
+
+class Sharded(Protocol):
+    """What has a state: glake.trainer.fsdp's Sharding."""
+
+    def named_parameters(self) -> Any:
+        """(name, this rank's part) of each parameter."""
+
+    def template(self, saved: Any, optimizer: Any = None) -> dict[str, Any]:
+        """Tensors for a checkpoint, of which `saved` tells the names and sizes, to be read into."""
+
+    def state(self, optimizer: Any = None) -> dict[str, Any]:
+        """Name -> tensor, a 1-D DTensor where it is sharded."""
+
+    def load(self, state: dict[str, Any], optimizer: Any = None) -> None:
+        """Puts the values of a state in place."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run goes on."""
+
+    source: str  # "memory" or "disk"
+    step: int
+    notes: dict[str, Any]
+
+
+class Checkpoint(Configurable):
+    """The checkpoints of a run, on every rank."""
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        folder: str = ""  # on a file system that all ranks share; "": no checkpoints
+        every: int = 100  # steps from one on disk to the next; 0: none on disk but the last
+        keep: int = 2  # on disk
+        memory: bool = True  # the last state in /dev/shm as well
+        memory_every: int = 1  # steps
+        resume: bool = True  # False: begin anew; what is there is set aside
+
+    def __init__(
+        self, config: Config, *, group: Any, say: Callable[[str], None], text: str
+    ) -> None:
+        """Takes the folder. `group`: gloo, of all ranks, used by nobody else; `say` is told what
+        the user should know; `text` is the experiment's config. FolderInUse; InvalidOption."""
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+
+        super().__init__(config)
+        if config.every < 0 or config.keep < 1 or config.memory_every < 1:
+            raise InvalidOption(
+                f"checkpoint.every = {config.every} (0 at least), keep = {config.keep} and "
+                f"memory_every = {config.memory_every} (1 at least)"
+            )
+        self.stall_s = 0.0  # of all steps so far
+        self._group, self._say, self._text = group, say, text
+        self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._mesh = DeviceMesh.from_group(group, "cpu")
+        self._folder = Path(config.folder).expanduser().absolute()
+        self._memory: Memory | None = None
+        self._copies = ThreadPoolExecutor(1, "glake-copy")
+        self._writes = ThreadPoolExecutor(1, "glake-checkpoint")
+        self._kept: Layout | None = None  # of what goes to memory
+        self._copied: list[Future[None]] = []
+        self._written: Future[None] | None = None
+        self._lock = -1
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        self._anew = not config.resume and not restarted
+        self._run = self._entered() if config.folder else ""
+
+    # --- Beginning ---
+
+    def _entered(self) -> str:
+        """Takes the folder for this job; the run's name, which the folder keeps."""
+        import torch.distributed as dist
+
+        told: list[Any] = [None]
+        if self._rank == 0:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._lock = _locked(self._folder / ".lock")
+                told = [_run_of(self._folder, self._anew)]
+            except (OSError, FolderInUse) as error:
+                told = [error]
+        dist.broadcast_object_list(told, group=self._group, group_src=0)
+        if isinstance(told[0], FolderInUse):
+            raise told[0]
+        if isinstance(told[0], OSError):
+            raise InvalidOption(f"checkpoint.folder = {self.config.folder!r}: {told[0]}")
+        return str(told[0])
+
+    def resume(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
+        """Puts the newest whole state in place; None where the run begins.
+
+        NoWholeCheckpoint, CheckpointMismatch.
+        """
+        if not self.config.folder:
+            return None
+        try:
+            return self._resumed(sharded, optimizer)
+        except BaseException:
+            self.close()
+            raise
+
+    def _resumed(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
+        if self.config.memory:
+            self._open_memory()
+        whole, partial = disk.found_in(self._folder) if self._rank == 0 else ([], [])
+        if self._anew and whole:
+            aside = self._folder / f"before-{self._run}"
+            aside.mkdir()
+            for each in whole:
+                each.path.rename(aside / each.path.name)
+            self._say(f"{len(whole)} checkpoints of an earlier run are in {aside} now")
+            whole = []
+        for path in partial:
+            self._say(f"{path.name} was never finished: removed")
+            shutil.rmtree(path, ignore_errors=True)
+        whole = self._gathered(whole)[0]
+        found = self._from_memory(whole[0].step if whole else 0, sharded, optimizer)
+        if found is None:
+            found = self._from_disk(whole, sharded, optimizer)
+        if self._memory is not None:
+            self._memory.forget_after(found.step if found else 0)
+        return found
+
+    def _open_memory(self) -> None:
+        self._memory = Memory(self._run, self._rank, self._ranks)
+        if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+            self._memory.own()
+            for path in sweep(self._run):
+                self._say(f"{path} was left by a job that is gone: removed")
+
+    def _from_memory(self, at_least: int, sharded: Sharded, optimizer: Any) -> Resumed | None:
+        steps = self._memory.steps() if self._memory is not None else []
+        common = set.intersection(*map(set, self._gathered(steps)))
+        for step in sorted(common, reverse=True):
+            if step < at_least:
+                break
+            assert self._memory is not None
+            read = self._memory.read(step)
+            fit = read is not None and pieces.fits(read[0], sharded)
+            if not all(self._gathered(fit)):
+                self._say(f"the state of step {step} in memory is damaged, or of another model")
+                continue
+            assert read is not None
+            pieces.put_back(read[0], sharded, optimizer)
+            return Resumed("memory", step, read[1])
+        return None
+
+    def _from_disk(
+        self, whole: list[disk.Found], sharded: Sharded, optimizer: Any
+    ) -> Resumed | None:
+        for each in whole:
+            damage = disk.damage(each, self._rank, self._ranks)
+            if wrong := [one for one in self._gathered(damage) if one]:
+                self._say(f"the checkpoint {each.path} is damaged: not used ({wrong[0]})")
+                continue
+            disk.read(each, sharded, optimizer, self._group)
+            return Resumed("disk", each.step, each.notes)
+        if whole:
+            raise NoWholeCheckpoint(
+                f"{self._folder}: none of its {len(whole)} checkpoints is whole any more; bring "
+                "one back, or begin anew with checkpoint.resume=false, which sets them aside"
+            )
+        return None
+
+    # --- Going on ---
+
+    def after_step(
+        self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]
+    ) -> None:
+        """Begins to copy the state, if one is due after `step` steps. Until settle() is back, no
+        parameter and no optimizer state may change."""
+        if not self.config.folder:
+            return
+        began = time.perf_counter()
+        if self._memory is not None and step % self.config.memory_every == 0:
+            self._keep(step, sharded, optimizer, notes)
+        if self.config.every > 0 and step % self.config.every == 0:
+            self._save(step, sharded, optimizer, notes)
+        self.stall_s += time.perf_counter() - began
+
+    def _keep(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
+        """To memory."""
+        assert self._memory is not None
+        state = pieces.pieces(sharded, optimizer)
+        entries = entries_of(state)
+        if self._kept is None or self._kept.entries != entries:
+            self._kept = Layout(entries)  # not at each step: the same one, as a rule
+        try:
+            file = self._memory.begin(self._kept)
+        except NoRoom as error:
+            self._say(f"no state is kept in memory from here on: {error}")
+            self._memory.forget_after(0)
+            self._memory = None
+            return
+        assert file.layout is not None
+        copy = HostCopy(state, file.layout, file.payload)
+
+        def finish() -> None:
+            copy.finish()
+            file.seal(step, notes)
+
+        self._copied.append(self._copies.submit(finish))
+
+    def _save(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
+        """To disk."""
+        self._await_written()  # at most one is under way, on every rank alike
+        state = sharded.state(optimizer)
+        layout = Layout.of(state)
+        device = any(in_device_memory(local(each)) for each in state.values())
+        memory = host_memory(layout.bytes, pinned=device)
+        copied = self._copies.submit(HostCopy(state, layout, memory).finish)
+        self._copied.append(copied)
+
+        def write() -> None:
+            copied.result()
+            there = layout.sharded(state, memory, self._mesh)
+            try:
+                disk.write(self._folder, step, there, self._group, notes, self._text)
+            except disk.NotWritten as error:
+                self._say(f"{error}. The run goes on; older checkpoints are as they were")
+                return
+            if self._rank == 0:
+                disk.prune(self._folder, self.config.keep)
+
+        self._written = self._writes.submit(write)
+
+    def settle(self) -> None:
+        """Waits until the state that is being copied is whole on this rank; before the collective
+        that comes before the optimizer's step, so that no rank is a state ahead."""
+        began = time.perf_counter()
+        copied, self._copied = self._copied, []
+        for each in copied:
+            each.result()
+        self.stall_s += time.perf_counter() - began
+
+    def _await_written(self) -> None:
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def finish(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
+        """The run is over: its last state goes to disk, and nothing stays in memory."""
+        if not self.config.folder:
+            return
+        self.settle()
+        self._await_written()
+        if self.config.every == 0 or step % self.config.every:
+            self._save(step, sharded, optimizer, notes)
+            self.settle()
+            self._await_written()
+        self._gathered(None)  # no rank needs the memory any more
+        if self._memory is not None:
+            self._memory.remove()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads once they are idle, and gives the folder back."""
+        self._copies.shutdown(wait=False)
+        self._writes.shutdown(wait=False)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _gathered(self, value: Any) -> list[Any]:
+        import torch.distributed as dist
+
+        everyone: list[Any] = [None] * self._ranks
+        dist.all_gather_object(everyone, value, self._group)
+        return everyone
+
+
+def _locked(path: Path) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    end = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
+            os.close(handle)
+            raise FolderInUse(
+                f"{path.parent}: another job keeps its checkpoints here; end it, or set another "
+                "checkpoint.folder"
+            ) from None
+
+
+def _run_of(folder: Path, anew: bool) -> str:
+    path = folder / "run"
+    if anew or not path.exists():
+        fresh = folder / f"run.{os.getpid()}"
+        fresh.write_text(uuid.uuid4().hex[:16])
+        fresh.replace(path)
+    return path.read_text().strip()

@@ -1,0 +1,219 @@
+"""Sharded checkpoints on disk, by torch's DCP: written whole or not at all.
+
+A checkpoint is a folder; it is whole once its marker, which lists every file with its size and
+checksum, is renamed into place. Whatever is killed before leaves a folder without a marker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glake.errors import GlakeError, InvalidArgument
+from glake.trainer.errors import CheckpointMismatch
+
+MARKER = "whole.json"
+_NAME = "step-"
+_CHUNK = 4 << 20
+
+
+class NotWritten(GlakeError, OSError):
+    """A checkpoint could not be written; older ones are as they were."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint with a marker."""
+
+    path: Path
+    step: int
+    marker: dict[str, Any]
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What was saved beside the tensors."""
+        return dict(self.marker["notes"])
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / f"{_NAME}{step:08d}"
+
+
+def write(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    group: Any,
+    notes: dict[str, Any],
+    config: str,
+) -> Path:
+    """Writes every rank's part; all ranks call it, each with tensors in host memory.
+
+    NotWritten, on every rank, and then nothing of it stays.
+    """
+    import torch.distributed as dist
+
+    path = path_of(folder, step)
+    rank = dist.get_rank(group)
+    problem = _agreed(_made(path) if rank == 0 else None, group)
+    if problem is None:
+        mine: tuple[str | None, dict[str, Any]] = _saved(path, state, group)
+        everyone: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(everyone, mine, group)
+        problem = next((each for each, _ in everyone if each), None)
+        if problem is None and rank == 0:
+            files = {name: facts for _, each in everyone for name, facts in each.items()}
+            problem = _committed(path, {"step": step, "notes": notes, "files": files}, config)
+        problem = _agreed(problem, group)
+    if problem is not None:
+        if rank == 0:
+            shutil.rmtree(path, ignore_errors=True)
+        raise NotWritten(f"the checkpoint of step {step} could not be written: {problem}")
+    return path
+
+
+def _agreed(problem: str | None, group: Any) -> str | None:
+    """Rank 0's word, on every rank."""
+    import torch.distributed as dist
+
+    told = [problem]
+    dist.broadcast_object_list(told, group=group, group_src=0)
+    return told[0]
+
+
+def _made(path: Path) -> str | None:
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+    except OSError as error:
+        return _reason(error)
+    return None
+
+
+def _saved(path: Path, state: Mapping[str, Any], group: Any) -> tuple[str | None, dict[str, Any]]:
+    """(what went wrong, the facts of this rank's files)."""
+    import torch.distributed as dist
+    from torch.distributed import checkpoint
+
+    dcp: Any = checkpoint  # which does not declare all that it exports
+    try:
+        dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(path), process_group=group)
+        return None, _checksums(path, dist.get_rank(group))
+    except (OSError, dcp.CheckpointException) as error:
+        return f"{_reason(error)} ({shutil.disk_usage(path).free} bytes are free)", {}
+
+
+def _committed(path: Path, marker: dict[str, Any], config: str) -> str | None:
+    """Puts the marker into place; what went wrong, in words."""
+    try:
+        (path / "config.toml").write_text(config)
+        marker["files"] |= {".metadata": _facts(path / ".metadata")}
+        fresh = path / f"{MARKER}.new"
+        with fresh.open("w") as file:
+            json.dump(marker, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path / MARKER)
+        for each in (path, path.parent):
+            _synced(each)
+    except OSError as error:
+        return _reason(error)
+    return None
+
+
+def _synced(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _checksums(path: Path, rank: int) -> dict[str, Any]:
+    return {each.name: _facts(each) for each in sorted(path.glob(f"__{rank}_*.distcp"))}
+
+
+def _facts(path: Path) -> list[int]:
+    """[bytes, CRC-32] of a file."""
+    total = size = 0
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            total, size = zlib.crc32(piece, total), size + len(piece)
+    return [size, total]
+
+
+def _reason(error: BaseException) -> str:
+    """What a disk's refusal means, with what would help."""
+    causes: list[BaseException] = [error]
+    causes += [failed for failed, _ in getattr(error, "failures", {}).values()]
+    for cause in causes:
+        each: BaseException | None = cause
+        while each is not None:
+            if isinstance(each, OSError) and each.errno is not None:
+                return os.strerror(each.errno)
+            each = each.__cause__ or each.__context__
+    if any("inline_container" in str(each) for each in causes):  # torch's archive, which says less
+        return "the file system did not take a whole file"
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+
+
+def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
+    """(checkpoints with a marker, newest first; folders that were left partial)."""
+    whole, partial = [], []
+    for path in sorted(folder.glob(f"{_NAME}*"), reverse=True):
+        try:
+            marker = json.loads((path / MARKER).read_text())
+            whole.append(Found(path, int(marker["step"]), marker))
+        except FileNotFoundError:
+            partial.append(path)
+        except (ValueError, KeyError, TypeError):
+            whole.append(Found(path, -1, {"files": {MARKER: [0, 0]}, "notes": {}}))
+    return whole, partial
+
+
+def damage(found: Found, rank: int, ranks: int) -> str | None:
+    """What is wrong with this rank's share of the files, in words."""
+    for name, facts in sorted(found.marker["files"].items())[rank::ranks]:
+        try:
+            there = _facts(found.path / name)
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if there[0] != facts[0]:
+            return f"{name} has {there[0]} bytes, not {facts[0]}"
+        if there[1] != facts[1]:
+            return f"{name}: its checksum is not the one it was written with"
+    return None
+
+
+def read(found: Found, sharded: Any, optimizer: Any, group: Any) -> None:
+    """Puts the state in place, at whatever number of ranks it was saved. CheckpointMismatch."""
+    from torch.distributed import checkpoint
+
+    dcp: Any = checkpoint
+    reader = dcp.FileSystemReader(found.path)
+    try:
+        state = sharded.template(reader.read_metadata().state_dict_metadata, optimizer)
+        dcp.load(state, storage_reader=reader, process_group=group)
+        sharded.load(state, optimizer)
+    except InvalidArgument as error:
+        raise CheckpointMismatch(
+            f"the checkpoint {found.path} is of another model or optimizer: {error}. Its own "
+            f"config is {found.path / 'config.toml'}; or take another checkpoint.folder, or begin "
+            "anew with checkpoint.resume=false"
+        ) from None
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Removes all whole checkpoints but the newest ones, their markers first."""
+    for each in found_in(folder)[0][keep:]:
+        with contextlib.suppress(OSError):
+            (each.path / MARKER).unlink()
+        shutil.rmtree(each.path, ignore_errors=True)

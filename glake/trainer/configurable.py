@@ -1,0 +1,340 @@
+"""Configurable: parts that are built from typed, nested configs.
+
+A part is a class with a nested dataclass `Config`; its config builds it:
+
+    class MLP(Configurable, nn.Module):
+        @dataclass(kw_only=True)
+        class Config(Configurable.Config):
+            hidden: int
+            up: Linear.Config = child(Linear.Config)
+
+        def __init__(self, config: Config, *, dim: int) -> None:
+            super().__init__(config)
+            self.up = config.up.build(dim, config.hidden)
+
+    MLP.Config(hidden=256).build(dim=64)
+
+A parent holds its children's configs, never their fields: what a child must know of its
+surroundings (`dim`) is told at build. So a part is swapped where its config stands, and no other
+class changes. A config is a tree; `set`, `visit`, `diff`, `to_dict`, `save` work on the whole tree.
+
+Every assignment is checked against the field's annotation. A field is a bool, int, float, str,
+a Literal, a config, a list, a tuple[X, ...] or a dict[str, X] of these; one that may be None has
+the default None, since TOML leaves a None out. The principle is AXLearn's (arXiv 2507.05411).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import functools
+import importlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from glake.errors import InvalidOption, UnknownOption
+from glake.trainer import toml
+
+C = TypeVar("C", bound="Configurable.Config")
+_CLASS = "class"  # the key of a dict that names the part
+
+
+def child(kind: Callable[..., C], **fields: Any) -> C:
+    """The default of a field that holds a config: a new one for each parent."""
+    made: C = dataclasses.field(default_factory=functools.partial(kind, **fields))
+    return made
+
+
+class Configurable:
+    """Base of every part; `config` is the part's own copy."""
+
+    @dataclasses.dataclass(kw_only=True)
+    class Config:
+        """Base of every config; iterate its fields with `dataclasses.fields`."""
+
+        part: typing.ClassVar[type[Configurable]]  # what build() makes
+
+        def __new__(cls, **fields: Any) -> Any:
+            for name in fields:
+                _known(cls, name)
+            return super().__new__(cls)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            kind: Any = type(self)
+            _known(kind, name)
+            try:
+                checked = _checked(value, _annotations(kind)[name])
+            except (InvalidOption, UnknownOption) as error:
+                raise _below(name, error) from None
+            object.__setattr__(self, name, checked)
+
+        def build(self, *args: Any, **context: Any) -> Any:
+            """The part, with a copy of this config: later edits do not reach it."""
+            return self.part(copy.deepcopy(self), *args, **context)
+
+        def get(self, path: str) -> Any:
+            """The value at a dotted path such as "model.block.attention.heads"."""
+            node: Any = self
+            for key in path.split("."):
+                node = _step(node, key, path)
+            return node
+
+        def set(self, path: str, value: Any) -> None:
+            """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
+            before, _, last = path.rpartition(".")
+            node = self.get(before) if before else self
+            if isinstance(node, Configurable.Config):
+                setattr(node, last, value)
+                return
+            _step(node, last, path)  # a list's or a dict's entry must exist: this adds none
+            edited: Any = dict(node) if isinstance(node, dict) else list(node)
+            edited[last if isinstance(node, dict) else int(last)] = value
+            self.set(before, edited)  # so that the whole is checked against its annotation
+
+        def set_text(self, path: str, text: str) -> None:
+            """`set` with a value from a command line: TOML, or else the text itself."""
+            self.set(path, toml.value_of(text))
+
+        def visit(self, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
+            """Puts function(node) in the place of every node of a kind, below this one and itself.
+
+            Children come before their parents; what `function` returns is not visited again, and
+            None keeps the node. Returns the root, which may be another one now.
+            """
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                setattr(self, field.name, _visited(value, kind, function))
+            replaced = function(self) if isinstance(self, kind) else None
+            return self if replaced is None else replaced
+
+        def to_dict(self) -> dict[str, Any]:
+            """Plain dicts, lists and scalars, each config with its class; a None is left out."""
+            part = type(self).part
+            plain = {_CLASS: f"{part.__module__}:{part.__qualname__}"}
+            for field in dataclasses.fields(self):
+                if (value := getattr(self, field.name)) is not None:
+                    plain[field.name] = _plain(value)
+            return plain
+
+        @classmethod
+        def from_dict(cls: type[C], plain: Mapping[str, Any]) -> C:
+            """The config that to_dict() described; it must be of this class or below it."""
+            made = _from_dict(plain, cls)
+            if not isinstance(made, cls):
+                raise InvalidOption(f"{_name(type(made))} is no {_name(cls)}")
+            return made
+
+        def save(self, path: str | Path) -> None:
+            """Writes the config as TOML."""
+            toml.write(path, self.to_dict())
+
+        @classmethod
+        def load(cls: type[C], path: str | Path) -> C:
+            """Reads what save() wrote; fields that are left out take their defaults."""
+            try:
+                return cls.from_dict(toml.read(path))
+            except (InvalidOption, UnknownOption) as error:
+                raise type(error)(f"{path}: {error}") from None
+
+        def flat(self) -> dict[str, Any]:
+            """Every leaf by its dotted path, the class of each node included."""
+            return dict(_leaves("", self.to_dict()))
+
+        def diff(self, other: Configurable.Config) -> dict[str, tuple[Any, Any]]:
+            """Path -> (here, there) where the two differ; None where one has no such path."""
+            mine, theirs = self.flat(), other.flat()
+            paths = list(mine) + [path for path in theirs if path not in mine]
+            pairs = {path: (mine.get(path), theirs.get(path)) for path in paths}
+            return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+        def __str__(self) -> str:
+            return toml.text_of(self.to_dict())
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("Config")
+        if own is None:
+            names = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            own = dataclasses.dataclass(kw_only=True)(type("Config", (cls.Config,), names))
+            cls.Config = own  # type: ignore[misc]
+        for base in cls.__bases__:
+            if issubclass(base, Configurable) and not issubclass(own, base.Config):
+                raise TypeError(f"{own.__qualname__} must be a subclass of {base.__name__}.Config")
+        if "__dataclass_fields__" not in own.__dict__:
+            raise TypeError(f"{own.__qualname__} needs the decorator @dataclass(kw_only=True)")
+        own.part = cls
+
+
+Configurable.Config.part = Configurable
+
+
+def _name(config: type) -> str:
+    return config.__qualname__.removesuffix(".Config")
+
+
+def _known(config: type, name: str) -> None:
+    """Raises UnknownOption, with the nearest right name, where a config has no such field."""
+    names = [field.name for field in dataclasses.fields(config)]
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UnknownOption(
+        f"{_name(config)} has no option {name!r}; {hint}It has: {', '.join(names) or 'none'}"
+    )
+
+
+@functools.cache
+def _annotations(config: Any) -> dict[str, Any]:
+    """The fields' types; checks that what may be None is None by default."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        if type(None) in typing.get_args(hints[field.name]) and field.default is not None:
+            raise TypeError(f"{_name(config)}.{field.name} may be None: its default must be None")
+    return hints
+
+
+def _checked(value: Any, hint: Any) -> Any:
+    """`value` as a field of this type holds it; raises InvalidOption where it does not fit."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _first_fit(value, hint, inner)
+    if origin is Literal:
+        if any(value == choice and type(value) is type(choice) for choice in inner):
+            return value
+        raise InvalidOption(f"{value!r} is none of {', '.join(map(repr, inner))}")
+    if origin in (list, tuple) and isinstance(value, (list, tuple)):
+        return origin(_checked_at(str(at), entry, inner[0]) for at, entry in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _checked_at(str(key), entry, inner[1]) for key, entry in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Configurable.Config):
+        made = _from_dict(value, hint) if isinstance(value, Mapping) else value
+        if isinstance(made, hint):
+            return made
+        shown = _name(type(made)) if isinstance(made, Configurable.Config) else repr(made)
+        raise InvalidOption(f"{shown} is no config of a {_name(hint)}")
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint in (bool, int, float, str, type(None)) and type(value) is hint:
+        return value
+    shown = hint.__name__ if isinstance(hint, type) and origin is None else str(hint)
+    raise InvalidOption(f"{value!r} is no {shown}")
+
+
+def _checked_at(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return _checked(value, hint)
+    except (InvalidOption, UnknownOption) as error:
+        raise _below(key, error) from None
+
+
+def _first_fit(value: Any, hint: Any, choices: tuple[Any, ...]) -> Any:
+    errors = []
+    for choice in choices:
+        try:
+            return _checked(value, choice)
+        except InvalidOption as error:
+            errors.append(error)
+    # What is wrong inside an optional config says more than that it is no None.
+    raise (
+        errors[0]
+        if len(choices) == 2 and choices[1] is type(None)
+        else InvalidOption(f"{value!r} is no {hint}")
+    )
+
+
+def _below(key: str, error: Exception) -> Exception:
+    """The error, said of the entry `key`."""
+    return type(error)(f"{key}: {error}")
+
+
+def _part(named: Any) -> type[Configurable]:
+    """The part "module:Class"; imports modules of glake only: a file must not run what it names."""
+    if not isinstance(named, str) or named.count(":") != 1:
+        raise InvalidOption(f"class: {named!r} is not written as 'module:Class'")
+    module, _, path = named.partition(":")
+    if module not in sys.modules and module.startswith("glake."):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise InvalidOption(f"class: {named!r}: {error}") from None
+    if module not in sys.modules:
+        raise InvalidOption(f"class: {named!r}: module {module!r} must be imported first")
+    part: Any = sys.modules[module]
+    for step in path.split("."):
+        part = getattr(part, step, None)
+    if not (isinstance(part, type) and issubclass(part, Configurable)):
+        raise InvalidOption(f"class: {named!r} is no subclass of Configurable")
+    return part
+
+
+def _from_dict(plain: Any, default: type[Configurable.Config]) -> Configurable.Config:
+    """A config from a dict; without a "class" it is the one that the field declares."""
+    if not isinstance(plain, Mapping):
+        raise InvalidOption(f"{plain!r} is no table of options")
+    config = _part(plain[_CLASS]).Config if _CLASS in plain else default
+    values = {key: value for key, value in plain.items() if key != _CLASS}
+    for name in values:
+        _known(config, name)
+    for field in dataclasses.fields(config):
+        bare = field.default is field.default_factory is dataclasses.MISSING
+        if bare and field.name not in values:
+            raise InvalidOption(f"{_name(config)} needs the option {field.name!r}")
+    made: Configurable.Config = config(**values)
+    return made
+
+
+def _step(node: Any, key: str, path: str) -> Any:
+    """The entry `key` of a config, list or dict."""
+    if isinstance(node, Configurable.Config):
+        _known(type(node), key)
+        return getattr(node, key)
+    if isinstance(node, (list, tuple)) and key.isdigit() and int(key) < len(node):
+        return node[int(key)]
+    if isinstance(node, dict) and key in node:
+        return node[key]
+    raise UnknownOption(f"{path!r}: nothing named {key!r} in {node!r}")
+
+
+def _visited(value: Any, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Configurable.Config):
+        return value.visit(kind, function)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_visited(entry, kind, function) for entry in value)
+    if isinstance(value, dict):
+        return {key: _visited(entry, kind, function) for key, entry in value.items()}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Configurable.Config):
+        return value.to_dict()
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value
+
+
+def _leaves(path: str, value: Any) -> typing.Iterator[tuple[str, Any]]:
+    entries: Any = None
+    if isinstance(value, dict):
+        entries = value.items()
+    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        entries = enumerate(value)
+    if entries is None:
+        yield path, value
+    else:
+        for key, entry in entries:
+            yield from _leaves(f"{path}.{key}" if path else str(key), entry)

@@ -1,0 +1,103 @@
+"""Batches of local text: packed or padded, split over ranks, with a part kept for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from glake.errors import InvalidOption
+from glake.trainer.configurable import Configurable
+from glake.trainer.data import corpus
+from glake.trainer.data.order import IGNORED, Packed, Padded
+from glake.trainer.errors import DataTooShort
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one forward pass takes: NumPy arrays, int64 [sequences, length]."""
+
+    tokens: Any
+    targets: Any  # the next token, or IGNORED
+    segments: Any  # the document of each token, or None where each row is one document
+
+    @property
+    def count(self) -> int:
+        """Tokens that are predicted."""
+        return int((self.targets != IGNORED).sum())
+
+
+class Data(Configurable):
+    """The text of an experiment."""
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        path: str = ""  # a file, or a folder of files
+        pattern: str = "**/*"  # which files of a folder
+        separator: str = ""  # ends a document within a file; "": a file is a document
+        tokenizer: str = "bytes"  # or the JSON file of a `tokenizers` tokenizer
+        arrangement: Literal["packed", "padded"] = "packed"
+        length: int = 128  # tokens of a sequence; of the longest one, where they are padded
+        evaluation: float = 0.05  # the share of the text, its end, that is not trained on
+
+    def __init__(self, config: Config, *, sequences: int, seed: int) -> None:
+        """Reads the text; `sequences` make a step. DataMissing, DataTooShort, InvalidOption."""
+        super().__init__(config)
+        if config.length < 1 or sequences < 1:
+            raise InvalidOption(
+                f"data.length = {config.length}, sequences = {sequences}: each is 1 at least"
+            )
+        if not 0 <= config.evaluation < 1:
+            raise InvalidOption(f"data.evaluation = {config.evaluation}: a share, 0 to below 1")
+        text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer)
+        self.vocabulary, self.tokens, self.documents = text.vocabulary, len(text.tokens), len(text)
+        self._sequences = sequences
+        train, self._kept = text.split(config.evaluation)
+        self._order = self._arranged(train, seed)
+
+    def _arranged(self, text: corpus.Corpus, seed: int) -> Packed | Padded:
+        if self.config.arrangement == "packed":
+            return Packed(text, self.config.length, seed)
+        return Padded(text, self.config.length, seed, self._sequences)
+
+    def batch(self, step: int, rank: int, ranks: int, pieces: int = 1) -> list[Batch]:
+        """The rank's part of a step, in as many pieces as gradients are accumulated over.
+
+        All ranks' parts together are the same sequences whatever the number of ranks and pieces.
+        """
+        return _parts(self._order, step, self._sequences, rank, ranks, pieces)
+
+    def evaluation(self, steps: int, rank: int, ranks: int) -> Iterator[Batch]:
+        """The rank's part of the first `steps` batches of the text that is kept for evaluation,
+        the same ones each time. DataTooShort where that text does not make a batch."""
+        try:
+            order = self._arranged(self._kept, seed=0)
+        except DataTooShort as error:
+            raise DataTooShort(
+                f"the text kept for evaluation (data.evaluation = {self.config.evaluation}): "
+                f"{error}; or keep a larger share, or set evaluation.every=0"
+            ) from None
+        for step in range(steps):
+            yield from _parts(order, step, self._sequences, rank, ranks, 1)
+
+
+def _parts(
+    order: Any, step: int, sequences: int, rank: int, ranks: int, pieces: int
+) -> list[Batch]:
+    if sequences < ranks * pieces:
+        raise InvalidOption(
+            f"sequences = {sequences} of a step do not go round {ranks} ranks with {pieces} "
+            f"accumulated pieces each: take {ranks * pieces} at least"
+        )
+    chosen = order.indices(step, sequences)
+    ends = [len(chosen) * at // (ranks * pieces) for at in range(ranks * pieces + 1)]
+    mine = range(rank * pieces, (rank + 1) * pieces)
+    return [_batch(*order.batch(chosen[ends[at] : ends[at + 1]])) for at in mine]
+
+
+def _batch(tokens: Any, targets: Any, segments: Any) -> Batch:
+    if segments is not None and not segments.any():
+        segments = None
+    return Batch(np.ascontiguousarray(tokens), np.ascontiguousarray(targets), segments)

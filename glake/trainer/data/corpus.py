@@ -1,0 +1,133 @@
+"""Local text as tokens: one array of them all, and where each document begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glake import extras
+from glake.errors import InvalidOption
+from glake.trainer.errors import DataMissing, PackageMissing
+
+_PROBE = 4096  # bytes of a file that tell whether it is text
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents: the tokens of the i-th are tokens[starts[i]:starts[i + 1]]."""
+
+    tokens: Any  # 1-D, uint8 or uint32; a file of bytes is mapped, not read
+    starts: Any  # 1-D int64, one more than there are documents
+    vocabulary: int
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def split(self, share: float) -> tuple[Corpus, Corpus]:
+        """(all but the last `share` of the tokens, these): a document there is cut in two."""
+        cut = len(self.tokens) - int(len(self.tokens) * share)
+        return self._between(0, cut), self._between(cut, len(self.tokens))
+
+    def _between(self, first: int, end: int) -> Corpus:
+        inside = self.starts[(self.starts > first) & (self.starts < end)]
+        last = [end] if end > first else []
+        starts = np.concatenate([[first], inside, last]).astype(np.int64) - first
+        return Corpus(self.tokens[first:end], starts, self.vocabulary)
+
+
+def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
+    """The text of a file, or of the files in a folder that match, in order of their names.
+
+    Args:
+        path: a file or a folder.
+        pattern: which files of a folder, as pathlib's glob has it; files that are no text are left
+            out.
+        separator: ends a document within a file; "" makes each file one document.
+        tokenizer: "bytes", or the JSON file of a `tokenizers` tokenizer.
+
+    DataMissing; InvalidOption for a tokenizer that cannot be read.
+    """
+    if not path:
+        raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
+    files = _files(Path(path).expanduser(), pattern)
+    if tokenizer == "bytes":
+        return _bytes(files, separator)
+    return _encoded(files, separator, tokenizer)
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        found = sorted(each for each in path.glob(pattern) if each.is_file())
+        files = [each for each in found if _is_text(each)]
+        if not files:
+            raise DataMissing(
+                f"{path}: {len(found)} files match {pattern!r}, none of them text; data.pattern "
+                "chooses others"
+            )
+    else:
+        raise DataMissing(
+            f"there is no file or folder {str(path)!r} of text to train on: name one with "
+            "--data PATH (data.path)"
+        )
+    if sum(each.stat().st_size for each in files) == 0:
+        raise DataMissing(f"{path}: empty; there is no text in it to train on")
+    return files
+
+
+def _is_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"\0" not in file.read(_PROBE)
+
+
+def _bytes(files: list[Path], separator: str) -> Corpus:
+    files = [each for each in files if each.stat().st_size]
+    if len(files) == 1:
+        parts: list[Any] = [np.memmap(files[0], np.uint8, "r")]
+    else:  # each map would hold its file open
+        parts = [np.fromfile(each, np.uint8) for each in files]
+    starts, offset = [0], 0
+    for part in parts:
+        starts += [offset + end for end in _ends(part, separator)]
+        offset += len(part)
+    tokens = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return Corpus(tokens, np.array(starts, np.int64), 256)
+
+
+def _ends(part: Any, separator: str) -> Iterator[int]:
+    """Where the documents of a file end, the last one at the file's end."""
+    if separator:
+        for match in re.finditer(re.escape(separator.encode()), memoryview(part)):
+            if match.end() < len(part):
+                yield match.end()
+    yield len(part)
+
+
+def _encoded(files: list[Path], separator: str, tokenizer: str) -> Corpus:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        need = f"data.tokenizer = {tokenizer!r}"
+        raise PackageMissing(extras.missing(need, "tokenizers", "trainer", error)) from error
+    try:
+        encoder = Tokenizer.from_file(str(Path(tokenizer).expanduser()))
+    except Exception as error:  # the library raises Exception itself
+        raise InvalidOption(
+            f"data.tokenizer = {tokenizer!r}: {error}; take 'bytes', or a model's tokenizer.json"
+        ) from None
+    texts: list[str] = []
+    for each in files:
+        text = each.read_text(encoding="utf-8", errors="replace")
+        pieces = re.split(f"(?<={re.escape(separator)})", text) if separator else [text]
+        texts += [piece for piece in pieces if piece]
+    lists = [found.ids for found in encoder.encode_batch(texts, add_special_tokens=False)]
+    lists = [ids for ids in lists if ids]
+    starts = np.cumsum([0, *map(len, lists)]).astype(np.int64)
+    tokens = np.fromiter((one for ids in lists for one in ids), np.uint32, int(starts[-1]))
+    return Corpus(tokens, starts, encoder.get_vocab_size(with_added_tokens=True))

@@ -1,0 +1,95 @@
+"""What ranks say to each other, by torch.distributed: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from glake.errors import InvalidArgument
+
+
+class Work(Protocol):
+    """A collective under way. On CUDA wait() holds the current stream, elsewhere the caller."""
+
+    def wait(self) -> Any: ...
+
+
+class _SumOfChunks:
+    """The second half of a reduce-scatter by all-to-all: adds up what every rank sent."""
+
+    def __init__(self, work: Work, received: torch.Tensor, share: torch.Tensor) -> None:
+        self._work, self._received, self._share = work, received, share
+
+    def wait(self) -> None:
+        self._work.wait()
+        ranks = self._received.numel() // max(1, self._share.numel())
+        torch.sum(self._received.view(ranks, -1), 0, out=self._share)
+
+
+def _newest(*names: str) -> Any:
+    """The first of these functions that this torch has: names that go out of use warn."""
+    for name in names:
+        if (found := getattr(dist, name, None)) is not None:
+            return found
+    raise InvalidArgument(f"torch {torch.__version__} has none of {', '.join(names)}")
+
+
+class Collectives:
+    """The ranks that share a model. One rank needs no process group."""
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        """`group`: a process group; None: all ranks, or this process alone where there are none."""
+        together = dist.is_available() and dist.is_initialized()
+        if group is not None and not together:
+            raise InvalidArgument("a process group was given, but torch.distributed is not set up")
+        self.group = group if group is not None or not together else dist.group.WORLD
+        self.ranks = dist.get_world_size(self.group) if together else 1
+        self.rank = dist.get_rank(self.group) if together else 0
+        self.device = device
+        self._gloo = together and device.type == "cpu"
+        self._aside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self.ranks > 1:
+            self._gather = _newest("all_gather_single", "all_gather_into_tensor")
+            self._reduce = _newest("reduce_scatter_single", "reduce_scatter_tensor")
+
+    def aside(self) -> contextlib.AbstractContextManager[Any]:
+        """A stream beside the current one, after the work enqueued on that so far (CUDA)."""
+        if self._aside is None:
+            return contextlib.nullcontext()
+        self._aside.wait_stream(torch.cuda.current_stream(self.device))
+        return torch.cuda.stream(self._aside)
+
+    def mark(self) -> Any:
+        """What runs aside up to here, for join()."""
+        return None if self._aside is None else self._aside.record_event()
+
+    def join(self, mark: Any) -> None:
+        """The current stream goes on after what ran aside when it was marked."""
+        if mark is not None:
+            torch.cuda.current_stream(self.device).wait_event(mark)
+
+    def gather(self, whole: torch.Tensor, share: torch.Tensor) -> Work:
+        """Starts to fill `whole` with the shares of all ranks, one after another."""
+        work: Work = self._gather(whole, share, group=self.group, async_op=True)
+        return work
+
+    def reduce(self, share: torch.Tensor, whole: torch.Tensor) -> Work:
+        """Starts to fill `share` with this rank's part of the sum of every rank's `whole`."""
+        work: Work
+        if not self._gloo:
+            work = self._reduce(share, whole, group=self.group, async_op=True)
+            return work
+        # gloo's reduce-scatter takes twice the CPU time of an all-to-all and a sum.
+        received = torch.empty_like(whole)
+        work = dist.all_to_all_single(received, whole, group=self.group, async_op=True)
+        return _SumOfChunks(work, received, share)
+
+    def total(self, value: torch.Tensor, most: bool = False) -> torch.Tensor:
+        """The sum (or the most) of every rank's `value`, in place."""
+        if self.ranks > 1:
+            operation = dist.ReduceOp.MAX if most else dist.ReduceOp.SUM
+            dist.all_reduce(value, op=operation, group=self.group)
+        return value

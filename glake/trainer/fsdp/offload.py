@@ -1,0 +1,194 @@
+"""Host memory for what the device need not hold: shares, gradients, optimizer state, activations.
+
+Where glake is torch's allocator its transfer engine copies, over every useful path of the node, and
+its pool gives pinned memory; elsewhere torch's own copies and pinned memory do. On a device that is
+host memory itself (the CPU without glake) the same calls are made, and move nothing off anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from glake.allocator import torch as allocator
+from glake.trainer.fsdp.collectives import Collectives
+
+SMALLEST = 1 << 16  # bytes of an activation that is worth the way
+
+
+class _Arrived:
+    """Nothing to wait for."""
+
+    def wait(self) -> None: ...
+
+
+class _Event:
+    """A copy on a CUDA stream."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+class Host:
+    """Host memory beside a device, and the copies to and from it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._engine = allocator.mode() is not None
+
+    def empty(self, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Pinned memory, uninitialised."""
+        if self._engine:
+            from glake import transfer
+
+            made: torch.Tensor = transfer.pinned(tuple(shape), dtype)
+            return made
+        return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
+
+    def copy(self, to: torch.Tensor, of: torch.Tensor) -> Any:
+        """Starts a copy. The device's current stream is in order with it; the handle's wait()
+        returns when the host may read or change its side."""
+        if self._engine and to.numel():
+            from glake import transfer
+
+            handle = transfer.copy(to, of)
+            if not handle.ordered:  # the emulation: the CPU computes, and no stream orders it
+                handle.wait()
+            return handle
+        to.copy_(of, non_blocking=True)
+        return _Event() if self._device.type == "cuda" else _Arrived()
+
+    def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
+        """Has the optimizer's state away except while it steps."""
+        if self._engine:
+            from glake import transfer
+
+            # A bound, not a size: a few values are kept for each element, of 8 bytes at most.
+            transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
+        elif self._device.type == "cuda":
+            optimizer.register_step_pre_hook(lambda *_: self._move(optimizer, self._to_device))
+            optimizer.register_step_post_hook(lambda *_: self._move(optimizer, self._to_host))
+
+    def _move(self, optimizer: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        for values in optimizer.state.values():
+            for value in values.values():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    value.data = place(value.data)
+
+    def _to_device(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self._device, non_blocking=True)
+
+    def _to_host(self, value: torch.Tensor) -> torch.Tensor:
+        away = self.empty(value.shape, value.dtype)
+        self.copy(away, value)
+        return away
+
+
+@dataclass
+class _Away:
+    """A saved tensor, in host memory."""
+
+    values: torch.Tensor
+
+
+class _Leaving:
+    """Tensors on their way to the host, and their copies.
+
+    The engine's handles keep the tensors alive, so the host waits for those; for torch's copies
+    stream order is enough.
+    """
+
+    def __init__(self) -> None:
+        self._started: list[tuple[torch.Tensor, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._started)
+
+    def add(self, tensor: torch.Tensor, handle: Any) -> None:
+        self._started.append((tensor, handle))
+
+    def release(self) -> None:
+        """Lets go of the tensors; the computation waits for the copies already."""
+        for _, handle in self._started:
+            if not isinstance(handle, _Event):
+                handle.wait()
+        self._started.clear()
+
+
+class Activations:
+    """What autograd saves in a block's forward pass, in host memory until the backward pass.
+
+    Copies go beside the computation. The device's memory is free one block later, when they are
+    done: the computation then waits for them, which costs nothing where links keep up. With the
+    engine the host waits too, and so enqueues no more than a block before it is computed.
+    """
+
+    def __init__(self, host: Host, ranks: Collectives) -> None:
+        self._host, self._ranks = host, ranks
+        self._leaving = _Leaving()  # since this block began
+        self._left = _Leaving()  # since the one before it
+        self._arriving: Any = _Arrived()  # the last copy back to the device
+        self._mark: Any = None  # of the end of that one
+
+    def saved(self, parameters: Callable[[], set[int]]) -> Callable[[], Any]:
+        """A context for a block; `parameters`: where those lie that it computes with."""
+
+        @contextmanager
+        def context() -> Iterator[None]:
+            known: dict[Any, tuple[StorageWeakRef, _Away]] = {}
+            stay = parameters()
+
+            def pack(tensor: torch.Tensor) -> Any:
+                storage = tensor.untyped_storage()
+                if tensor.nbytes < SMALLEST or storage.data_ptr() in stay:
+                    return tensor
+                place = (storage._cdata, tensor._version, tensor.storage_offset())
+                key = (*place, tensor.dtype, tensor.shape, tensor.stride())
+                if key in known and not known[key][0].expired():  # several layers of one input
+                    return known[key][1]
+                away = self._send(tensor.detach())
+                known[key] = (StorageWeakRef(storage), away)
+                return away
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, self._fetch):
+                yield
+            self._turn()
+
+        return context
+
+    def _send(self, tensor: torch.Tensor) -> _Away:
+        values = self._host.empty(tensor.shape, tensor.dtype)
+        with self._ranks.aside():
+            handle = self._host.copy(values, tensor)
+        self._leaving.add(tensor, handle)
+        return _Away(values)
+
+    def _turn(self) -> None:
+        """A block is over: what left in the one before it may be freed."""
+        self._ranks.join(self._mark)
+        self._left.release()
+        self._left, self._leaving = self._leaving, self._left
+        self._mark = self._ranks.mark()
+
+    def _fetch(self, packed: Any) -> torch.Tensor:
+        if isinstance(packed, torch.Tensor):
+            return packed
+        if self._left:  # the backward pass begins: the last blocks leave as well
+            self._turn()
+            self._turn()
+        values = packed.values
+        made = torch.empty(values.shape, dtype=values.dtype, device=self._ranks.device)
+        handle = self._host.copy(made, values)
+        if not isinstance(handle, _Event):  # the engine's keeps what it wrote to: one at a time
+            self._arriving.wait()
+            self._arriving = handle
+        return made

@@ -1,0 +1,110 @@
+"""glake's FSDP behind the contract."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from glake.trainer.fsdp import materialise
+from glake.trainer.fsdp.collectives import Collectives
+from glake.trainer.fsdp.flat import Flat
+from glake.trainer.fsdp.offload import Activations, Host
+from glake.trainer.fsdp.schedule import Schedule
+from glake.trainer.fsdp.sharding import Sharding, device_of, dtype_of
+from glake.trainer.fsdp.state import State
+from glake.trainer.fsdp.unit import Unit
+
+
+class Ours(Sharding):
+    """A model whose blocks are gathered as they are needed."""
+
+    def __init__(
+        self, config: Sharding.Config, model: nn.Module, group: Any = None, device: Any = None
+    ) -> None:
+        super().__init__(config)
+        self.module = model
+        self.device = device_of(device)
+        compute = dtype_of(config.compute_dtype)
+        self._ranks = Collectives(group, self.device)
+        self._schedule = Schedule(self._ranks, dtype_of(config.reduce_dtype), config.prefetch)
+        self._host = Host(self.device)
+        keep = self._host if config.offload == "parameters" else None
+        activations = Activations(self._host, self._ranks)
+        origins = materialise.origins_of(model)
+        units = {
+            name: materialise.flats_of(name, found, self._ranks, compute, keep)
+            for name, found in origins.items()
+        }
+        materialise.fill(model, units, self.device)
+        blocks = materialise.blocks_of(model)
+        for name, flats in units.items():
+            Unit(
+                name,
+                blocks.get(name, model),
+                flats,
+                self._schedule,
+                reshard=config.reshard_after_forward and name in blocks,
+                recompute=config.recompute and name in blocks,
+                inputs=compute,
+                saved=(
+                    activations.saved(functools.partial(_addresses, [*units["root"], *flats]))
+                    if config.activation_offload and name in blocks
+                    else nullcontext
+                ),
+            )
+        self._flats: list[Flat] = [flat for flats in units.values() for flat in flats]
+        self._state = State(self._flats, self._ranks)
+
+    def attach(self, optimizer: Any) -> None:
+        if self.config.offload == "optimizer":
+            total = sum(flat.shard.nbytes for flat in self._flats if flat.trainable)
+            self._host.keep_optimizer(optimizer, total)
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        function: Any = self.module.loss
+        return self._schedule.units[0].run(function, args, kwargs)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parts are 1-D; `whole_shape` of a part is its parameter's shape."""
+        for flat in self._flats:
+            for slot in flat.slots:
+                if slot.piece.numel():
+                    yield slot.name, slot.piece
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        self._schedule.synchronise, before = False, self._schedule.synchronise
+        try:
+            yield
+        finally:
+            self._schedule.synchronise = before
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [piece.grad for _, piece in self.named_parameters() if piece.grad is not None]
+
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for flat in self._flats:
+            whole = flat.whole_values()
+            if self._ranks.rank == 0:
+                for slot in flat.slots:
+                    yield slot.name, whole[slot.start : slot.end].view(slot.shape).cpu()
+
+    def state(self, optimizer: Any = None) -> dict[str, Any]:
+        if self.device.type == "cuda" and self.config.offload == "optimizer":
+            torch.cuda.synchronize(self.device)  # its state may be on its way to the host
+        return self._state.tensors(optimizer)
+
+    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
+        return self._state.template(saved)
+
+    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
+        self._state.load(state, optimizer)
+
+
+def _addresses(flats: list[Flat]) -> set[int]:
+    return {flat.full.untyped_storage().data_ptr() for flat in flats}

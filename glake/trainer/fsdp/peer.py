@@ -1,0 +1,120 @@
+"""PyTorch's own FSDP (`fully_shard`) behind the same contract: what ours is compared with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from glake.errors import InvalidArgument, InvalidOption
+from glake.trainer.fsdp import materialise
+from glake.trainer.fsdp.collectives import Collectives
+from glake.trainer.fsdp.sharding import Sharding, device_of, dtype_of
+
+
+class Peer(Sharding):
+    """A model under `fully_shard`: parameters are DTensors, sharded along their first dimension."""
+
+    def __init__(
+        self, config: Sharding.Config, model: nn.Module, group: Any = None, device: Any = None
+    ) -> None:
+        super().__init__(config)
+        if not dist.is_initialized():
+            raise InvalidArgument(
+                'fsdp = "torch" needs a process group, with one rank too: torchrun'
+            )
+        if config.activation_offload or config.offload == "optimizer":
+            raise InvalidOption(
+                'fsdp = "torch" keeps neither activations nor the optimizer\'s state alone in host '
+                'memory: take fsdp = "ours", or leave out activation_offload and offload'
+            )
+        self.module: Any = model
+        self.device = device_of(device)
+        self._ranks = Collectives(group, self.device)
+        self._shard(model, config)
+        if any(parameter.is_meta for parameter in model.parameters()):
+            self._materialise()
+        for module in self._sharded():
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+    def _shard(self, model: nn.Module, config: Sharding.Config) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+        group: Any = self._ranks.group
+        options: dict[str, Any] = {
+            "mesh": DeviceMesh.from_group(group, self.device.type),
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=dtype_of(config.compute_dtype),
+                reduce_dtype=dtype_of(config.reduce_dtype),
+            ),
+        }
+        if config.offload == "parameters":
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
+        for block in materialise.blocks_of(model).values():
+            if config.recompute:
+                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+            fully_shard(block, reshard_after_forward=config.reshard_after_forward, **options)
+        fully_shard(model, **options)
+
+    def _materialise(self) -> None:
+        home = "cpu" if self.config.offload == "parameters" else self.device
+        self.module.to_empty(device=home)
+        for module in self.module.modules():
+            if next(module.parameters(recurse=False), None) is not None:
+                module.reset_parameters()
+
+    def _sharded(self) -> Iterator[Any]:
+        from torch.distributed.fsdp import FSDPModule
+
+        return (each for each in self.module.modules() if isinstance(each, FSDPModule))
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.loss(*args, **kwargs)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        found: Iterator[tuple[str, nn.Parameter]] = self.module.named_parameters()
+        return found
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        self.module.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.module.set_requires_gradient_sync(True)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        grads: list[Any] = [each.grad for each in self.module.parameters()]
+        return [grad.to_local() for grad in grads if grad is not None]
+
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in self.module.named_parameters():
+            whole = parameter.detach().full_tensor()
+            if self._ranks.rank == 0:
+                yield name, whole.cpu()
+
+    def state(self, optimizer: Any = None) -> dict[str, Any]:
+        from torch.distributed.checkpoint import state_dict
+
+        found: dict[str, Any] = {"parameters": state_dict.get_model_state_dict(self.module)}
+        if optimizer is not None:
+            found["optimizer"] = state_dict.get_optimizer_state_dict(self.module, optimizer)
+        return found
+
+    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
+        return self.state(optimizer)
+
+    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
+        from torch.distributed.checkpoint import state_dict
+
+        state_dict.set_model_state_dict(self.module, dict(state["parameters"]))
+        if optimizer is not None:
+            state_dict.set_optimizer_state_dict(self.module, optimizer, state["optimizer"])

@@ -1,0 +1,173 @@
+"""When gathers and reductions go: one step ahead of the computation, and one behind it.
+
+Ranks must start their collectives in the same order. That order follows from the order in which
+units run, which is the same on all ranks, never from the values a rank holds or the time it takes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from glake.trainer.fsdp.collectives import Collectives, Work
+from glake.trainer.fsdp.flat import Flat
+
+if TYPE_CHECKING:
+    from glake.trainer.fsdp.unit import Unit
+
+
+def in_backward() -> bool:
+    """Whether autograd is running this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+@dataclass
+class _Reduction:
+    """Gradients of a flat on their way; `whole` must live until they have arrived."""
+
+    flat: Flat
+    whole: torch.Tensor
+    share: torch.Tensor
+    work: Work | None
+
+    def finish(self) -> None:
+        if self.work is not None:
+            self.work.wait()
+        self.flat.deliver(self.share)
+
+
+class Schedule:
+    """The order of a model's units, and what is under way."""
+
+    def __init__(self, ranks: Collectives, reduce_dtype: torch.dtype | None, ahead: int) -> None:
+        """`ahead`: how many units are gathered before they are needed."""
+        self.units: list[Unit] = []  # the root first
+        self.synchronise = True  # reduce gradients after a backward pass
+        self._ranks, self._reduce_dtype, self._ahead = ranks, reduce_dtype, ahead
+        self._expected: list[Unit] = []  # the order of the last forward pass
+        self._order: list[Unit] = []  # of the one under way
+        self._kept: list[Unit] = []  # forward passes whose backward is to come, in order
+        self._reductions: deque[list[_Reduction]] = deque()
+        self._depth = 0  # of units within units
+        self._task: int | None = None  # the backward pass whose end has been arranged
+
+    # Forward
+
+    def enter(self, unit: Unit, again: bool) -> None:
+        """A unit's forward pass begins; `again`: within a backward pass."""
+        if not again:
+            if self._depth == 0:
+                self._begin()
+            self._depth += 1
+            self._order.append(unit)
+        unit.wait()
+        if not again:
+            at = len(self._order)
+            if self._expected[at - 1 : at] == [unit]:
+                self._prefetch(self._expected[at : at + self._ahead])
+
+    def _begin(self) -> None:
+        if self._task is not None:  # that backward pass did not reach its end
+            self.reset()
+        self._expected = self._order if len(self._order) >= len(self.units) else self.units
+        self._order = []
+
+    def leave(self, unit: Unit, again: bool, keep: bool) -> None:
+        """A unit's forward pass is over; `keep`: a backward pass may follow."""
+        if again:
+            return
+        if keep:
+            self._kept.append(unit)
+        self._depth -= 1
+        if self._depth == 0 and not keep:
+            self._release(but=self._kept)
+
+    def failed(self, again: bool) -> None:
+        """A unit's forward pass raised; checkpoints end the second one in that way."""
+        if again:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self.reset()
+
+    def _prefetch(self, units: list[Unit]) -> None:
+        for unit in units:
+            unit.gather()
+
+    # Backward
+
+    def before_backward(self, unit: Unit) -> None:
+        """The gradients of a unit's output are there."""
+        task = torch._C._current_graph_task_id()
+        if self._task != task:
+            self._task = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        unit.reached = True
+        unit.wait()
+        for at in range(len(self._kept) - 1, -1, -1):
+            if self._kept[at] is unit:
+                del self._kept[at:]
+                self._prefetch(self._kept[-self._ahead :][::-1] if self._ahead else [])
+                return
+
+    def reduce(self, unit: Unit) -> None:
+        """Starts to reduce a unit's gradients, or keeps them while gradients accumulate."""
+        unit.reached = False
+        started: list[_Reduction] = []
+        while len(self._reductions) > 0:
+            self._finish()
+        for flat in unit.flats:
+            if flat.trainable:
+                whole = flat.collect(self._reduce_dtype or flat.dtype)
+                if self.synchronise:
+                    started.append(self._start(flat, whole))
+                else:
+                    flat.partial = whole
+        if started:
+            self._reductions.append(started)
+
+    def _start(self, flat: Flat, whole: torch.Tensor) -> _Reduction:
+        if self._ranks.ranks == 1:
+            return _Reduction(flat, whole, whole, None)
+        share = torch.empty(flat.chunk, dtype=whole.dtype, device=whole.device)
+        return _Reduction(flat, whole, share, self._ranks.reduce(share, whole))
+
+    def _finish(self) -> None:
+        for reduction in self._reductions.popleft():
+            reduction.finish()
+
+    def _end(self) -> None:
+        """The backward pass is over: the root's gradients, and units whose input needs none."""
+        for unit in reversed(self.units):
+            unit.release()  # first: there may be no room for parameters and sums of gradients
+            if unit.reached or unit.has_gradients(partial=self.synchronise):
+                self.reduce(unit)
+            unit.pending = 0
+        while self._reductions:
+            self._finish()
+        for unit in self.units:
+            unit.settle()
+        self._task = None
+        self._kept.clear()
+
+    # Both
+
+    def _release(self, but: Any = ()) -> None:
+        for unit in self.units:
+            if unit not in but:
+                unit.release()
+
+    def reset(self) -> None:
+        """Ends what a failed pass has left under way, and forgets its gradients."""
+        while self._reductions:
+            for reduction in self._reductions.popleft():
+                if reduction.work is not None:
+                    reduction.work.wait()
+        self._kept.clear()
+        self._order = []
+        self._depth, self._task = 0, None
+        for unit in self.units:
+            unit.reset()

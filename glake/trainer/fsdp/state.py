@@ -1,0 +1,220 @@
+"""A sharded model and its optimizer as named 1-D tensors, for torch.distributed.checkpoint (DCP).
+
+    parameters.FLAT            the parameters of a flat, end to end
+    optimizer.FLAT.KEY         what the optimizer keeps for each element of it (`exp_avg`)
+    optimizer.scalars.KEY      what it keeps for each parameter (`step`), in order; NaN: nothing
+    optimizer.numbers.KEY      the same, of an optimizer that keeps plain numbers
+
+A flat's length does not depend on the number of ranks, so DCP loads it at another number of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from glake.errors import InvalidArgument
+from glake.trainer.fsdp.collectives import Collectives
+from glake.trainer.fsdp.flat import Flat, Slot
+
+_KINDS = {"scalars": torch.Tensor, "numbers": float}
+
+
+class State:
+    """The tensors of some flats, and of an optimizer that works on their pieces."""
+
+    def __init__(self, flats: list[Flat], ranks: Collectives) -> None:
+        self._flats = {flat.name: flat for flat in flats}
+        self._ranks = ranks
+        trained = [(flat, slot) for flat in flats if flat.trainable for slot in flat.slots]
+        self._slots = [slot for _, slot in trained]
+        self._meshes: dict[str, Any] = {}
+
+    def tensors(self, optimizer: Any) -> dict[str, Any]:
+        """Parameters are those in use, not copies; the optimizer's state is a copy."""
+        found = {f"parameters.{name}": self._spread(f, f.shard) for name, f in self._flats.items()}
+        if optimizer is None:
+            return found
+        elements, scalars = self._agreed(optimizer)
+        for (name, key), dtype in elements.items():
+            flat = self._flats[name]
+            share = torch.zeros(flat.chunk, dtype=dtype, device=flat.shard.device)
+            for slot in flat.slots:
+                value = optimizer.state.get(slot.piece, {}).get(key)
+                if value is not None and slot.piece.numel():
+                    share[slot.offset : slot.offset + slot.piece.numel()] = value.reshape(-1)
+            found[f"optimizer.{name}.{key}"] = self._spread(flat, share)
+        for (kind, key), values in scalars.items():
+            row = [values.get(slot.name, math.nan) for slot in self._slots]
+            found[f"optimizer.{kind}.{key}"] = torch.tensor(row, dtype=torch.float64)
+        return found
+
+    def template(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors for DCP to load into; `saved`: the state_dict_metadata of a checkpoint.
+
+        InvalidArgument where the checkpoint is of another model.
+        """
+        self._compare(saved)
+        found: dict[str, Any] = {}
+        for key, described in saved.items():
+            if key.startswith("parameters."):
+                flat = self._flats[key.removeprefix("parameters.")]
+                found[key] = self._spread(flat, flat.shard)
+            elif key.startswith("optimizer."):
+                dtype = described.properties.dtype
+                name = key.removeprefix("optimizer.").rpartition(".")[0]
+                if name in _KINDS:
+                    found[key] = torch.zeros(len(self._slots), dtype=dtype)
+                else:
+                    flat = self._flats[name]
+                    share = torch.zeros(flat.chunk, dtype=dtype, device=flat.shard.device)
+                    found[key] = self._spread(flat, share)
+        return found
+
+    def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
+        """Takes over tensors that template() or tensors() made and DCP has filled."""
+        self._compare(state)
+        with torch.no_grad():
+            for name, flat in self._flats.items():
+                value = _local(state[f"parameters.{name}"])
+                flat.shard[: flat.valid].copy_(value[: flat.valid])
+        if optimizer is None:
+            return
+        optimizer.state.clear()
+        for path, value in state.items():
+            name, _, key = path.removeprefix("optimizer.").rpartition(".")
+            if not path.startswith("optimizer."):
+                continue
+            if name in _KINDS:
+                self._put_scalars(optimizer, name, key, value.tolist())
+                continue
+            share = _local(value)
+            for slot in self._flats[name].slots:
+                if slot.piece.numel() and slot.piece.requires_grad:
+                    part = share[slot.offset : slot.offset + slot.piece.numel()]
+                    optimizer.state[slot.piece][key] = part.clone()
+        self._drop_absent(optimizer, state)
+
+    def _put_scalars(self, optimizer: Any, kind: str, key: str, row: list[float]) -> None:
+        on_device = {
+            id(each)
+            for group in optimizer.param_groups
+            if group.get("fused") or group.get("capturable")
+            for each in group["params"]
+        }
+        for slot, value in zip(self._slots, row, strict=True):
+            if not slot.piece.numel() or math.isnan(value):
+                continue
+            plain: Any = int(value) if value.is_integer() else value
+            device = slot.piece.device if id(slot.piece) in on_device else "cpu"
+            optimizer.state[slot.piece][key] = (
+                plain if kind == "numbers" else torch.tensor(value, device=device).float()
+            )
+
+    def _drop_absent(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        """A parameter that has never had a gradient has no state, also beside ones that have."""
+        rows = [value for path, value in state.items() if path.split(".")[1] in _KINDS]
+        for number, slot in enumerate(self._slots):
+            if rows and all(math.isnan(float(row[number])) for row in rows):
+                optimizer.state.pop(slot.piece, None)
+
+    def _agreed(self, optimizer: Any) -> tuple[dict[Any, torch.dtype], dict[Any, Any]]:
+        """What the optimizer keeps, on any rank: a rank may hold no piece of a flat."""
+        elements: dict[tuple[str, str], torch.dtype] = {}
+        scalars: dict[tuple[str, str], dict[str, float]] = {}
+        for flat in self._flats.values():
+            for slot in flat.slots:
+                for key, value in optimizer.state.get(slot.piece, {}).items():
+                    kind = _kind(slot, key, value)
+                    if kind == "elements":
+                        elements[flat.name, key] = value.dtype
+                    elif kind and slot.piece.numel():
+                        scalars.setdefault((kind, key), {})[slot.name] = float(value)
+        if self._ranks.ranks == 1:
+            return elements, scalars
+        every: list[Any] = [None] * self._ranks.ranks
+        dist.all_gather_object(every, (elements, scalars), group=self._ranks.group)
+        for theirs, values in every:
+            elements.update(theirs)
+            for kind, row in values.items():
+                scalars.setdefault(kind, {}).update(row)
+        return dict(sorted(elements.items())), dict(sorted(scalars.items()))
+
+    def _spread(self, flat: Flat, share: torch.Tensor) -> Any:
+        """A share as a part of the whole; without a process group it is the whole."""
+        share = share[: flat.valid]
+        if self._ranks.group is None:
+            return share
+        from torch.distributed.tensor import DTensor, Shard
+
+        return DTensor.from_local(
+            share,
+            self._mesh(share.device.type),
+            [Shard(0)],
+            run_check=False,
+            shape=torch.Size([flat.length]),
+            stride=(1,),
+        )
+
+    def _mesh(self, kind: str) -> Any:
+        if kind not in self._meshes:
+            from torch.distributed.device_mesh import DeviceMesh
+
+            group: Any = self._ranks.group
+            self._meshes[kind] = DeviceMesh.from_group(group, kind)
+        return self._meshes[kind]
+
+    def _compare(self, saved: Mapping[str, Any]) -> None:
+        """InvalidArgument where `saved` (tensors, or what DCP says of them) does not fit."""
+        missing = [name for name in self._flats if f"parameters.{name}" not in saved]
+        if missing:
+            raise InvalidArgument(f"the checkpoint lacks the flats {', '.join(missing)}")
+        for key, described in saved.items():
+            size = getattr(described, "size", None)
+            if key.split(".")[0] not in ("parameters", "optimizer") or size is None:
+                continue
+            count = math.prod(size() if callable(size) else size)
+            name = key.removeprefix("parameters.")
+            if not key.startswith("parameters."):
+                name = key.removeprefix("optimizer.").rpartition(".")[0]
+            flat = self._flats.get(name)
+            if flat is None and name not in _KINDS:
+                raise InvalidArgument(
+                    f"the checkpoint has {key!r}, the model has no such flat; it has "
+                    f"{', '.join(self._flats)}: load it into a model of the same config"
+                )
+            expected = len(self._slots) if flat is None else flat.length
+            if count != expected:
+                raise InvalidArgument(
+                    f"{key!r} has {count} elements in the checkpoint and {expected} in the model: "
+                    "load it into a model of the same config"
+                )
+
+
+def _local(value: Any) -> torch.Tensor:
+    found: torch.Tensor = value.to_local() if hasattr(value, "to_local") else value
+    return found
+
+
+def _kind(slot: Slot, key: str, value: Any) -> str:
+    """How an entry of an optimizer's state is saved: elements, scalars, numbers, or "" not."""
+    if value is None:
+        return ""
+    if isinstance(value, torch.Tensor):
+        if value.dim() and value.numel() == slot.piece.numel():
+            return "elements"
+        if value.dim() == 0:
+            return "scalars"
+        shown = f"a tensor of {list(value.shape)}"
+    elif isinstance(value, (int, float)):
+        return "numbers"
+    else:
+        shown = f"a {type(value).__name__}"
+    raise InvalidArgument(
+        f"the optimizer keeps {shown} as {key!r} for {slot.name!r}, whose part here has "
+        f"{slot.piece.numel()} elements: only a number, or one for each element, can be resharded"
+    )

@@ -1,0 +1,202 @@
+"""A unit: a block of the model, or all that lies in no block (the root), and its flats.
+
+The unit takes the place of its module's `forward`, so that nothing else of the model changes. It
+waits for its parameters before the forward and the backward pass, and frees them after each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+from glake.trainer.fsdp.flat import Flat
+from glake.trainer.fsdp.schedule import Schedule, in_backward
+
+
+class _AfterBackward(torch.autograd.Function):
+    """The identity on a unit's inputs: its backward runs when the unit's own is over."""
+
+    @staticmethod
+    def forward(ctx: Any, unit: Unit, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.unit = unit
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        ctx.unit.after_backward()
+        return (None, *gradients)
+
+
+def _passed(unit: Unit, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    apply: Any = _AfterBackward.apply
+    found: tuple[torch.Tensor, ...] = apply(unit, *tensors)
+    return found
+
+
+class Unit:
+    """A module whose parameters are gathered and freed together."""
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        flats: list[Flat],
+        schedule: Schedule,
+        *,
+        reshard: bool,
+        recompute: bool = False,
+        inputs: torch.dtype | None = None,
+        saved: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """`reshard`: free the parameters between forward and backward. `inputs`: the dtype that
+        floating-point arguments are cast to. `saved`: a context for what autograd saves."""
+        self.name, self.module, self.flats = name, module, flats
+        self.reached = False  # by the backward pass under way
+        self.pending = 0  # forward passes whose backward has not come yet
+        self._schedule, self._reshard, self._saved = schedule, reshard, saved
+        self._inputs = inputs
+        self._inside = False
+        self._compute: Callable[..., Any] = module.forward
+        if recompute:
+            self._compute = functools.partial(checkpoint, self._compute, use_reentrant=False)
+        module.forward = self.forward
+        schedule.units.append(self)
+
+    # The module's forward pass
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Stands in for the module's own forward()."""
+        if self._inside:  # run() of the root, whose function calls the module in turn
+            return self._watched(self._compute(*args, **kwargs))
+        return self.run(self._compute, args, kwargs)
+
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls a function that uses this unit's parameters."""
+        again = in_backward()
+        self._schedule.enter(self, again)
+        self._inside = True
+        try:
+            args, kwargs = self._arrive(args, kwargs)
+            with nullcontext() if again else self._saved():
+                result = function(*args, **kwargs)
+        except BaseException:
+            self._inside = False
+            self._schedule.failed(again)
+            raise
+        self._inside = False
+        return self._depart(result, again)
+
+    def _arrive(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments, cast, and so that their gradients tell when this unit's are complete."""
+        leaves, layout = pytree.tree_flatten((args, kwargs))
+        if self._inputs is not None:
+            leaves = [_cast(leaf, self._inputs) for leaf in leaves]
+        # A checkpoint around the unit runs it again in the backward pass: that is counted already.
+        if torch.is_grad_enabled() and not (in_backward() and self.pending):
+            at = [number for number, leaf in enumerate(leaves) if _has_gradient(leaf)]
+            passed = _passed(self, [leaves[number] for number in at]) if at else ()
+            for number, leaf in zip(at, passed, strict=True):
+                leaves[number] = leaf
+        found: tuple[Any, Any] = pytree.tree_unflatten(leaves, layout)
+        return found
+
+    def _depart(self, result: Any, again: bool) -> Any:
+        keep = torch.is_grad_enabled() and any(map(_has_gradient, _tensors(result)))
+        if keep and not (again and self.pending):
+            self.pending += 1
+            self._watched(result)
+        self._schedule.leave(self, again, keep)
+        if not again and (self._reshard or not keep):
+            self.release()
+        return result
+
+    def _watched(self, result: Any) -> Any:
+        if torch.is_grad_enabled():
+            for tensor in filter(_has_gradient, _tensors(result)):
+                tensor.register_hook(self._before_backward)
+        return result
+
+    # Its backward pass
+
+    def _before_backward(self, gradient: torch.Tensor) -> None:
+        self._schedule.before_backward(self)
+
+    def after_backward(self) -> None:
+        """The gradients of one forward pass are complete."""
+        self.pending = max(0, self.pending - 1)
+        if self._reshard or not self.pending:
+            self.release()
+        if not self.pending:
+            self._schedule.reduce(self)
+
+    def has_gradients(self, partial: bool) -> bool:
+        """Whether gradients lie here that are not reduced; `partial`: count earlier passes' too."""
+        return any(
+            flat.has_gradients() or (partial and flat.partial is not None)
+            for flat in self.flats
+            if flat.trainable
+        )
+
+    # Its parameters
+
+    def gather(self) -> None:
+        """Starts to gather them."""
+        for flat in self.flats:
+            flat.gather()
+
+    def wait(self) -> None:
+        """Has them whole."""
+        self.gather()
+        for flat in self.flats:
+            flat.wait()
+
+    def release(self) -> None:
+        """Frees them, but for the share."""
+        for flat in self.flats:
+            flat.release()
+
+    def settle(self) -> None:
+        """Gradients that go to host memory are there."""
+        for flat in self.flats:
+            flat.settle()
+
+    def reset(self) -> None:
+        """As after construction, whatever pass failed; the shares stay as they are."""
+        self._inside = self.reached = False
+        self.pending = 0
+        self.release()
+        for flat in self.flats:
+            flat.forget()
+
+
+def _cast(leaf: Any, dtype: torch.dtype) -> Any:
+    floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return leaf.to(dtype) if floating else leaf
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what a module returns: containers, named tuples and dataclasses included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _tensors(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _tensors(entry)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _tensors(getattr(value, field.name))

@@ -1,0 +1,243 @@
+"""What a run tells: a progress bar, lines of JSON, TensorBoard, a profile and a memory snapshot."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glake import extras
+from glake.errors import InvalidOption
+from glake.trainer.configurable import Configurable
+from glake.trainer.errors import PackageMissing
+
+_LINE_S = 10.0  # from one line to the next, where there is no terminal for a bar
+
+
+class Log(Configurable):
+    """The log of a run. Rank 0 writes it; the others profile and take snapshots."""
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any
+        every: int = 1  # steps from one record to the next
+        progress: bool = True
+        tensorboard: bool = False
+        peak_flops: float = 0.0  # of a rank, per second, for the MFU; 0: left out
+        profile: int = 0  # steps that torch's profiler sees, from the third step on
+        snapshot: bool = False  # PyTorch's memory snapshot, of the run's last step
+        trace: bool = False  # all that glake's allocator does, for `glake replay`
+
+    def __init__(self, config: Config, *, rank: int, steps: int, folder: str) -> None:
+        """Opens it. `folder`: the checkpoints'. InvalidOption, PackageMissing."""
+        super().__init__(config)
+        if config.every < 1 or config.profile < 0:
+            raise InvalidOption(f"log.every = {config.every} (1 at least), profile (0 at least)")
+        chosen = config.folder or folder
+        files = ("tensorboard", "profile", "snapshot", "trace")
+        if not chosen and (asked := [f"log.{each}" for each in files if getattr(config, each)]):
+            raise InvalidOption(f"{asked[0]} needs a folder to write to: set log.folder")
+        self.folder = Path(chosen).expanduser() if chosen else None
+        self._rank, self._steps = rank, steps
+        self._file: Any = None
+        self._board: Any = None
+        self._said = time.monotonic()
+        self._bar = _Bar(steps) if rank == 0 and config.progress else None
+        if self.folder is not None:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._file = _continued(self.folder / "log.jsonl") if rank == 0 else None
+            except OSError as error:
+                raise InvalidOption(
+                    f"log.folder (else checkpoint.folder) = {chosen!r}: {error.strerror}; name a "
+                    "folder that can be written to"
+                ) from None
+        if self.folder is not None and rank == 0:
+            self._board = _board(self.folder) if config.tensorboard else None
+        self._profiler = _profiler(config.profile) if config.profile else None
+        self._trace = _traced(self.folder, rank) if config.trace and self.folder else False
+
+    def say(self, text: str) -> None:
+        """One sentence for the user, from rank 0."""
+        if self._rank == 0:
+            print(f"trainer: {text}", file=sys.stderr, flush=True)
+
+    def event(self, kind: str, **values: Any) -> None:
+        """A record; a kill loses the last one at most."""
+        if self._file is not None:
+            self._file.write(json.dumps({"event": kind, **values, "time": time.time()}) + "\n")
+            self._file.flush()
+
+    def step(self, step: int, values: dict[str, Any]) -> None:
+        """What became of a step, by name: numbers."""
+        self.event("step", step=step, **values)
+        if self._board is not None:
+            for name in ("loss", "rate", "norm", "tokens_per_s", "mfu", "evaluation"):
+                if values.get(name) is not None:
+                    self._board.add_scalar(name, values[name], step)
+        if self._bar is not None:
+            self._bar.show(step, values)
+
+    def profiled(self) -> None:
+        """A step has ended, for the profiler."""
+        if self._profiler is not None:
+            self._profiler.step()
+
+    def close(self) -> None:
+        """Writes what is left; also after an error."""
+        if self._bar is not None:
+            self._bar.close()
+        if self._profiler is not None:
+            self._profiler.stop()
+            assert self.folder is not None
+            path = self.folder / f"profile-{self._rank}.json"
+            self._profiler.export_chrome_trace(str(path))
+            self._profiler = None
+            self.say(f"profile: {path} (perfetto.dev opens it)")
+        if self._trace:
+            import glake
+
+            glake.record(None)
+            self._trace = False
+        for each in (self._file, self._board):
+            if each is not None:
+                each.close()
+        self._file = self._board = None
+
+
+class _Bar:
+    """A live bar on a terminal; a line now and then in a log."""
+
+    def __init__(self, steps: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        self._console = Console(stderr=True)
+        self._steps, self._said = steps, 0.0
+        self._bar: Any = None
+        if self._console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+            self._bar = Progress(*columns, Remaining(), console=self._console)
+            self._task = self._bar.add_task("", total=steps, text="")
+            self._bar.start()
+
+    def show(self, step: int, values: dict[str, Any]) -> None:
+        """After `step` steps."""
+        text = f"loss {values['loss']:.4f}  {values['tokens_per_s']:,.0f} tokens/s"
+        if values.get("mfu") is not None:
+            text += f"  MFU {values['mfu']:.1%}"
+        if values.get("reserved_bytes"):
+            live, held = values["allocated_bytes"], values["reserved_bytes"]
+            text += f"  {live / 2**20:,.0f} of {held / 2**20:,.0f} MiB"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, text=text)
+        elif step == self._steps or time.monotonic() - self._said >= _LINE_S:
+            self._said = time.monotonic()
+            self._console.print(f"step {step}/{self._steps}  {text}", highlight=False)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def memory(device: Any) -> dict[str, Any]:
+    """Peak bytes of this rank so far, from glake where it serves torch's memory, else from torch;
+    empty where nobody counts them."""
+    if (mode := _glake_mode()) is not None:
+        import glake
+
+        found, whose = glake.stats(device.index or 0), mode
+        live, held = found["requested_bytes.all.peak"], found["reserved_bytes.all.peak"]
+    elif device.type == "cuda":
+        import torch
+
+        found, whose = torch.cuda.memory_stats(device), "torch"
+        live = found.get("allocated_bytes.all.peak", 0)
+        held = found.get("reserved_bytes.all.peak", 0)
+    else:
+        return {}
+    return {"allocator": whose, "allocated_bytes": live, "reserved_bytes": held}
+
+
+def _glake_mode() -> str | None:
+    """How glake serves torch's memory; None where it does not."""
+    adapter = sys.modules.get("glake.allocator.torch")
+    return None if adapter is None else adapter.mode()
+
+
+def _traced(folder: Path, rank: int) -> bool:
+    """Has glake record this rank's allocations from here on. InvalidOption where it serves none."""
+    if _glake_mode() is None:
+        raise InvalidOption(
+            "log.trace: glake records what it allocates, and serves no memory here: "
+            "GLAKE_ALLOCATOR=1 (without a GPU GLAKE_DRIVER=sim as well)"
+        )
+    import glake
+
+    glake.record(folder / f"memory-{rank}.trace")
+    return True
+
+
+class Snapshot:
+    """PyTorch's memory snapshot of a run (pytorch.org/memory_viz), by whoever serves its memory."""
+
+    def __init__(self, device: Any) -> None:
+        """Records from here on. InvalidOption where nobody can."""
+        self._glake = _glake_mode() is not None
+        if self._glake:
+            import glake
+
+            glake.record_memory_history()
+        elif device.type == "cuda":
+            import torch
+
+            torch.cuda.memory._record_memory_history()
+        else:
+            raise InvalidOption(
+                "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
+                "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"
+            )
+
+    def write(self, path: Path) -> None:
+        """What was allocated, and by whom."""
+        if self._glake:
+            import glake
+
+            glake.dump_snapshot(path)
+        else:
+            import torch
+
+            torch.cuda.memory._dump_snapshot(str(path))
+
+
+def _continued(path: Path) -> Any:
+    """The log, opened to be continued; a line that a kill tore is ended."""
+    file = path.open("ab+")
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    file.close()
+    return path.open("a")
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        text = extras.missing("log.tensorboard", "tensorboard", "trainer", error)
+        raise PackageMissing(text) from error
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def _profiler(steps: int) -> Any:
+    from torch.profiler import profile, schedule
+
+    profiler = profile(schedule=schedule(wait=1, warmup=1, active=steps, repeat=1))
+    profiler.start()
+    return profiler

@@ -1,0 +1,298 @@
+"""The training loop: an experiment's config in, a trained model out.
+
+All that a step depends on is the state (parameters and the optimizer's), the seed and the step's
+number: data, learning rate and random numbers are functions of these. So a run that goes on from a
+state gives the same losses as one that was never stopped, to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # torch.optim's first use imports it: a second that belongs to the start
+import torch.distributed as dist
+import torch.distributed.checkpoint
+import torch.distributed.tensor
+
+import glake.trainer.fsdp.ours  # noqa: F401 - a restart is timed from when its ranks have joined
+from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
+from glake.errors import InvalidOption
+from glake.trainer import log, ranks
+from glake.trainer.checkpoint import Checkpoint, Resumed
+from glake.trainer.configurable import Configurable, child
+from glake.trainer.data import Batch, Data
+from glake.trainer.errors import Diverged
+from glake.trainer.fsdp import Sharding
+from glake.trainer.goodput import goodput, records
+from glake.trainer.models.decoder import Decoder
+from glake.trainer.optimizers import AdamW, Optimizer
+from glake.trainer.optimizers.base import global_norm
+from glake.trainer.optimizers.schedule import Schedule
+from glake.trainer.process import process_began
+
+
+class Evaluation(Configurable):
+    """When, and on how much, a model is evaluated."""
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        every: int = 0  # steps; 0: never
+        steps: int = 8  # batches
+
+
+class Experiment(Configurable):
+    """What is trained, on what, and how; the parts know nothing of one another."""
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        model: Decoder.Config
+        sharding: Sharding.Config = child(Sharding.Config)
+        optimizer: Optimizer.Config = child(AdamW.Config)
+        schedule: Schedule.Config = child(Schedule.Config)
+        data: Data.Config = child(Data.Config)
+        evaluation: Evaluation.Config = child(Evaluation.Config)
+        checkpoint: Checkpoint.Config = child(Checkpoint.Config)
+        log: log.Log.Config = child(log.Log.Config)
+        steps: int = 1000
+        sequences: int = 8  # of a step, on all ranks together
+        accumulation: int = 1  # passes that a rank's part of a step is done in
+        clip: float = 1.0  # the norm that gradients are clipped to; 0: they are not
+        seed: int = 0
+        deterministic: bool = False  # on GPUs the same bits at each run, with slower kernels
+        timeout_s: float = 600.0  # after which a rank that does not answer is taken to be lost
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    steps: int
+    loss: float  # of the last step
+    evaluation: float | None
+    resumed: Resumed | None
+
+
+def train(config: Experiment.Config) -> Outcome:
+    """Trains, on this rank: from the newest whole checkpoint, if there is one.
+
+    Every rank of a torchrun job calls it, or one process alone. DataMissing and DataTooShort;
+    CheckpointMismatch, NoWholeCheckpoint and FolderInUse; RankLost; Diverged; InvalidOption.
+    """
+    with ranks.joined(config.timeout_s) as here, ranks.lost_ranks():
+        joined = time.time()
+        run = _Run(config, here)
+        try:
+            run.begin(joined)
+            return run.train()
+        finally:
+            run.close()
+
+
+class _Run:
+    """An experiment on one rank."""
+
+    def __init__(self, config: Experiment.Config, here: ranks.Ranks) -> None:
+        self.config, self.here = config, here
+        for name, least in (("steps", 1), ("sequences", 1), ("accumulation", 1)):
+            if getattr(config, name) < least:
+                raise InvalidOption(f"{name} = {getattr(config, name)}: {least} at least")
+        self.log: log.Log = config.log.build(
+            rank=here.rank, steps=config.steps, folder=config.checkpoint.folder
+        )
+        self.checkpoint: Checkpoint | None = None
+        self.step, self.tokens = 0, 0
+        self.resumed: Resumed | None = None
+        self._evaluated: float | None = None
+
+    def begin(self, joined: float) -> None:
+        """Builds the parts, and puts the newest whole state in place."""
+        config, here = self.config, self.here
+        if config.deterministic:
+            torch.use_deterministic_algorithms(True)
+        self.data: Data = config.data.build(sequences=config.sequences, seed=config.seed)
+        if self.data.vocabulary > config.model.vocabulary:
+            raise InvalidOption(
+                f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
+                f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
+            )
+        self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
+        torch.manual_seed(config.seed)
+        with torch.device("meta"):
+            model = config.model.build()
+        self.sharded = config.sharding.build(model, device=here.device)
+        self.optimizer = config.optimizer.build(self.sharded.named_parameters(), norm=global_norm())
+        self.sharded.attach(self.optimizer)
+        self.schedule = config.schedule.build(steps=config.steps)
+        self.flops = _flops_per_token(config, self.log) if config.log.peak_flops else 0.0
+        self.checkpoint = config.checkpoint.build(
+            group=here.checkpoints, say=self.log.say, text=str(config)
+        )
+        self.resumed = self.checkpoint.resume(self.sharded, self.optimizer)
+        if self.resumed is not None:
+            self.step, self.tokens = self.resumed.step, int(self.resumed.notes["tokens"])
+            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}")
+        self.log.event(
+            "start",
+            process=process_began(),
+            joined=joined,
+            step=self.step,
+            source=self.resumed.source if self.resumed else None,
+            ranks=here.count,
+        )
+
+    def train(self) -> Outcome:
+        """All steps that are left."""
+        loss = math.nan
+        began, stalled, tokens = time.perf_counter(), 0.0, self.tokens
+        assert self.checkpoint is not None
+        while self.step < self.config.steps:
+            total, norm, rate = self._step()
+            self.step += 1
+            self.checkpoint.after_step(self.step, self.sharded, self.optimizer, self._notes())
+            self.log.profiled()
+            last = self.step == self.config.steps
+            if self.step % self.config.log.every and not last:
+                continue
+            loss = self._checked(float(total))
+            values = {"loss": loss, "rate": rate, "norm": float(norm)}
+            now, stall = time.perf_counter(), self.checkpoint.stall_s
+            seconds, made = now - began, self.tokens - tokens
+            values |= {"seconds": seconds, "stall_s": stall - stalled, "tokens": self.tokens}
+            values |= self._speed(made / seconds) | log.memory(self.here.device)
+            if self._evaluates():
+                values["evaluation"] = self._evaluated = self.evaluate()
+                self.log.say(f"step {self.step}: loss on the text kept {self._evaluated:.4f}")
+            self.log.step(self.step, values)
+            began, stalled, tokens = time.perf_counter(), stall, self.tokens
+        return self._finish(loss)
+
+    def _step(self) -> tuple[Any, Any, float]:
+        """One step: (loss, the gradients' norm, the learning rate)."""
+        assert self.checkpoint is not None
+        here, config = self.here, self.config
+        torch.manual_seed(_mixed(config.seed, self.step, here.rank))
+        batches = self.data.batch(self.step, here.rank, here.count, config.accumulation)
+        total = self._passes(batches)
+        self.checkpoint.settle()
+        count = here.total(sum(batch.count for batch in batches))
+        if count == 0:
+            raise InvalidOption(f"step {self.step}: no token of the text is predicted")
+
+        def clipped() -> Any:
+            return self.sharded.clip_gradients(config.clip or None, scale=1.0 / count)
+
+        def again() -> None:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._passes(batches)
+            clipped()
+
+        norm = clipped()
+        rate = self.schedule.apply(self.optimizer, self.step)
+        closures: list[Any] = [again] if getattr(self.optimizer, "takes_closure", False) else []
+        self.optimizer.step(*closures)
+        self.optimizer.zero_grad(set_to_none=True)
+        dist.all_reduce(total)
+        self.tokens += count
+        return total / count, norm, rate
+
+    def _passes(self, batches: list[Batch]) -> Any:
+        """Forward and backward over the rank's part of a step; the sum of its tokens' losses."""
+        total = torch.zeros((), dtype=torch.float32, device=self.here.device)
+        for batch in batches:
+            waits = batch is not batches[-1]
+            with self.sharded.accumulate() if waits else contextlib.nullcontext():
+                found = self._loss(batch)
+                found.total.backward()
+            total += found.total.detach()
+        return total
+
+    def _loss(self, batch: Batch) -> Any:
+        where = {}
+        if batch.segments is not None:
+            where["segments"] = torch.from_numpy(batch.segments).to(self.here.device)
+        tokens, targets = (
+            torch.from_numpy(each).to(self.here.device) for each in (batch.tokens, batch.targets)
+        )
+        return self.sharded(tokens, targets, **where)
+
+    def evaluate(self) -> float:
+        """The loss on the text that is kept for it, the same text each time."""
+        sums = torch.zeros(2, dtype=torch.float64, device=self.here.device)
+        with torch.no_grad():
+            for batch in self.data.evaluation(
+                self.config.evaluation.steps, self.here.rank, self.here.count
+            ):
+                sums[0] += self._loss(batch).total
+                sums[1] += batch.count
+        dist.all_reduce(sums)
+        return float(sums[0] / sums[1])
+
+    def _evaluates(self) -> bool:
+        every = self.config.evaluation.every
+        return every > 0 and (self.step % every == 0 or self.step == self.config.steps)
+
+    def _checked(self, loss: float) -> float:
+        if not math.isfinite(loss) and child_of_dry_run.VARIABLE not in os.environ:
+            raise Diverged(
+                f"the loss of step {self.step} is {loss}: lower optimizer.lr, clip harder, or "
+                "take another seed; the last whole checkpoint is before it"
+            )
+        return loss
+
+    def _speed(self, tokens_per_s: float) -> dict[str, Any]:
+        found = {"tokens_per_s": tokens_per_s}
+        if self.flops:
+            peak = self.config.log.peak_flops * self.here.count
+            found["mfu"] = tokens_per_s * self.flops / peak
+        return found
+
+    def _notes(self) -> dict[str, Any]:
+        return {"step": self.step, "tokens": self.tokens}
+
+    def _finish(self, loss: float) -> Outcome:
+        assert self.checkpoint is not None
+        self.checkpoint.finish(self.step, self.sharded, self.optimizer, self._notes())
+        if self.snapshot is not None and self.log.folder is not None:
+            path = self.log.folder / f"memory-{self.here.rank}.pickle"
+            self.snapshot.write(path)
+            self.log.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
+        self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
+        if self.log.folder is not None and self.here.rank == 0:
+            self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
+        return Outcome(self.step, loss, self._evaluated, self.resumed)
+
+    def close(self) -> None:
+        """Ends what goes on beside the steps."""
+        if self.checkpoint is not None:
+            self.checkpoint.close()
+        self.log.close()
+
+
+def _mixed(seed: int, step: int, rank: int) -> int:
+    """The seed of a step's random numbers on a rank."""
+    import numpy as np
+
+    words = np.random.SeedSequence([seed, step, rank]).generate_state(2, np.uint32)
+    return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+def _flops_per_token(config: Experiment.Config, told: log.Log) -> float:
+    """Of a forward and a backward pass over a longest sequence, by torch's counter: the matrix
+    products of the model, three times the forward pass's. What is recomputed does not count."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    length = config.data.length
+    try:
+        with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
+            config.model.build()(torch.zeros(1, length, dtype=torch.int64))
+    except (RuntimeError, NotImplementedError) as error:
+        told.say(f"no MFU: this model's FLOPs cannot be counted ({str(error).splitlines()[0]})")
+        return 0.0
+    return float(3.0 * counter.get_total_flops() / length)

@@ -1,0 +1,1 @@
+"""Decoder-only transformers, composed of parts (docs/trainer.md)."""

@@ -1,0 +1,122 @@
+"""A decoder-only transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from glake.errors import InvalidArgument
+from glake.trainer.configurable import Configurable, child
+from glake.trainer.models.block import Block
+from glake.trainer.models.leaf import Embedding, Projection
+from glake.trainer.models.norm import Norm, RMSNorm
+from glake.trainer.models.position import LearnedPosition, Sequences
+
+IGNORED = -100  # a target that counts for nothing
+
+
+class LossSum(NamedTuple):
+    """total: the sum over tokens; its mean, total / count, is the loss.
+
+    terms: what each part but the cross-entropy adds to the mean, by name ("balance").
+    """
+
+    total: Tensor
+    count: Tensor  # type: ignore[assignment]  # tokens that have a target
+    terms: dict[str, Tensor]
+
+
+class Decoder(Configurable, nn.Module):
+    """Embedding, blocks, norm, and a head; without a head the embedding serves as one (tied).
+
+    `blocks` are the units that sharding and recomputation work on.
+    """
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        vocabulary: int
+        dim: int
+        layers: int
+        block: Block.Config
+        embedding: Embedding.Config = child(Embedding.Config)
+        position: LearnedPosition.Config | None = None
+        norm: Norm.Config = child(RMSNorm.Config)
+        head: Projection.Config | None = None
+        loss_rows: int | None = None  # tokens whose logits exist at once, when a loss is asked for
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        for name in ("vocabulary", "dim", "layers"):
+            if getattr(config, name) < 1:
+                raise InvalidArgument(f"{name} is {getattr(config, name)}: take 1 or more")
+        gain = (2 * config.layers) ** -0.5  # so that the sum of all blocks starts at unit scale
+        self.embedding = config.embedding.build(config.vocabulary, config.dim)
+        self.position = config.position.build(dim=config.dim) if config.position else None
+        self.blocks = nn.ModuleList(
+            config.block.build(dim=config.dim, gain=gain) for _ in range(config.layers)
+        )
+        self.norm = config.norm.build(dim=config.dim)
+        self.head = config.head.build(config.dim, config.vocabulary) if config.head else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor | LossSum:
+        """Logits [B, T, vocabulary], or with targets the loss.
+
+        Args: tokens, targets, positions, segments: [B, T] int64. Documents that share a row have
+        different `segments` and do not see one another; positions begin anew in each.
+        """
+        sequences = Sequences.of(tokens, positions, segments)
+        x = self.embedding(tokens)
+        if self.position is not None:
+            x = x + self.position(sequences.positions)
+        for block in self.blocks:
+            x = block(x, sequences)
+        x = self.norm(x)
+        return self._logits(x) if targets is None else self._loss(x, targets, sequences)
+
+    def loss(self, tokens: Tensor, targets: Tensor, **where: Tensor | None) -> LossSum:
+        """The loss of `targets`, those that are IGNORED left out."""
+        made: LossSum = self(tokens, targets, **where)
+        return made
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if self.head is None:
+            return F.linear(x, self.embedding.weight)
+        logits: Tensor = self.head(x)
+        return logits
+
+    def _loss(self, x: Tensor, targets: Tensor, sequences: Sequences) -> LossSum:
+        x, targets = x.flatten(0, 1), targets.flatten()
+        rows = self.config.loss_rows
+        if rows is None or rows >= len(targets):
+            total = self._cross_entropy(x, targets)
+        else:
+            pieces = zip(x.split(rows), targets.split(rows), strict=True)
+            total = torch.stack([self._recomputed(*piece) for piece in pieces]).sum()
+        count = (targets != IGNORED).sum()
+        terms = sequences.take_terms()
+        for value in terms.values():
+            total = total + value * count
+        return LossSum(total, count, terms)
+
+    def _recomputed(self, x: Tensor, targets: Tensor) -> Tensor:
+        """_cross_entropy() whose logits are made again in the backward pass, not kept."""
+        total: Tensor = checkpoint(
+            self._cross_entropy, x, targets, use_reentrant=False, preserve_rng_state=False
+        )
+        return total
+
+    def _cross_entropy(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self._logits(x).float()
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")

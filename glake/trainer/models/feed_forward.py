@@ -1,0 +1,153 @@
+"""What a block does to each token by itself."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glake.errors import InvalidArgument
+from glake.trainer.configurable import Configurable, child
+from glake.trainer.models.leaf import Linear, Projection
+from glake.trainer.models.position import Sequences
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class FeedForward(Configurable, nn.Module):
+    """Base: maps [..., dim] to [..., dim]; `gain` scales the last weights at the start."""
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        pass
+
+    def __init__(self, config: Any, *, dim: int, gain: float = 1.0) -> None:
+        super().__init__(config)
+        self.dim, self.gain = dim, gain
+
+
+class MLP(FeedForward):
+    @dataclass(kw_only=True)
+    class Config(FeedForward.Config):
+        hidden: int
+        activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu"
+        up: Projection.Config = child(Linear.Config)
+        down: Projection.Config = child(Linear.Config)
+
+    def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
+        super().__init__(config, dim=dim, gain=gain)
+        self.activation = _ACTIVATIONS[config.activation]
+        self.up = config.up.build(dim, config.hidden)
+        self.down = config.down.build(config.hidden, dim, gain=gain)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        out: Tensor = self.down(self.activation(self.up(x)))
+        return out
+
+
+class SwiGLU(FeedForward):
+    """An MLP whose hidden layer is gated (arXiv 2002.05202)."""
+
+    @dataclass(kw_only=True)
+    class Config(FeedForward.Config):
+        hidden: int
+        gate: Projection.Config = child(Linear.Config)
+        up: Projection.Config = child(Linear.Config)
+        down: Projection.Config = child(Linear.Config)
+
+    def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
+        super().__init__(config, dim=dim, gain=gain)
+        self.gate = config.gate.build(dim, config.hidden)
+        self.up = config.up.build(dim, config.hidden)
+        self.down = config.down.build(config.hidden, dim, gain=gain)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class MoE(FeedForward):
+    """A mixture of experts: each token goes to the top_k that its router likes best.
+
+    Experts take tables of a fixed number of tokens, so no shape depends on the data. With a
+    `capacity` c, an expert takes at most c times its even share; what does not fit skips it, first
+    choices last. Without one nothing is dropped, and every expert is given a row for every token.
+
+    The balance term is `experts` times the sum, over experts, of the share of choices times the
+    mean probability: 1 where all are used alike (arXiv 2101.03961). Filler tokens count in it.
+    """
+
+    @dataclass(kw_only=True)
+    class Config(FeedForward.Config):
+        expert: FeedForward.Config
+        experts: int = 8
+        top_k: int = 2
+        capacity: float | None = None
+        balance: float = 0.01  # the weight of the balance term in the loss
+        router: Projection.Config = child(Linear.Config)
+
+    def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
+        super().__init__(config, dim=dim, gain=gain)
+        if not 1 <= config.top_k <= config.experts:
+            raise InvalidArgument(f"top_k is {config.top_k}: take 1 to {config.experts} experts")
+        if config.capacity is not None and not config.capacity > 0:
+            raise InvalidArgument(f"capacity is {config.capacity}: take more than 0, or leave it")
+        self.router = config.router.build(dim, config.experts)
+        self.experts = nn.ModuleList(
+            config.expert.build(dim=dim, gain=gain) for _ in range(config.experts)
+        )
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        config, tokens = self.config, x.reshape(-1, self.dim)
+        likes = self.router(tokens).float().softmax(-1)  # [tokens, experts]
+        weights, chosen = likes.topk(config.top_k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        first_to_last = chosen.t().reshape(-1)  # every first choice before any second
+        picks = first_to_last[:, None] == torch.arange(config.experts, device=x.device)
+        shares = picks.float().mean(0)
+        balance = config.experts * (shares * likes.mean(0)).sum()
+        sequences.add_term("balance", config.balance * balance)
+
+        rows = self._rows(len(tokens))
+        slots = _slots(first_to_last, picks, rows)
+        outputs = self._experts_on(tokens, slots, rows, sequences)
+        mixed = outputs[slots].unflatten(0, (config.top_k, -1)) * weights.t()[..., None]
+        out: Tensor = mixed.sum(0).to(x.dtype).view_as(x)
+        return out
+
+    def _rows(self, tokens: int) -> int:
+        """Rows of an expert's table."""
+        config: MoE.Config = self.config
+        if config.capacity is None:
+            return tokens
+        return min(tokens, math.ceil(config.capacity * tokens * config.top_k / config.experts))
+
+    def _experts_on(self, tokens: Tensor, slots: Tensor, rows: int, sequences: Sequences) -> Tensor:
+        """The experts' rows one after another, and a row of zeros for what was dropped."""
+        count, table = len(tokens), len(self.experts) * rows
+        of_choice = torch.arange(count, device=tokens.device).repeat(self.config.top_k)
+        # Which token a slot holds; `count` stands for none. The slot past the table is the dropped.
+        held = slots.new_full((table + 1,), count).scatter(0, slots, of_choice)[:table]
+        inputs = F.pad(tokens, (0, 0, 0, 1))[held].unflatten(0, (len(self.experts), rows))
+        made = [expert(inputs[at], sequences) for at, expert in enumerate(self.experts)]
+        return F.pad(torch.cat(made), (0, 0, 0, 1))
+
+
+def _slots(chosen: Tensor, picks: Tensor, rows: int) -> Tensor:
+    """The row, of all experts' tables in a row, for each choice; one past them where none is free.
+
+    Args: chosen [choices] int64; picks [choices, experts] bool, its one-hot form.
+    """
+    place = picks.cumsum(0).gather(1, chosen[:, None]).squeeze(1) - 1
+    return torch.where(place < rows, chosen * rows + place, picks.shape[1] * rows)

@@ -1,0 +1,96 @@
+"""Leaves: the only modules that own parameters.
+
+A leaf gives its parameters their first values in reset_parameters(): at the end of its constructor,
+or after it if it was built on the meta device. Since nothing else owns parameters, a model that is
+materialised leaf by leaf, in the order of modules(), gets the values of one built in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glake.trainer.configurable import Configurable
+
+
+class Leaf(Configurable, nn.Module):
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        trainable: bool = True
+        dtype: Literal["float32", "bfloat16"] | None = None  # torch's default dtype
+
+    def parameter(self, *shape: int) -> nn.Parameter:
+        dtype = getattr(torch, self.config.dtype) if self.config.dtype else None
+        return nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=self.config.trainable)
+
+    def begin(self) -> None:
+        """First values, where there is room for values: drawing on the meta device takes longer
+        than building the model."""
+        if not any(each.is_meta for each in self.parameters(recurse=False)):
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        raise NotImplementedError
+
+
+class Projection(Configurable, nn.Module):
+    """Base of what maps the last dimension from in_features to out_features.
+
+    `gain` scales the standard deviation of the weights at the start.
+    """
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        pass
+
+    def __init__(
+        self, config: Any, in_features: int, out_features: int, *, gain: float = 1.0
+    ) -> None:
+        super().__init__(config)
+        self.in_features, self.out_features, self.gain = in_features, out_features, gain
+
+
+class Linear(Projection, Leaf):
+    @dataclass(kw_only=True)
+    class Config(Projection.Config, Leaf.Config):
+        bias: bool = False
+        std: float = 0.02
+
+    def __init__(
+        self, config: Config, in_features: int, out_features: int, *, gain: float = 1.0
+    ) -> None:
+        super().__init__(config, in_features, out_features, gain=gain)
+        self.weight = self.parameter(out_features, in_features)
+        self.bias = self.parameter(out_features) if config.bias else None
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.config.std * self.gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding(Leaf):
+    """A row of `dim` numbers for each of `count` indices."""
+
+    @dataclass(kw_only=True)
+    class Config(Leaf.Config):
+        std: float = 0.02
+
+    def __init__(self, config: Config, count: int, dim: int) -> None:
+        super().__init__(config)
+        self.weight = self.parameter(count, dim)
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.config.std)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return F.embedding(indices, self.weight)

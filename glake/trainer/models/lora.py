@@ -1,0 +1,69 @@
+"""LoRA (arXiv 2106.09685): frozen weights, and a trained product of two thin ones beside each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from glake.errors import InvalidArgument
+from glake.trainer.configurable import Configurable, child
+from glake.trainer.models.attention import Attention
+from glake.trainer.models.feed_forward import MLP, SwiGLU
+from glake.trainer.models.leaf import Leaf, Linear, Projection
+
+
+class LoRA(Projection):
+    """base(x) + alpha / rank * up(down(x)); `up` starts at zero, so the model starts unchanged."""
+
+    @dataclass(kw_only=True)
+    class Config(Projection.Config):
+        base: Projection.Config
+        rank: int = 8
+        alpha: float = 16.0
+        dropout: float = 0.0
+        down: Linear.Config = child(Linear.Config)
+        up: Linear.Config = child(Linear.Config, std=0.0)
+
+    def __init__(
+        self, config: Config, in_features: int, out_features: int, *, gain: float = 1.0
+    ) -> None:
+        super().__init__(config, in_features, out_features, gain=gain)
+        if config.rank < 1:
+            raise InvalidArgument(f"rank is {config.rank}: take 1 or more")
+        self.base = config.base.build(in_features, out_features, gain=gain)
+        self.down = config.down.build(in_features, config.rank)
+        self.up = config.up.build(config.rank, out_features)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.scale = config.alpha / config.rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x)
+        thin = self.dropout(x).to(self.down.weight.dtype)  # another one than a frozen base's
+        added: Tensor = self.scale * self.up(self.down(thin))
+        return out + added.to(out.dtype)
+
+
+def with_lora(
+    config: Configurable.Config,
+    rank: int = 8,
+    alpha: float = 16.0,
+    dtype: str | None = None,
+    parts: tuple[type[Configurable.Config], ...] = (Attention.Config, MLP.Config, SwiGLU.Config),
+) -> Any:
+    """Freezes every weight of an experiment and puts LoRA beside the projections of `parts`.
+
+    Frozen weights are kept in `dtype`: bfloat16 takes half the memory, and they need no more.
+
+    No part of `parts` may hold another of them: its projections would be taken twice.
+    """
+    config.visit(Leaf.Config, lambda leaf: leaf.set("trainable", False))
+    config.visit(Leaf.Config, lambda leaf: leaf.set("dtype", dtype))
+    for part in parts:
+        config.visit(part, lambda node: node.visit(Linear.Config, _beside(rank, alpha)))
+    return config
+
+
+def _beside(rank: int, alpha: float) -> Any:
+    return lambda linear: LoRA.Config(base=linear, rank=rank, alpha=alpha)

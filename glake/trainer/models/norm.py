@@ -1,0 +1,49 @@
+"""Normalisation of the last dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glake.trainer.models.leaf import Leaf
+
+
+class Norm(Leaf):
+    """Base of the norms; each has a weight of ones for `dim` features."""
+
+    @dataclass(kw_only=True)
+    class Config(Leaf.Config):
+        epsilon: float = 1e-5
+
+
+class RMSNorm(Norm):
+    """By the root of the mean square (arXiv 1910.07467)."""
+
+    def __init__(self, config: Norm.Config, *, dim: int) -> None:
+        super().__init__(config)
+        self.weight = self.parameter(dim)
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.config.epsilon)
+
+
+class LayerNorm(Norm):
+    """By mean and standard deviation, with a bias."""
+
+    def __init__(self, config: Norm.Config, *, dim: int) -> None:
+        super().__init__(config)
+        self.weight, self.bias = self.parameter(dim), self.parameter(dim)
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.config.epsilon)

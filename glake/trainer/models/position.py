@@ -1,0 +1,123 @@
+"""Where each token stands, and the two ways in which a model learns of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glake.errors import InvalidArgument
+from glake.trainer.configurable import Configurable
+from glake.trainer.models.leaf import Leaf
+
+
+class Sequences:
+    """What every layer may ask of the batch at hand; made anew for each forward pass.
+
+    positions: [T] or [B, T] int64, the place of each token in its document.
+    mask: None where each token sees all before it; else [B, 1, T, T] bool, True where it sees.
+    """
+
+    def __init__(self, positions: Tensor, mask: Tensor | None) -> None:
+        self.positions = positions
+        self.mask = mask
+        self._memo: dict[object, tuple[Tensor, ...]] = {}
+        self._terms: dict[str, list[Tensor]] | None = {}
+
+    @classmethod
+    def of(cls, tokens: Tensor, positions: Tensor | None, segments: Tensor | None) -> Sequences:
+        """`segments` [B, T] numbers the documents of a row; without it a row is one document."""
+        at = torch.arange(tokens.shape[1], device=tokens.device)
+        if segments is None:
+            return cls(at if positions is None else positions, None)
+        seen = (segments[:, :, None] == segments[:, None, :]) & (at[:, None] >= at)
+        if positions is None:
+            begins = F.pad(segments[:, 1:] != segments[:, :-1], (1, 0))
+            positions = at - torch.where(begins, at, 0).cummax(1).values
+        return cls(positions, seen[:, None])
+
+    def once(self, key: object, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What `make` returns; layers that ask with an equal key share it."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def add_term(self, name: str, value: Tensor) -> None:
+        """Adds to the loss, per token; in vain once the terms are taken, as recomputation does."""
+        if self._terms is not None:
+            self._terms.setdefault(name, []).append(value)
+
+    def take_terms(self) -> dict[str, Tensor]:
+        taken, self._terms = self._terms or {}, None
+        return {name: torch.stack(values).sum() for name, values in taken.items()}
+
+
+class LearnedPosition(Leaf):
+    """A learned row for each position, added to the token's embedding."""
+
+    @dataclass(kw_only=True)
+    class Config(Leaf.Config):
+        longest: int = 1024
+        offset: int = 0  # rows before position 0: OPT has two
+        std: float = 0.02
+
+    def __init__(self, config: Config, *, dim: int) -> None:
+        super().__init__(config)
+        self.weight = self.parameter(config.longest + config.offset, dim)
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.config.std)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        if positions.ndim == 1 and len(positions) > self.config.longest:
+            raise InvalidArgument(
+                f"a sequence of {len(positions)} tokens; this model has {self.config.longest} "
+                "learned positions: cut the sequences or set position.longest"
+            )
+        return F.embedding(positions + self.config.offset, self.weight)
+
+
+class Rotary(Configurable):
+    """Turns queries and keys by angles that grow with the position (RoPE, arXiv 2104.09864).
+
+    Feature i is paired with feature i + head_dim / 2, as in Llama checkpoints of transformers.
+    With a `factor` other than 1, low frequencies are divided by it, as in Llama 3.1: those with
+    fewer than `slow_turns` turns in `trained_length` positions wholly, those with more than
+    `fast_turns` not at all, the others in between.
+    """
+
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        theta: float = 10000.0
+        factor: float = 1.0
+        slow_turns: float = 1.0
+        fast_turns: float = 4.0
+        trained_length: int = 8192
+
+    def __call__(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """x: [B, heads, T, head_dim]."""
+        size = x.shape[-1]
+        key = (size, *vars(self.config).values())
+        cosine, sine = sequences.once(key, lambda: self._angles(size, sequences.positions))
+        left, right = x.float().chunk(2, -1)
+        turned = (left * cosine - right * sine, right * cosine + left * sine)
+        return torch.cat(turned, -1).to(x.dtype)
+
+    def _angles(self, size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+        config = self.config
+        powers = torch.arange(0, size, 2, device=positions.device).float() / size
+        frequencies = 1.0 / config.theta**powers
+        if config.factor != 1.0:
+            turns = config.trained_length * frequencies / (2 * math.pi)
+            kept = (turns - config.slow_turns) / (config.fast_turns - config.slow_turns)
+            kept = kept.clamp(0.0, 1.0)
+            frequencies = frequencies * (kept + (1 - kept) / config.factor)
+        angles = positions[..., None].float() * frequencies  # [T, size / 2] or [B, T, size / 2]
+        if angles.ndim == 3:
+            angles = angles[:, None]
+        return angles.cos(), angles.sin()

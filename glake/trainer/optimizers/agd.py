@@ -1,0 +1,83 @@
+"""AGD (arXiv 2312.01658): a step is divided by how much the mean gradient changed of late.
+
+With m the moving mean of gradients and s the difference of its two latest values, both corrected
+for their start at zero, and b the moving mean of s squared, a step is, for each element,
+
+    w -= lr * sqrt(1 - beta2**t) / (1 - beta1**t) * m / max(sqrt(b), delta * sqrt(1 - beta2**t))
+
+Where b falls below the threshold the step is that of SGD with momentum: the automatic switch.
+Written from the paper's Algorithm 1; weight decay is AdamW's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glake.errors import InvalidOption
+from glake.trainer.optimizers.base import Norm, Optimizer
+
+
+class AGDOptimizer(torch.optim.Optimizer):
+    """Works element by element, so that pieces of parameters take the steps of the whole."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        delta: float = 1e-14,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not (0 <= betas[0] < 1 and 0 <= betas[1] < 1 and delta > 0):
+            raise InvalidOption(f"betas are {betas}, delta {delta}: take 0 to < 1, and > 0")
+        options = {"lr": lr, "betas": betas, "delta": delta, "weight_decay": weight_decay}
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for own in group["params"]:
+                if own.grad is not None:
+                    self._step_one(own, own.grad, group)
+        return loss
+
+    def _step_one(self, own: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[own]
+        if not state:
+            state["step"] = torch.tensor(0.0, device="cpu")  # read below, without a wait
+            state["exp_avg"] = torch.zeros_like(own)
+            state["exp_avg_sq"] = torch.zeros_like(own)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        step, mean, square = int(state["step"]), state["exp_avg"], state["exp_avg_sq"]
+        correction, root = 1 - beta1**step, math.sqrt(1 - beta2**step)
+        before = 1 - beta1 ** (step - 1)
+
+        change = mean / -before if before else torch.zeros_like(mean)
+        mean.lerp_(gradient.to(mean.dtype), 1 - beta1)
+        change.add_(mean, alpha=1 / correction)
+        square.mul_(beta2).addcmul_(change, change, value=1 - beta2)
+        divisor = torch.sqrt(square, out=change).clamp_(min=group["delta"] * root)
+        own.mul_(1 - group["lr"] * group["weight_decay"])
+        own.addcdiv_(mean, divisor, value=-group["lr"] * root / correction)
+
+
+class AGD(Optimizer):
+    @dataclass(kw_only=True)
+    class Config(Optimizer.Config):
+        betas: tuple[float, ...] = (0.9, 0.999)
+        delta: float = 1e-14  # the paper's for transformers
+
+        def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
+            betas = (self.betas[0], self.betas[1])
+            return AGDOptimizer(self.groups(named_parameters), self.lr, betas, self.delta)

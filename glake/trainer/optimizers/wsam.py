@@ -1,0 +1,90 @@
+"""WSAM (arXiv 2305.15817): sharpness of the loss as a weighted regularisation term, decoupled.
+
+    g = gradient at w;  g' = gradient at w + rho * g / |g|
+    w takes the base optimizer's step with g, and then  w -= lr * gamma / (1 - gamma) * (g' - g)
+
+So every step costs two forward and backward passes. gamma 0 is the base optimizer, 1/2 is SAM with
+its ascent decoupled. Written from the paper's Algorithm 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glake.errors import InvalidArgument, InvalidOption
+from glake.trainer.configurable import child
+from glake.trainer.optimizers.adamw import AdamW
+from glake.trainer.optimizers.base import Norm, Optimizer, local_norm
+
+
+class WSAMOptimizer(torch.optim.Optimizer):
+    """Around a base optimizer, whose groups and state it shares; it has no state of its own.
+
+    step(closure) takes the gradients at hand as g; `closure` must zero them and make them anew, on
+    the same batch, with clipping and reduction as before.
+    """
+
+    takes_closure = True
+
+    def __init__(
+        self, base: torch.optim.Optimizer, rho: float, gamma: float, norm: Norm | None = None
+    ) -> None:
+        if not (rho > 0 and 0 <= gamma < 1):
+            raise InvalidOption(f"rho is {rho}, gamma {gamma}: take rho > 0 and gamma of 0 to < 1")
+        super().__init__(base.param_groups, base.defaults)
+        self.base, self.rho, self.weight = base, rho, gamma / (1 - gamma)
+        self.norm = norm or local_norm
+        self._share()
+
+    def _share(self) -> None:
+        self.param_groups, self.state = self.base.param_groups, self.base.state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.base.load_state_dict(state_dict)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if closure is None:
+            raise InvalidArgument("a WSAM step needs a closure that makes the gradients anew")
+        moved = self._climb()
+        with torch.enable_grad():
+            loss = closure()
+        sharpness = []
+        for own, was, gradient in moved:
+            own.copy_(was)  # exactly, which subtracting would not be
+            sharpness.append(torch.zeros_like(was) if own.grad is None else own.grad - gradient)
+            own.grad = gradient  # the closure may have given it another tensor
+        self.base.step()
+        rates = {id(own): group["lr"] for group in self.param_groups for own in group["params"]}
+        for (own, _, _), change in zip(moved, sharpness, strict=True):
+            own.sub_(change, alpha=rates[id(own)] * self.weight)
+        return loss
+
+    def _climb(self) -> list[tuple[Any, Tensor, Tensor]]:
+        """Moves by rho along the gradient; (parameter, its value before, its gradient) of each."""
+        owned = [own for group in self.param_groups for own in group["params"]]
+        moved = [(own, own.clone(), own.grad.clone()) for own in owned if own.grad is not None]
+        scale = self.rho / (self.norm([gradient for _, _, gradient in moved]) + 1e-12)
+        for own, _, gradient in moved:
+            own.add_(gradient * scale.to(gradient.device))
+        return moved
+
+
+class WSAM(Optimizer):
+    @dataclass(kw_only=True)
+    class Config(Optimizer.Config):
+        base: Optimizer.Config = child(AdamW.Config)  # its lr and decay are those that count
+        rho: float = 0.05
+        gamma: float = 0.9
+
+        def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
+            return WSAMOptimizer(self.base.build(named_parameters), self.rho, self.gamma, norm)

@@ -1,0 +1,92 @@
+"""The ranks of a job: torchrun's environment, or one process alone."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from glake.trainer.errors import RankLost
+
+_GONE = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed out|timeout|socket|gloo|store->get|NCCL",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the job's."""
+
+    rank: int
+    count: int
+    device: Any  # torch.device
+    host: Any  # a gloo group of all ranks, for what is no tensor of the device
+    checkpoints: Any  # another one, for the thread that writes checkpoints
+
+    def total(self, value: int) -> int:
+        """The sum over ranks, on the host: every rank has come here when it is back."""
+        import torch
+        import torch.distributed as dist
+
+        sum_ = torch.tensor(value)
+        dist.all_reduce(sum_, group=self.host)
+        return int(sum_)
+
+
+@contextmanager
+def joined(timeout_s: float) -> Iterator[Ranks]:
+    """Joins the process group, and leaves it. RankLost if one does not come."""
+    import torch
+    import torch.distributed as dist
+
+    limit = datetime.timedelta(seconds=timeout_s)
+    local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if os.environ.get("LOCAL_WORLD_SIZE", str(count)) == str(count):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    with lost_ranks():
+        store, rank = _store(limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=limit)
+        host, checkpoints = (dist.new_group(backend="gloo", timeout=limit) for _ in range(2))
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device, host, checkpoints)
+    finally:
+        dist.destroy_process_group()
+
+
+def _store(limit: datetime.timedelta) -> tuple[Any, int]:
+    """(what ranks find one another by, this rank). A restart has names of its own in torchrun's
+    store: under the old ones it would find the addresses of ranks that were killed, and wait."""
+    from torch import distributed
+
+    dist: Any = distributed  # which does not declare all that it exports
+    if "RANK" not in os.environ:
+        return dist.HashStore(), 0
+    store, rank, _ = next(dist.rendezvous("env://", timeout=limit))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"glake-trainer/{attempt}", store), rank
+
+
+@contextmanager
+def lost_ranks() -> Iterator[None]:
+    """A failed collective says RankLost, and what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).strip()
+        if isinstance(error, RankLost) or not _GONE.search(text) or "out of memory" in text.lower():
+            raise
+        raise RankLost(
+            f"another rank is gone or does not answer ({text.splitlines()[0][:200]}). Under "
+            "`torchrun --max-restarts N` the job starts again by itself, from its newest whole "
+            "checkpoint; a rank that is only slow needs a larger timeout_s"
+        ) from error

@@ -1,0 +1,91 @@
+"""The cases that ranks run: how the model is sharded, and what happens to it."""
+
+import functools
+
+import nets
+import torch
+
+
+def failing(sharded, net, number, optimizer):
+    """In some steps a forward pass fails first, once with blocks gathered ahead."""
+    if number in (2, 5):
+        net.fail_at = number - 2 if number == 2 else 2
+        tokens = torch.zeros(2, 8, dtype=torch.int64)
+        try:
+            sharded(tokens)
+        except RuntimeError as error:
+            assert "made to fail" in str(error)
+        else:
+            raise AssertionError("the forward pass should have failed")
+        finally:
+            net.fail_at = None
+        for module in net.modules():
+            if hasattr(module, "reset_iter_state") and module is net:
+                module.reset_iter_state()
+
+
+def block_backward(sharded, net, number, optimizer):
+    """Before some steps a block is used by itself, and trained."""
+    if number % 3 == 1:
+        torch.manual_seed(number)
+        optimizer.zero_grad()
+        net.blocks[1](torch.randn(2, 4, 13)).square().mean().backward()
+        optimizer.step()
+
+
+def evaluating(sharded, net, number, optimizer):
+    """Passes without gradients in between."""
+    tokens = torch.arange(16).view(2, 8)
+    with torch.no_grad():
+        sharded(tokens)
+    with torch.inference_mode():
+        sharded(tokens)
+
+
+BF16 = {"compute_dtype": "bfloat16", "reduce_dtype": "float32"}
+CASES = {
+    "plain": {},
+    "kept": {"sharding": {"reshard_after_forward": False}},
+    "no prefetch": {"sharding": {"prefetch": 0}},
+    "two ahead": {"sharding": {"prefetch": 2}},
+    "accumulation": {"micro": 3},
+    "checkpointing": {"sharding": {"recompute": True}},
+    "offload": {"sharding": {"offload": "parameters"}},
+    "offload, kept": {"sharding": {"offload": "parameters", "reshard_after_forward": False}},
+    "offload bf16": {"sharding": {**BF16, "offload": "parameters"}, "tolerance": 2e-3},
+    "activations": {"sharding": {"activation_offload": True}},
+    "activations, checkpointing": {"sharding": {"activation_offload": True, "recompute": True}},
+    "bf16": {"sharding": BF16, "tolerance": 2e-3},
+    "bf16 accumulation": {"sharding": BF16, "micro": 3, "tolerance": 2e-3},
+    "lora": {"net": {"kind": nets.LoRA, "frozen": True}},
+    "lora, root trained": {"net": {"kind": nets.LoRA}},
+    "lora on bf16": {
+        "net": {"kind": functools.partial(nets.LoRA, base=torch.bfloat16), "frozen": True}
+    },
+    "moe": {"net": {"kind": nets.MoE}},
+    "moe checkpointing": {"net": {"kind": nets.MoE}, "sharding": {"recompute": True}},
+    # Adam makes whole steps of the zoo's small gradients, whatever rounding has left of them.
+    "zoo gpt": {"zoo": "gpt-tiny", "parameters": 5e-4},
+    "zoo moe": {"zoo": "moe-tiny", "sharding": {"recompute": True}, "parameters": 5e-4},
+    "tied": {"net": {"tied": True}},
+    "twice": {"net": {"twice": True}},
+    "twice, kept": {"net": {"twice": True}, "sharding": {"reshard_after_forward": False}},
+    "block backward": {"before": block_backward},
+    "partial": {"partial": True},
+    "failing": {"before": failing},
+    "evaluating": {"before": evaluating},
+}
+PARITY = list(CASES)
+SOME = ["plain", "kept", "accumulation", "bf16", "lora", "moe", "tied", "twice", "failing"]
+SAVED = {
+    "plain": {},
+    "lora": {"net": {"kind": nets.LoRA, "frozen": True}},
+    "offload tied": {"net": {"tied": True}, "sharding": {"offload": "parameters"}},
+}
+for name, case in SAVED.items():
+    CASES[f"save {name}"] = {**case, "saved": name, "run": "save"}
+    CASES[f"load {name}"] = {**case, "saved": name, "run": "load"}
+
+SAVES, LOADS = ([f"{verb} {name}" for name in SAVED] for verb in ("save", "load"))
+# What each number of ranks runs: 2 first, whose checkpoints the others load.
+RUNS = {2: PARITY + SAVES, 4: SOME + LOADS, 3: LOADS, 1: ["plain", "bf16", "lora", *LOADS]}

@@ -1,0 +1,74 @@
+"""Ranks as processes: one start runs many cases, since starting torch takes longer than they do."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cases import RUNS
+
+HERE = Path(__file__).parent
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(count, names, directory, checkpoints, limit=900):
+    """Runs rank.py on `count` ranks; returns what each one wrote. Warnings of old calls are errors.
+
+    AssertionError with the output of a rank that failed.
+    """
+    output = directory / f"ranks{count}"
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(count),
+        "FSDP_CHECKPOINTS": str(checkpoints),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(HERE.parents[2]),
+        "PYTHONWARNINGS": "error::FutureWarning,error::DeprecationWarning",
+    }
+    command = [sys.executable, str(HERE / "rank.py"), str(output), *names]
+    logs = [directory / f"log{count}.{rank}" for rank in range(count)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with open(log, "w") as file:
+            processes.append(
+                subprocess.Popen(
+                    command, env={**environment, "RANK": str(rank)}, stdout=file, stderr=file
+                )
+            )
+    try:
+        codes = [process.wait(limit) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    text = "\n".join(log.read_text()[-3000:] for log in logs)
+    assert codes == [0] * count, text
+    return [json.loads(Path(f"{output}.{rank}").read_text()) for rank in range(count)]
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    """(ranks, case) -> what rank 0 gave; the cases of a number of ranks run in one start."""
+    known = {}
+    checkpoints = tmp_path_factory.mktemp("checkpoints")
+
+    def of(count, name):
+        if name.startswith("load"):
+            of(2, name.replace("load", "save", 1))
+        if count not in known:
+            directory = tmp_path_factory.mktemp(f"fsdp{count}")
+            known[count] = run_ranks(count, RUNS[count], directory, checkpoints)[0]
+        found = known[count].get(name, {"error": "a case before it failed"})
+        assert "error" not in found, found["error"]
+        return found
+
+    return of

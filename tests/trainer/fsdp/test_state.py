@@ -1,0 +1,13 @@
+"""Sharded state, saved by torch.distributed.checkpoint on 2 ranks, goes on at 1, 3 and 4."""
+
+import pytest
+from cases import LOADS, RUNS
+
+LOADED = [(ranks, name) for ranks in RUNS for name in RUNS[ranks] if name in LOADS]
+
+
+@pytest.mark.parametrize("ranks, name", LOADED, ids=[f"{n}-{name}" for n, name in LOADED])
+def test_goes_on_to_the_same_losses(results, ranks, name):
+    saved = results(2, name.replace("load", "save", 1))
+    assert saved["after"] != saved["before"]
+    assert results(ranks, name)["after"] == pytest.approx(saved["after"], rel=1e-6)

@@ -1,0 +1,258 @@
+"""Checkpoints: whole or not there, found again, and what damages them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from stand_in import NoOptimizer, StandIn
+
+from glake.errors import GlakeError
+from glake.trainer.checkpoint import Checkpoint, disk, memory
+from glake.trainer.errors import CheckpointMismatch, FolderInUse, NoWholeCheckpoint
+
+SIZE = 1003
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of /dev/shm."""
+    root = tmp_path / "shm"
+    root.mkdir()
+    monkeypatch.setattr(memory, "ROOT", root)
+    return root
+
+
+class Run:
+    """A run of the stand-in: its checkpoints, and what the user was told."""
+
+    def __init__(self, folder: Path, size: int = SIZE, **fields: Any) -> None:
+        self.said: list[str] = []
+        config = Checkpoint.Config(folder=str(folder), **fields)
+        self.checkpoint: Checkpoint = config.build(
+            group=dist.group.WORLD, say=self.said.append, text="seed = 1\n"
+        )
+        self.model = StandIn(size)
+        self.resumed = self.checkpoint.resume(self.model, NoOptimizer())
+
+    def steps(self, first: int, last: int) -> Run:
+        for step in range(first, last + 1):
+            self.checkpoint.settle()
+            self.model.step(step)
+            self.checkpoint.after_step(
+                step, self.model, NoOptimizer(), {"step": step, "tokens": step * 10}
+            )
+        return self
+
+    def killed(self) -> None:
+        """As a SIGKILL leaves it, once what was being written is."""
+        self.checkpoint.settle()
+        self.checkpoint._await_written()
+        self.checkpoint.close()
+
+    @property
+    def at(self) -> tuple[str, int] | None:
+        if self.resumed is None:
+            return None
+        assert self.model.is_of(self.resumed.step)
+        assert self.resumed.notes == {"step": self.resumed.step, "tokens": self.resumed.step * 10}
+        return self.resumed.source, self.resumed.step
+
+
+def markers(folder: Path) -> list[str]:
+    return sorted(each.parent.name for each in folder.glob("step-*/" + disk.MARKER))
+
+
+def test_a_killed_run_goes_on_from_memory_and_without_it_from_disk(
+    tmp_path: Path, shared: Path
+) -> None:
+    run = Run(tmp_path / "run", every=4)
+    assert run.resumed is None
+    run.steps(1, 11).killed()
+    again = Run(tmp_path / "run", every=4)
+    assert again.at == ("memory", 11)
+    again.killed()
+    for each in shared.glob("*/*.[01]"):
+        each.unlink()
+    without = Run(tmp_path / "run", every=4)
+    assert without.at == ("disk", 8)
+    without.killed()
+
+
+def test_it_keeps_the_last_ones_and_a_finished_run_leaves_no_memory(
+    tmp_path: Path, shared: Path
+) -> None:
+    run = Run(tmp_path / "run", every=3, keep=2).steps(1, 10)
+    run.checkpoint.finish(10, run.model, NoOptimizer(), {"step": 10, "tokens": 100})
+    assert markers(tmp_path / "run") == ["step-00000009", "step-00000010"]
+    assert list(shared.iterdir()) == []
+    again = Run(tmp_path / "run")
+    assert again.at == ("disk", 10)
+    again.killed()
+
+
+def test_memory_is_private_and_a_torn_state_is_not_used(tmp_path: Path, shared: Path) -> None:
+    run = Run(tmp_path / "run", every=0).steps(1, 6)
+    run.killed()
+    (folder,) = shared.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in folder.glob("0of1.*")} == {0o600}
+    files = {each.header().step: each for each in run.checkpoint._memory.files}
+    assert sorted(files) == [5, 6]
+    files[6].clear()  # killed while it was written
+    again = Run(tmp_path / "run", every=0)
+    assert again.at == ("memory", 5)
+    again.steps(6, 6).killed()
+    files[6].payload[100] ^= 1  # somebody wrote into it
+    torn = Run(tmp_path / "run", every=0)
+    assert torn.at == ("memory", 5)
+    assert "step 6 in memory is damaged" in torn.said[0]
+    torn.killed()
+
+
+def test_states_of_a_later_step_are_forgotten_where_a_run_goes_back(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", every=2).steps(1, 5)
+    run.killed()
+    own = run.checkpoint._memory
+    own.forget_after(4)
+    assert own.steps() == [4]
+    own.forget_after(0)
+    assert own.steps() == []
+    chosen = own.begin(own.files[0].layout)
+    assert chosen.header() is None
+
+
+@pytest.mark.parametrize("damage", ["flipped", "short", "gone", "marker", "unmarked"])
+def test_a_damaged_checkpoint_is_skipped_for_the_newest_whole_one(
+    tmp_path: Path, damage: str
+) -> None:
+    folder = tmp_path / "run"
+    Run(folder, every=2, keep=3, memory=False).steps(1, 6).killed()
+    newest = folder / "step-00000006"
+    part = next(newest.glob("*.distcp"))
+    if damage == "flipped":
+        data = bytearray(part.read_bytes())
+        data[len(data) // 2] ^= 1
+        part.write_bytes(data)
+    elif damage == "short":
+        part.write_bytes(part.read_bytes()[:-1])
+    elif damage == "gone":
+        part.unlink()
+    elif damage == "marker":
+        (newest / disk.MARKER).write_text('{"step": ')
+    else:
+        (newest / disk.MARKER).unlink()
+    again = Run(folder, every=2, memory=False)
+    assert again.at == ("disk", 4)
+    assert len(again.said) == 1 and "step-00000006" in again.said[0]
+    again.killed()
+
+
+def test_where_no_checkpoint_is_whole_nothing_begins_anew_by_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    Run(folder, every=2, memory=False).steps(1, 4).killed()
+    for part in folder.glob("*/*.distcp"):
+        part.write_bytes(b"")
+    with pytest.raises(NoWholeCheckpoint, match=r"none of its 2 .*resume=false"):
+        Run(folder, memory=False)
+    anew = Run(folder, memory=False, resume=False)
+    assert anew.resumed is None and "2 checkpoints of an earlier run are in" in anew.said[0]
+    assert len(list(folder.glob("before-*/step-*"))) == 2  # nothing is lost
+    anew.killed()
+
+
+def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    Run(tmp_path / "run", every=2).steps(1, 2).killed()
+    with pytest.raises(CheckpointMismatch, match="'flat' has 1003 .* 1004 here.*config.toml"):
+        Run(tmp_path / "run", size=SIZE + 1)
+    assert (tmp_path / "run" / "step-00000002" / "config.toml").read_text() == "seed = 1\n"
+
+
+def test_a_second_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glake.trainer.checkpoint._LOCK_S", 0.2)
+    run = Run(tmp_path / "run")
+    with pytest.raises(FolderInUse, match="another job keeps its checkpoints here"):
+        Run(tmp_path / "run")
+    run.killed()
+    Run(tmp_path / "run").killed()
+
+
+def test_a_full_disk_costs_that_checkpoint_alone(tmp_path: Path) -> None:
+    """A file-size limit refuses the third write, as a full disk does, in a process of its own."""
+    program = Path(__file__).with_name("program_full_disk.py")
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "run"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (said,) = told["said"]
+    assert said.startswith("the checkpoint of step 4 could not be written: the file system did not")
+    assert said.endswith("The run goes on; older checkpoints are as they were")
+    assert told["markers"] == ["step-00000002", "step-00000006"]
+    assert told["partial"] == []
+
+
+def test_no_room_in_shared_memory_leaves_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    run = Run(tmp_path / "run", every=2).steps(1, 5)
+    run.killed()
+    assert "no state is kept in memory" in run.said[0] and "--shm-size" in run.said[0]
+    again = Run(tmp_path / "run", every=2)
+    assert again.at == ("disk", 4)
+    again.killed()
+
+
+def test_left_over_segments_are_swept_but_not_those_of_the_living(shared: Path) -> None:
+    def left(run: str, **changes: Any) -> memory.Memory:
+        made = memory.Memory(run, 0, 1, root=shared)
+        made.own()
+        path = made.folder / "owner.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        return made
+
+    dead = {"pid": 2**22 + 1}
+    left("living"), left("own", **dead), left("elsewhere", namespace="pid:[1]", **dead)
+    gone = [left("dead", **dead).folder, left("reused", started="1").folder]
+    foreign = shared / f"glake-trainer-{os.getuid()}-open"
+    foreign.mkdir(mode=0o777)
+    foreign.chmod(0o777)
+    os.utime(foreign, (0, 0))
+    assert memory.sweep("own", shared) == gone
+    assert len(list(shared.iterdir())) == 4
+    with pytest.raises(GlakeError, match="no private folder"):
+        memory.Memory("open", 0, 1, root=shared)
+
+
+def test_the_checksum_sees_every_byte() -> None:
+    from glake.trainer.checkpoint.host import checksum
+
+    bytes_ = np.arange(1, 104, dtype=np.uint8)
+    before = checksum(bytes_)
+    for at in range(len(bytes_)):
+        bytes_[at] ^= 0x80
+        assert checksum(bytes_) != before
+        bytes_[at] ^= 0x80
+    assert checksum(bytes_) == before
+    assert torch.equal(torch.from_numpy(bytes_)[:3], torch.tensor([1, 2, 3], dtype=torch.uint8))

@@ -1,0 +1,291 @@
+"""Configs: nesting, checks, paths, files, swaps."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glake.errors import InvalidOption, UnknownOption
+from glake.trainer import toml
+from glake.trainer.configurable import Configurable, child
+
+
+class Wheel(Configurable):
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        inches: int = 26
+
+    def __init__(self, config: Config, *, colour: str) -> None:
+        super().__init__(config)
+        self.colour = colour
+
+
+class SpokedWheel(Wheel):
+    @dataclass(kw_only=True)
+    class Config(Wheel.Config):
+        spokes: int = 32
+
+
+class CoveredWheel(Wheel):
+    @dataclass(kw_only=True)
+    class Config(Wheel.Config):
+        inside: Wheel.Config = child(Wheel.Config)
+
+
+class Bell(Configurable):
+    pass
+
+
+class Bike(Configurable):
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        name: str
+        colour: str = "red"
+        weight: float = 9.5
+        sold: bool = False
+        kind: Literal["road", "city"] = "road"
+        front: Wheel.Config = child(Wheel.Config, inches=28)
+        spare: list[Wheel.Config] = field(default_factory=list)
+        bell: Bell.Config | None = None
+        sizes: tuple[int, ...] = (50, 52)
+        parts: dict[str, Wheel.Config] = field(default_factory=dict)
+        limit: int | None = None
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.front = config.front.build(colour=config.colour)
+
+
+def bike(**fields: Any) -> Bike.Config:
+    return Bike.Config(name="one", **fields)
+
+
+def test_builds_the_tree_from_a_copy() -> None:
+    config = bike()
+    built = config.build()
+    config.set("front.inches", 20)
+    assert isinstance(built.front, Wheel) and built.front.colour == "red"
+    assert built.config.front.inches == built.front.config.inches == 28
+
+
+def test_every_parent_has_children_of_its_own() -> None:
+    one, two = bike(), bike()
+    one.front.inches = 1
+    assert two.front.inches == 28
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: bike(colur="x"),
+        lambda: setattr(bike(), "colur", "x"),
+        lambda: bike().set("colur", "x"),
+        lambda: bike().get("colur"),
+        lambda: Bike.Config.from_dict({"name": "x", "colur": "x"}),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(wrong: Any) -> None:
+    with pytest.raises(UnknownOption, match="Bike has no option 'colur'; did you mean 'colour'"):
+        wrong()
+
+
+def test_an_unknown_key_below_says_where() -> None:
+    with pytest.raises(UnknownOption, match="front: Wheel has no option 'inch'"):
+        bike(front={"inch": 3})
+    with pytest.raises(UnknownOption, match="spare: 0: Wheel has no option 'inch'"):
+        bike(spare=[{"inch": 3}])
+    with pytest.raises(UnknownOption, match="nothing named '3'"):
+        bike().set("spare.3.inches", 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text"),
+    [
+        ("name", 3, "name: 3 is no str"),
+        ("front.inches", "28", "inches: '28' is no int"),
+        ("front.inches", True, "inches: True is no int"),
+        ("front.inches", 1.0, "inches: 1.0 is no int"),
+        ("sold", 1, "sold: 1 is no bool"),
+        ("weight", "9", "weight: '9' is no float"),
+        ("kind", "boat", "kind: 'boat' is none of 'road', 'city'"),
+        ("front", bike(), "front: Bike is no config of a Wheel"),
+        ("front", None, "front: None is no config of a Wheel"),
+        ("sizes", [1, "a"], "sizes: 1: 'a' is no int"),
+        ("spare", {}, "spare: {} is no list"),
+        ("limit", "x", "limit: 'x' is no int"),
+        ("bell", Wheel.Config(), "bell: Wheel is no config of a Bell"),
+    ],
+)
+def test_a_wrong_type_is_refused_and_changes_nothing(path: str, value: Any, text: str) -> None:
+    config = bike()
+    with pytest.raises(InvalidOption, match=text):
+        config.set(path, value)
+    assert config == bike()
+
+
+def test_an_int_may_stand_for_a_float() -> None:
+    config = bike(weight=9)
+    assert config.weight == 9.0 and type(config.weight) is float
+
+
+def test_set_reaches_lists_and_dicts() -> None:
+    config = bike(spare=[Wheel.Config()], parts={"left": Wheel.Config()})
+    config.set("spare.0.inches", 1)
+    config.set("spare.0", SpokedWheel.Config(spokes=4))
+    config.set("parts.left", {"inches": 3})
+    config.set("sizes.1", 60)
+    assert config.get("spare.0.spokes") == 4
+    assert config.get("parts.left.inches") == 3
+    assert config.sizes == (50, 60)
+    with pytest.raises(InvalidOption):
+        config.set("spare.0", 3)
+
+
+def test_set_text_reads_toml_or_takes_the_text() -> None:
+    config = bike()
+    for path, text in [("weight", "1e-3"), ("sold", "true"), ("colour", "deep blue")]:
+        config.set_text(path, text)
+    config.set_text("front", "{class = 'test_configurable:SpokedWheel', spokes = 3}")
+    assert (config.weight, config.sold, config.colour) == (1e-3, True, "deep blue")
+    assert config.front == SpokedWheel.Config(spokes=3)
+
+
+def test_visit_replaces_every_node_once() -> None:
+    config = bike(spare=[Wheel.Config(inches=1)], parts={"a": SpokedWheel.Config()})
+    root = config.visit(Wheel.Config, lambda wheel: CoveredWheel.Config(inside=wheel))
+    assert root is config
+    assert config.get("front.inside.inches") == 28
+    assert config.get("spare.0.inside.inches") == 1
+    assert config.get("parts.a.inside.spokes") == 32
+    assert isinstance(Wheel.Config().visit(Wheel.Config, lambda _: Bell.Config()), Bell.Config)
+
+
+def test_visit_keeps_a_node_edited_in_place() -> None:
+    config = bike()
+    config.visit(Wheel.Config, lambda wheel: wheel.set("inches", 7))
+    assert config.front.inches == 7
+
+
+def test_dict_names_the_classes_and_comes_back() -> None:
+    config = bike(front=SpokedWheel.Config(spokes=9), bell=Bell.Config(), limit=3)
+    plain = config.to_dict()
+    assert plain["front"]["class"] == f"{__name__}:SpokedWheel"
+    assert Bike.Config.from_dict(plain) == config
+    assert "bell" not in bike().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("named", "text"),
+    [
+        ("os:system", "no subclass of Configurable"),
+        ("glake.errors:GlakeError", "no subclass of Configurable"),
+        ("glake.no_such:Thing", "No module named 'glake.no_such'"),
+        ("antigravity:fly", "must be imported first"),
+        (f"{__name__}:Bike.Config", "no subclass of Configurable"),
+        ("Bike", "not written as"),
+        (3, "not written as"),
+    ],
+)
+def test_only_parts_may_be_named(named: Any, text: str) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        Bike.Config.from_dict({"class": named, "name": "x"})
+
+
+def test_a_missing_option_is_named() -> None:
+    with pytest.raises(InvalidOption, match="Bike needs the option 'name'"):
+        Bike.Config.from_dict({})
+    with pytest.raises(InvalidOption, match="Wheel is no Bike"):
+        Bike.Config.from_dict(Wheel.Config().to_dict())
+
+
+def test_a_file_brings_the_config_back(tmp_path: Path) -> None:
+    config = bike(
+        spare=[SpokedWheel.Config()], parts={"a b": Wheel.Config()}, bell=Bell.Config(), weight=1e-9
+    )
+    path = tmp_path / "bike.toml"
+    config.save(path)
+    assert Bike.Config.load(path) == config
+    assert path.read_text("utf-8") == str(config)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bike.toml"]
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bike.toml"
+    path.write_text("name = \n")
+    with pytest.raises(InvalidOption, match=r"bike\.toml: no TOML: .*line 1"):
+        Bike.Config.load(path)
+    path.write_text("name = 'a'\ncolur = 'b'\n")
+    with pytest.raises(UnknownOption, match=r"bike\.toml: Bike has no option 'colur'"):
+        Bike.Config.load(path)
+    with pytest.raises(FileNotFoundError):
+        Bike.Config.load(tmp_path / "none.toml")
+
+
+def test_diff_names_what_differs() -> None:
+    other = bike(front=SpokedWheel.Config(inches=28), limit=1)
+    assert bike().diff(bike()) == {}
+    assert bike().diff(other) == {
+        "front.class": (f"{__name__}:Wheel", f"{__name__}:SpokedWheel"),
+        "front.spokes": (None, 32),
+        "limit": (None, 1),
+    }
+
+
+def test_copies_are_equal_and_separate() -> None:
+    config = bike()
+    for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert twin == config
+        twin.front.inches = 1
+        assert twin != config
+
+
+def test_a_part_without_a_config_gets_one_of_its_own() -> None:
+    assert Bell.Config is not Configurable.Config
+    assert isinstance(Bell.Config().build(), Bell)
+
+
+def test_a_config_must_be_a_dataclass_below_its_base() -> None:
+    with pytest.raises(TypeError, match="needs the decorator"):
+
+        class Undecorated(Configurable):
+            class Config(Configurable.Config):
+                size: int = 1
+
+    with pytest.raises(TypeError, match=r"must be a subclass of Wheel\.Config"):
+
+        class Stray(Wheel):
+            @dataclass(kw_only=True)
+            class Config(Configurable.Config):
+                size: int = 1
+
+
+class Wrong(Configurable):
+    @dataclass(kw_only=True)
+    class Config(Configurable.Config):
+        limit: int | None = 3
+
+
+def test_what_may_be_none_is_none_by_default() -> None:
+    with pytest.raises(TypeError, match=r"Wrong\.limit may be None: its default must be None"):
+        Wrong.Config()
+
+
+SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
+TREES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.text(), TREES))
+def test_toml_brings_any_table_back(tmp_path_factory: Any, table: dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "table.toml"
+    toml.write(path, table)
+    assert toml.read(path) == table

@@ -1,0 +1,221 @@
+"""Checkpoint directories of transformers: read, written, and the same logits on both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glake.errors import InvalidArgument, InvalidOption
+from glake.trainer.models import huggingface, sizes
+from glake.trainer.models.decoder import Decoder
+from glake.trainer.models.lora import with_lora
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+THEIRS = {
+    "plain": ("Llama", {"num_key_value_heads": 4}),
+    "grouped": ("Llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
+    "tied": ("Llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "scaled": ("Llama", {"num_key_value_heads": 2, "rope_parameters": LLAMA_3, "head_dim": 16}),
+    "opt": ("OPT", {"ffn_dim": 72, "word_embed_proj_dim": 32, "dropout": 0.0}),
+}
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(3, 96, (2, 40), generator=torch.Generator().manual_seed(1))
+
+
+def theirs(kind: str) -> Any:
+    family, fields = THEIRS[kind]
+    sized = {"intermediate_size": 72} if family == "Llama" else {}
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=96,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        **sized,
+        **fields,
+    )
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with torch.no_grad():  # biases and norms start at zeros and ones: make mix-ups show
+        for own in model.parameters():
+            own.add_(torch.randn_like(own) * 0.05)
+    return model
+
+
+def trained(config: Decoder.Config) -> Decoder:
+    torch.manual_seed(5)
+    model: Decoder = config.build()
+    with torch.no_grad():
+        for own in model.parameters():
+            own.add_(torch.randn_like(own) * 0.05)
+    return model
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+@pytest.mark.parametrize("files", ["one", "several"])
+def test_logits_equal_those_of_transformers(kind: str, files: str, tmp_path: Path) -> None:
+    model, rows = theirs(kind), tokens()
+    model.save_pretrained(tmp_path, max_shard_size="20KB" if files == "several" else "1GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == (files == "several")
+    with torch.no_grad():
+        ours = huggingface.load(tmp_path)
+        torch.testing.assert_close(ours(rows), model(rows).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+@pytest.mark.parametrize("files", ["one", "several"])
+def test_transformers_reads_what_is_written(kind: str, files: str, tmp_path: Path) -> None:
+    theirs(kind).save_pretrained(tmp_path / "first")
+    model, rows = trained(huggingface.read_config(tmp_path / "first")), tokens()
+    huggingface.write(
+        tmp_path / "second",
+        model.config,
+        model.named_parameters(),
+        file_bytes=20_000 if files == "several" else 10**9,
+    )
+    read, report = getattr(transformers, f"{THEIRS[kind][0]}ForCausalLM").from_pretrained(
+        tmp_path / "second", output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    with torch.no_grad():
+        torch.testing.assert_close(read.eval()(rows).logits, model(rows), rtol=1e-5, atol=1e-5)
+    assert huggingface.read_config(tmp_path / "second") == model.config
+
+
+def test_the_spelling_of_published_llama_checkpoints_is_read(tmp_path: Path) -> None:
+    """Those of transformers 4 have rope_theta and rope_scaling."""
+    scaling = {key: value for key, value in LLAMA_3.items() if key != "rope_theta"}
+    described = {
+        "model_type": "llama",
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "rope_scaling": scaling | {"original_max_position_embeddings": 8192},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert huggingface.read_config(tmp_path) == sizes.model("llama-3.1-8b")
+
+
+def test_lora_is_merged_into_what_is_written(tmp_path: Path) -> None:
+    config = with_lora(sizes.llama(2, 32, 4, 64, vocabulary=96), rank=4)
+    model, rows = trained(config), tokens()
+    huggingface.write(tmp_path, config, model.named_parameters())
+    with torch.no_grad():
+        merged = huggingface.load(tmp_path)
+        assert not any(".base." in name for name, _ in merged.named_parameters())
+        torch.testing.assert_close(merged(rows), model(rows), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_are_loaded_below_lora(tmp_path: Path) -> None:
+    plain = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
+    huggingface.write(tmp_path, plain.config, plain.named_parameters())
+    model = with_lora(huggingface.read_config(tmp_path)).build()
+    huggingface.load_weights(model, huggingface.read_weights(tmp_path))
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens()), plain(tokens()))
+
+
+@pytest.mark.parametrize("name", ["moe-tiny", "gpt-tiny"])
+def test_a_model_without_a_form_there_is_refused(name: str, tmp_path: Path) -> None:
+    model = sizes.model(name).build()
+    with pytest.raises(InvalidOption, match="no form in transformers: llama differs in"):
+        huggingface.write(tmp_path / "out", model.config, model.named_parameters())
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_directories_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="has no config.json"):
+        huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InvalidArgument, match="is no JSON"):
+        huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InvalidOption, match="model_type 'bert'; known are: llama, opt"):
+        huggingface.load(tmp_path)
+
+
+def test_a_directory_may_be_written_again(tmp_path: Path) -> None:
+    """transformers reads model.safetensors first: an old one must not outlive several new files."""
+    first, second = (trained(sizes.llama(2, 32, 4, 64, vocabulary=96)) for _ in range(2))
+    with torch.no_grad():
+        second.norm.weight.mul_(2)
+    for file_bytes in (20_000, 10**9, 20_000):
+        huggingface.write(tmp_path, first.config, first.named_parameters(), file_bytes=10**9)
+        huggingface.write(tmp_path, second.config, second.named_parameters(), file_bytes=file_bytes)
+        assert (tmp_path / "model.safetensors").exists() == (file_bytes == 10**9)
+        assert torch.equal(huggingface.load(tmp_path).norm.weight, second.norm.weight)
+
+
+def test_a_write_that_fails_leaves_no_parts(tmp_path: Path) -> None:
+    model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
+    for weights in (list(model.named_parameters())[:-1], [("norm.bias", torch.ones(1))]):
+        with pytest.raises(InvalidArgument):
+            huggingface.write(tmp_path, model.config, weights, file_bytes=20_000)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        ("{", "is no index of files"),
+        ('{"weight_map": 3}', "is no index of files"),
+        ('{"weight_map": {"a": "../x.safetensors"}}', "names the file '../x.safetensors'"),
+    ],
+)
+def test_a_bad_index_is_named(index: str, text: str, tmp_path: Path) -> None:
+    model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
+    huggingface.write(tmp_path, model.config, model.named_parameters())
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(InvalidArgument, match=text):
+        huggingface.load(tmp_path)
+
+
+def test_what_a_description_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_attention_heads": 4}')
+    with pytest.raises(InvalidArgument, match=r"config\.json lacks 'num_hidden_layers'"):
+        huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(InvalidArgument, match="is no JSON object"):
+        huggingface.load(tmp_path)
+
+
+def test_bad_weights_are_named(tmp_path: Path) -> None:
+    model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
+    huggingface.write(tmp_path, model.config, model.named_parameters())
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidArgument, match=r"model\.safetensors is damaged or cut short"):
+        huggingface.load(tmp_path)
+    path.unlink()
+    with pytest.raises(InvalidArgument, match=r"has no model\.safetensors"):
+        huggingface.load(tmp_path)
+    other = sizes.llama(2, 32, 4, 80, vocabulary=96).build()
+    with pytest.raises(InvalidArgument, match=r"gate\.weight is \[64, 32\] .* \[80, 32\] here"):
+        huggingface.load_weights(other, model.named_parameters())
+    with pytest.raises(InvalidArgument, match="no weights for 20 parameters: blocks.0"):
+        huggingface.load_weights(model, list(model.named_parameters())[:1])
+    with pytest.raises(InvalidArgument, match="no values for 20 parameters: blocks.0"):
+        huggingface.write(tmp_path, model.config, list(model.named_parameters())[:1])
+    assert not (tmp_path / "config.json").exists()

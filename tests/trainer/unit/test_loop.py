@@ -1,0 +1,253 @@
+"""The loop on one rank: it learns, goes on to the bit, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from glake.errors import InvalidOption, UnknownOption
+from glake.trainer import log, loop, ranks
+from glake.trainer.__main__ import configured, main
+from glake.trainer.checkpoint import memory
+from glake.trainer.errors import CheckpointMismatch, Diverged, PackageMissing, RankLost
+from glake.trainer.goodput import goodput, last_of_each_step, records
+
+TINY = {
+    "model.layers": "1",
+    "model.dim": "32",
+    "model.block.attention.heads": "2",
+    "model.block.feed_forward.hidden": "64",
+    "data.length": "16",
+    "sequences": "4",
+    "log.progress": "false",
+    "optimizer.lr": "0.003",
+}
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of /dev/shm."""
+    root = tmp_path / "shm"
+    root.mkdir()
+    monkeypatch.setattr(memory, "ROOT", root)
+    return root
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
+    return path
+
+
+def tiny(text: Path, folder: Path | None = None, steps: int = 8, **changes: str) -> Any:
+    given = TINY | {name.replace("__", "."): value for name, value in changes.items()}
+    where = None if folder is None else str(folder)
+    pairs = tuple(f"{name}={value}" for name, value in given.items())
+    return configured("gpt-tiny", str(text), steps, where, pairs)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    counted = last_of_each_step(records(folder / "log.jsonl"))
+    return {step: each["loss"] for step, each in counted.items()}
+
+
+def test_it_learns_evaluates_and_logs(text: Path, tmp_path: Path, shared: Path) -> None:
+    changes = {"evaluation__every": "20", "log__peak_flops": "1e12"}
+    config = tiny(text, tmp_path / "run", 40, evaluation__steps="2", **changes)
+    outcome = loop.train(config)
+    found = losses(tmp_path / "run")
+    assert sorted(found) == list(range(1, 41))
+    assert found[1] > 5 > 3.6 > found[40] == outcome.loss
+    assert outcome.evaluation is not None and outcome.evaluation < 3.8
+    last = records(tmp_path / "run" / "log.jsonl")[-2]
+    assert last["evaluation"] == outcome.evaluation
+    assert last["tokens"] == 40 * 4 * 16 and 0 < last["mfu"] < 1 and last["tokens_per_s"] > 0
+    assert list(shared.iterdir()) == []  # a finished run leaves no memory
+
+
+@pytest.mark.parametrize("kind", ["adamw:AdamW", "agd:AGD", "wsam:WSAM"])
+@pytest.mark.parametrize("source", ["memory", "disk"])
+def test_a_run_that_was_cut_off_ends_in_the_same_losses_to_the_bit(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, source: str
+) -> None:
+    changes = {
+        "optimizer": f'{{"class" = "glake.trainer.optimizers.{kind}", lr = 0.003}}',
+        "checkpoint__every": "2",
+        "checkpoint__memory": "true" if source == "memory" else "false",
+        "accumulation": "2",
+    }
+    del TINY["optimizer.lr"]
+    try:
+        whole = tiny(text, tmp_path / "whole", **changes)
+        cut = tiny(text, tmp_path / "cut", **changes)
+    finally:
+        TINY["optimizer.lr"] = "0.003"
+    loop.train(whole)
+    step = loop._Run._step
+
+    def killed(self: Any) -> Any:
+        if self.step == 5:
+            self.checkpoint.settle()
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(loop._Run, "_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(cut)
+    monkeypatch.undo()
+    monkeypatch.setattr(memory, "ROOT", tmp_path / "shm")
+    resumed = loop.train(cut).resumed
+    assert resumed is not None
+    assert (resumed.source, resumed.step) == ("memory", 5) if source == "memory" else ("disk", 4)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_accumulation_gives_the_same_gradients(text: Path, tmp_path: Path) -> None:
+    loop.train(tiny(text, tmp_path / "one"))
+    loop.train(tiny(text, tmp_path / "four", accumulation="4"))
+    four = losses(tmp_path / "four")
+    assert losses(tmp_path / "one") == pytest.approx(four, rel=1e-5)
+
+
+def test_another_models_checkpoint_is_refused(text: Path, tmp_path: Path) -> None:
+    loop.train(tiny(text, tmp_path / "run", 2))
+    with pytest.raises(CheckpointMismatch, match="elements in the checkpoint.*config.toml"):
+        loop.train(tiny(text, tmp_path / "run", 4, model__dim="48"))
+    outcome = loop.train(tiny(text, tmp_path / "run", 4))  # it is as it was
+    assert outcome.resumed is not None and outcome.resumed.step == 2
+
+
+def test_wrong_options_are_refused_at_once(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownOption, match="did you mean 'heads'"):
+        tiny(text, model__block__attention__head="3")
+    with pytest.raises(UnknownOption, match="no model 'gpt-smal'.*gpt-small"):
+        configured("gpt-smal", None, None, None, ())
+    with pytest.raises(InvalidOption, match="sequences = 0: 1 at least"):
+        loop.train(tiny(text, sequences="0"))
+    with pytest.raises(InvalidOption, match=r"tokens go up to 256: --set model.vocabulary=256"):
+        loop.train(tiny(text, model__vocabulary="128"))
+    for option in ("snapshot", "trace"):
+        with pytest.raises(InvalidOption, match=f"log.{option}: .*GLAKE_ALLOCATOR=1"):
+            loop.train(tiny(text, tmp_path / "run", **{f"log__{option}": "true"}))
+    with pytest.raises(InvalidOption, match="File exists; name a folder that can be written to"):
+        loop.train(tiny(text, text))
+    with pytest.raises(InvalidOption, match="sharding.prefetch = -1: 0 blocks at least"):
+        loop.train(tiny(text, sharding__prefetch="-1"))
+    for option in ({"activation_offload": "true"}, {"offload": "optimizer"}):
+        wrong = {f"sharding__{name}": value for name, value in option.items()}
+        with pytest.raises(InvalidOption, match='fsdp = "torch" keeps neither activations'):
+            loop.train(tiny(text, sharding__fsdp="torch", **wrong))
+    with pytest.raises(InvalidOption, match="log.profile needs a folder"):
+        loop.train(tiny(text, log__profile="1"))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(text: Path) -> None:
+    with pytest.raises(Diverged, match=r"the loss of step \d+ is (nan|inf)"):
+        loop.train(tiny(text, None, 20, optimizer__lr="1e30", clip="0.0"))
+
+
+def test_the_profile_and_tensorboard(text: Path, tmp_path: Path) -> None:
+    loop.train(tiny(text, tmp_path / "run", 5, log__profile="1"))
+    profile = json.loads((tmp_path / "run" / "profile-0.json").read_text())
+    assert any("backward" in str(each.get("name")) for each in profile["traceEvents"])
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        with pytest.raises(PackageMissing, match=r'tensorboard.*pip install "glake\[trainer\]"'):
+            loop.train(tiny(text, tmp_path / "board", log__tensorboard="true"))
+    else:
+        loop.train(tiny(text, tmp_path / "board", log__tensorboard="true"))
+        assert list((tmp_path / "board").glob("tensorboard/events*"))
+
+
+def test_the_command(text: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    shown = run(main, ["--config", "gpt-tiny", "--set", "model.layers=2", "--print-config"])
+    assert shown.exit_code == 0, shown.output
+    (tmp_path / "experiment.toml").write_text(shown.output)
+    again = run(main, ["--config", str(tmp_path / "experiment.toml"), "--print-config"])
+    assert again.output == shown.output and "layers = 2" in shown.output
+    listed = run(main, ["--list"]).output
+    assert "llama-3-8b" in listed and "8,030" in listed
+    for arguments, words in (
+        (["--config", "gpt-tiny", "--data", str(tmp_path / "gone")], "DataMissing: there is no"),
+        (["--config", str(tmp_path / "gone.toml")], "there is no such file"),
+        (["--config", "gpt-tiny", "--set", "steps"], "write it as PATH=VALUE"),
+        ([], "--config says what to train"),
+    ):
+        done = run(main, arguments)
+        assert done.exit_code == 1 and words in done.output + done.stderr
+
+
+def test_in_the_emulation_the_losses_are_the_same_to_the_bit(text: Path, tmp_path: Path) -> None:
+    """State in simulated GPU memory; checkpoints go through the transfer engine."""
+    arguments = [f"--set={name}={value}" for name, value in TINY.items()]
+    arguments += ["--config=gpt-tiny", f"--data={text}", "--steps=5", "--set=checkpoint.every=2"]
+    emulation = {"GLAKE_ALLOCATOR": "1", "GLAKE_DRIVER": "sim", "GLAKE_STRICT": "1"}
+    for name, variables in (("stock", {}), ("glake", emulation)):
+        command = [sys.executable, "-m", "glake.trainer", *arguments]
+        command += [
+            f"--folder={tmp_path / name}",
+            f"--set=log.snapshot={str(name != 'stock').lower()}",
+        ]
+        done = subprocess.run(
+            command, env=os.environ | variables, capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "glake") == losses(tmp_path / "stock")
+    last = records(tmp_path / "glake" / "log.jsonl")[-2]
+    assert (
+        last["allocator"] == "emulation" and last["reserved_bytes"] >= last["allocated_bytes"] > 0
+    )
+    assert (tmp_path / "glake" / "memory-0.pickle").stat().st_size > 1000
+    resumed = loop.train(tiny(text, tmp_path / "glake", 5)).resumed
+    assert resumed is not None and resumed.step == 5  # stock torch reads it
+
+
+def test_a_failed_collective_is_a_lost_rank() -> None:
+    with pytest.raises(RankLost, match="max-restarts"), ranks.lost_ranks():
+        raise RuntimeError("[pair.cc:537] Read error [127.0.0.1]:30353: Connection reset by peer")
+    with pytest.raises(RuntimeError, match="shapes"), ranks.lost_ranks():
+        raise RuntimeError("shapes do not match")
+
+
+def test_goodput_of_a_log(tmp_path: Path) -> None:
+    def step(number: int, time: float, seconds: float = 1.0, stall: float = 0.0) -> dict[str, Any]:
+        found = {"event": "step", "step": number, "seconds": seconds}
+        return found | {"stall_s": stall, "time": time}
+
+    def start(process: float, joined: float, time: float) -> dict[str, Any]:
+        return {"event": "start", "process": process, "joined": joined, "time": time}
+
+    lines = [
+        start(0, 5, 6),
+        *(step(n, 6 + n, stall=0.1 if n == 2 else 0.0) for n in range(1, 5)),
+        start(13, 18, 18.5),  # killed at some time from 10 to 13: one step's worth is lost
+        step(4, 20, seconds=1.5),
+        *(step(n, 16 + n) for n in range(5, 11)),
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines) + '{"event": "st')
+    found = goodput(records(path))
+    assert found.useful == pytest.approx(9.9) and found.stalled == pytest.approx(0.1)
+    assert found.repeated == pytest.approx(1) and found.broken == pytest.approx(1)
+    assert found.restoring == pytest.approx(0.5 + 0.5)  # the rest of the slow first step
+    assert found.restarting == pytest.approx(5 + 1 + 5 + 2) and found.restarts == 1
+    assert found.share == pytest.approx(9.9 / 13)
+    assert "goodput 76.2%" in str(found)
+
+
+def test_a_line_that_a_kill_tore_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"event": "step", "st')
+    made = log.Log.Config(progress=False).build(rank=0, steps=1, folder=str(tmp_path))
+    made.event("end")
+    made.close()
+    assert [each["event"] for each in records(tmp_path / "log.jsonl")] == ["end"]
