@@ -72,7 +72,8 @@ def __getattr__(name: str) -> Any:
         module, attribute = _HOME[name]
         value = getattr(importlib.import_module(module), attribute)
     elif name == "__version__":
-        value = importlib.import_module("importlib.metadata").version("glake")
+        # The one compiled in from pyproject.toml: installed metadata may not be there.
+        value = importlib.import_module("glake._C").version()
     else:
         raise AttributeError(f"module 'glake' has no attribute {name!r}")
     globals()[name] = value

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import glake
 from glake import config, library_path
 from glake.errors import GlakeError
 from glake.groups import Group
@@ -53,8 +54,22 @@ class _Group(Group):
             raise click.ClickException(str(error)) from error
 
 
+def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    click.echo(f"glake, version {glake.__version__}")
+    context.exit()
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="glake")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """GPU memory that does not fragment."""
 
@@ -107,9 +122,11 @@ def run(
         raise click.ClickException(
             f"cannot write a trace to {trace}: no such directory to write in"
         )
-    needed = settings.allocator != "0" and not allow_fallback
-    missing = no_device(environment) if needed else None
-    if missing is not None:
+    missing = no_device(environment) if settings.allocator != "0" else None
+    if missing is not None and allow_fallback:
+        # Here, since a script that never imports torch never starts glake, which would say it.
+        click.echo(f"glake: {script} runs without glake: {missing}", err=True)
+    elif missing is not None:
         raise click.ClickException(
             f"{script} was not run: {missing}; give --driver sim for the simulated driver, or "
             "--allow-fallback to run without glake"

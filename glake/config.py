@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from glake.errors import InvalidOption, UnknownOption
 
 PREFIX = "GLAKE_"
-MOST_BYTES = 1 << 46  # what the core takes for a size
+MOST_SIZE = 1 << 46  # what the core takes for a size
 GRANULE = 2 * 2**20
 _MOST_WHOLE = 2**63 - 1
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def parse_bytes(text: str) -> int:
     value = float(match[1]) * _UNITS[match[2]]
     if value < 1:
         raise ValueError("not above 0 bytes")
-    if value > MOST_BYTES:
+    if value > MOST_SIZE:
         raise ValueError("more than 2^46 bytes (64 TiB)")
     return int(value)
 
@@ -63,6 +63,8 @@ def parse_limit(text: str) -> Limit:
     if percent or fraction <= 1:
         if not 0 < fraction <= 1:
             raise ValueError("a fraction must be above 0 and at most 1")
+        if fraction * MOST_SIZE < GRANULE:
+            raise ValueError("less than one granule of 2MiB on any device, of up to 64 TiB")
         return fraction
     size = parse_bytes(text)
     if size < GRANULE:

@@ -12,6 +12,8 @@ import sys
 
 TORCH_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 """PyTorch's own line for its CPU build."""
+TORCH = f"with a GPU its CUDA build: pip install torch; without one the CPU build: {TORCH_CPU}"
+"""Which PyTorch to install where either serves."""
 
 
 def present(module: str) -> bool:

@@ -1,6 +1,5 @@
 """What `glake info` shows: the library, the driver in use, its devices, what else is installed."""
 
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -8,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glake import config, library_path
+from glake.allocator.adapter_build import installed_torch
 from glake.errors import GlakeError
 
 
@@ -90,7 +90,7 @@ def _cuda(version: int) -> str:
 
 
 def _torch() -> str | None:
-    """The installed torch's version, found without importing it."""
+    """The version of the torch that `import torch` gives, which is not imported."""
     if importlib.util.find_spec("torch") is None:
         return None
-    return importlib.metadata.version("torch")
+    return installed_torch().version

@@ -6,6 +6,7 @@ the simulator; `docs/topology.md` describes it.
 
 import functools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from typing import Any
 from glake import library_path
 
 COPY_US = 8.0  # time of one chunk's copy besides its bytes, where a file gives none
+
+
+def for_people(names: str) -> str:
+    """Nodes, edges and paths of a graph as texts name them: GPU g3 is cuda:3, m0 cpu:0."""
+    gpus = re.sub(r"\bg(?=\d+\b)", "cuda:", names)
+    return re.sub(r"\bm(?=\d+\b)", "cpu:", gpus)
 
 
 @dataclass(frozen=True)

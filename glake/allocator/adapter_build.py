@@ -27,12 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import glake
-from glake import config
+from glake import config, extras
 from glake.errors import GlakeError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
 CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"
+NUMBERS = "numbers"
 
 
 class AdapterBuildError(GlakeError):
@@ -57,7 +58,7 @@ def installed_torch() -> Torch:
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise AdapterBuildError(f"torch is not installed for {sys.executable}: pip install torch")
+        raise AdapterBuildError(f"PyTorch is not installed for {sys.executable}: {extras.TORCH}")
     root = Path(spec.origin).resolve().parent
     facts: dict[str, str | None] = {}
     exec((root / "version.py").read_text(), facts)  # torch's own; it only assigns
@@ -87,6 +88,8 @@ def _command(name: str) -> list[str]:
     libraries = [f"-L{torch.root / 'lib'}", "-lc10"]
     if name == CUDA:
         libraries += ["-ltorch_cpu", *(["-lc10_cuda"] if torch.cuda else [])]
+    if name == NUMBERS:
+        libraries += ["-ltorch_cpu"]
     if name == FAKE_CUDA:  # loaded before torch, so it finds torch's libraries by itself
         libraries += ["-ltorch_cpu", f"-Wl,-rpath,{torch.root / 'lib'}"]
     return [
@@ -159,7 +162,11 @@ def _key(command: list[str]) -> str:
     digest = hashlib.sha256()
     about = [torch.version, torch.commit, platform.machine(), *command]
     digest.update("\0".join(about).encode())
-    for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(SOURCES.glob("*.h"))):
+    for source in (
+        *sorted((SOURCES / "torch").rglob("*.*")),
+        *sorted(SOURCES.glob("*.h")),
+        SOURCES / "simcuda/compute.h",
+    ):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:20]
 

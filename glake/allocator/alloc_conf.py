@@ -17,6 +17,7 @@ from glake.config import Config
 # PyTorch reads the first that is set.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 FRACTION = "per_process_memory_fraction"
+ROUNDING = "roundup_power2_divisions"  # the adapter asks PyTorch for it
 # Settings that say what glake does anyway: it grows segments, and holds no lock in driver calls.
 _SAYS_AS_MUCH = {
     ("expandable_segments", "true"),
@@ -31,10 +32,13 @@ class AllocConf:
 
     variable: str
     given: dict[str, str]
+    at_start: bool = True  # or by a call while the process runs
 
     @property
     def fraction(self) -> str | None:
-        """What glake's limit becomes, unless GLAKE_LIMIT is set; None if not given."""
+        """What glake's limit becomes, unless GLAKE_LIMIT is set; None if not given at the start."""
+        if not self.at_start:
+            return None
         value = self.given.get(FRACTION, "")
         plain = re.fullmatch(r"\d*\.?\d+", value)
         return value if plain and 0 < float(value) <= 1 else None
@@ -44,6 +48,7 @@ class AllocConf:
         found = []
         for key, value in self.given.items():
             honoured = (key, value.lower()) in _SAYS_AS_MUCH
+            honoured |= key == ROUNDING
             honoured |= key == FRACTION and settings.limit is None and self.fraction == value
             # Pinned memory is PyTorch's own then.
             honoured |= key.startswith("pinned_") and not settings.host_allocator
@@ -66,11 +71,28 @@ class AllocConf:
             sys.stderr.write(f"RuntimeWarning: {text}\n")
 
 
+def follow(settings: Config) -> None:
+    """What is set later, by torch.cuda.memory._set_allocator_settings, is told as well."""
+    import torch
+
+    theirs = torch._C._accelerator_setAllocatorSettings
+
+    def set_allocator_settings(env: str) -> None:
+        theirs(env)
+        AllocConf("allocator settings", parse(env), at_start=False).warn(settings)
+
+    torch._C._accelerator_setAllocatorSettings = set_allocator_settings
+
+
+def parse(text: str) -> dict[str, str]:
+    """Each key with its value. PyTorch checks them itself."""
+    pairs = re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", text)
+    return {key: value.strip() for key, value in pairs}
+
+
 def read(environment: Mapping[str, str]) -> AllocConf | None:
-    """The settings in the environment, None if there are none. PyTorch checks them itself."""
+    """The settings in the environment, None if there are none."""
     for variable in VARIABLES:
-        if variable not in environment:
-            continue
-        pairs = re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", environment[variable])
-        return AllocConf(variable, {key: value.strip() for key, value in pairs})
+        if variable in environment:
+            return AllocConf(variable, parse(environment[variable]))
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from glake import _C, config
+from glake import _C, config, extras
 from glake.allocator import adapter, alloc_conf, basic, debug, emulation, stats
 from glake.errors import GlakeError, InvalidOption
 
@@ -82,7 +82,9 @@ def _import_torch() -> None:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
-        raise GlakeError("PyTorch is not installed here, and glake.enable() is for it") from error
+        raise GlakeError(
+            f"glake.enable() is for PyTorch, which is not installed here: {extras.TORCH}"
+        ) from error
     finally:
         _here.enabling = False
 
@@ -123,6 +125,7 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
         adapter.install(settings)
         if torchs is not None:
             torchs.warn(settings)
+        alloc_conf.follow(settings)
     else:
         basic.install()
     _active = _Active(mode, variables, settings)

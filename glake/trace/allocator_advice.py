@@ -7,7 +7,7 @@ The thresholds are round numbers below which the gain would not be worth the cha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glake.trace.digest import Digest, PolicyDigest
 from glake.trace.units import micros, share, size, times
@@ -133,24 +133,36 @@ def headroom(job: Digest) -> Iterator[Advice]:
 
 def compared(job: Digest) -> Iterator[Advice]:
     """glake beside each model of another allocator, where both run the job: praise for the one that
-    is better at something and worse at nothing, both sides where each is better at something."""
-    own = min(
-        (each for each in job.policies if each.own and each.fits),
-        key=lambda each: each.result.peak_physical_bytes,
-        default=None,
-    )
-    if own is None or any(room(job)):
+    is better at something and worse at nothing, both sides where each is better at something. Of
+    glake's policies it is the one with most to say for it."""
+    own = [each for each in job.policies if each.own and each.fits]
+    own.sort(key=lambda each: each.result.peak_physical_bytes)
+    if not own or any(room(job)):
         return
     for each in job.policies:
         if not each.modelled or not each.fits:
             continue
-        better, worse = _sides(job, own, each)
-        if better and worse:
-            yield _both(own, each, better, worse)
-        elif worse:
-            yield _not_glake(own, each, worse)
+        mine, sides = min(
+            ((one, _sides(job, one, each)) for one in own), key=lambda pair: _merit(pair[1])
+        )
+        if sides.better and sides.worse:
+            yield _both(mine, each, sides)
+        elif sides.worse:
+            yield _not_glake(mine, each, sides)
         else:
-            yield from (one.praise for one in better)
+            rivals = _as_good(job, mine, each)
+            yield from (replace(one.praise, text=one.praise.text + rivals) for one in sides.better)
+
+
+def _as_good(job: Digest, own: PolicyDigest, than: PolicyDigest) -> str:
+    """Allocators other than `than` that do the job no worse than `own`."""
+    told = [
+        f"{each.name} ({_SWITCHES[each.name]}{_pays(each)})"
+        for each in job.policies
+        if each.modelled and each.fits and each.name in _SWITCHES and each is not than
+        if not _sides(job, own, each).better
+    ]
+    return f" No worse than {own.name} here: {', '.join(told)}." if told else ""
 
 
 @dataclass(frozen=True)
@@ -162,33 +174,58 @@ class _Side:
     praise: Advice
 
 
-def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> tuple[list[_Side], list[_Side]]:
-    """The figures in which ``own`` is better than ``each``, and worse."""
-    better: list[_Side] = []
-    worse: list[_Side] = []
-    for ours, theirs, least, make in (
-        (*_leasts(own, each), 0.0, _needs_more),
-        (*_helds(job, own, each), 0.0, _holds_more),
-        (own.result.driver_us_per_step, each.result.driver_us_per_step, _DRIVER_US, _driver),
+@dataclass(frozen=True)
+class _Sides:
+    """The figures in which one of glake's policies is better than another, and worse, by enough to
+    matter; and those in which it is better as shown, by less."""
+
+    better: list[_Side]
+    worse: list[_Side]
+    slight: list[_Side]
+
+
+def _merit(sides: _Sides) -> int:
+    """Lower is better: only gains, gains and losses, neither, only losses."""
+    if sides.better:
+        return 1 if sides.worse else 0
+    return 3 if sides.worse else 2
+
+
+def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> _Sides:
+    sides = _Sides([], [], [])
+    full = _full(job, own, each)
+    for ours, theirs, least, make, told in (
+        (*_leasts(own, each), 0.0, _needs_more, size),
+        (*_helds(own, each), 0.0, _holds_more, size),
+        (*_times(own, each), _DRIVER_US, _driver, micros),
     ):
         if ours is None or theirs is None:
             continue
         gap = abs(ours - theirs)
-        if gap and gap >= (least or WASTE_SHARE * max(ours, theirs)):
-            (better if ours < theirs else worse).append(make(own, each, ours, theirs))
-    return better, worse
+        enough = gap and gap >= (least or WASTE_SHARE * max(ours, theirs))
+        if enough and not (full and make is _holds_more):
+            (sides.better if ours < theirs else sides.worse).append(make(own, each, ours, theirs))
+        elif ours < theirs and told(ours) != told(theirs):
+            sides.slight.append(make(own, each, ours, theirs))
+    return sides
+
+
+def _full(job: Digest, own: PolicyDigest, each: PolicyDigest) -> bool:
+    """At a limit every caching allocator fills up to it, so only what is below one says much."""
+    most = max(own.result.peak_physical_bytes, each.result.peak_physical_bytes)
+    return job.capacity is not None and most > (1 - WASTE_SHARE) * job.capacity
 
 
 def _leasts(own: PolicyDigest, each: PolicyDigest) -> tuple[float | None, float | None]:
     return own.result.min_capacity_bytes, each.result.min_capacity_bytes
 
 
-def _helds(job: Digest, own: PolicyDigest, each: PolicyDigest) -> tuple[float | None, float | None]:
-    """At a limit every caching allocator fills up to it, so only what is below one says much."""
-    held = own.result.peak_physical_bytes, each.result.peak_physical_bytes
-    if job.capacity is not None and max(held) > (1 - WASTE_SHARE) * job.capacity:
-        return None, None
-    return held
+def _helds(own: PolicyDigest, each: PolicyDigest) -> tuple[float, float]:
+    return own.result.peak_physical_bytes, each.result.peak_physical_bytes
+
+
+def _times(own: PolicyDigest, each: PolicyDigest) -> tuple[float | None, float | None]:
+    return own.result.driver_us_per_step, each.result.driver_us_per_step
 
 
 def _needs_more(own: PolicyDigest, each: PolicyDigest, ours: float, theirs: float) -> _Side:
@@ -243,24 +280,26 @@ def _stranded(each: PolicyDigest) -> str:
     )
 
 
-def _both(own: PolicyDigest, each: PolicyDigest, better: list[_Side], worse: list[_Side]) -> Advice:
+def _both(own: PolicyDigest, each: PolicyDigest, sides: _Sides) -> Advice:
     return Advice(
         "note",
-        better[0].differs,
+        sides.better[0].differs,
         f"{own.name} or {each.name}: each is better at something",
-        f"{own.name} {_listed(better)}; but it {_listed(worse)}. Take {own.name} "
+        f"{own.name} {_listed(sides.better)}; but it {_listed(sides.worse)}. Take {own.name} "
         f"({_SWITCHES[own.name]}) where the first decides, {each.name} where the second does.",
     )
 
 
-def _not_glake(own: PolicyDigest, each: PolicyDigest, worse: list[_Side]) -> Advice:
+def _not_glake(own: PolicyDigest, each: PolicyDigest, sides: _Sides) -> Advice:
     switch = f" ({_SWITCHES[each.name]})" if each.name in _SWITCHES else ""
+    gains = "is better in neither memory nor driver time"
+    if sides.slight:
+        gains = f"gains too little to matter: it {_listed(sides.slight)}"
     return Advice(
         "note",
-        worse[0].differs,
+        sides.worse[0].differs,
         f"{each.name} does this job better than {own.name}",
-        f"{own.name} {_listed(worse)}, and is better at nothing here: stay with "
-        f"{each.name}{switch}.",
+        f"{own.name} {_listed(sides.worse)}, and {gains}. Stay with {each.name}{switch}.",
     )
 
 

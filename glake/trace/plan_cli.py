@@ -82,7 +82,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 )
 @click.option(
     "--context",
-    help="Set aside of the GPU for CUDA itself. [assumed: 0.5GiB, and 1GiB for NCCL if world > 1]",
+    help="Set aside of the GPU for CUDA itself. [616MiB, and 1GiB for NCCL if world > 1]",
 )
 @click.option(
     "--attention",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from glake import config
+from glake import config, outside
 from glake.trace.holders import Holder, fold
 from glake.trace.job import PlanError
 from glake.trace.record import record
@@ -27,11 +27,6 @@ from glake.trace.units import size
 
 DEFAULT_POLICIES = ("glake", "native", "expandable")
 COMPLETE_AFTER = 512
-
-# What a process takes of a GPU outside any allocator, where --context does not say. Both assumed:
-# the CUDA context with its loaded kernels, and NCCL's buffers in a job of several ranks.
-CONTEXT_BYTES = 512 << 20
-NCCL_BYTES = 1 << 30
 
 _LEAST = 2 << 20
 _NAMES = {
@@ -136,7 +131,7 @@ def plan(
     Args:
         target: "module:make_step", from the current directory, or the name of a ready plan.
         gpu, context: bytes, or "80GiB"; context is set aside for CUDA (and NCCL where world > 1),
-            None being the assumed 0.5 GiB (1.5 GiB).
+            None being the estimate of glake.outside.
         world, rank, steps, seed, options, attention, scratch: of the recording (glake.trace.Job).
         policies: what to replay under, names of glake.trace.replay.policies().
         complete_after, find_min_capacity: as of glake.trace.replay.replay.
@@ -152,7 +147,7 @@ def plan(
             an unknown policy, sizes that are none, and set-up alone larger than the device.
     """
     gpu_bytes = parse_size("gpu", gpu)
-    set_aside = default_context(world) if context is None else parse_size("context", context, 0)
+    set_aside = outside.estimate(world) if context is None else parse_size("context", context, 0)
     capacity = gpu_bytes - set_aside
     if capacity < _LEAST:
         raise PlanError(
@@ -228,11 +223,6 @@ def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
     if found > MAX_CAPACITY:
         raise PlanError(f"{name} {value!r}: more than {size(MAX_CAPACITY)}, the largest there is")
     return found
-
-
-def default_context(world: int) -> int:
-    """What is set aside of a device where nothing else is asked for; an assumption."""
-    return CONTEXT_BYTES + (NCCL_BYTES if world > 1 else 0)
 
 
 def folded(holders: Sequence[Holder]) -> list[Holder]:

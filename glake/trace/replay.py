@@ -37,16 +37,18 @@ def policies() -> list[str]:
 class StepCost:
     """What one step of a trace cost: memory-management driver calls, modelled time, waits.
 
-    ``growth_us`` is the part of ``driver_us`` in allocations that brought physical memory to a new
-    height, None unless asked for: a job pays that once. The rest is what its later steps may cost
-    too.
+    ``driver_us`` is the time of every driver call. Of it, ``growth_us`` went into creating handles
+    above the highest physical total so far and mapping those first: a job pays that once. And
+    ``event_us`` into ``event_calls``: events recorded, queried and waited for, and streams asked.
     """
 
     step: int
     driver_calls: int
     driver_us: float
     stream_waits: int
-    growth_us: float | None = None
+    growth_us: float
+    event_calls: int
+    event_us: float
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,9 @@ class ReplayResult:
     the steps completed. ``peak_event`` is the first event with the most physical memory, after an
     out-of-memory the last one replayed, None if there is none. ``utilisation`` is peak live over
     peak physical bytes and ``time_avg_utilisation`` the mean of live over physical bytes over
-    events; ``driver_calls`` counts reserve, create, map, set access, unmap and release,
-    ``driver_us`` their modelled time and ``growth_us`` the part of it that growth to a new height
-    took (:class:`StepCost`); ``stream_waits`` counts streams made to wait for other
+    events; ``driver_calls`` counts reserve, create, map, set access, unmap and release;
+    ``driver_us`` is the modelled time of every driver call, ``growth_us`` and ``event_us`` are
+    parts of it (:class:`StepCost`); ``stream_waits`` counts streams made to wait for other
     streams and the host for any. ``*_per_step`` are means over the second half of the steps, None
     where no step was completed. ``layout`` is what was asked for with ``layout_at``.
     """
@@ -138,6 +140,9 @@ class ReplayResult:
     driver_calls: int
     driver_calls_per_step: float | None
     driver_us_per_step: float | None
+    growth_us_per_step: float | None
+    event_calls_per_step: float | None
+    event_us_per_step: float | None
     stream_waits_per_step: float | None
     host_ns_alloc: float | None
     host_ns_free: float | None
@@ -146,7 +151,9 @@ class ReplayResult:
     events: int
     trace_peak_live_bytes: int
     driver_us: float
-    growth_us: float | None
+    growth_us: float
+    event_calls: int
+    event_us: float
     stream_waits: int
     steps: list[StepCost]
     peak_event: int | None
@@ -201,7 +208,6 @@ def replay(
     driver_path: str = "",
     progress: Callable[[float], None] | None = None,
     layout_at: int | None = None,
-    growth: bool = False,
 ) -> ReplayResult:
     """Replays a trace through a policy on a fresh device.
 
@@ -218,7 +224,6 @@ def replay(
         progress: told now and then the share (0..1) of the present replay's events done.
         layout_at: index of the event, from 0, after which to keep where everything lay; None for
             none. The layout is None if memory ran out before.
-        growth: tell growth from what recurs in driver time; host times are then a little longer.
 
     Raises:
         glake._C.ReplayError: unknown policy, a capacity above MAX_CAPACITY (for ``glake`` and
@@ -237,7 +242,6 @@ def replay(
         driver_path,
         progress,
         layout_at,
-        growth,
     )
     steps = [StepCost(**each) for each in raw["steps"]]
     live, physical = raw["peak_live_bytes"], raw["peak_physical_bytes"]
@@ -253,6 +257,9 @@ def replay(
         driver_calls=raw["driver_calls"],
         driver_calls_per_step=_mean_of_second_half([float(each.driver_calls) for each in steps]),
         driver_us_per_step=_mean_of_second_half([each.driver_us for each in steps]),
+        growth_us_per_step=_mean_of_second_half([each.growth_us for each in steps]),
+        event_calls_per_step=_mean_of_second_half([float(each.event_calls) for each in steps]),
+        event_us_per_step=_mean_of_second_half([each.event_us for each in steps]),
         stream_waits_per_step=_mean_of_second_half([float(each.stream_waits) for each in steps]),
         host_ns_alloc=raw["host_ns_alloc"],
         host_ns_free=raw["host_ns_free"],
@@ -262,6 +269,8 @@ def replay(
         trace_peak_live_bytes=trace.peak_live_bytes,
         driver_us=raw["driver_us"],
         growth_us=raw["growth_us"],
+        event_calls=raw["event_calls"],
+        event_us=raw["event_us"],
         stream_waits=raw["stream_waits"],
         steps=steps,
         peak_event=raw["peak_event"],

@@ -22,7 +22,7 @@ NONE = config.read({})
         (
             "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64",
             None,
-            ["roundup_power2_divisions", "max_split_size_mb"],
+            ["max_split_size_mb"],
         ),
         ("pinned_num_register_threads:4", None, ["pinned_num_register_threads"]),
     ],
@@ -32,6 +32,11 @@ def test_keys(text, fraction, ignored):
     assert settings is not None
     assert settings.fraction == fraction
     assert settings.ignored(NONE) == ignored
+
+
+def test_a_fraction_counts_at_the_start_alone():
+    later = alloc_conf.AllocConf("V", {"per_process_memory_fraction": "0.5"}, at_start=False)
+    assert later.fraction is None and later.ignored(NONE) == list(later.given)
 
 
 def test_first_variable_counts():

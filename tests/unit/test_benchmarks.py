@@ -27,6 +27,7 @@ ARGUMENTS = {
     "trace_replay": ("--rounds", "2", TRACE),
     "stitch_cost": ("--rounds", "2", "--most", "64"),
     "growth": ("--rounds", "1"),
+    "curves": ("--rounds", "1", "--most", "1000"),
 }
 PLAN_TIME = "plan_time"  # has no alternative to be beside
 
@@ -130,6 +131,14 @@ def test_growth_counts_the_drivers_calls(built: Path) -> None:
         figures = lines["256 MiB at once", f"handles of {mib} MiB"]["figures"]
         assert figures["driver_calls"] == 2 * (256 // mib) + 2  # create and map; reserve, access
     assert lines["256 MiB at once", "native"]["figures"]["held_per_asked"] == 1
+
+
+def test_curves_stay_flat(built: Path) -> None:
+    lines = summary("curves", *ARGUMENTS["curves"])
+    case = "two blocks on streams that never end: "
+    few, many = (lines[case + n, "glake"]["figures"]["calls"] for n in ("4", "64"))
+    assert 0 < many < 4 * few  # 16 times as many streams
+    assert lines["small block among live blocks: 1000", "glake"]["figures"]["host_bytes"] < 400
 
 
 def test_a_trace_is_replayed_to_its_end_or_says_how_far(built: Path) -> None:

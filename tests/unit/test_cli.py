@@ -34,6 +34,27 @@ def test_info_on_the_simulator() -> None:
     assert facts["options"]["GLAKE_SIM_DEVICES"] == "3"
 
 
+def test_nothing_needs_installed_metadata(tmp_path: Path) -> None:
+    """As from a checkout by PYTHONPATH: there glake has none, nor may torch."""
+    page = tmp_path / "page.html"
+    code = f"""
+import importlib.metadata
+def absent(name): raise importlib.metadata.PackageNotFoundError(name)
+importlib.metadata.version = importlib.metadata.distribution = absent
+from click.testing import CliRunner
+from glake.cli import main
+for command in ("--version", "info --json", "replay sample --html {page} --policy native"):
+    done = CliRunner().invoke(main, command.split())
+    assert done.exit_code == 0, (command, done.output, done.exception)
+    print(done.output)
+"""
+    environ = {**os.environ, "GLAKE_DRIVER": "sim"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"glake, version {glake.__version__}\n")
+    assert glake.__version__ in page.read_text(encoding="utf-8")
+
+
 def test_info_says_whose_owed_bytes_it_shows() -> None:
     assert "owed bytes, this process  0\n" in run("info", GLAKE_DRIVER="sim").stdout
 
@@ -119,6 +140,11 @@ def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> 
     assert unset.returncode == 1 and not unset.stdout
     allowed = run("run", "--driver", driver, "--allow-fallback", str(script))
     assert (allowed.returncode, allowed.stdout) == (0, "started 0\n")
+    # Said though the script never imports torch, with which glake would start.
+    (line,) = allowed.stderr.strip().splitlines()
+    assert f"{script} runs without glake: cannot open the driver" in line and driver in line
+    off = run("run", "--allocator", "0", "--driver", driver, str(script))
+    assert (off.returncode, off.stderr) == (0, "")
     simulated = run("run", "--driver", "sim", str(script), GLAKE_STRICT="0")
     assert (simulated.returncode, simulated.stdout) == (0, "started 1\n")
 

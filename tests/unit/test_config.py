@@ -64,6 +64,8 @@ def test_values(name: str, text: str, value: Any) -> None:
         ("contiguous", "1"),
         ("limit", "1.1"),
         ("limit", "0.0"),
+        ("limit", "0.000000000001"),
+        ("limit", "0.000001%"),
         ("limit", "0"),
         ("limit", "-3GiB"),
         ("limit", "101%"),
@@ -133,7 +135,8 @@ def test_core_has_the_same_table() -> None:
 
 
 TEXTS = {
-    "limit": "none 0.9 .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
+    "limit": "none 0.000000000001 0.00000002 0.00000003 0.9"
+    " .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
     "policy": "balanced compact COMPACT best",
     "peers": "none all some",
     "debug": "none guard poison trace sync guard,poison trace,guard guard, ,guard guards GUARD x",

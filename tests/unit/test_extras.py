@@ -107,7 +107,9 @@ def test_build_adapter_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cuda.adapter_build.installed_torch.cache_clear()
     monkeypatch.setitem(sys.modules, "torch", None)
     said = CliRunner().invoke(main, ["build-adapter"])
-    assert said.exit_code == 1 and "pip install torch" in said.stderr, said.exception
+    text = " ".join(said.stderr.split())
+    assert said.exit_code == 1 and f"without one the CPU build: {extras.TORCH_CPU}" in text
+    assert "with a GPU its CUDA build: pip install torch;" in text, said.exception
 
 
 def a_cuda_build(folder: Path) -> None:
@@ -176,3 +178,14 @@ def test_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = resources.files("glake.trace") / "assets" / "sample.trace.gz"
     assert len(packed.read_bytes()) < 64 << 10
     assert "glake replay sample" in README
+
+
+def test_the_trainer_without_torch(monkeypatch):
+    from click.testing import CliRunner
+
+    from glake import extras
+    from glake.trainer.__main__ import main
+
+    monkeypatch.setattr(extras, "present", lambda module: module != "torch")
+    ended = CliRunner().invoke(main, ["--list"])
+    assert ended.exit_code == 1 and extras.TORCH in ended.output

@@ -137,7 +137,7 @@ def test_a_limit_below_one_granule_of_the_device_is_an_error() -> None:
     done = subprocess.run(
         [sys.executable, "-c", job], env=variables, capture_output=True, text=True
     )
-    assert "InvalidOption: option limit: 1.02 MiB of device 0's 1.00 GiB" in done.stderr
+    assert "InvalidOption: option limit: 1.02 MiB of cuda:0's 1.00 GiB" in done.stderr
     variables["GLAKE_LIMIT"] = "0.002"
     done = subprocess.run(
         [sys.executable, "-c", job], env=variables, capture_output=True, text=True

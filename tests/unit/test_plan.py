@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import glake.trace
+from glake import outside
 from glake.trace import child, planner, record
 from glake.trace.job import BadTarget, Job, PlanError
 from glake.trace.plan_cli import plan
@@ -97,7 +98,7 @@ def test_sizes_that_are_none(text):
 def test_sizes():
     assert planner.parse_size("gpu", "80 GiB") == planner.parse_size("gpu", 80 * GIB) == 80 * GIB
     assert planner.parse_size("context", "0", 0) == 0
-    assert planner.default_context(8) - planner.default_context(1) == GIB
+    assert outside.estimate(8) - outside.estimate(1) == GIB
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_the_verdict_says_who_fits(replayed):
     Path(tight.trace).unlink()
     assert tight.fits == {"glake": True, "native": False}
     assert tight.verdict.endswith("with glake; not with PyTorch's default allocator")
-    assert tight.capacity_bytes == between - planner.CONTEXT_BYTES
+    assert tight.capacity_bytes == between - outside.CONTEXT_BYTES
 
 
 def test_command_prints_a_table_and_who_holds_what(replayed, tmp_path):

@@ -29,7 +29,7 @@ MESSAGES = [
 def test_both_ways(message: Any) -> None:
     data = protocol.encode(message)
     head, text = data[: protocol.HEAD_BYTES], data[protocol.HEAD_BYTES :]
-    assert protocol.length(head, protocol.MOST_BYTES) == len(text)
+    assert protocol.length(head, protocol.MOST_REQUEST) == len(text)
     assert protocol.decode(text, (type(message),)) == message
 
 
@@ -80,10 +80,10 @@ def test_wrong_grants(limits: Any) -> None:
         protocol.decode(altered(MESSAGES[3], limits=limits), protocol.FROM_SERVICE)
 
 
-@pytest.mark.parametrize("size", [0, protocol.MOST_BYTES + 1, 2**32 - 1])
+@pytest.mark.parametrize("size", [0, protocol.MOST_REQUEST + 1, 2**32 - 1])
 def test_lengths(size: int) -> None:
     with pytest.raises(BadMessage, match="bytes"):
-        protocol.length(struct.pack(">I", size), protocol.MOST_BYTES)
+        protocol.length(struct.pack(">I", size), protocol.MOST_REQUEST)
 
 
 def test_directory_is_private(tmp_path: Path) -> None:

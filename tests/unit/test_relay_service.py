@@ -139,7 +139,7 @@ def test_strangers_hurt_nobody(serving: directory.Files) -> None:
     for changes, named in (
         ({"key": "0" * 16}, "another topology"),
         ({"version": 0}, "version"),
-        ({"gpus": (7,), "visible": 3}, "GPU 7"),
+        ({"gpus": (7,), "visible": 3}, "cuda:7"),
         ({"visible": 16}, "16 GPUs"),
     ):
         assert named in Peer(serving, **changes).refused()
@@ -297,7 +297,7 @@ def test_command(serving: directory.Files) -> None:
     peer.granted(1)
     shown = CliRunner().invoke(main, ["relayd", "--status"])
     assert shown.exit_code == 0
-    for text in ("dgx_a100", str(os.getpid()), "host>g3", "g3>g5"):
+    for text in ("dgx_a100", str(os.getpid()), "host>cuda:3", "cuda:3>cuda:5"):
         assert text in shown.output
     books = json.loads(CliRunner().invoke(main, ["relayd", "--status", "--json"]).output)
     (one,) = books["services"]

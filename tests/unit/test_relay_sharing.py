@@ -175,9 +175,9 @@ def test_demands_stay_within_the_lent_gpus() -> None:
 @pytest.mark.parametrize(
     ("gpus", "demands", "named"),
     [
-        ([8], [], "GPU 8"),
+        ([8], [], "cuda:8"),
         ([0], [(-1, 2, 0, 0, 1.0)], "socket 2"),
-        ([0], [(-1, 0, 9, 0, 1.0)], "GPU 9"),
+        ([0], [(-1, 0, 9, 0, 1.0)], "cuda:9"),
     ],
 )
 def test_places_that_are_not_there(gpus: list[int], demands: list, named: str) -> None:
@@ -239,7 +239,7 @@ def test_lent_and_learnt_multiply_and_stay_apart() -> None:
     nothing = [0.0 if i == edge else 1.0 for i in range(len(graph.limits()))]
     planner.lend(nothing)
     reasons = dict(planner.plan([(HOST, (0, 0), 1.0)])[0]["refusals"])
-    assert "u0>g0 is lent to other processes" in reasons["host0>g0"]
+    assert "u0>cuda:0 is lent to other processes" in reasons["host0>cuda:0"]
 
 
 def test_relays_of_each_demand() -> None:
@@ -247,6 +247,6 @@ def test_relays_of_each_demand() -> None:
     asked = [(HOST, (0, 0), 1.0), (HOST, (2, 0), 1.0)]
     for plan, allowed in zip(planner.plan(asked, relays=[1 << 4, 1 << 6]), (4, 6), strict=True):
         relays = {name for path in plan["paths"] for name in path["name"].split(">")[1:-1]}
-        assert relays == {f"g{allowed}"}
+        assert relays == {f"cuda:{allowed}"}
     with pytest.raises((InvalidArgument, ValueError), match="each demand"):
         planner.plan(asked, relays=[1])

@@ -150,7 +150,7 @@ def test_expandable_driver_cost():
 def test_growth_is_what_brings_memory_to_a_new_height():
     # Full, another stream asks: what is given back and taken again is no growth.
     lines = [f"a 0 {20 * MIB} 0", "s 0", "f 0", f"a 1 {20 * MIB} 1"]
-    full = replay(trace_of(*lines), "native", capacity=20 * MIB, growth=True)
+    full = replay(trace_of(*lines), "native", capacity=20 * MIB)
     assert full.growth_us == pytest.approx(97.8) and full.driver_us > 2 * 97.8
     assert full.steps[0].growth_us == 0 < full.steps[0].driver_us
 
@@ -181,7 +181,7 @@ def test_per_step_figures_speak_of_the_second_half():
         lines += [f"s {step}"]
         if step in (1, 3):  # one more segment in these steps
             lines += [f"a {step + 10} {20 * MIB} 0"]
-    result = replay(trace_of(*lines), "native", growth=True)
+    result = replay(trace_of(*lines), "native")
     assert [each.driver_calls for each in result.steps] == [0, 3, 0, 3, 0]
     assert [each.growth_us for each in result.steps] == pytest.approx([0, 97.8, 0, 97.8, 0])
     assert result.driver_calls == 9

@@ -76,13 +76,13 @@ def test_estimates_are_called_so() -> None:
 def test_text() -> None:
     shown = run("--preset", "dgx1v").stdout
     assert "dgx1v: 8 GPUs, 2 sockets; preset dgx1v" in shown
-    assert re.search(r"│ g0 │ +│ NVLink │ NVLink │ NVLink │ NVLink │ across ", shown)
+    assert re.search(r"│ cuda:0 │ +│ NVLink │ NVLink │ NVLink │ NVLink │ across ", shown)
     assert re.search(r"│ +│ +│ 24 +│ 24 +│ 48 +│ 48 +│ 12.3 ", shown)
-    assert "u3 under s1: 12.3 towards g6 g7, 13 back; together, not each" in shown
+    assert "u3 under s1: 12.3 towards cuda:6 cuda:7, 13 back; together, not each" in shown
     assert "uplink = one GPU's pcie" in shown and "Limits over several links: none" in shown
     shown = run("--preset", "hgx_h100_h200").stdout
-    assert "g0>N + N>g0 <= 775; 7 more of the kind" in shown
-    assert "m0>s0 + 0.9667 x s0>m0 <= 221; 1 more of the kind" in shown
+    assert "cuda:0>N + N>cuda:0 <= 775; 7 more of the kind" in shown
+    assert "cpu:0>s0 + 0.9667 x s0>cpu:0 <= 221; 1 more of the kind" in shown
     assert "Shared uplinks: none" in shown
 
 
@@ -139,7 +139,7 @@ def test_a_plan_of_a_copy(tmp_path: Path) -> None:
     for chosen in (("--preset", "dgx1v"), ("--file", str(tmp_path / "box.json"))):
         row = json.loads(run(*chosen, *near).stdout)
         assert (row["src"], row["dst"], row["bytes"]) == ("gpu3", "cpu", 64 << 20)
-        assert row["host"] == "local" and row["paths"][0]["hops"][0][0] == "g3"
+        assert row["host"] == "local" and row["paths"][0]["hops"][0][0] == "cuda:3"
     sim = run("--plan", "cpu:1", "cuda:1", GLAKE_DRIVER="sim:gb200_tray")
     assert "on gb200_tray, host memory of socket 1" in sim.stdout
     plan = ("--preset", "dgx1v", "--plan", "cpu")
@@ -178,7 +178,7 @@ def test_picture(name: str, tmp_path: Path) -> None:
     svg = (tmp_path / "a.SVG").read_text()
     platform = load_platforms()[name]
     for gpu in range(platform.gpus):
-        assert f">GPU {gpu}<" in svg
+        assert f">cuda:{gpu}<" in svg
     for rate in {edge.gb_per_s for edge in platform.edges if edge.target == "N"}:
         assert re.search(rf">[^<]*\b{rate:g}\b[^<]*<", svg), rate
     assert svg.count(">DRAM ") == 2 and (">NVSwitch<" in svg) == (name == "gb200_tray")
@@ -209,9 +209,9 @@ def test_picture_of_odd_platforms(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "u8 under u7: 3 towards no GPU, 0 back" in done.stdout
     svg = (tmp_path / "odd.svg").read_text()
-    assert ">GPU 0<" in svg and ">5 / 6<" in svg and ">switch 7<" not in svg
+    assert ">cuda:0<" in svg and ">5 / 6<" in svg and ">switch 7<" not in svg
 
 
 def test_the_matrix_says_what_its_names_stand_for() -> None:
     done = CliRunner().invoke(main, ["topo", "--preset", "dgx1v"])
-    assert "g0 is GPU 0 (cuda:0), m0 the memory of socket 0" in " ".join(done.output.split())
+    assert "cuda:0 is a GPU, cpu:0 the memory of socket 0" in " ".join(done.output.split())

@@ -79,8 +79,8 @@ def test_narrow_link_and_missing_nvlink(tmp_path: Path) -> None:
     box.cards[2].lanes = 8
     box.cards[5].links.pop()
     found = found_on(box, tmp_path)
-    assert "g2: its PCIe link runs on 8 of 16 lanes" in notes(found)
-    assert "g5: 17 NVLinks are up where others have 18" in notes(found)
+    assert "cuda:2: its PCIe link runs on 8 of 16 lanes" in notes(found)
+    assert "cuda:5: 17 NVLinks are up where others have 18" in notes(found)
     assert found.platform.rate("s0", "g2") == pytest.approx(55.4 / 2)
     assert found.platform.rate("g5", "N") == pytest.approx(17 * 22.06)
 
@@ -112,7 +112,7 @@ def test_mig_leaves_nvlinks_out(tmp_path: Path) -> None:
     found = found_on(box, tmp_path, CUDA_VISIBLE_DEVICES="MIG-bbbb,1")
     assert found.platform.gpus == 2 and found.platform.rate("g0", "N") is None
     assert found.platform.rate("g1", "N") is not None
-    assert "g0 is divided by MIG" in notes(found) and "g1 alone is seen" in notes(found)
+    assert "cuda:0 is divided by MIG" in notes(found) and "cuda:1 alone is seen" in notes(found)
 
 
 def test_without_nvml_pcie_remains(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_numa_node_unknown(tmp_path: Path) -> None:
         card.node = -1
     found = found_on(box, tmp_path / "all")
     assert found.platform.sockets == ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert "names no NUMA node" in notes(found) and "g7 to 1" in notes(found)
+    assert "names no NUMA node" in notes(found) and "cuda:7 to 1" in notes(found)
     # A GPU under a root bus whose other GPU is placed goes there, whatever its number.
     cards = [Card("pci0000:80 80:01.0 81:00.0", -1), Card("pci0000:80 80:02.0 82:00.0", 1)]
     found = found_on(Box(cards, machines.TWO), tmp_path / "bus")
@@ -240,7 +240,7 @@ def test_visible_devices(tmp_path: Path) -> None:
 
 def test_peer_access_and_fabric(tmp_path: Path) -> None:
     text = notes(found_on(machines.a10_box(), tmp_path / "a"))
-    assert "no peer access between GPUs 0-4, 0-5" in text and "chipset" in text
+    assert "no peer access between cuda:0-cuda:4, cuda:0-cuda:5" in text and "chipset" in text
     box = machines.hgx_h100()
     box.p2p = {(a, b): 5 for a in range(8) for b in range(8) if a != b}
     found = found_on(box, tmp_path / "b")

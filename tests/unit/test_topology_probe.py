@@ -89,7 +89,7 @@ def test_an_unsaturated_link_keeps_its_estimate() -> None:
     found = probe(guess, KnownCopier(two))
     assert "m0>s0" not in found.rates  # two links cannot fill it
     applied = found.applied(Topology("two", guess, "guess")).platform
-    assert any("not measured" in note and "m0>s0" in note for note in applied.assumed)
+    assert any("not measured" in note and "cpu:0>s0" in note for note in applied.assumed)
     assert ESTIMATE + "all of it" in applied.assumed
 
 
@@ -101,7 +101,7 @@ def test_poor_peer_copies_are_told() -> None:
 
     true = load_platforms()["a10_l40s_x8"]
     notes = probe(true, Poor(true)).notes
-    assert "g0 to g1 over PCIe runs at 9.9 GB/s where the links allow 25.2" in notes
+    assert "cuda:0 to cuda:1 over PCIe runs at 9.9 GB/s where the links allow 25.2" in notes
 
 
 def test_probe_is_short() -> None:

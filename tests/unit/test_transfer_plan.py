@@ -26,16 +26,17 @@ def test_a_plan_says_what_it_does_and_why() -> None:
         (23.75, 95.0, 83.12), abs=0.01
     )
     assert plan.rate == sum(path.rate for path in plan.paths) == pytest.approx(95)
-    assert [path.name for path in plan.paths][0] == "host0>g0"
-    assert plan.paths[1].hops == (("host0", "g2"), ("g2", "g0")) and plan.paths[1].worker == 2
+    assert [path.name for path in plan.paths][0] == "host0>cuda:0"
+    assert plan.paths[1].hops == (("host0", "cuda:2"), ("cuda:2", "cuda:0"))
+    assert plan.paths[1].worker == 2
     reasons = {refusal.path: refusal.reason for refusal in plan.refusals}
-    assert reasons["host0>g3>g0"] == "s0>u1 is full (host0>g2>g0)"
+    assert reasons["host0>cuda:3>cuda:0"] == "s0>u1 is full (host0>cuda:2>cuda:0)"
     text = plan.explain()
     for part in ("1 GiB on dgx_a100", "interleaved", "bound           95.0", "s0>u1 is full"):
         assert part in text
     out = json.loads(json.dumps(plan.to_dict()))
     assert out["bound"] == pytest.approx(95) and out["host"] == "interleaved"
-    assert out["paths"][1]["hops"] == [["host0", "g2"], ["g2", "g0"]]
+    assert out["paths"][1]["hops"] == [["host0", "cuda:2"], ["cuda:2", "cuda:0"]]
     assert out["refusals"][0].keys() == {"path", "reason"}
 
 
@@ -44,21 +45,21 @@ def test_the_source_comes_first_and_both_have_names() -> None:
     assert plan.explain().startswith("from cpu to cuda:0, 1 GiB on dgx_a100")
     named = transfer.plan(bytes=GIB, dst="gpu0", src="cpu", platform="dgx_a100")
     assert named.explain() == plan.explain().replace("cuda:0", "gpu0", 1)
-    assert named.paths == plan.paths and named.paths[0].hops == (("host0", "g0"),)
+    assert named.paths == plan.paths and named.paths[0].hops == (("host0", "cuda:0"),)
     back = transfer.plan(dst="cpu", src="gpu:0", bytes=GIB, platform="dgx_a100")
-    assert back.paths[0].hops == (("g0", "host0"),)
+    assert back.paths[0].hops == (("cuda:0", "host0"),)
     with pytest.raises(InvalidArgument, match="ndarray is no place: .*the source first"):
         transfer.plan(np.zeros(4), "cpu", GIB, platform="dgx_a100")
 
 
 def test_relays_are_refused_where_they_gain_little() -> None:
     between = transfer.plan("cuda:0", "cuda:1", GIB, platform="dgx_a100")
-    assert [path.name for path in between.paths] == ["g0>g1"]
+    assert [path.name for path in between.paths] == ["cuda:0>cuda:1"]
     assert between.rate == between.plain == 276 and between.bound == pytest.approx(301)
     assert between.host == "" and between.relays_from is None
     assert any("under 15 %" in refusal.reason for refusal in between.refusals)
     pcie = transfer.plan("cuda:5", "cpu:1", GIB, platform="a10_l40s_x8")
-    assert [path.name for path in pcie.paths] == ["g5>host"] and pcie.host == "socket 1"
+    assert [path.name for path in pcie.paths] == ["cuda:5>host"] and pcie.host == "socket 1"
     assert any("no NVLink" in refusal.reason for refusal in pcie.refusals)
 
 
@@ -69,7 +70,7 @@ def test_small_copies_go_directly() -> None:
         1:
     ]
     small = transfer.plan("cpu", "cuda:0", large.relays_from // 2, platform="dgx1v", host="local")
-    assert [path.name for path in small.paths] == ["host>g0"] and small.rate == small.plain
+    assert [path.name for path in small.paths] == ["host>cuda:0"] and small.rate == small.plain
     assert any("plain copy" in refusal.reason for refusal in small.refusals)
 
 
@@ -81,7 +82,7 @@ def test_what_is_broken_is_planned_around() -> None:
     )
     barred = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100", exclude=[2, 3])
     assert barred.rate == pytest.approx(95 - 23.75)
-    assert any(r.reason == "g2 may not relay" for r in barred.refusals)
+    assert any(r.reason == "cuda:2 may not relay" for r in barred.refusals)
     dead = transfer.plan("cpu", "cuda:0", GIB, platform="a10_l40s_x8", scales={"s0>g0": 0})
     assert not dead.paths and dead.rate == dead.plain == 0 and dead.expected_us is None
     assert "every way is dead" in dead.explain() and json.dumps(dead.to_dict(), allow_nan=False)
@@ -151,8 +152,8 @@ def test_a_relay_may_be_reached_under_a_pcie_switch() -> None:
     text = json.dumps({"gpus": 4, "sockets": [[0, 1, 2, 3]], "edges": edges})
     (plan,) = planner_of(CapacityGraph(text)).plan([((0, 0), (1, 0), 1.0)])
     assert {path["name"]: path["rate"] for path in plan["paths"]} == {
-        "g0>g1": 30,
-        "g0>g2>g3>g1": 30,
+        "cuda:0>cuda:1": 30,
+        "cuda:0>cuda:2>cuda:3>cuda:1": 30,
     }
 
 

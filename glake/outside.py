@@ -1,0 +1,17 @@
+"""What CUDA itself takes of a GPU, outside any allocator: one estimate for plans and dry runs."""
+
+from __future__ import annotations
+
+# A context and the code that PyTorch loads into it: 616 MiB were measured on an H100 with nothing
+# allocated (github.com/LMCache/LMCache issue 4019). It differs by model and by what is loaded.
+CONTEXT_BYTES = 616 << 20
+# Assumed, not measured: the buffers of one NCCL communicator's channels on NVLink, and its proxy.
+NCCL_BYTES = 1 << 30
+SOURCE = (
+    "CUDA context 616 MiB (LMCache issue 4019, an H100); NCCL 1 GiB a rank of several (assumed)"
+)
+
+
+def estimate(ranks: int) -> int:
+    """Bytes of each rank's GPU, in a job of that many ranks."""
+    return CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)
