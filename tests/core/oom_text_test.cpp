@@ -48,6 +48,43 @@ void memory_outside_glake() {
   OK(glake_shutdown());
 }
 
+// A freed contiguous block that is pinned stays, and serves no request much shorter than it is.
+void a_pinned_block_is_named() {
+  test::running() = "a freed but pinned contiguous block";
+  test::fresh_simulator({{"phantom", "1"}, {"memory", "48MiB"}, {"devices", "1"}});
+  test::configure({{"driver", "sim"}, {"limit", "100%"}, {"contiguous", "4MiB"}});
+  void* block = glake_malloc(38 * kMiB, 0, nullptr);
+  CHECK(block != nullptr);
+  OK(glake_pin(block));
+  OK(glake_free(block));
+  CHECK(glake_malloc(16 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(
+      largest_fit() == 38 * kMiB && says("glake_unpin()") && says("Unpin, or free about 6.00 MiB"),
+      test::last_error());
+  OK(glake_unpin(block));
+  void* next = glake_malloc(16 * kMiB, 0, nullptr);
+  CHECK_TEXT(next != nullptr, test::last_error());
+  OK(glake_free(next));
+  OK(glake_shutdown());
+}
+
+// What a refused granule was told, after those before it had been made, is no contradiction.
+void a_refusal_comes_after_what_there_is() {
+  test::running() = "a refusal after some granules";
+  start("256MiB", "100%", "balanced");
+  OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
+  OK(glake_empty_cache(0));
+  test::CurrentContext context;
+  CUdeviceptr outside = 0;
+  CU(cuMemAlloc(&outside, 160 * kMiB));
+  CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(largest_fit() == 96 * kMiB && says("(the driver has no more than 96.00 MiB") &&
+                 says("it reports 96.00 MiB free"),
+             test::last_error());
+  CU(cuMemFree(outside));
+  OK(glake_shutdown());
+}
+
 void a_limit_is_no_driver() {
   test::running() = "a limit";
   start("256MiB", "64MiB", "balanced");
@@ -231,6 +268,8 @@ class Random {
 
 int main() {
   memory_outside_glake();
+  a_pinned_block_is_named();
+  a_refusal_comes_after_what_there_is();
   a_limit_is_no_driver();
   a_refusal_is_no_fit();
   a_refused_contiguous_block_is_no_fit();

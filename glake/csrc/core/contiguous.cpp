@@ -127,6 +127,12 @@ Bytes ContiguousPool::owed_addresses() const {
   return all;
 }
 
+Bytes ContiguousPool::cached_pinned_bytes() const {
+  Bytes all = 0;
+  for (const Chunk* chunk : cached()) all += chunk->pins != 0 ? chunk->bytes : 0;
+  return all;
+}
+
 Bytes ContiguousPool::largest_kept(int kind) const {
   const Index& all = cached_[number(kind)];
   Bytes largest = all.empty() ? 0 : all.rbegin()->first;

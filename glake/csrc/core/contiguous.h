@@ -81,6 +81,8 @@ class ContiguousPool {
   // Addresses that it refused to take back, with no memory behind them any more. Under slow_.
   Bytes owed_addresses() const;
   Bytes cached_bytes() const { return cached_bytes_; }
+  // Of these, what cannot go back to the driver before it is unpinned.
+  Bytes cached_pinned_bytes() const;
   // The largest block of this kind that needs no new memory: a cached chunk, or one that is owed.
   Bytes largest_kept(int kind) const;
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -251,7 +252,7 @@ class DeviceAllocator {
   bool back(Arena& arena, Segment* claimed, HotGuard& hot);
   void note_refusal();
   Granules driver_has();
-  void forget_refusals();
+  void forget_refusals(Granules given);
   Granules kept_mapped();
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Segment* claimed, Granules first);
@@ -264,9 +265,12 @@ class DeviceAllocator {
   Found stitch_edges(const Request& r, HotGuard& hot, bool grows = true);
   bool add_free(Granules n, HotGuard& hot);
   bool edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes, const Request& r);
-  std::pair<Run, Bytes> widest_head(const Request& r);
-  void each_tail(const Request& r, const Run* head,
-                 const std::function<void(const Run&, Bytes)>& visit);
+  struct Edge {  // the free end, or start, of a granule of which the rest is held
+    Run run;
+    Bytes bytes = 0;
+  };
+  std::array<Edge, 2> widest_heads(const Request& r);
+  void each_tail(const Request& r, const Edge& head, const std::function<void(const Edge&)>& visit);
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
   bool add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot);

@@ -140,7 +140,7 @@ void DeviceAllocator::free_contiguous(Block* b) {
 // Gives cached chunks back to the driver, waiting for their work. True if any memory came of it.
 bool DeviceAllocator::trim_contiguous(HotGuard& hot) {
   if (!contiguous_.any_cached()) return false;
-  bool some = false;
+  Granules given{0};
   clock_.poll();
   std::vector<std::unique_ptr<Chunk>> going;
   for (Chunk* c : contiguous_.cached()) {
@@ -157,7 +157,8 @@ bool DeviceAllocator::trim_contiguous(HotGuard& hot) {
   std::vector<std::pair<Address, Bytes>> gone;
   for (auto& chunk : going) {
     gone.emplace_back(chunk->base, chunk->bytes);
-    some = contiguous_.unmake(std::move(chunk)) || some;
+    const Granules whole = Granules::floor(chunk->bytes);
+    if (contiguous_.unmake(std::move(chunk))) given = given + whole;
   }
   hot.lock();
   for (auto [base, bytes] : gone) {
@@ -165,8 +166,9 @@ bool DeviceAllocator::trim_contiguous(HotGuard& hot) {
     stats_.segment.subtract(false, 1);
     stats_.reserved_bytes.subtract(false, static_cast<int64_t>(bytes));
   }
-  if (some) forget_refusals();
-  return some;
+  if (given.count == 0) return false;
+  forget_refusals(given);
+  return true;
 }
 
 std::vector<int> DeviceAllocator::grants() {

@@ -19,11 +19,11 @@ DeviceAllocator::Usable DeviceAllocator::usable(const Request& r, Granules growt
   found.whole = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
   found.large = std::max(longest_stretch(*large_, r), longest_in_views(r));
   found.small = std::max(found.large, longest_stretch(*small_, r));
-  auto [head, head_bytes] = widest_head(r);
-  Bytes tail_bytes = 0;
-  each_tail(r, head_bytes != 0 ? &head : nullptr,
-            [&](const Run&, Bytes bytes) { tail_bytes = std::max(tail_bytes, bytes); });
-  found.edges = head_bytes + tail_bytes;
+  for (const Edge& head : widest_heads(r)) {
+    Bytes tail = 0;
+    each_tail(r, head, [&](const Edge& edge) { tail = std::max(tail, edge.bytes); });
+    found.edges = std::max(found.edges, head.bytes + tail);
+  }
   if (growth.count == 0) return found;
   for (Segment* s = large_->first_absent(); s != nullptr; s = large_->next_absent(s)) {
     bool before = s->prev != nullptr && s->prev->state == SegmentState::kFree;
@@ -72,11 +72,10 @@ Bytes DeviceAllocator::longest_stretch(const Arena& arena, const Request& r) {
 }
 
 // The longest free stretch of whole granules that a view has side by side already, with the free
-// start of the granule behind it: that one no search for edges may offer, where its end is the
-// widest of all.
+// start of the granule behind it: pinned ones are out of stitching, and serve only so.
 Bytes DeviceAllocator::longest_in_views(const Request& r) {
   Bytes longest = 0;
-  for (View* view : views_.recent_first()) {
+  views_.search([&](const View* view) {
     Bytes stretch = 0;
     auto consider = [&](Bytes end, Bytes size) {
       if (size <= longest) return;
@@ -93,7 +92,8 @@ Bytes DeviceAllocator::longest_in_views(const Request& r) {
         stretch = run.arena->whole_free(run.granule + i) ? stretch + kGranule : 0;
       }
     }
-  }
+    return false;
+  });
   return longest;
 }
 

@@ -16,7 +16,9 @@ std::string DeviceAllocator::stitch_text(Granules idle) const {
 // Who has the device's memory, where it is the driver that has no more.
 std::string DeviceAllocator::driver_text(Bytes driver_free, const Growth& growth) const {
   std::string text = " (the driver has no more";
-  if (!growth.said.empty()) text += ", it said " + growth.said;
+  // It may have said so after some granules that have gone back to it since.
+  if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
+  if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
   Bytes held = physical().bytes();
   text += "; it reports " + size_text(driver_free) + " free";
   if (driver_free + held < total_memory_) {
@@ -46,6 +48,11 @@ std::string DeviceAllocator::idle_text(Granules mine) {
   }
   if (Bytes chunks = contiguous_.physical().bytes(); chunks != 0) {
     text += ", " + size_text(chunks) + " in contiguous blocks";
+    if (Bytes pinned = contiguous_.cached_pinned_bytes(); pinned != 0) {
+      text += " (" + size_text(pinned) +
+              " of it freed but pinned: it serves requests of nearly a block's size, and "
+              "glake_unpin() gives it back)";
+    }
   }
   if (uint64_t pinned = pinned_granules(); pinned != 0) {
     text += ", " + size_text(pinned * kGranule) + " pinned for others, out of stitching";
@@ -95,6 +102,8 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked) {
   const Granules idle = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
   text += idle_text(idle);
   Bytes callers = callers_fit(r, asked);
+  // A kept block that is much longer than this request is no fit for it.
+  if (contiguous && needed <= fits) fits = grow.now.bytes();
   text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";
   return Error(GLAKE_OUT_OF_MEMORY,
                text + pools_text() + advice(needed, fits, grow, contiguous ? Granules{0} : idle));
@@ -128,7 +137,8 @@ std::string DeviceAllocator::advice(Bytes needed, Bytes fits, const Growth& grow
     return "The driver refuses memory that it reports free: ask for less, or try again after "
            "glake_empty_cache().";
   }
-  return "Free about " + size_text(short_by) + where + ", or use a smaller batch.";
+  const char* unpin = short_by <= contiguous_.cached_pinned_bytes() ? "Unpin, or free" : "Free";
+  return std::string(unpin) + " about " + size_text(short_by) + where + ", or use a smaller batch.";
 }
 
 // Who else on the device holds memory, and how to get at it.

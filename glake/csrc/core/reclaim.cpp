@@ -199,7 +199,7 @@ Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
     }
   }
   driver_full_ = false;
-  if (given.count != 0) forget_refusals();
+  if (given.count != 0) forget_refusals(given);
   return given;
 }
 

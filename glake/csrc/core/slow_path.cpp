@@ -183,9 +183,10 @@ void DeviceAllocator::note_refusal() {
   driver_full_ = true;
 }
 
-// The driver has taken memory back.
-void DeviceAllocator::forget_refusals() {
+// The driver has taken so much back: it has that besides what it had when it refused.
+void DeviceAllocator::forget_refusals(Granules given) {
   driver_full_ = false;
+  shared_.had = shared_.had + given;
   for (size_t i = 0; i < 2; ++i) {
     shared_.chunk_withheld[i] = {0};
     shared_.chunk_refusal[i].clear();

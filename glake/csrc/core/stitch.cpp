@@ -118,33 +118,35 @@ bool DeviceAllocator::edge_ready(Arena& arena, uint64_t g, Address a, Bytes byte
          range_ordered(arena.free_segment_at(a), a, bytes, r.stream, nullptr);
 }
 
-// The longest free end of a granule, and its bytes; 0: there is none.
-std::pair<Run, Bytes> DeviceAllocator::widest_head(const Request& r) {
-  std::pair<Run, Bytes> widest{{}, 0};
+// The longest free ends of two granules, the longer first; of 0 bytes where there are no more. The
+// second is for a block that could end best in the granule of the first.
+std::array<DeviceAllocator::Edge, 2> DeviceAllocator::widest_heads(const Request& r) {
+  std::array<Edge, 2> widest{};
   for (Arena* arena : {large_.get(), small_.get()}) {
     for (Segment* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
       uint64_t g = arena->granule_of(s->begin);
       Bytes inside = s->begin % kGranule;
       if (inside == 0 || s->extent < kGranule - inside) continue;
       Bytes bytes = kGranule - inside;
-      if (bytes <= widest.second || !edge_ready(*arena, g, s->begin, bytes, r)) continue;
-      widest = {{arena, g, 1, 0}, bytes};
+      if (bytes <= widest[1].bytes || !edge_ready(*arena, g, s->begin, bytes, r)) continue;
+      widest[1] = {{arena, g, 1, 0}, bytes};
+      if (widest[0].bytes < bytes) std::swap(widest[0], widest[1]);
     }
   }
   return widest;
 }
 
 // Visits the free starts of granules other than the head's.
-void DeviceAllocator::each_tail(const Request& r, const Run* head,
-                                const std::function<void(const Run&, Bytes)>& visit) {
+void DeviceAllocator::each_tail(const Request& r, const Edge& head,
+                                const std::function<void(const Edge&)>& visit) {
   for (Arena* arena : {large_.get(), small_.get()}) {
     for (Segment* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
       Address end = s->begin + s->extent;
       Bytes bytes = end % kGranule;
       if (bytes == 0 || s->extent < bytes) continue;
       uint64_t g = arena->granule_of(end);
-      if (head != nullptr && head->arena == arena && head->granule == g) continue;
-      if (edge_ready(*arena, g, end - bytes, bytes, r)) visit({arena, g, 1, 0}, bytes);
+      if (head.bytes != 0 && head.run.arena == arena && head.run.granule == g) continue;
+      if (edge_ready(*arena, g, end - bytes, bytes, r)) visit({{arena, g, 1, 0}, bytes});
     }
   }
 }
@@ -154,33 +156,34 @@ void DeviceAllocator::each_tail(const Request& r, const Run* head,
 DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
   if (whole_free() + room() + Granules{2} < Granules::ceil(r.size)) return {};
   make_view_room(Granules::ceil(r.size) + Granules{1}, hot);
-  auto [head, head_bytes] = widest_head(r);
-  // The head alone may do: of the small arena, which large blocks are not searched for in.
-  Bytes rest = r.size - std::min(r.size, head_bytes);
-  Granules whole = Granules::floor(rest);
-  Bytes tail_bytes = rest % kGranule;
-  Run tail{};
-  Bytes best = kGranule;
-  if (tail_bytes != 0) {
-    each_tail(r, head_bytes != 0 ? &head : nullptr, [&](const Run& run, Bytes bytes) {
-      if (bytes < tail_bytes || bytes >= best) return;
-      tail = run;
-      best = bytes;
-    });
+  Granules missing{UINT64_MAX};
+  for (const Edge& head : widest_heads(r)) {
+    // The head alone may do: of the small arena, which large blocks are not searched for in.
+    Bytes rest = r.size - std::min(r.size, head.bytes);
+    Granules need = Granules::ceil(rest);
+    const Bytes tail_bytes = rest % kGranule;
+    Edge tail{{}, kGranule};
+    if (tail_bytes != 0) {
+      each_tail(r, head, [&](const Edge& edge) {
+        if (edge.bytes >= tail_bytes && edge.bytes < tail.bytes) tail = edge;
+      });
+    }
+    const bool partial_tail = tail.bytes < kGranule;
+    if (partial_tail) need = need - Granules{1};
+    std::vector<Run> runs;
+    Tickets pending;
+    const Granules have = collect(r, need, Wait::kAllowed, runs, &pending);
+    if (have < need) {
+      missing = std::min(missing, need - have);
+      continue;
+    }
+    if (!wait_for(r.stream, pending)) return {};
+    if (head.bytes != 0) runs.insert(runs.begin(), head.run);
+    if (partial_tail) runs.push_back(tail.run);
+    ++stats_.edge_stitches;
+    return build_view(std::move(runs), head.bytes != 0 ? kGranule - head.bytes : 0, r, hot);
   }
-  bool partial_tail = best < kGranule;
-  Granules need = whole + Granules{tail_bytes != 0 && !partial_tail ? 1u : 0u};
-  std::vector<Run> runs;
-  Tickets pending;
-  const Granules have = collect(r, need, Wait::kAllowed, runs, &pending);
-  if (have < need) {
-    return grows && add_free(need - have, hot) ? stitch_edges(r, hot, false) : Found{};
-  }
-  if (!wait_for(r.stream, pending)) return {};
-  if (head_bytes != 0) runs.insert(runs.begin(), head);
-  if (partial_tail) runs.push_back(tail);
-  ++stats_.edge_stitches;
-  return build_view(std::move(runs), head_bytes != 0 ? kGranule - head_bytes : 0, r, hot);
+  return grows && add_free(missing, hot) ? stitch_edges(r, hot, false) : Found{};
 }
 
 // New granules that are free for any request.
