@@ -1,6 +1,6 @@
 """Runs programs by a CUDA build of PyTorch over the stand-ins for CUDA's libraries.
 
-GLAKE_REAL_PYTHON names a Python that has it (the wheel alone, `pip install --no-deps`, is enough).
+REAL_PYTHON names a Python that has it (the wheel alone, `pip install --no-deps`, is enough).
 Unset, the tests that need it are left out, and say so.
 """
 
@@ -16,8 +16,7 @@ from glake.dryrun import libraries
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-# Taken out: to glake, a GLAKE_* variable it does not know is an error.
-REAL_PYTHON = os.environ.pop("GLAKE_REAL_PYTHON", "")
+REAL_PYTHON = os.environ.get("REAL_PYTHON", "")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -42,7 +41,7 @@ def run_program(
 @pytest.fixture(scope="session")
 def real_python() -> str:
     if not REAL_PYTHON:
-        pytest.skip("left out: GLAKE_REAL_PYTHON names no Python with a CUDA build of PyTorch")
+        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
     return REAL_PYTHON
 
 

@@ -59,7 +59,7 @@ def test_stand_ins_come_before_installed_wheels(real):
 def test_glakes_allocator_serves_it(real_python, real):
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if version not in real("version").stdout:
-        pytest.skip(f"left out: GLAKE_REAL_PYTHON is not {version}, which glake is built for here")
+        pytest.skip(f"left out: REAL_PYTHON is not {version}, which glake is built for here")
     from conftest import ROOT
 
     done = real(

@@ -1,6 +1,6 @@
 """Several ranks of the unmodified CUDA build of PyTorch, over one simulated machine.
 
-GLAKE_REAL_PYTHON names an interpreter that has such a build; without it nothing here is run.
+REAL_PYTHON names an interpreter that has such a build; without it nothing here is run.
 """
 
 import os
