@@ -38,7 +38,8 @@ REAL_PY := $(REAL_VENV)/bin/python
 REAL_HEADERS = $(if $(wildcard /usr/local/cuda/include/cuda_runtime_api.h),,CUDA_HOME="$$($(PY) -c \
   'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13")
 real: build real-environment
-	$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest tests/real
+	$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest tests/real \
+	  -n 2 --dist loadfile
 
 real-environment: build $(REAL_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1
