@@ -273,7 +273,7 @@ def test_control_c_ends_a_bisection_at_once(policy):
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
             replay(trace, policy, find_min_capacity=True)  # about ten replays
-        assert time.monotonic() - start < 5 * once
+        assert time.monotonic() - start < 8 * once
     finally:
         signal.signal(signal.SIGINT, handler)
     assert replay(trace, policy).peak_physical_bytes == whole.peak_physical_bytes
