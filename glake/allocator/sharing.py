@@ -74,7 +74,9 @@ def open_shared(handle: str, device: int = 0) -> tuple[int, int]:
 
 
 def close_shared(ptr: int) -> None:
-    """Closes what `open_shared` gave, after the device's work. InvalidPointer, DriverError."""
+    """Closes what `open_shared` gave, after the device's work. InvalidPointer; DriverError: it
+    stays open; MemoryOwed: it is closed, and what the driver refused to take back is tried again at
+    the next `open_shared` and at the end."""
     from glake import _C
 
     _C.ipc_close(ptr)

@@ -225,6 +225,8 @@ GLAKE_API size_t glake_ipc_share(void* ptr, char* handle, size_t capacity);
 /* Maps the other process's block and returns its address here; `bytes` its size. The same handle
  * opened twice gives the same address, counted. */
 GLAKE_API void* glake_ipc_open(const char* handle, int device, size_t* bytes);
+/* After the device's work. GLAKE_DRIVER_ERROR: it stays open; GLAKE_MEMORY_OWED: it is closed, and
+ * what the driver refused to take back is tried again later. */
 GLAKE_API int glake_ipc_close(void* ptr);
 
 /* Pinned host memory, reachable from every device; cached, and reused once the recorded work on it

@@ -243,9 +243,17 @@ void Ipc::close(Address ptr) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver refused to unmap " + hex(ptr) + ": " +
                                         driver_.describe(s) + "; it stays open, try again");
   }
-  if (!s.ok()) owed_.push_back(std::move(found->second));
   opened_.erase(import.text);
+  std::unique_ptr<Import> closed = std::move(found->second);
   imports_.erase(found);
+  if (s.ok()) return;
+  Error refusal(GLAKE_MEMORY_OWED,
+                hex(ptr) + " is closed, but the driver refused to take back " +
+                    (closed->handle != 0 ? "its memory" : "its addresses") + ": " +
+                    driver_.describe(s) +
+                    ". The next glake_ipc_open() or glake_shutdown() tries again");
+  owed_.push_back(std::move(closed));
+  throw refusal;
 }
 
 void Ipc::close() {
