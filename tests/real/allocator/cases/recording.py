@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from common import GIB, MIB, emptied, history, raises, trace, u8
+from torch.cuda import _gpu_trace
 from torch.cuda._memory_viz import profile_plot, segment_plot, trace_plot
 
 
@@ -198,6 +199,18 @@ def case_the_profiler_sees_memory():
         del kept
     grown = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     assert sorted(e.nbytes() for e in grown) == [-3 * MIB, 3 * MIB]
+
+
+def case_hooks_of_the_gpu_trace_are_told():
+    """What torch.cuda._sanitizer hears of memory."""
+    told = []
+    _gpu_trace.register_callback_for_memory_allocation(lambda at: told.append(("allocated", at)))
+    _gpu_trace.register_callback_for_memory_deallocation(lambda at: told.append(("freed", at)))
+    torch._C._activate_gpu_trace()
+    block = u8(3 * MIB)
+    at = block.data_ptr()
+    del block
+    assert told == [("allocated", at), ("freed", at)]
 
 
 def case_the_profiler_can_draw_memory():
