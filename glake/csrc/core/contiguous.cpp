@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "core/tuning.h"
+
 namespace glake {
 namespace {
 
-// A cached chunk may be longer than what is asked for by this part of it, or by two granules.
-constexpr Bytes kSlack = 4;
-
-Bytes most_for(Bytes need) { return need + std::max(need / kSlack, 2 * kGranule); }
+// The longest cached chunk that may serve so much.
+Bytes most_for(Bytes need) { return need + std::max(need / Tuning::kSlack, 2 * kGranule); }
 
 bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket>& tickets) {
   return std::all_of(tickets.begin(), tickets.end(),

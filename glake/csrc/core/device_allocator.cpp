@@ -3,17 +3,9 @@
 #include <algorithm>
 
 #include "core/debug.h"
+#include "core/tuning.h"
 
 namespace glake {
-namespace {
-
-// Room for blocks, growth and absent holes; addresses cost nothing until mapped.
-constexpr Bytes kArenaFactor = 2;
-// A private pool's are modest, so that there may be dozens: what does not fit is stitched.
-constexpr Bytes kPoolSmallShare = 8;
-
-}  // namespace
-
 DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& options)
     : owned_(std::make_unique<DeviceShared>(driver, device)),
       shared_(*owned_),
@@ -105,8 +97,8 @@ void DeviceAllocator::start() {
 
 void DeviceAllocator::reserve_arenas() {
   bool own = pool_ == nullptr;
-  Bytes small = own ? total_memory_ : total_memory_ / kPoolSmallShare;
-  Bytes large = own ? total_memory_ * kArenaFactor : total_memory_;
+  Bytes small = own ? total_memory_ : total_memory_ / Tuning::kPoolSmallShare;
+  Bytes large = own ? total_memory_ * Tuning::kArenaFactor : total_memory_;
   if (small_range_ == nullptr) {
     small_range_ = std::make_unique<Reservation>(driver_, this, small, kAlignment);
   }
@@ -114,8 +106,8 @@ void DeviceAllocator::reserve_arenas() {
     large_range_ = std::make_unique<Reservation>(driver_, this, large, kMiB);
   }
   if (view_space_ == nullptr) {
-    view_space_ =
-        std::make_unique<ViewSpace>(driver_, this, own ? large : total_memory_ / kPoolSmallShare);
+    view_space_ = std::make_unique<ViewSpace>(
+        driver_, this, own ? large : total_memory_ / Tuning::kPoolSmallShare);
   }
   small_ = std::make_unique<Arena>(0, small_range_->base(), small_range_->size(), segments_);
   large_ = std::make_unique<Arena>(1, large_range_->base(), large_range_->size(), segments_);

@@ -5,16 +5,10 @@
 
 #include "core/device_allocator.h"
 #include "core/hold.h"
+#include "core/tuning.h"
 
 namespace glake {
 namespace {
-
-// A view is extended when at least one in so many of the granules needed is there already.
-constexpr uint64_t kLeastReuse = 8;
-// So many granules are unmapped in the time that one takes to be mapped, and in an unmapping call
-// so many are mapped (by the published prices; see simcuda/symbols.h).
-constexpr uint64_t kUnmapped = 4;
-constexpr uint64_t kUnmapCall = 8;
 
 // Calls visit(first granule, how many) for each stretch of wholly free granules in the view.
 template <typename Visit>
@@ -61,8 +55,9 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
       uint64_t length = std::min(free, need.count);
       at += free - length;  // of a longer one the end will do
       uint64_t behind = length == need.count ? 0 : view->length.count - (at + length);
-      uint64_t price = behind == 0 ? 0 : kUnmapCall + behind / kUnmapped;
-      bool fits = length * kLeastReuse >= need.count && at + need.count <= view->capacity.count;
+      uint64_t price = behind == 0 ? 0 : Tuning::kUnmapCall + behind / Tuning::kUnmapped;
+      bool fits =
+          length * Tuning::kLeastReuse >= need.count && at + need.count <= view->capacity.count;
       if (!fits || length <= most + price) return;
       if (behind != 0 && !idle(*view)) {
         pending = pending || (view->live == 0 && !captured_);

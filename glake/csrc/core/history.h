@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tickets.h"
+#include "core/tuning.h"
 #include "types.h"
 
 namespace glake {
@@ -17,20 +18,17 @@ class PlacementHistory {
  public:
   // One that is not used takes no memory.
   explicit PlacementHistory(bool used = true)
-      : ring_(used ? kEntries : 0), index_(used ? kEntries : 0) {}
+      : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
   // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
   // `slot` names the entry for placed().
   Address expect(Bytes size, StreamId stream, uint64_t* slot);
   uint64_t count() const { return count_; }
   // Requests since the counterpart of the last one: a step's, once steps repeat.
-  uint64_t period() const { return cursor_ == 0 ? kEntries : count_ - cursor_ + 1; }
-  void placed(uint64_t slot, Address ptr) { ring_[slot % kEntries].ptr = ptr; }
+  uint64_t period() const { return cursor_ == 0 ? Tuning::kRemembered : count_ - cursor_ + 1; }
+  void placed(uint64_t slot, Address ptr) { ring_[slot % Tuning::kRemembered].ptr = ptr; }
 
  private:
-  static constexpr uint64_t kEntries = 1 << 16;
-  static constexpr uint64_t kContext =
-      16;  // requests that must agree before a sequence is followed
   static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;
   struct Entry {
     uint64_t what = 0;  // size and stream
@@ -44,7 +42,7 @@ class PlacementHistory {
   std::vector<Entry> ring_;
   std::vector<uint64_t> index_;  // hash of a context -> the request that followed it, + 1
   uint64_t count_ = 0;           // requests ever
-  uint64_t hash_ = 0;            // of the last kContext requests
+  uint64_t hash_ = 0;            // of the last kAgreeing requests
   uint64_t cursor_ = 0;          // the request expected next, + 1; 0: following nothing
 };
 

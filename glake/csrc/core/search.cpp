@@ -1,20 +1,9 @@
 // Finding memory that is already mapped: best fit at home, a whole idle view, a run inside one.
 // All under the device's hot lock; no driver call but, where waiting is allowed, stream waits.
 #include "core/device_allocator.h"
+#include "core/tuning.h"
 
 namespace glake {
-namespace {
-
-constexpr int kCandidates = 16;  // extents tried at both ends for one that needs no wait
-constexpr int kExtentsWalked = 64;
-constexpr int kViewsTried = 64;  // idle views of the same length
-// Stream waits that a step (or so many requests, where steps do not repeat) may cost.
-constexpr uint64_t kWaitsPerStep = 36;
-constexpr uint64_t kWaitsPerWindow = 24;
-constexpr uint64_t kWindow = 4096;
-constexpr uint64_t kLeastStep = 512, kMostStep = 32768;  // requests
-
-}  // namespace
 
 bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes size, StreamId s,
                                     Tickets* pending) {
@@ -47,7 +36,7 @@ void DeviceAllocator::ask_candidates(const Request& r) {
   Tickets pending;
   Arena& arena = home_of(r);
   Segment* head = arena.best_fit(r.size);
-  for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
+  for (int i = 0; i < Tuning::kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
     range_ordered(head, head->begin, r.size, r.stream, &pending);
   }
   clock_.ask_idle(r.stream, pending);
@@ -117,7 +106,7 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   if (head == nullptr) return {};
   if (clock_.count() == 1) return at_home(arena, head, head->begin, r);
   Segment* first = nullptr;
-  for (int i = 0; i < kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
+  for (int i = 0; i < Tuning::kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
     Address low = head->begin;
     Address high = head->begin + head->extent - r.size;
     if (edge_allows(arena, low, r.size, r.stream)) {
@@ -163,7 +152,7 @@ DeviceAllocator::Found DeviceAllocator::fit_between(Arena& arena, const Request&
   Address best = 0;
   Bytes shortest = ~Bytes{0};
   int tried = 0;
-  for (Segment* head = arena.best_fit(r.size); head != nullptr && tried < kExtentsWalked;
+  for (Segment* head = arena.best_fit(r.size); head != nullptr && tried < Tuning::kExtentsWalked;
        head = arena.next_fit(head), ++tried) {
     Address begin = head->begin;
     for (Segment* s = head;; s = s->next) {
@@ -240,7 +229,7 @@ DeviceAllocator::Found DeviceAllocator::idle_view(const Request& r, Wait wait) {
   bool best_waits = false;
   int tried = 0;
   for (View* view : views_.of_length(Granules::ceil(r.size))) {
-    if (++tried > kViewsTried) break;
+    if (++tried > Tuning::kIdleViewsTried) break;
     if (best != nullptr && view->last_used >= best->last_used) continue;
     if (!stretch_free(*view, 0, r.size)) continue;
     Tickets pending;
@@ -316,12 +305,12 @@ DeviceAllocator::Found DeviceAllocator::run_in_view(const Request& r, Wait wait)
 bool DeviceAllocator::wait_budget_spent(const Request& r) {
   if (pool_ != nullptr) return false;  // which follows no steps
   uint64_t period = history_.period();
-  bool step = period >= kLeastStep && period <= kMostStep;
-  if (history_.count() - window_begin_ >= (step ? period : kWindow)) {
+  bool step = period >= Tuning::kLeastStep && period <= Tuning::kMostStep;
+  if (history_.count() - window_begin_ >= (step ? period : Tuning::kWindow)) {
     window_begin_ = history_.count();
     window_waits_ = clock_.waits();
   }
-  uint64_t budget = step ? kWaitsPerStep : kWaitsPerWindow;
+  uint64_t budget = step ? Tuning::kWaitsPerStep : Tuning::kWaitsPerWindow;
   return clock_.waits() - window_waits_ >= budget && r.size < limit_.bytes() / 32;
 }
 

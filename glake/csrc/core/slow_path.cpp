@@ -3,17 +3,10 @@
 #include <algorithm>
 
 #include "core/device_allocator.h"
+#include "core/tuning.h"
 #include "core/watch.h"
 
 namespace glake {
-namespace {
-
-// Once one part in so many more is held than was ever live, what is free is waited for, and
-// stitched, before there is more of it: to map granules again costs less than to create them.
-constexpr uint64_t kHoard = 16;
-
-}  // namespace
-
 // By how much the arenas may grow: what is owed to the driver is used first, and held already.
 Granules DeviceAllocator::room() const {
   Granules held = physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
@@ -90,7 +83,7 @@ DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& h
   bool grows = options_.policy == PolicyKind::kBalanced && !driver_full_;
   Bytes live = static_cast<Bytes>(stats_.allocated_bytes.all.current) + r.size;
   most_live_ = std::max(most_live_, live);
-  bool hoards = physical().bytes() > most_live_ + most_live_ / kHoard;
+  bool hoards = physical().bytes() > most_live_ + most_live_ / Tuning::kHoard;
   if (grows && !hoards) {
     if (Found found = grow(r, hot)) return found;
   }

@@ -1,12 +1,10 @@
 #include "core/streams.h"
 
+#include "core/tuning.h"
+
 namespace glake {
 namespace {
 
-// An epoch is closed when allocation moves to another stream, or once it holds so many frees: small
-// enough that waits are for old work, large enough that an event (about 1 us) stays rare.
-constexpr uint64_t kEpochFrees = 64;
-constexpr size_t kMostMarks = 64;  // outstanding on one stream
 constexpr StreamHandle kNoStream = ~StreamHandle{0};
 
 }  // namespace
@@ -119,7 +117,7 @@ StreamId StreamClock::turn(StreamId id) {
   ++turns_;
   polls_ = 0;
   if (streams_.size() > 1) {
-    if (streams_[id].frees >= kEpochFrees) mark(id);
+    if (streams_[id].frees >= Tuning::kEpochFrees) mark(id);
     for (StreamId other = 0; id != last_ && other < streams_.size(); ++other) {
       if (other != id && streams_[other].frees != 0) mark(other);
     }
@@ -210,7 +208,7 @@ bool StreamClock::mark(StreamId id) {
     spare_events_.push_back(event);
     return false;
   }
-  if (s.marks.size() >= kMostMarks) thin(s.marks);
+  if (s.marks.size() >= Tuning::kMostMarks) thin(s.marks);
   s.marks.push_back({s.open, event});
   ++s.open;
   s.frees = 0;
@@ -224,7 +222,7 @@ void StreamClock::poll() {
 
 void StreamClock::poll(Ticket t) {
   Stream& s = streams_[t.stream];
-  if (s.polled == turns_ || s.marks.empty() || polls_ == kPollsATurn) return;
+  if (s.polled == turns_ || s.marks.empty() || polls_ == Tuning::kPollsATurn) return;
   ++polls_;
   poll_one(s);
 }

@@ -51,8 +51,8 @@ class StreamClock : public Completion {
   void ask_idle(StreamId waiter, const Tickets& tickets);
   // Asks the driver which marks have completed.
   void poll();
-  // The same of the ticket's stream alone: once a turn, and of kPollsATurn streams at most, as a
-  // request among many streams whose work never ends would else ask them all.
+  // The same of the ticket's stream alone: once a turn, and of Tuning::kPollsATurn streams at most,
+  // as a request among many streams whose work never ends would else ask them all.
   void poll(Ticket t);
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
   // marks recorded earlier. False if the driver refuses (or a stream is being captured).
@@ -80,7 +80,6 @@ class StreamClock : public Completion {
   Status close();
 
  private:
-  static constexpr int kPollsATurn = 8;
   struct Mark {
     uint64_t epoch;
     EventId event;

@@ -11,6 +11,7 @@
 
 #include "core/block.h"
 #include "core/stats.h"
+#include "core/tuning.h"
 
 namespace glake {
 
@@ -58,23 +59,21 @@ class alignas(64) ThreadCache {
     std::lock_guard<SpinLock> guard(lock_);
     publish_locked(stats);
   }
-  static constexpr int kSlots = 256;
-  static constexpr int kDepth = 14;
   struct Slot {
     Bytes size = 0;
     StreamHandle stream = 0;
     int count = 0;
-    Block* blocks[kDepth] = {};
+    Block* blocks[Tuning::kCacheDepth] = {};
     bool holds(Bytes s, StreamHandle h) const { return count != 0 && size == s && stream == h; }
     bool takes(const Block& b) const {
-      return count == 0 || (count != kDepth && size == b.size && stream == b.stream);
+      return count == 0 || (count != Tuning::kCacheDepth && size == b.size && stream == b.stream);
     }
   };
   // Two sizes of one slot do not push each other out: each may use the slot beside it.
   Slot& neighbour(const Slot& slot) { return slots_[static_cast<size_t>(&slot - slots_) ^ 1]; }
   static size_t slot_of(Bytes size, StreamHandle stream) {
     uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
-    return (h >> 40) % kSlots;
+    return (h >> 40) % Tuning::kCacheSlots;
   }
 
   SpinLock lock_;
@@ -84,7 +83,7 @@ class alignas(64) ThreadCache {
   std::atomic<Bytes> large_bytes_{0};
   std::atomic<bool> changed_{false};
   StatDelta small_, large_;
-  Slot slots_[kSlots];
+  Slot slots_[Tuning::kCacheSlots];
 };
 
 }  // namespace glake

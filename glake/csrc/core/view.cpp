@@ -84,7 +84,8 @@ View* ViewIndex::find(Address a) const {
 std::vector<View*> ViewIndex::oldest() {
   std::vector<View*> found;
   size_t looked_at = 0;
-  for (auto at = order_.end(); at != order_.begin() && looked_at < kMostSearched; ++looked_at) {
+  for (auto at = order_.end(); at != order_.begin() && looked_at < Tuning::kViewsSearched;
+       ++looked_at) {
     View* view = *--at;
     if (view->live == 0) {
       found.push_back(view);

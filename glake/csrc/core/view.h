@@ -10,6 +10,7 @@
 
 #include "core/arena.h"
 #include "core/granule_pool.h"
+#include "core/tuning.h"
 
 namespace glake {
 
@@ -69,7 +70,7 @@ class ViewIndex {
   void search(Visit&& visit) const {
     size_t views = 0, runs = 0;
     for (View* view : order_) {
-      if (views++ == kMostSearched || runs > kMostRuns) return;
+      if (views++ == Tuning::kViewsSearched || runs > Tuning::kRunsSearched) return;
       runs += view->runs.size();
       if (visit(view)) return;
     }
@@ -79,11 +80,9 @@ class ViewIndex {
   std::vector<View*> oldest();
 
   size_t count() const { return order_.size(); }
-  static constexpr size_t kMostSearched = 128;
   Granules mapped() const { return {mapped_}; }
 
  private:
-  static constexpr size_t kMostRuns = 8192;
   void enter_length(View* view);
   void leave_length(View* view);
   std::list<View*> order_;
