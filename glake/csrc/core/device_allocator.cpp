@@ -6,6 +6,7 @@
 #include "core/tuning.h"
 
 namespace glake {
+
 DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& options)
     : owned_(std::make_unique<DeviceShared>(driver, device)),
       shared_(*owned_),

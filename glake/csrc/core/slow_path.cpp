@@ -7,6 +7,7 @@
 #include "core/watch.h"
 
 namespace glake {
+
 // By how much the arenas may grow: what is owed to the driver is used first, and held already.
 Granules DeviceAllocator::room() const {
   Granules held = physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
