@@ -296,6 +296,9 @@ class Config:
         "", _optional(_machine), "a name of letters, digits, _, - and .",
         "machine that several processes share (default: private)", _SIM,
     )  # fmt: skip
+    sim_machine_dir: str | None = _option(
+        "", str, "a folder", "where a shared machine's memory is (default: /dev/shm)", _SIM
+    )
     sim_complete_after: int | None = _option(
         "auto", _complete_after, "auto, -1 (never) or a count of ticks",
         "when enqueued work is complete, in phantom mode", _SIM,

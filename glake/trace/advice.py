@@ -6,6 +6,7 @@ The thresholds are round numbers below which the gain would not be worth the cha
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -35,7 +36,7 @@ _GATHERS = re.compile(r"fsdp|all_gather|reduce_scatter|storage\.resize_", re.I)
 _ROLE_ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     roles.PARAMETERS: (
         ("sharded", "shard them (FSDP, ZeRO-3)"),
-        ("lora", "train adapters instead (LoRA)"),
+        ("lora serving", "train adapters instead (LoRA)"),
         ("", "load them in fewer bytes"),
     ),
     roles.MASTERS: (
@@ -133,7 +134,11 @@ def _too_small(job: Digest) -> Iterator[Advice]:
 
 def _roles(job: Digest) -> Iterator[Advice]:
     done = _done(job)
-    for role, held in roles.by_role(job.peak.by_tag, job.peak.lasting):
+    loss: Counter[str] = Counter()  # which has advice of its own
+    for role, (tag, held, _) in roles.with_roles(job.peak.by_tag, job.peak.lasting):
+        loss[role] += held if _of_loss(role, tag) else 0
+    for role, total in roles.by_role(job.peak.by_tag, job.peak.lasting):
+        held = total - loss[role]
         if held < _ROLE_SHARE * job.peak.live or role not in _ROLE_ADVICE:
             continue
         yield Advice(
@@ -202,8 +207,8 @@ def _largest(job: Digest) -> Iterator[Advice]:
         size(largest),
         "The largest single request",
         f"{size(largest)} ({share(largest, job.peak.live)} of the peak), asked for {often}. An "
-        "allocator that does not stitch must find it in one piece; split it (logits: chunk the "
-        "loss; gathered weights: wrap smaller modules).",
+        "allocator that does not stitch must find it in one piece. It is smaller where logits are "
+        "made in chunks of the sequence, or gathered weights by wrapping smaller modules.",
     )
 
 

@@ -85,6 +85,95 @@ void a_refusal_comes_after_what_there_is() {
   OK(glake_shutdown());
 }
 
+// Raises the limit as the last refusal advises.
+void raise_as_advised(size_t memory) {
+  const std::string text = test::last_error();
+  const size_t at = text.find("Raising GLAKE_LIMIT by ");
+  CHECK_TEXT(at != std::string::npos, text);
+  const double mib = std::strtod(text.c_str() + at + 23, nullptr);
+  const size_t limit = std::strtoull(text.c_str() + text.find("; limit ") + 8, nullptr, 10);
+  OK(glake_set_limit_fraction(
+      0, (static_cast<double>(limit) + mib) * kMiB / static_cast<double>(memory)));
+}
+
+// Raised as advised, the limit lets the request through: where a pinned stretch fits alone, where
+// what is free are the ends of one granule, and where more is held than a limit that was lowered.
+void a_raised_limit_is_enough() {
+  const size_t memory = 256 * kMiB;
+  for (const char* what : {"a pinned stretch", "within a granule", "a lowered limit"}) {
+    test::running() = std::string("raising the limit: ") + what;
+    start("256MiB", "64MiB", "balanced");
+    std::vector<void*> held;
+    auto hold = [&held](size_t bytes) {
+      held.push_back(glake_malloc(bytes, 0, nullptr));
+      CHECK(held.back() != nullptr);
+      return held.back();
+    };
+    size_t wanted = 0;
+    void* pinned = nullptr;
+    if (std::strcmp(what, "a pinned stretch") == 0) {
+      pinned = hold(24 * kMiB);
+      OK(glake_pin(pinned));
+      hold(36 * kMiB);
+      OK(glake_free(hold(4 * kMiB)));
+      held.pop_back();
+      OK(glake_free(pinned));
+      held.erase(held.begin());
+      wanted = 26 * kMiB;
+    } else if (std::strcmp(what, "within a granule") == 0) {
+      for (int i = 0; i < 31; ++i) hold(2 * kMiB);
+      hold(600 * 1024);
+      void* between = hold(800 * 1024);
+      hold(600 * 1024);
+      OK(glake_free(between));
+      held.erase(held.end() - 2);
+      wanted = 4813 * 1024;
+    } else {
+      OK(glake_set_limit_fraction(0, 1.0));
+      hold(60 * kMiB);
+      OK(glake_free(hold(60 * kMiB)));
+      held.pop_back();
+      OK(glake_set_limit_fraction(0, 0.25));
+      wanted = 80 * kMiB;
+    }
+    CHECK(glake_malloc(wanted, 0, nullptr) == nullptr);
+    raise_as_advised(memory);
+    hold(wanted);
+    for (void* block : held) OK(glake_free(block));
+    if (pinned != nullptr) OK(glake_unpin(pinned));
+    OK(glake_shutdown());
+  }
+}
+
+// What a pool that nobody uses holds makes room, also under a limit that was lowered.
+void idle_pools_make_room_under_a_lowered_limit() {
+  test::running() = "an idle pool under a lowered limit";
+  start("256MiB", "none", "balanced");
+  void* live = glake_malloc(34 * kMiB, 0, nullptr);
+  OK(glake_free(glake_pool_malloc(30 * kMiB, 0, nullptr, {2, 0})));
+  OK(glake_set_limit_fraction(0, 56.0 / 256));
+  void* next = glake_malloc(6 * kMiB, 0, nullptr);
+  CHECK_TEXT(next != nullptr, test::last_error());
+  OK(glake_free(next));
+  OK(glake_free(live));
+  OK(glake_shutdown());
+}
+
+// Blocks that a pool keeps whole are joined before its next request is refused.
+void whole_blocks_are_joined_before_a_refusal() {
+  test::running() = "freed whole blocks";
+  start("64MiB", "100%", "balanced");
+  const glake_pool pool{3, 0};
+  OK(glake_pool_retain(0, pool));
+  OK(glake_pool_set_flags(0, pool, GLAKE_POOL_NO_SPLIT));
+  OK(glake_free(glake_pool_malloc(40 * kMiB, 0, nullptr, pool)));
+  void* larger = glake_pool_malloc(50 * kMiB, 0, nullptr, pool);
+  CHECK_TEXT(larger != nullptr, test::last_error());
+  OK(glake_free(larger));
+  OK(glake_pool_release(0, pool));
+  OK(glake_shutdown());
+}
+
 void a_limit_is_no_driver() {
   test::running() = "a limit";
   start("256MiB", "64MiB", "balanced");
@@ -270,6 +359,9 @@ int main() {
   memory_outside_glake();
   a_pinned_block_is_named();
   a_refusal_comes_after_what_there_is();
+  a_raised_limit_is_enough();
+  idle_pools_make_room_under_a_lowered_limit();
+  whole_blocks_are_joined_before_a_refusal();
   a_limit_is_no_driver();
   a_refusal_is_no_fit();
   a_refused_contiguous_block_is_no_fit();

@@ -12,9 +12,9 @@ std::string address_limit_text() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
   return "; this process may have " + size_text(limit.rlim_cur) +
-         " of addresses in all (ulimit -v), and glake needs about five times the device's memory: "
-         "raise that limit (ulimit -v unlimited), or take a smaller simulated device "
-         "(GLAKE_SIM_MEMORY)";
+         " of addresses in all (ulimit -v), and glake needs about five times the device's memory, "
+         "5 GiB at least: raise that limit (ulimit -v unlimited), or, above that, take a smaller "
+         "simulated device (GLAKE_SIM_MEMORY)";
 }
 
 }  // namespace

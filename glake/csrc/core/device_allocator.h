@@ -256,7 +256,9 @@ class DeviceAllocator {
   Granules kept_mapped();
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Segment* claimed, Granules first);
+  Granules under_limit() const;
   Granules room() const;
+  Granules above_limit() const;
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
   // stitch.cpp: building views. Under slow_.
@@ -384,7 +386,8 @@ class DeviceAllocator {
   std::string driver_text(Bytes driver_free, const Growth& growth) const;
   std::string idle_text(Granules mine);
   Error out_of_memory(const Request& r, const Asked& asked = {});
-  std::string advice(Bytes needed, Bytes fits, const Growth& growth, Granules idle) const;
+  Granules missing(const Request& r, const Asked& asked, Bytes fits, Granules growth);
+  std::string advice(Bytes needed, Granules missing, const Growth& growth, Granules idle) const;
   // report.cpp
   std::string broken_invariant(Bytes* busy_bytes);
   void note_inactive();

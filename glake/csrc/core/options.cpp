@@ -181,6 +181,7 @@ const std::vector<std::string>& other_keys() {
                                                          "sim_seed",
                                                          "sim_schedule",
                                                          "sim_machine",
+                                                         "sim_machine_dir",
                                                          "sim_call_us",
                                                          "sim_call_delay_us",
                                                          "sim_complete_after",

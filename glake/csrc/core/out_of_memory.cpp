@@ -57,6 +57,11 @@ std::string DeviceAllocator::idle_text(Granules mine) {
   if (uint64_t pinned = pinned_granules(); pinned != 0) {
     text += ", " + size_text(pinned * kGranule) + " pinned for others, out of stitching";
   }
+  if (pool_ != nullptr && !pool_->whole.empty()) {
+    Bytes whole_blocks = 0;
+    for (const Whole& w : pool_->whole) whole_blocks += w.block->size;
+    text += ", " + size_text(whole_blocks) + " in freed blocks that its pool keeps whole";
+  }
   if (cached != 0) text += ", " + size_text(cached) + " in thread caches";
   if (limbo != 0) text += ", " + size_text(limbo) + " waiting for recorded streams";
   return text;
@@ -105,12 +110,26 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked) {
   // A kept block that is much longer than this request is no fit for it.
   if (contiguous && needed <= fits) fits = grow.now.bytes();
   text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";
-  return Error(GLAKE_OUT_OF_MEMORY,
-               text + pools_text() + advice(needed, fits, grow, contiguous ? Granules{0} : idle));
+  return Error(GLAKE_OUT_OF_MEMORY, text + pools_text() +
+                                        advice(needed, missing(r, asked, fits, grow.now), grow,
+                                               contiguous ? Granules{0} : idle));
 }
 
-// What would let a request of so many bytes through, of which now `fits` would.
-std::string DeviceAllocator::advice(Bytes needed, Bytes fits, const Growth& growth,
+// By how much more the heap would have to grow for the request, of which now `fits` would.
+Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Bytes fits,
+                                  Granules growth) {
+  const Granules all = Granules::ceil(r.size);
+  Granules more = Granules::ceil(std::max(r.size - std::min(fits, r.size), Bytes{1}));
+  if (asked.kind != GLAKE_STITCHED) return more;
+  // What fits now may be no part of a larger block: a pinned stretch, the ends of one granule.
+  for (uint64_t step = 1; more < all && largest_fit(r, growth + more) < r.size; step *= 2) {
+    more = more + Granules{step};
+  }
+  return std::min(more, all);
+}
+
+// What would let a request of so many bytes through, for which growth by `missing` would do.
+std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth& growth,
                                     Granules idle) const {
   if (Granules::floor(total_memory_) < Granules::ceil(needed)) {
     return "This request is larger than the device and can never fit: use a smaller batch, or "
@@ -120,12 +139,18 @@ std::string DeviceAllocator::advice(Bytes needed, Bytes fits, const Growth& grow
     return "Memory is free, and the driver refuses to map it side by side: ask for less, or try "
            "again.";
   }
-  Bytes short_by = needed > fits ? round_up(needed - fits, kGranule) : kGranule;
+  const Bytes short_by = missing.bytes();
   Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
-  if (short_by <= raise) {
-    return "Raising GLAKE_LIMIT by " + size_text(short_by) + " would let this request through.";
+  const Bytes beyond = above_limit().bytes();  // which comes first
+  if (short_by <= raise && short_by + beyond <= above) {
+    return "Raising GLAKE_LIMIT by " + size_text(short_by + beyond) +
+           " would let this request through.";
+  }
+  if (short_by <= owed().bytes()) {
+    return "glake_empty_cache() tries again to give back the " + size_text(owed().bytes()) +
+           " that are owed: try after it.";
   }
   const char* where = captured_ ? " on its stream" : "";
   if (limit_ < Granules::ceil(needed)) {
@@ -136,6 +161,11 @@ std::string DeviceAllocator::advice(Bytes needed, Bytes fits, const Growth& grow
   if (Granules::ceil(short_by) <= growth.withheld) {
     return "The driver refuses memory that it reports free: ask for less, or try again after "
            "glake_empty_cache().";
+  }
+  // Granules that blocks hold, with what is idle in them.
+  if (physical() < owed() + whole_free() + missing) {
+    return "Freeing all that is live here would not do, " + size_text(short_by) +
+           " are missing: use a smaller batch, or end what holds the rest.";
   }
   const char* unpin = short_by <= contiguous_.cached_pinned_bytes() ? "Unpin, or free" : "Free";
   return std::string(unpin) + " about " + size_text(short_by) + where + ", or use a smaller batch.";

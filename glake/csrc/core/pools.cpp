@@ -247,7 +247,8 @@ void DeviceAllocator::empty_pool(PoolId id) {
 
 // Has other heaps give memory back so that this one may grow; makes nobody wait. True if any did.
 bool DeviceAllocator::reclaim_elsewhere(const Request& r, HotGuard& hot) {
-  Granules want = Granules::ceil(r.size), got{0};
+  // What is held above a limit that was lowered must go first.
+  Granules want = Granules::ceil(r.size) + above_limit(), got{0};
   std::vector<DeviceAllocator*> all = heaps();
   std::rotate(all.begin(), all.begin() + 1, all.end());  // the device's own last
   for (DeviceAllocator* heap : all) {

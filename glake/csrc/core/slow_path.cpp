@@ -8,10 +8,19 @@
 
 namespace glake {
 
-// By how much the arenas may grow: what is owed to the driver is used first, and held already.
+// What counts against the limit. What is owed to the driver is used first, and held already.
+Granules DeviceAllocator::under_limit() const {
+  return physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
+}
+
+// By how much the arenas may grow.
 Granules DeviceAllocator::room() const {
-  Granules held = physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
-  return held < limit_ ? limit_ - held : Granules{0};
+  return under_limit() < limit_ ? limit_ - under_limit() : Granules{0};
+}
+
+// So much is held beyond a limit that was lowered.
+Granules DeviceAllocator::above_limit() const {
+  return limit_ < under_limit() ? under_limit() - limit_ : Granules{0};
 }
 
 Block* DeviceAllocator::allocate_slowly(Request r, StreamHandle stream, HotGuard& hot) {
@@ -107,6 +116,7 @@ DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& h
 DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& hot) {
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
+  if (!captured_) drain_whole();  // blocks that were to stay whole, had there been memory
   if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
   if (r.small()) {
     if (Found found = fit(*large_, r, Wait::kAllowed)) return found;

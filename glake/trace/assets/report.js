@@ -56,7 +56,7 @@
     const raw = (top - base) / unit / most, power = Math.pow(10, Math.floor(Math.log10(raw || 1)));
     const step = [1, 2, 2.5, 5, 10].find((each) => each * power >= raw) * power * unit;
     const found = [];
-    for (let at = Math.ceil(base / step); at * step <= top * 1.0001; at++) found.push(at * step);
+    for (let at = Math.ceil(base / step); at * step <= top + step / 1000; at++) found.push(at * step);
     return found;
   }
 
@@ -103,11 +103,12 @@
     document.addEventListener("theme", draw);
   }
 
-  // Where an axis begins: at 0, unless the values differ by less than half of the largest.
+  // Where an axis begins: at 0, unless the values differ by less than half of the largest. It shows a
+  // thousandth of that at least, so that labels differ.
   function baseOf(values) {
     let low = Infinity, high = 0;
     for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-    return low > high / 2 && low < high ? Math.max(low - (high - low) / 4, 0) : 0;
+    return low > high / 2 && low < high ? low - Math.max((high - low) / 4, high / 1000) : 0;
   }
 
   function frame(figure, height, top, bytes, text, base = 0) {
