@@ -20,7 +20,9 @@ POLICIES = {
     "expandable": "PyTorch's with expandable segments",
     "glake": "this library",
 }
-HEADROOM = 1.05  # the 5 % at which glake's benchmarks compare policies
+# Of a job of 0.3 GiB some percent are in granules that are in part in use: by the text that is
+# trained on, which is this Python's library, glake needs 1.035 to 1.058 x, native 1.12 x and more.
+HEADROOM = 1.08
 GRANULE = 2 << 20
 COMPLETE_AFTER = 512  # events until work enqueued is complete: `glake replay`'s default
 

@@ -90,7 +90,7 @@ def test_a_difference_fails_the_demo_and_is_named(module, monkeypatch, tmp_path)
     assert "glake changed the training: the loss of step 1 is 2.0 on stock torch" in done.output
     assert json.loads((tmp_path / "losses.json").read_text())["identical"] is False
     granules, rest = divmod(limits["glake"], 2 << 20)
-    assert rest == 0 and granules == math.ceil(2541404160 * 1.05 / (2 << 20))  # the rule
+    assert rest == 0 and granules == math.ceil(2541404160 * 1.08 / (2 << 20))  # the rule
     assert (limits["rehearsal"], limits["stock"]) == (None, None)
 
 

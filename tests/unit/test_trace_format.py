@@ -188,7 +188,7 @@ def test_reading_takes_no_more_memory_for_a_longer_trace(tmp_path):
         tracemalloc.stop()
         return most
 
-    assert peak(16_000) < 1.2 * peak(8_000)
+    assert peak(48_000) < 1.2 * peak(24_000)
 
 
 SOME = gzip.decompress((TRACES / "fsdp-streams.trace.gz").read_bytes()).splitlines(True)[:60]
