@@ -1,6 +1,7 @@
 // The largest fit that an out-of-memory error names is exact: a request of it succeeds, one of 512
-// bytes more does not. Random programs over policies, contiguous blocks, limits, streams, private
-// pools, pins, pending work and guards; after each refusal both directions are tried.
+// bytes more does not (but where blocks are pinned). Random programs over policies, contiguous
+// blocks, limits, streams, private pools, pins, pending work and guards; after each refusal both
+// directions are tried.
 //
 // largest_fit_test [FIRST COUNT [MODE]] runs other seeds.
 #include <cinttypes>
@@ -26,8 +27,8 @@ struct Mode {
   bool outside = false;  // another allocator takes part of the limit
   bool pins = false;     // some blocks are pinned, and freed so
   bool work = false;     // streams have work pending on blocks that are freed
-  // Not where blocks are pinned in some heaps and not in others: a view may then be extended behind
-  // a pinned granule, which the figure leaves out.
+  // Not where blocks are pinned: a view may be extended behind a pinned granule, which the figure
+  // leaves out. What is named fits there too.
   bool exact = true;
 };
 
@@ -41,7 +42,7 @@ const Mode kModes[] = {
     {"pools and contiguous", "4MiB", "", true, true},
     {"outside", "8MiB", "", false, true, true},
     {"guards", "none", "guard"},
-    {"pins", "8MiB", "", false, true, false, true},
+    {"pins", "8MiB", "", false, true, false, true, false, false},
     {"work", "none", "", false, false, false, false, true},
     {"work and pins", "8MiB", "", true, true, true, true, true, false},
 };
