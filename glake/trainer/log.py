@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -44,6 +45,7 @@ class Log(Configurable):
         self.folder = Path(chosen).expanduser() if chosen else None
         self._rank, self._steps = rank, steps
         self._file: Any = None
+        self._lost = False  # a record of the log
         self._board: Any = None
         self._said = time.monotonic()
         self._bar = _Bar(steps) if rank == 0 and config.progress else None
@@ -69,8 +71,15 @@ class Log(Configurable):
     def event(self, kind: str, **values: Any) -> None:
         """A record; a kill loses the last one at most."""
         if self._file is not None:
-            self._file.write(json.dumps({"event": kind, **values, "time": time.time()}) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps({"event": kind, **values, "time": time.time()}) + "\n")
+                self._file.flush()
+            except OSError as error:
+                if not self._lost:
+                    self.say(
+                        f"{self._file.name}: {error.strerror}. The run goes on without its log"
+                    )
+                self._lost = True
 
     def step(self, step: int, values: dict[str, Any]) -> None:
         """What became of a step, by name: numbers."""
@@ -105,7 +114,8 @@ class Log(Configurable):
             self._trace = False
         for each in (self._file, self._board):
             if each is not None:
-                each.close()
+                with contextlib.suppress(OSError):  # told when it began
+                    each.close()
         self._file = self._board = None
 
 

@@ -103,6 +103,13 @@ class _Run:
         for name, least in (("steps", 1), ("sequences", 1), ("accumulation", 1)):
             if getattr(config, name) < least:
                 raise InvalidOption(f"{name} = {getattr(config, name)}: {least} at least")
+        if not config.clip >= 0:
+            raise InvalidOption(f"clip = {config.clip}: a norm above 0, or 0 to clip nothing")
+        if config.sharding.fsdp == "torch" and config.checkpoint.folder:
+            raise InvalidOption(
+                "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints: leave "
+                "checkpoint.folder empty (log.folder takes the log)"
+            )
         self.log: log.Log = config.log.build(
             rank=here.rank, steps=config.steps, folder=config.checkpoint.folder
         )
@@ -155,12 +162,12 @@ class _Run:
         while self.step < self.config.steps:
             total, norm, rate = self._step()
             self.step += 1
+            loss = self._checked(float(total))  # before it is saved
             self.checkpoint.after_step(self.step, self.sharded, self.optimizer, self._notes())
             self.log.profiled()
             last = self.step == self.config.steps
             if self.step % self.config.log.every and not last:
                 continue
-            loss = self._checked(float(total))
             values = {"loss": loss, "rate": rate, "norm": float(norm)}
             now, stall = time.perf_counter(), self.checkpoint.stall_s
             seconds, made = now - began, self.tokens - tokens

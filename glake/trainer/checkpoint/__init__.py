@@ -101,6 +101,7 @@ class Checkpoint(Configurable):
         restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         self._anew = not config.resume and not restarted
         self._run = self._entered() if config.folder else ""
+        self._damaged: set[Path] = set()
 
     # --- Beginning ---
 
@@ -189,6 +190,7 @@ class Checkpoint(Configurable):
             damage = disk.damage(each, self._rank, self._ranks)
             if wrong := [one for one in self._gathered(damage) if one]:
                 self._say(f"the checkpoint {each.path} is damaged: not used ({wrong[0]})")
+                self._damaged.add(each.path)
                 continue
             disk.read(each, sharded, optimizer, self._group)
             return Resumed("disk", each.step, each.notes)
@@ -257,7 +259,7 @@ class Checkpoint(Configurable):
                 self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 return
             if self._rank == 0:
-                disk.prune(self._folder, self.config.keep)
+                disk.prune(self._folder, self.config.keep, self._damaged)
 
         self._written = self._writes.submit(write)
 
@@ -325,9 +327,12 @@ def _locked(path: Path) -> int:
 
 
 def _run_of(folder: Path, anew: bool) -> str:
-    path = folder / "run"
-    if anew or not path.exists():
+    """The run's name. A copy of the folder is another run: it must not share what is in memory."""
+    path, here = folder / "run", str(folder.resolve())
+    found = path.read_text().split(maxsplit=1) if path.exists() else []
+    if anew or len(found) != 2 or found[1].strip() != here:
+        found = [uuid.uuid4().hex[:16], here]
         fresh = folder / f"run.{os.getpid()}"
-        fresh.write_text(uuid.uuid4().hex[:16])
+        fresh.write_text(" ".join(found))
         fresh.replace(path)
-    return path.read_text().strip()
+    return found[0]

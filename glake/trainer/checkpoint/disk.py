@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from glake.trainer.errors import CheckpointMismatch
 
 MARKER = "whole.json"
 _NAME = "step-"
+_OWN = re.compile(r"step-\d{8,}")  # other names are the user's
 _CHUNK = 4 << 20
 
 
@@ -168,7 +170,8 @@ def _reason(error: BaseException) -> str:
 def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
     """(checkpoints with a marker, newest first; folders that were left partial)."""
     whole, partial = [], []
-    for path in sorted(folder.glob(f"{_NAME}*"), reverse=True):
+    own = (path for path in folder.glob(f"{_NAME}*") if _OWN.fullmatch(path.name))
+    for path in sorted((path for path in own if path.is_dir()), reverse=True):
         try:
             marker = json.loads((path / MARKER).read_text())
             whole.append(Found(path, int(marker["step"]), marker))
@@ -211,9 +214,11 @@ def read(found: Found, sharded: Any, optimizer: Any, group: Any) -> None:
         ) from None
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Removes all whole checkpoints but the newest ones, their markers first."""
-    for each in found_in(folder)[0][keep:]:
+def prune(folder: Path, keep: int, damaged: Collection[Path]) -> None:
+    """Removes all whole checkpoints but the newest ones, their markers first. Those known to be
+    damaged count for none, and stay for whoever may mend them."""
+    whole = [each for each in found_in(folder)[0] if each.path not in damaged]
+    for each in whole[keep:]:
         with contextlib.suppress(OSError):
             (each.path / MARKER).unlink()
         shutil.rmtree(each.path, ignore_errors=True)

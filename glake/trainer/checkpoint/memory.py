@@ -138,6 +138,7 @@ class Memory:
         """Opens what is there of this run. GlakeError for a folder of another user's."""
         self.folder = folder_of(run, root)
         _private(self.folder)
+        self._ranks, self._alone = ranks, False
         self.files = [_File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
 
     def steps(self) -> list[int]:
@@ -146,10 +147,19 @@ class Memory:
 
     def begin(self, layout: Layout) -> _File:
         """The file of the older state, or of none: the other one stays whole. NoRoom."""
+        if not self._alone:
+            self._forget_other_counts()
         steps = [each.step if each is not None else 0 for each in map(_File.header, self.files)]
         chosen = self.files[int(steps[1] < steps[0])]
         chosen.make(layout)
         return chosen
+
+    def _forget_other_counts(self) -> None:
+        """The run goes on at this number of ranks: what others left is of another course of it."""
+        self._alone = True
+        for path in self.folder.glob("*of*.[01]"):
+            if path.name.partition("of")[2][:-2] != str(self._ranks):
+                path.unlink(missing_ok=True)
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """(tensors, notes) of a step, if its checksum is right."""

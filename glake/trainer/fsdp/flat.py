@@ -260,11 +260,16 @@ class Flat:
             copy.wait()
         self._arriving.clear()
 
-    def forget(self) -> None:
-        """Drops the gradients of a pass that failed."""
-        self.partial = None
+    def forget(self, backward: bool) -> None:
+        """Drops the gradients of a pass that failed. `backward`: it had begun to add to those of
+        passes before it, which are dropped with them."""
+        if backward:
+            self.partial = None
+            self.settle()
         for slot in self.slots:
             slot.whole.grad = None
+            if backward:
+                slot.piece.grad = None
 
 
 def _install(owners: Iterable[tuple[Any, str]], parameter: nn.Parameter) -> None:

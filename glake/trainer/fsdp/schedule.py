@@ -161,7 +161,9 @@ class Schedule:
                 unit.release()
 
     def reset(self) -> None:
-        """Ends what a failed pass has left under way, and forgets its gradients."""
+        """Ends what a failed pass has left under way, and forgets its gradients: all that there
+        are, if it was a backward pass."""
+        backward = self._task is not None
         while self._reductions:
             for reduction in self._reductions.popleft():
                 if reduction.work is not None:
@@ -170,4 +172,4 @@ class Schedule:
         self._order = []
         self._depth, self._task = 0, None
         for unit in self.units:
-            unit.reset()
+            unit.reset(backward)

@@ -169,13 +169,14 @@ class Unit:
         for flat in self.flats:
             flat.settle()
 
-    def reset(self) -> None:
-        """As after construction, whatever pass failed; the shares stay as they are."""
+    def reset(self, backward: bool) -> None:
+        """As after construction, whatever pass failed; the shares stay as they are, and after a
+        failed forward pass the gradients of passes before it."""
         self._inside = self.reached = False
         self.pending = 0
         self.release()
         for flat in self.flats:
-            flat.forget()
+            flat.forget(backward)
 
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
