@@ -45,7 +45,7 @@ class Log(Configurable):
         self.folder = Path(chosen).expanduser() if chosen else None
         self._rank, self._steps = rank, steps
         self._file: Any = None
-        self._lost = False  # a record of the log
+        self.lost = False  # records, for want of room
         self._board: Any = None
         self._said = time.monotonic()
         self._bar = _Bar(steps) if rank == 0 and config.progress else None
@@ -75,11 +75,11 @@ class Log(Configurable):
                 self._file.write(json.dumps({"event": kind, **values, "time": time.time()}) + "\n")
                 self._file.flush()
             except OSError as error:
-                if not self._lost:
+                if not self.lost:
                     self.say(
                         f"{self._file.name}: {error.strerror}. The run goes on without its log"
                     )
-                self._lost = True
+                self.lost = True
 
     def step(self, step: int, values: dict[str, Any]) -> None:
         """What became of a step, by name: numbers."""

@@ -271,7 +271,7 @@ class _Run:
             self.snapshot.write(path)
             self.log.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
         self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
-        if self.log.folder is not None and self.here.rank == 0:
+        if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
             self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
         return Outcome(self.step, loss, self._evaluated, self.resumed)
 

@@ -221,6 +221,35 @@ def test_a_failed_backward_pass_is_forgotten():
     assert sharded_losses(sharded, optimizer) == pytest.approx(expected, rel=1e-6)
 
 
+def test_gradients_before_a_failed_pass():
+    """Those before a failed forward pass stay; a failed backward pass takes all with it."""
+    expected, _ = sharded_of(copy.deepcopy(model := nets.Net()))
+    nets.loss_of(expected(TOKENS), TOKENS).backward()
+    once = {name: piece.grad.clone() for name, piece in expected.named_parameters()}
+    sharded, _ = sharded_of(model)
+    original = model.blocks[0].norm.forward
+    for failing in ("forward", "backward"):
+        with sharded.accumulate():
+            nets.loss_of(sharded(TOKENS), TOKENS).backward()
+
+        def fails(x, failing=failing):
+            if failing == "forward":
+                raise RuntimeError("made to fail")
+            x = original(x)
+            x.register_hook(lambda gradient: 1 // 0)
+            return x
+
+        model.blocks[0].norm.forward = fails
+        with pytest.raises((RuntimeError, ZeroDivisionError)):
+            nets.loss_of(sharded(TOKENS), TOKENS).backward()
+        model.blocks[0].norm.forward = original
+        nets.loss_of(sharded(TOKENS), TOKENS).backward()
+        times = 2 if failing == "forward" else 1
+        for name, piece in sharded.named_parameters():
+            torch.testing.assert_close(piece.grad, times * once[name], rtol=1e-5, atol=1e-6)
+            piece.grad = None
+
+
 def test_parameters_are_whole_within_passes_alone():
     """Between passes modules hold pieces, so that nothing reads memory that is not there."""
     sharded, _ = sharded_of(model := nets.Net(), compute_dtype="bfloat16")

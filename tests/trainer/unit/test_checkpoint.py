@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,58 @@ def test_a_damaged_checkpoint_is_skipped_for_the_newest_whole_one(
     assert again.at == ("disk", 4)
     assert len(again.said) == 1 and "step-00000006" in again.said[0]
     again.killed()
+
+
+def test_damaged_checkpoints_do_not_count_among_those_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    Run(folder, every=2, keep=3, memory=False).steps(1, 6).killed()
+    for step in (4, 6):
+        next((folder / f"step-{step:08d}").glob("*.distcp")).write_bytes(b"")
+    again = Run(folder, every=1, keep=2, memory=False)
+    assert again.at == ("disk", 2)
+    again.steps(3, 3).killed()
+    assert markers(folder) == [f"step-{step:08d}" for step in (2, 3, 4, 6)]
+    last = Run(folder, every=2, memory=False)
+    assert last.at == ("disk", 3)
+    last.killed()
+
+
+def test_folders_of_other_names_are_the_users(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    Run(folder, every=2, keep=1, memory=False).steps(1, 2).killed()
+    shutil.copytree(folder / "step-00000002", folder / "step-backup")
+    (folder / "step-notes").mkdir()
+    (folder / "step-list.txt").write_text("mine")
+    (folder / "step-00000009").write_text("a file")
+    again = Run(folder, every=2, keep=1, memory=False)
+    assert again.at == ("disk", 2) and again.said == []
+    again.steps(3, 4).killed()
+    assert markers(folder) == ["step-00000004", "step-backup"]
+    assert (folder / "step-notes").is_dir() and (folder / "step-list.txt").exists()
+
+
+def test_a_copy_of_the_folder_is_another_run(tmp_path: Path, shared: Path) -> None:
+    Run(tmp_path / "run", every=2).steps(1, 3).killed()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    copied = Run(tmp_path / "copy", every=2)
+    assert copied.at == ("disk", 2)
+    copied.steps(3, 9).killed()
+    first = Run(tmp_path / "run", every=2)
+    assert first.at == ("memory", 3)
+    first.killed()
+
+
+def test_memory_of_another_number_of_ranks_does_not_come_back(tmp_path: Path, shared: Path) -> None:
+    run = Run(tmp_path / "run", every=0).steps(1, 3)
+    run.killed()
+    (folder,) = shared.iterdir()
+    others = [folder / f"{rank}of2.{half}" for rank in (0, 1) for half in (0, 1)]
+    for path in others:
+        path.write_bytes(b"of two ranks")
+    again = Run(tmp_path / "run", every=0)
+    assert all(path.exists() for path in others)  # nothing was kept at this number yet
+    again.steps(4, 4).killed()
+    assert not any(path.exists() for path in others)
 
 
 def test_where_no_checkpoint_is_whole_nothing_begins_anew_by_itself(tmp_path: Path) -> None:

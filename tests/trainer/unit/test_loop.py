@@ -145,6 +145,10 @@ def test_wrong_options_are_refused_at_once(text: Path, tmp_path: Path) -> None:
         wrong = {f"sharding__{name}": value for name, value in option.items()}
         with pytest.raises(InvalidOption, match='fsdp = "torch" keeps neither activations'):
             loop.train(tiny(text, sharding__fsdp="torch", **wrong))
+    with pytest.raises(InvalidOption, match="clip = -1.0: a norm above 0"):
+        loop.train(tiny(text, clip="-1.0"))
+    with pytest.raises(InvalidOption, match="'torch' is for comparison, and keeps no checkpoints"):
+        loop.train(tiny(text, tmp_path / "run", sharding__fsdp="torch"))
     with pytest.raises(InvalidOption, match="log.profile needs a folder"):
         loop.train(tiny(text, log__profile="1"))
 
@@ -152,6 +156,31 @@ def test_wrong_options_are_refused_at_once(text: Path, tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_run(text: Path) -> None:
     with pytest.raises(Diverged, match=r"the loss of step \d+ is (nan|inf)"):
         loop.train(tiny(text, None, 20, optimizer__lr="1e30", clip="0.0"))
+
+
+def test_a_diverged_state_is_not_saved(text: Path, tmp_path: Path) -> None:
+    diverging = {"optimizer__lr": "1e30", "clip": "0.0", "checkpoint__every": "1"}
+    with pytest.raises(Diverged) as error:
+        loop.train(tiny(text, tmp_path / "run", 20, log__every="20", **diverging))
+    step = int(str(error.value).split("step ")[1].split()[0])
+    saved = [int(each.parent.name[5:]) for each in (tmp_path / "run").glob("step-*/whole.json")]
+    assert max(saved, default=0) < step
+    again = loop.train(tiny(text, tmp_path / "run", step - 1))
+    assert again.resumed is not None and again.resumed.step == step - 1
+
+
+def test_a_full_disk_costs_the_log_and_not_the_run(
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 (the log closes it)
+    monkeypatch.setattr(log, "_continued", lambda path: full)
+    done = loop.train(tiny(text, None, 3, log__folder=str(tmp_path)))
+    assert done.steps == 3
+    said = capsys.readouterr().err
+    assert said.count("No space left on device. The run goes on without its log") == 1
 
 
 def test_the_profile_and_tensorboard(text: Path, tmp_path: Path) -> None:
