@@ -12,6 +12,11 @@ SOURCE = (
 )
 
 
+def source(bytes_taken: int, ranks: int) -> str:
+    """Where a figure is from: the estimate, or whoever ran the job."""
+    return SOURCE if bytes_taken == estimate(ranks) else "as it was given"
+
+
 def estimate(ranks: int) -> int:
     """Bytes of each rank's GPU, in a job of that many ranks."""
     return CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)

@@ -106,7 +106,8 @@ def show(runs: list[DryRun], console: Console) -> None:
     for name, figure in rows:
         table.add_row(name, *(figure(each) for each in runs))
     console.print(table)
-    console.print(f"outside: {outside.SOURCE}", style="dim", highlight=False)
+    source = outside.source(runs[0].outside_bytes, runs[0].ranks)
+    console.print(f"outside: {source}", style="dim", highlight=False)
     for each in runs:
         _show_refusal(each, console)
     for path in (path for each in runs for path in each.files):

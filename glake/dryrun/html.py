@@ -48,7 +48,7 @@ def report(runs: Sequence[DryRun], job: str) -> str:
         searched=any(each.smallest_capacity_bytes for each in runs),
         bars=_bars(runs),
         steps=_steps(runs),
-        outside_source=outside.SOURCE,
+        outside_source=outside.source(runs[0].outside_bytes, runs[0].ranks),
     )
 
 

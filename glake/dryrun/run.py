@@ -24,6 +24,7 @@ from glake.dryrun.child import VARIABLE
 from glake.dryrun.errors import DryRunError
 from glake.dryrun.gpus import Machine, machine, outside_bytes
 from glake.dryrun.result import DryRun, Refusal
+from glake.trace.units import size
 
 ALLOCATORS = ("native", "expandable", "glake", "compact")
 DEFAULT_ALLOCATORS = ("native", "expandable", "glake")
@@ -111,7 +112,17 @@ def dry_run(
         keep=None if keep is None else Path(keep),
         timeout_s=timeout_s,
     )
-    outside_bytes(outside, 1)  # a bad figure is told before anything runs
+    taken = outside_bytes(outside, 1)
+    if taken >= job.machine.memory_bytes:
+        raise DryRunError(
+            f"CUDA itself would take {size(taken)} of each GPU, which has "
+            f"{size(job.machine.memory_bytes)}: a larger memory=, or a smaller outside="
+        )
+    if job.keep is not None:
+        try:
+            job.keep.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DryRunError(f"no folder {job.keep} for what is kept: {error.strerror}") from None
     tell = progress or (lambda text: None)
     found = []
     for name in names:
@@ -163,6 +174,8 @@ def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tup
     beside = Path(sys.executable).with_name(Path(script).name)
     found = str(beside) if named and beside.is_file() else shutil.which(script)
     if found is None:
+        if script.startswith("-"):
+            raise DryRunError(f"no such option: {script} (glake dry-run --help lists them)")
         raise DryRunError(f"no such script or launcher: {script} (a module is run with -m)")
     return (found, *args)
 
@@ -329,7 +342,6 @@ def _with_files(job: Job, made: DryRun, folder: Path, reports: list[dict[str, An
 
     if job.keep is None:
         return made
-    job.keep.mkdir(parents=True, exist_ok=True)
     kept = []
     for name in (name for report in reports for name in report["files"]):
         target = job.keep / f"{made.allocator}-{name}"

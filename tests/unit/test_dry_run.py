@@ -242,3 +242,27 @@ def test_the_command_says_what_is_wrong(tmp_path):
         cli.main, ["dry-run", "--html", str(tmp_path / "no" / "r.html"), "x.py"]
     )
     assert result.exit_code != 0 and "no such directory" in result.output
+
+
+def test_a_mistyped_option_is_named():
+    with pytest.raises(DryRunError, match="no such option: --frobnicate"):
+        run.command_of("--frobnicate", ("train.py",))
+
+
+def test_where_the_part_outside_is_from():
+    assert outside.source(outside.estimate(2), 2) == outside.SOURCE
+    assert outside.source(0, 2) == "as it was given"
+
+
+def test_what_cannot_be_is_told_before_the_job_runs(monkeypatch, tmp_path):
+    def started(*job):
+        raise AssertionError("the job was run")
+
+    monkeypatch.setattr(run, "require_cuda_build", lambda: None)
+    monkeypatch.setattr(run, "run_once", started)
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(DryRunError, match=r"would take 616.0 MiB of each GPU, which has 100.0 MiB"):
+        run.dry_run(script, memory="100MiB")
+    with pytest.raises(DryRunError, match="no folder .*/train.py/kept for what is kept"):
+        run.dry_run(script, keep=script / "kept")
