@@ -27,7 +27,7 @@ demo: build
 	$(PY) benchmarks/demo/demo.py
 
 test: build
-	$(PY) -m pytest tests
+	$(PY) -m pytest tests -n 2 --dist loadfile
 
 # The unmodified CUDA build of PyTorch without a GPU, over glake's stand-ins for CUDA (docs/real.md).
 # An environment of its own, with the CUDA wheel alone: none of the 2 GB of NVIDIA's that it names.

@@ -8,6 +8,7 @@ source file, as CMakeLists.txt says; a test program exits 0 when all its checks 
 """
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
@@ -71,10 +72,13 @@ def build(
         ]
     configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={'ON' if werror else 'OFF'}"]
     configure += [f"-D{definition}" for definition in definitions]
-    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     make = [cmake, "--build", str(directory), "--parallel", jobs, "--target"]
-    subprocess.run([*make, *(targets or [f"glake_{group}"]), "simcuda"], check=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:  # tests of two workers may want the same programs
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*make, *(targets or [f"glake_{group}"]), "simcuda"], check=True)
     return directory / "lib"
 
 
