@@ -11,6 +11,8 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import torch.distributed.tensor
 
 import glake.trainer.fsdp.ours  # noqa: F401 - a restart is timed from when its ranks have joined
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
-from glake.errors import InvalidOption
+from glake.errors import GlakeError, InvalidOption
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
 from glake.trainer.configurable import Configurable, child
@@ -103,6 +105,8 @@ class _Run:
         for name, least in (("steps", 1), ("sequences", 1), ("accumulation", 1)):
             if getattr(config, name) < least:
                 raise InvalidOption(f"{name} = {getattr(config, name)}: {least} at least")
+        if not 0 <= config.seed < 1 << 63:
+            raise InvalidOption(f"seed = {config.seed}: from 0 to 2^63 - 1")
         if not config.clip >= 0:
             raise InvalidOption(f"clip = {config.clip}: a norm above 0, or 0 to clip nothing")
         if config.sharding.fsdp == "torch" and config.checkpoint.folder:
@@ -131,10 +135,12 @@ class _Run:
             )
         self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
         torch.manual_seed(config.seed)
-        with torch.device("meta"):
+        with torch.device("meta"), _named("model"):
             model = config.model.build()
         self.sharded = config.sharding.build(model, device=here.device)
-        self.optimizer = config.optimizer.build(self.sharded.named_parameters(), norm=global_norm())
+        with _named("optimizer"):
+            parameters = self.sharded.named_parameters()
+            self.optimizer = config.optimizer.build(parameters, norm=global_norm())
         self.sharded.attach(self.optimizer)
         self.schedule = config.schedule.build(steps=config.steps)
         self.flops = _flops_per_token(config, self.log) if config.log.peak_flops else 0.0
@@ -280,6 +286,18 @@ class _Run:
         if self.checkpoint is not None:
             self.checkpoint.close()
         self.log.close()
+
+
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """What torch says of a value that it cannot take, as InvalidOption with the part's name."""
+    try:
+        yield
+    except GlakeError:
+        raise
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
+        said = str(error).strip().splitlines()
+        raise InvalidOption(f"{part}: {said[0] if said else type(error).__name__}") from error
 
 
 def _mixed(seed: int, step: int, rank: int) -> int:

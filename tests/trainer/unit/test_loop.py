@@ -145,6 +145,12 @@ def test_wrong_options_are_refused_at_once(text: Path, tmp_path: Path) -> None:
         wrong = {f"sharding__{name}": value for name, value in option.items()}
         with pytest.raises(InvalidOption, match='fsdp = "torch" keeps neither activations'):
             loop.train(tiny(text, sharding__fsdp="torch", **wrong))
+    with pytest.raises(InvalidOption, match="seed = -1: from 0 to"):
+        loop.train(tiny(text, seed="-1"))
+    with pytest.raises(InvalidOption, match="model: .*negative dimension"):
+        loop.train(tiny(text, model__block__feed_forward__hidden="-4"))
+    with pytest.raises(InvalidOption, match="optimizer: Invalid beta"):
+        loop.train(tiny(text, optimizer__betas="[0.9, 1.5]"))
     with pytest.raises(InvalidOption, match="clip = -1.0: a norm above 0"):
         loop.train(tiny(text, clip="-1.0"))
     with pytest.raises(InvalidOption, match="'torch' is for comparison, and keeps no checkpoints"):
