@@ -16,7 +16,7 @@ std::string DeviceAllocator::stitch_text(Granules idle) const {
 // Who has the device's memory, where it is the driver that has no more.
 std::string DeviceAllocator::driver_text(Bytes driver_free, const Growth& growth) const {
   std::string text = " (the driver has no more";
-  // It may have said so after some granules that have gone back to it since.
+  // It refused the granule after these, which have been given back since.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
   Bytes held = physical().bytes();
@@ -115,7 +115,7 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked) {
                                                contiguous ? Granules{0} : idle));
 }
 
-// By how much more the heap would have to grow for the request, of which now `fits` would.
+// How many more granules the request needs, when `fits` bytes are the most that succeed now.
 Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Bytes fits,
                                   Granules growth) {
   const Granules all = Granules::ceil(r.size);
@@ -128,7 +128,7 @@ Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Bytes fi
   return std::min(more, all);
 }
 
-// What would let a request of so many bytes through, for which growth by `missing` would do.
+// What the user can do to have `needed` bytes, for which `missing` more granules are enough.
 std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth& growth,
                                     Granules idle) const {
   if (Granules::floor(total_memory_) < Granules::ceil(needed)) {
@@ -143,7 +143,7 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
   Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
-  const Bytes beyond = above_limit().bytes();  // which comes first
+  const Bytes beyond = above_limit().bytes();  // held above the limit now
   if (short_by <= raise && short_by + beyond <= above) {
     return "Raising GLAKE_LIMIT by " + size_text(short_by + beyond) +
            " would let this request through.";
