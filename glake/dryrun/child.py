@@ -46,10 +46,12 @@ def start() -> None:
     outside = outside_bytes(request["outside"], world)
     os.environ["GLAKE_SIM_CONTEXT_MEMORY"] = str(outside)  # before the driver reads it
     _Watch(Path(request["folder"]), bool(request["snapshot"]), outside).install()
-    if request["numbers"]:
-        from glake.dryrun import numbers
+    from glake.dryrun import numbers
 
+    if request["numbers"]:
         numbers.install()
+    elif request["known"]:
+        numbers.install_known()
 
 
 class _Watch:

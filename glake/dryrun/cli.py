@@ -53,9 +53,9 @@ def dry_run(
     """Run SCRIPT, unmodified, on simulated GPUs, and say what memory it needs.
 
     PyTorch's CUDA build runs it over stand-ins for CUDA's libraries: kernels are counted, not run,
-    and no memory lies behind tensors, so values read back are zero; with --numbers they are what
-    the CPU computes. SCRIPT may be a launcher such as torchrun. ARGS are the script's own. A job
-    that runs out of memory is a result: exit code 0.
+    and no memory lies behind tensors, so values read back are zero, but for small ones that come
+    from the host; with --numbers they are what the CPU computes. SCRIPT may be a launcher such as
+    torchrun. ARGS are the script's own. A job that runs out of memory is a result: exit code 0.
     """
     if html_path is not None:
         html.require(html_path)

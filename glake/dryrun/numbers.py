@@ -1,4 +1,6 @@
-"""Numbers mode: ops on CUDA tensors are computed, by PyTorch's CPU kernels (docs/dry-run.md).
+"""Ops on CUDA tensors are computed by PyTorch's CPU kernels (docs/dry-run.md).
+
+In numbers mode all are, in memory mode those on small values that come from the host.
 
 The work is done by an adapter that is compiled at first use against the installed torch
 (csrc/torch/numbers.cpp), in a process that has the stand-ins for CUDA's libraries.
@@ -7,6 +9,7 @@ The work is done by an adapter that is compiled at first use against the install
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import json
@@ -30,19 +33,33 @@ def install() -> None:
     DryRunError: GPU memory is phantom, or the stand-ins for CUDA's libraries are not loaded.
     AdapterBuildError: the adapter could not be compiled.
     """
+    if _library is None:
+        _follow_seeds(_install(known=False))
+
+
+def install_known() -> None:
+    """In phantom memory: small values that the host copied to a GPU are followed through the ops.
+
+    torch must be imported. DryRunError: GPU memory is not phantom, or the stand-ins for CUDA's
+    libraries are not loaded. AdapterBuildError: the adapter could not be compiled.
+    """
+    if _library is None:
+        _install(known=True)
+
+
+def _install(known: bool) -> ctypes.CDLL:
     global _library
-    if _library is not None:
-        return
     library = ctypes.CDLL(str(adapter_build.build(adapter_build.NUMBERS)))
-    for name in ("install", "ops", "failure"):
+    text = [ctypes.c_char_p, ctypes.c_size_t]
+    for name, given in (("install", [ctypes.c_int]), ("ops", []), ("failure", [])):
         function = getattr(library, f"glake_numbers_{name}")
-        function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
-    refused = _text(library.glake_numbers_install)
+        function.restype, function.argtypes = ctypes.c_size_t, [*given, *text]
+    refused = _text(functools.partial(library.glake_numbers_install, int(known)))
     if refused:
         raise DryRunError(refused)
     _library = library
-    _follow_seeds(library)
-    atexit.register(_tell)
+    atexit.register(_finish)
+    return library
 
 
 def ops() -> dict[str, str]:
@@ -79,8 +96,14 @@ def _follow_seeds(library: ctypes.CDLL) -> None:
     torch.manual_seed = torch.random.manual_seed = manual_seed
 
 
-def _tell() -> None:
-    """What failed and no call of the job has told it of."""
+def _finish() -> None:
+    """Computes what the job has left queued, while torch's kernels are still there: the driver
+    ends its queues when they are gone. Tells what failed and no call of the job has told of."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):  # told below
+            torch.cuda.synchronize()
     if _library is not None and (failure := _text(_library.glake_numbers_failure)):
         print(f"glake: {failure}", file=sys.stderr)
 

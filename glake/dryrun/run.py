@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
 from typing import IO, Any
@@ -46,6 +46,7 @@ class Job:
     numbers: bool = (
         False  # ops compute, in real memory; else kernels are counted, in phantom memory
     )
+    known: bool = True  # without numbers: small values from the host are followed through the ops
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     output: IO[Any] | int | None = None
     quiet: bool = False  # its words are shown only if it fails
@@ -78,7 +79,8 @@ def dry_run(
         allocators: of native, expandable, glake, compact. The first two are PyTorch's own code.
         outside: bytes of each GPU that CUDA itself takes; default: an estimate (gpus.py); 0: none.
         numbers: compute every aten op by PyTorch's CPU kernels, in real memory of this machine;
-            else kernels are counted, and values read back are zero.
+            else kernels are counted, and values read back are zero, but for small ones that come
+            from the host.
         capacity_search: also find the smallest memory with which each allocator runs the job.
         precision: of the smallest memory, as a share of it.
         keep: folder for PyTorch's memory snapshots, one a rank and allocator.
@@ -90,7 +92,8 @@ def dry_run(
     Raises:
         DryRunError: this Python's torch is no CUDA build, the script fails for another reason than
             memory, a figure is out of range, or capacity_search is asked for with numbers.
-        AdapterBuildError: the adapter that numbers need could not be compiled.
+        AdapterBuildError: the adapter that numbers need could not be compiled. Without numbers that
+            is told by `progress`, and small values from the host are not followed.
     """
     from glake.dryrun.search import smallest_capacity
 
@@ -101,8 +104,6 @@ def dry_run(
             "with: ask for one of the two"
         )
     require_cuda_build()
-    if numbers:
-        adapter_build.build(adapter_build.NUMBERS)  # here, and not in every rank at once
     job = Job(
         command=command_of(str(script), args, as_module),
         machine=machine(str(gpus), memory),
@@ -124,6 +125,7 @@ def dry_run(
         except OSError as error:
             raise DryRunError(f"no folder {job.keep} for what is kept: {error.strerror}") from None
     tell = progress or (lambda text: None)
+    job = replace(job, known=_adapter_is_built(numbers, tell))
     found = []
     for name in names:
         tell(f"{name}: running the job")
@@ -132,6 +134,18 @@ def dry_run(
             made = smallest_capacity(job, made, tell, precision)
         found.append(made)
     return found
+
+
+def _adapter_is_built(numbers: bool, tell: Progress) -> bool:
+    """Compiles what computes ops, here and not in every rank at once; memory mode does without."""
+    try:
+        adapter_build.build(adapter_build.NUMBERS)
+        return True
+    except adapter_build.AdapterBuildError as error:
+        if numbers:
+            raise
+        tell(f"values that the script sends through a GPU will return as zero: {error}")
+        return False
 
 
 def _checked(allocators: Sequence[str]) -> list[str]:
@@ -188,6 +202,7 @@ def run_once(job: Job, allocator: str) -> DryRun:
         "folder": str(folder),
         "snapshot": job.keep is not None,
         "numbers": job.numbers,
+        "known": job.known,
         "outside": None if job.outside is None else str(job.outside),
     }
     environment = _environment(job, allocator, name) | {VARIABLE: json.dumps(request)}

@@ -205,6 +205,22 @@ void phantom(World& w) {
   OK(cuStreamSynchronize(w.stream));
 }
 
+// A reduction of what one rank does not know is not known, and reads as zero; where bytes only
+// move, the others' are.
+void partly_known(World& w) {
+  w.join();
+  Device<float> mine(4, 3), all(8, 5);
+  if (w.rank == 1) OK(cuMemAlloc(&mine.address, 64));  // nothing was written there
+  NCCL(ncclAllGather(mine.at(), all.at(), 4, ncclFloat32, w.comm, w.stream));
+  TRUE(all.read(w.stream) == Floats({3, 3, 3, 3, 0, 0, 0, 0}));
+  NCCL(ncclAllReduce(mine.at(), all.at(), 4, ncclFloat32, ncclSum, w.comm, w.stream));
+  TRUE(all.read(w.stream) == Floats(8, 0));
+  const float half[2] = {7, 8};
+  OK(cuMemcpyHtoD(mine.address, half, sizeof half));
+  NCCL(ncclBroadcast(mine.at(), mine.at(), 4, ncclFloat32, 1, w.comm, w.stream));
+  TRUE(mine.read(w.stream) == Floats({7, 8, 0, 0}));
+}
+
 template <class T>
 void check_ints(int type) {
   const std::vector<T> a = {1, 2, 100}, b = {7, 5, 27};
@@ -275,6 +291,11 @@ int main() {
     ranks(2, takes_time);
     ranks(1, one_process);
     ranks(2, phantom, {{"phantom", "1"}});
+    ranks(2, partly_known, {{"phantom", "1"}});
+    // What the host wrote is known in phantom memory, and so is what comes of it.
+    for (const Body& body : {Body(collectives), Body(messages), Body(grouped), Body(factors)}) {
+      ranks(2, body, {{"phantom", "1"}});
+    }
   } catch (const Failed& failed) {
     std::fprintf(stderr, "%s\n", failed.why.c_str());
     return 1;

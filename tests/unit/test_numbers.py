@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import glake
-from glake import _C
+from glake import _C, config
+from glake.errors import InvalidOption
 
 CSRC = Path(glake.__file__).parent / "csrc"
 LIBRARIES = [
@@ -129,6 +130,17 @@ def test_c_and_python_take_the_same_spellings(name: str) -> None:
 )
 def test_both_refuse(name: str, text: str) -> None:
     assert outcomes([(name, text)]) == [[None, None]]
+
+
+@pytest.mark.parametrize("text", ["0.0000001", "0.00001%"])
+def test_a_limit_below_one_granule_of_any_device_is_refused_with_one_text(text: str) -> None:
+    why = r": less than one granule of 2MiB of any device \(none has 16TiB\); it takes none, a .*"
+    with pytest.raises(InvalidOption, match=why) as python:
+        config.parse("limit", text)
+    with pytest.raises(InvalidOption, match=why) as core:
+        _C.configure("limit", text)
+    said = [re.search(why, str(error.value)) for error in (python, core)]
+    assert said[0] and said[1] and said[0][0] == said[1][0]
 
 
 def test_a_limit_below_one_granule_of_the_device_is_an_error() -> None:

@@ -15,12 +15,14 @@ extern "C" {
 
 struct CUstream_st;
 
-/* Memory the work reads or writes, and where its bytes are staged on the host. Without bytes
- * behind the memory (phantom) `host` is never touched. */
+/* Memory the work reads or writes, and where its bytes are staged on the host. In phantom memory
+ * `*known` says whether bytes are staged: of `in` it is set when they are read, of `out` it is
+ * asked when they are written; without it `host` is never touched. */
 struct simcuda_piece {
   uint64_t address;
   void* host;
   size_t bytes;
+  size_t* known;
 };
 
 /* Bytes that cross the links between two devices; from == to: that device's own memory. */
@@ -68,8 +70,9 @@ SIMCUDA_API void simcuda_collective_go(uint64_t* go);
 /* Stream work moves on a little, as if somebody had asked for its end: another process waits. */
 SIMCUDA_API void simcuda_collective_ask(void);
 
-/* 1: memory has no bytes behind it. */
+/* 1: memory has no bytes behind it, but those that are known: of a piece, at most so many. */
 SIMCUDA_API int simcuda_collective_phantom(void);
+SIMCUDA_API size_t simcuda_collective_most_known(void);
 
 /* A name of the machine that processes share; "" for one of this process alone. */
 SIMCUDA_API const char* simcuda_collective_machine(void);

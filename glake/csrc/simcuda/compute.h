@@ -1,6 +1,6 @@
-/* Kernels that somebody outside of simcuda computes, on the bytes that simulated device memory has
- * (docs/dry-run.md, numbers). Private to the numbers adapter of PyTorch (csrc/torch/numbers.cpp):
- * nobody else may rely on it. */
+/* Kernels that somebody outside of simcuda computes, on the bytes that simulated device memory has,
+ * or on those that are known of phantom memory (docs/dry-run.md). Private to the numbers adapter of
+ * PyTorch (csrc/torch/numbers.cpp): nobody else may rely on it. */
 #ifndef GLAKE_SIMCUDA_COMPUTE_H
 #define GLAKE_SIMCUDA_COMPUTE_H
 
@@ -37,15 +37,24 @@ struct simcuda_computed {
   size_t count;
 };
 
-/* Ordered work on the stream, or on the graph it is being captured into, as a kernel is. It takes
- * `data` over, whatever it returns. */
+/* Ordered work on the stream, or on the graph it is being captured into, as a kernel is; it stands
+ * for launches that are counted already. It takes `data` over, whatever it returns. */
 SIMCUDA_API int simcuda_compute(struct CUstream_st* stream, const struct simcuda_computed* work);
 
 /* Between the two, this thread's launches, copies and memsets are those of a call that is computed
  * as a whole: they are ordered, counted and timed as ever, and write nothing; what is copied to the
- * host is zero. Pairs nest. uncover: how many functions were asked for that no stand-in has. */
+ * host is zero. What is known of phantom memory stays so: the call itself is to say what it writes.
+ * Pairs nest. uncover: how many functions were asked for that no stand-in has. */
 SIMCUDA_API void simcuda_cover(void);
 SIMCUDA_API int simcuda_uncover(void);
+
+/* What is known of phantom memory (known.h), for work of simcuda_compute: at its place in the
+ * stream. read: how many bytes are; the others at `to` stay as they are. write: `from` NULL where
+ * the bytes that are now there are not known. */
+SIMCUDA_API size_t simcuda_known_read(uint64_t address, void* to, size_t bytes);
+SIMCUDA_API void simcuda_known_write(int device, uint64_t address, const void* from, size_t bytes);
+/* 1: memory is phantom. */
+SIMCUDA_API int simcuda_phantom(void);
 
 /* Whether the stream is being captured. */
 SIMCUDA_API int simcuda_capturing(struct CUstream_st* stream);

@@ -129,8 +129,7 @@ void perform_parts(const Op& op, bool backwards) {
   }
 }
 
-// The host reads zeros where there are no bytes or nobody computed them, never what happens to be
-// in its own memory.
+// The host reads zeros where nobody computed the bytes, never what happens to be in its own memory.
 void read_nothing(const Op& op) {
   const auto whole = [](const Op::Side& to, const Op::Side& from, size_t bytes, size_t rows) {
     for (size_t row = 0; to.host && !from.host && row < rows; ++row) {
@@ -141,40 +140,14 @@ void read_nothing(const Op& op) {
   if (op.parts.empty()) whole(op.dst, op.src, op.bytes, op.rows);
 }
 
-// Phantom memory has no bytes, but for the last small ones that the host copied there.
-void Scheduler::perform_phantom(const Op& op) {
-  if (op.launch) {
-    shadow_.launched(op.device);
-    return;
-  }
-  const bool copy = op.kind == Op::Kind::kCopy;
-  if (op.staging || (!copy && op.kind != Op::Kind::kMemset)) return;
-  const bool plain = op.parts.empty() && op.rows == 1;
-  if (plain && copy && !op.dst.host && op.src.host) {
-    const char* from =
-        op.staged.empty() ? reinterpret_cast<const char*>(op.src.address) : op.staged.data();
-    shadow_.wrote(op.device, op.dst.address, from, op.bytes);
-  } else if (!op.dst.host && op.parts.empty()) {
-    shadow_.overwritten(op.device, op.dst.address, op.dst.pitch * (op.rows - 1) + op.bytes);
-  } else if (!op.parts.empty()) {
-    for (const Op::Part& part : op.parts) {
-      if (!part.dst.host) shadow_.overwritten(op.device, part.dst.address, part.bytes);
-    }
-  }
-  const bool known =
-      plain && copy && op.dst.host && !op.src.host &&
-      shadow_.read(op.device, op.src.address, reinterpret_cast<void*>(op.dst.address), op.bytes);
-  if (copy && !known) read_nothing(op);
-}
-
 // The bytes themselves. Phantom memory has none; of host memory values are written.
 void Scheduler::perform(const Op& op) {
-  if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) {
-    perform_phantom(op);
-    return;
-  }
   if (op.covered) {
     if (op.kind == Op::Kind::kCopy) read_nothing(op);
+    return;
+  }
+  if (phantom_ && (op.kind != Op::Kind::kWriteValue || !op.dst.host)) {
+    perform_phantom(op);
     return;
   }
   if (!op.parts.empty()) {

@@ -25,6 +25,7 @@ std::vector<Op::Part> parts_of(const Driver& driver, const simcuda_piece* pieces
     const Op::Side staged{reinterpret_cast<uint64_t>(piece->host), 0, true, device};
     Op::Part part;
     part.bytes = piece->bytes;
+    part.known = piece->known;
     part.dst = to_host ? staged : user;
     part.src = to_host ? user : staged;
     parts.push_back(std::move(part));
@@ -148,6 +149,8 @@ int simcuda_collective_phantom(void) {
   Driver* driver = running.load(std::memory_order_acquire);
   return driver != nullptr && driver->options.phantom ? 1 : 0;
 }
+
+size_t simcuda_collective_most_known(void) { return Known::kMostOfOne; }
 
 const char* simcuda_collective_machine(void) {
   Driver* driver = running.load(std::memory_order_acquire);

@@ -34,12 +34,15 @@ bool simcuda::missed_in_cover() {
   return true;
 }
 
-int simcuda_numbers(int on) {
+int simcuda_phantom(void) {
   Options options;
   const Driver* driver = running.load(std::memory_order_acquire);
-  const CUresult result = driver != nullptr ? CUDA_SUCCESS : describe(&options);
-  if (result != CUDA_SUCCESS) return result;
-  if (on != 0 && (driver != nullptr ? driver->options.phantom : options.phantom)) {
+  if (driver != nullptr) return driver->options.phantom ? 1 : 0;
+  return describe(&options) == CUDA_SUCCESS && options.phantom ? 1 : 0;
+}
+
+int simcuda_numbers(int on) {
+  if (on != 0 && simcuda_phantom() != 0) {
     return fail(CUDA_ERROR_INVALID_VALUE,
                 "phantom memory has no bytes to compute numbers with: unset GLAKE_SIM_PHANTOM, or "
                 "do without numbers");
@@ -58,8 +61,26 @@ int simcuda_compute(CUstream handle, const simcuda_computed* work) {
     const simcuda_touched& piece = work->pieces[i];
     op->touched.push_back({piece.address, piece.bytes, piece.write != 0});
   }
-  return on_stream(CALL(cuLaunchKernel), handle,
-                   [&](Driver& driver, Stream& stream) { return submit(&driver, &stream, op); });
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return not_initialized();
+  const std::lock_guard<std::mutex> lock(driver->mutex);
+  Stream* stream = driver->streams.resolve(handle, driver->contexts.current());
+  return stream != nullptr ? submit(driver, stream, op) : bad_handle("stream");
+}
+
+size_t simcuda_known_read(uint64_t address, void* to, size_t bytes) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  return driver != nullptr ? driver->scheduler.known.read(address, to, bytes) : 0;
+}
+
+void simcuda_known_write(int device, uint64_t address, const void* from, size_t bytes) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr) return;
+  if (from != nullptr) {
+    driver->scheduler.known.write(device, address, from, bytes);
+  } else {
+    driver->scheduler.known.forget(address, bytes);
+  }
 }
 
 void simcuda_cover(void) {

@@ -166,6 +166,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
     handle.process = getpid();
     std::memset(result, 0, sizeof *result);
     std::memcpy(result, &handle, sizeof handle);
+    driver.scheduler.known.stop();
     return CUDA_SUCCESS;
   });
 }
@@ -181,6 +182,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle given, unsigned
     if (handle.process == getpid()) {
       return fail(CUDA_ERROR_INVALID_CONTEXT, "a process cannot open its own IPC handle");
     }
+    driver.scheduler.known.stop();
     return driver.memory.open_block(handle.extent, handle.generation, handle.bytes, address);
   });
 }

@@ -128,6 +128,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
                       if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
                         return fail(CUDA_ERROR_NOT_SUPPORTED, "only POSIX descriptors");
                       }
+                      driver.scheduler.known.stop();
                       return driver.memory.export_fd(handle, static_cast<int*>(shareable));
                     });
 }
@@ -142,6 +143,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                       }
                       const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
                       uint64_t id = 0;
+                      driver.scheduler.known.stop();
                       const CUresult result = driver.memory.import_fd(fd, &id);
                       if (result == CUDA_SUCCESS) *handle = id;
                       return result;

@@ -38,6 +38,7 @@ struct Op {
     Side dst, src;
     size_t bytes = 0;
     std::vector<char> staged;
+    size_t* known = nullptr;  // a collective's, in phantom memory: how many of its bytes are staged
   };
 
   Side dst, src;     // copies; memsets and values use dst

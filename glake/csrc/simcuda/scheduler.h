@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "host.h"
+#include "known.h"
 #include "landings.h"
 #include "links.h"
 #include "memory.h"
 #include "op.h"
 #include "options.h"
-#include "shadow.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -68,6 +68,7 @@ class Scheduler {
   Links links;
   void links_changed();
   Landings landings;
+  Known known;  // of phantom memory
 
  private:
   void admit(Stream* stream, const OpPtr& op);
@@ -113,6 +114,10 @@ class Scheduler {
   void apply_timed(Lock* lock);
   void perform(const Op& op);
   void perform_phantom(const Op& op);
+  int owner(uint64_t address, int otherwise);
+  void copy_phantom(int device, const Op::Side& dst, const Op::Side& src, size_t bytes);
+  void stage_phantom(int device, const Op::Part& part);
+  void fill_phantom(const Op& op);
   bool legal(const Op& op);
   bool legal(const Op& op, const Op::Side& side, bool write);
   bool satisfied(const Op& op);
@@ -132,7 +137,6 @@ class Scheduler {
   Memory* memory_ = nullptr;
   const HostMemory* host_ = nullptr;
   Streams* streams_ = nullptr;
-  Shadow shadow_;  // of phantom memory
   bool phantom_ = false, threaded_ = false, stopping_ = false;
   std::mutex* mutex_ = nullptr;
   std::mt19937_64 random_;

@@ -155,7 +155,8 @@ CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   bool taken = false;
   const CUresult result = driver->streams.captured(stream, &taken);
   if (result != CUDA_SUCCESS) return result;
-  op->covered = covered() && (op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset);
+  const bool writes = op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset || op->launch;
+  op->covered = writes && covered();
   if (taken) {
     capture(driver, stream, op);
   } else if (driver->ticking()) {
@@ -189,8 +190,8 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
   op->route = route(driver->topology, op->from, op->to);
   // Pageable memory is read before the call returns, and written before it returns.
-  if (src.host && !capturing && !driver->options.phantom &&
-      !driver->host.pinned(src.address, src_span)) {
+  const bool kept = !driver->options.phantom || bytes * rows <= Known::kMostOfOne;
+  if (src.host && !capturing && kept && !driver->host.pinned(src.address, src_span)) {
     take_source(op.get());
   }
   if (dst.host && !driver->host.pinned(dst.address, dst_span)) wait = true;
@@ -223,7 +224,8 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
     part.bytes = each.bytes;
     part.dst = {each.dst, 0, dst.host, stream->device};
     part.src = {each.src, 0, src.host, stream->device};
-    if (each.read_now && src.host && !driver->options.phantom) {
+    const bool kept = !driver->options.phantom || each.bytes <= Known::kMostOfOne;
+    if (each.read_now && src.host && kept) {
       const auto* from = reinterpret_cast<const char*>(each.src);
       part.staged.assign(from, from + each.bytes);
     }

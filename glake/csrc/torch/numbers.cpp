@@ -1,5 +1,6 @@
-// Numbers mode of dry runs (docs/dry-run.md): the CUDA build of PyTorch over glake's stand-ins,
-// where every aten op on CUDA tensors is computed by PyTorch's CPU kernels on the same bytes.
+// Dry runs (docs/dry-run.md): the CUDA build of PyTorch over glake's stand-ins. In numbers mode
+// every aten op on CUDA tensors is computed by PyTorch's CPU kernels on the same bytes; in memory
+// mode only small ones are, from what is known (numbers/known.h).
 //
 // Each op's CUDA kernel is wrapped. The wrapper calls it as it is: it allocates, launches and
 // copies, of which the simulator counts and orders everything and moves no byte (Cover). Then the
@@ -15,6 +16,7 @@
 #include <map>
 
 #include "numbers/kinds.h"
+#include "numbers/known.h"
 #include "numbers/perform.h"
 
 namespace glake::numbers {
@@ -43,12 +45,15 @@ bool is_native(const c10::OperatorHandle& op, const std::string& name) {
 }
 
 Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
-  Wrapped made{op, op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA)};
+  Wrapped made{op, name, op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA)};
   const auto rule = rules().find(c10::toString(op.operator_name()));
   if (rule != rules().end()) made.rule = rule->second;
   made.wide = kWide.count(name) != 0;
   made.first = kFirst.count(name) != 0;
   made.index = name == "index";
+  made.overwrites = kOverwrites.count(name) != 0;
+  made.shapes = kShapes.count(name) != 0;
+  made.masks = kMasks.count(name) != 0;
   made.computable =
       made.rule != nullptr || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   const auto& tags = op.getTags();
@@ -61,6 +66,8 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
     }
     if (arguments[i].name() == "dropout_p") made.dropout_at = static_cast<int>(i);
   }
+  made.followed =
+      made.computable && kTrusting.count(name) == 0 && name.find("_backward") == std::string::npos;
   // A backward pass draws nothing anew.
   if (name.size() > 9 && name.compare(name.size() - 9, 9, "_backward") == 0) made.random = false;
   return made;
@@ -69,11 +76,11 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
 void wrap(const c10::OperatorHandle& op) {
   const c10::OperatorName& full = op.operator_name();
   const std::string name = full.name.substr(std::strlen("aten::"));
-  Perform how = &perform;
+  Perform how = performing();
   if (name == "copy_") how = &perform_copy;
   if (name == "_local_scalar_dense") how = &perform_read;
-  if (name == "cudnn_is_acceptable") how = &without_cudnn;
-  if (how == &perform && is_native(op, name)) {
+  if (name == "cudnn_is_acceptable" && how == &perform) how = &without_cudnn;
+  if (how == performing() && is_native(op, name)) {
     kinds()[c10::toString(full)] = "native";
     return;
   }
@@ -91,11 +98,18 @@ void wrap(const c10::OperatorHandle& op) {
       std::nullopt, nullptr, "glake's numbers"));
 }
 
-void install() {
+// known: memory mode (numbers/known.h), else numbers mode.
+void install(bool known) {
   static bool done = false;
   if (done) return;
-  const int result = driver().numbers(1);
-  TORCH_CHECK(result == 0, last_message());
+  if (known) {
+    TORCH_CHECK(driver().phantom() != 0, "what is known is followed in phantom memory: set ",
+                "GLAKE_SIM_PHANTOM=1");
+    performing() = &perform_known;
+  } else {
+    const int result = driver().numbers(1);
+    TORCH_CHECK(result == 0, last_message());
+  }
   auto& dispatcher = c10::Dispatcher::singleton();
   std::vector<c10::OperatorName> names =
       dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA);
@@ -132,10 +146,10 @@ size_t answer(const std::string& text, char* out, size_t capacity) {
 
 #define GLAKE_NUMBERS_API extern "C" __attribute__((visibility("default")))
 
-// The empty string, or why it cannot be: as snprintf.
-GLAKE_NUMBERS_API size_t glake_numbers_install(char* error, size_t capacity) {
+// The empty string, or why it cannot be: as snprintf. known: for phantom memory.
+GLAKE_NUMBERS_API size_t glake_numbers_install(int known, char* error, size_t capacity) {
   try {
-    glake::numbers::install();
+    glake::numbers::install(known != 0);
   } catch (const c10::Error& refused) {
     return glake::numbers::answer(refused.what_without_backtrace(), error, capacity);
   }

@@ -116,3 +116,29 @@ def test_a_script_that_fails_of_itself(dry_run):
 def test_a_script_that_uses_no_gpu(dry_run):
     code, _, stderr = dry_run("--allocator", "native", PROGRAMS / "no_gpu.py")
     assert code == 1 and "no process of the job used a GPU" in stderr
+
+
+def test_small_values_from_the_host_are_followed(dry_run):
+    for allocator in ("native", "glake"):
+        code, stdout, stderr = dry_run("--allocator", allocator, PROGRAMS / "known.py")
+        assert code == 0 and "followed" in stdout, stdout + stderr
+
+
+def test_ranks_tell_each_other_values_objects_and_checkpoints(dry_run, tmp_path):
+    script = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        2,
+        PROGRAMS / "known_ranks.py",
+        tmp_path / "saved",
+    ]
+    code, stdout, stderr = dry_run("--gpus", 2, "--allocator", "native", *script)
+    assert code == 0 and stdout.count("told") == 2, stdout + stderr
+
+
+def test_without_a_compiler_the_run_says_what_is_not_followed(dry_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("GLAKE_JIT_DIR", str(tmp_path / "empty"))
+    code, _, stderr = dry_run("--allocator", "native", PROGRAMS / "train.py", 2)
+    assert code == 0 and "will return as zero" in stderr and "no-such-compiler" in stderr

@@ -116,7 +116,7 @@ def test_numbers_and_a_capacity_search_exclude_each_other(real_python):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_learn_as_by_gloo(numbers, real_python, tmp_path, monkeypatch, kind):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    launch = ["--nproc-per-node", "2", str(PROGRAMS / "ranks.py"), kind]
+    launch = ["--standalone", "--nproc-per-node", "2", str(PROGRAMS / "ranks.py"), kind]
     rows, _ = numbers("torchrun", *launch, "cuda", tmp_path, gpus=2)
     assert rows[0]["ranks"] == 2 and rows[0]["steps"] == 10
     by_gloo = [real_python, "-m", "torch.distributed.run", *launch, "cpu", str(tmp_path)]

@@ -12,6 +12,20 @@
 
 namespace glake::numbers {
 
+struct Extent {
+  uint64_t address = 0;
+  size_t bytes = 0;
+};
+
+// From the first to the last byte that the strides of a tensor with elements reach.
+inline Extent extent_of(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  const auto base = reinterpret_cast<uint64_t>(tensor.storage().data());
+  return {base + static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize(),
+          (static_cast<size_t>(last) + 1) * tensor.itemsize()};
+}
+
 // The aliases of one op's arguments: tensors that are one stay one, and so do storages, since
 // kernels ask whether an output is also an input.
 class Aliases {
@@ -34,6 +48,8 @@ class Aliases {
   }
 
   const std::vector<simcuda_touched>& pieces() const { return pieces_; }
+  // The CPU's storage for each of CUDA's.
+  const std::unordered_map<c10::StorageImpl*, c10::Storage>& storages() const { return storages_; }
 
  private:
   c10::Storage storage_of(const at::Tensor& tensor) {
@@ -49,15 +65,10 @@ class Aliases {
     return at->second;
   }
 
-  // From the first to the last byte that the strides reach.
   void note_piece(const at::Tensor& tensor, bool written) {
     if (tensor.numel() == 0) return;
-    int64_t last = 0;
-    for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-    const auto first = reinterpret_cast<uint64_t>(tensor.storage().data()) +
-                       static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize();
-    pieces_.push_back(
-        {first, (static_cast<size_t>(last) + 1) * tensor.itemsize(), written ? 1 : 0});
+    const Extent extent = extent_of(tensor);
+    pieces_.push_back({extent.address, extent.bytes, written ? 1 : 0});
   }
 
   std::unordered_map<c10::TensorImpl*, at::Tensor> tensors_;

@@ -15,6 +15,9 @@ struct Driver {
   decltype(&simcuda_cover) cover;
   decltype(&simcuda_uncover) uncover;
   decltype(&simcuda_capturing) capturing;
+  decltype(&simcuda_phantom) phantom;
+  decltype(&simcuda_known_read) known_read;
+  decltype(&simcuda_known_write) known_write;
   decltype(&simcuda_last_message) last_message;
 };
 
@@ -34,6 +37,9 @@ inline const Driver& driver() {
     find("simcuda_cover", &made.cover);
     find("simcuda_uncover", &made.uncover);
     find("simcuda_capturing", &made.capturing);
+    find("simcuda_phantom", &made.phantom);
+    find("simcuda_known_read", &made.known_read);
+    find("simcuda_known_write", &made.known_write);
     find("simcuda_last_message", &made.last_message);
     return made;
   }();

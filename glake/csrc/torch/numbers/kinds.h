@@ -55,6 +55,26 @@ inline const Names kFirst = {
     "segment_reduce",
 };
 
+// In place, and what was there before does not count.
+inline const Names kOverwrites = {"copy_", "fill_", "zero_", "_cummax_helper", "_cummin_helper"};
+
+// Of kFirst those whose results have a shape that depends on numbers.
+inline const Names kShapes = {
+    "nonzero",  "masked_select",     "_unique2",
+    "_unique",  "unique_dim",        "unique_consecutive",
+    "bincount", "repeat_interleave", "unique_dim_consecutive",
+};
+
+// They take masks as indices.
+inline const Names kMasks = {"index", "index_put_", "_index_put_impl_"};
+
+// Their CPU kernels trust the indices they are given; nor is any backward pass followed, for that
+// reason and as no fact goes through one.
+inline const Names kTrusting = {
+    "_ctc_loss",    "segment_reduce", "_embedding_bag",  "_embedding_bag_forward_only",
+    "max_unpool2d", "max_unpool3d",   "grid_sampler_2d", "grid_sampler_3d",
+};
+
 // Of composite ops that CUDA has no kernel of its own for, those that launch kernels or ask a
 // library that we compute as a whole.
 inline const char* const kWhole[] = {

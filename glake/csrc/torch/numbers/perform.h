@@ -47,9 +47,12 @@ void check_failures() {
 // An op as it is wrapped.
 struct Wrapped {
   c10::OperatorHandle op;
+  std::string name;  // without "aten::" and overload
   c10::SafeKernelFunction native;
   Rule rule = nullptr;
   bool wide = false, first = false, index = false, random = false, computable = true;
+  // Of memory mode (known.h).
+  bool overwrites = false, shapes = false, masks = false, followed = false;
   int dropout_at = -1, generator_at = -1;
 };
 
@@ -115,11 +118,11 @@ std::unique_ptr<Work> work_of(const Wrapped& op, Stack arguments, const Draw& dr
   work->random = draw.random;
   work->draws = draw.own;
   work->arguments = std::move(arguments);
-  work->issued = torch::CapturedTraceback::gather(true, false, false);
   return work;
 }
 
 void enqueue(std::unique_ptr<Work> work, const Aliases& aliases, const c10::Stream& stream) {
+  work->issued = torch::CapturedTraceback::gather(true, false, false);
   const auto& pieces = aliases.pieces();
   const simcuda_computed given = {&compute, [](void* data) { delete static_cast<Work*>(data); },
                                   work.release(), pieces.data(), pieces.size()};
@@ -194,17 +197,21 @@ bool call_native(const Wrapped& op, c10::DispatchKeySet keys, Stack* frame) {
   return false;
 }
 
-void enqueue_op(const Wrapped& op, const Stack& arguments, const Stack& results, const Draw& draw) {
-  Aliases aliases;
-  auto work = work_of(op, on_the_cpu(op, arguments, &aliases), draw);
+void add_targets(const Wrapped& op, const Stack& results, Aliases* aliases, Work* work) {
   const auto& returns = op.op.schema().returns();
   for (size_t i = 0; i < results.size(); ++i) {
     const bool in_place = returns[i].alias_info() != nullptr;
     work->targets.push_back(in_place ? c10::IValue()
                                      : changed(results[i], [&](const at::Tensor& tensor) {
-                                         return aliases.of(tensor, true);
+                                         return aliases->of(tensor, true);
                                        }));
   }
+}
+
+void enqueue_op(const Wrapped& op, const Stack& arguments, const Stack& results, const Draw& draw) {
+  Aliases aliases;
+  auto work = work_of(op, on_the_cpu(op, arguments, &aliases), draw);
+  add_targets(op, results, &aliases, work.get());
   enqueue(std::move(work), aliases, current_stream(device_of(arguments)));
 }
 
@@ -273,19 +280,28 @@ void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   for (c10::IValue& value : results) stack->push_back(std::move(value));
 }
 
-// copy_: what goes between host and device, or as it is between devices, is the driver's copy. What
-// a kernel would convert between two devices goes by one that has the target's type and order.
+using Perform = void (*)(const Wrapped&, c10::DispatchKeySet, Stack*);
+
+// What stands in the place of most ops: perform, or perform_known.
+Perform& performing() {
+  static Perform chosen = &perform;
+  return chosen;
+}
+
+// copy_: what goes between host and device, or as it is within a device or between two, is the
+// driver's copy. What a kernel would convert between two devices goes by one that has the target's
+// type and order.
 void perform_copy(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t at = stack->size() - 3;
   const at::Tensor to = (*stack)[at].toTensor(), from = (*stack)[at + 1].toTensor();
   if (Cover::depth() == 0 && to.is_cuda() && from.is_cuda()) {
-    if (to.device() == from.device()) {
-      perform(op, keys, stack);
-      return;
-    }
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() &&
                        from.is_contiguous() && to.is_conj() == from.is_conj() &&
                        to.is_neg() == from.is_neg() && to.sizes() == from.sizes();
+    if (!plain && (to.device() == from.device() || performing() != &perform)) {
+      performing()(op, keys, stack);
+      return;
+    }
     if (!plain) {
       const at::Tensor ready =
           from.resolve_conj().resolve_neg().to(to.scalar_type()).expand_as(to).contiguous();
@@ -314,8 +330,6 @@ void perform_read(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
 inline void without_cudnn(const Wrapped&, c10::DispatchKeySet, Stack* stack) {
   stack->back() = false;
 }
-
-using Perform = void (*)(const Wrapped&, c10::DispatchKeySet, Stack*);
 
 class Kernel final : public c10::OperatorKernel {
  public:

@@ -1,7 +1,10 @@
 #include "engine.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 
 #include "duration.h"
 #include "error.h"
@@ -24,20 +27,27 @@ struct Pieces {
   std::vector<simcuda_piece> in, out;
 };
 
-Pieces pieces_of(const Operation& operation, int rank, int size, char* nowhere) {
+Pieces pieces_of(Operation* operation, int rank, int size, bool phantom) {
+  static char nowhere[1];
   Pieces made;
-  char* const block = operation.block.memory != nullptr ? operation.block.memory->data() : nowhere;
-  for (const Operation::Piece& piece : operation.pieces) {
+  const auto piece_of = [&](const void* memory, char* host, uint64_t bytes, size_t* known) {
+    const bool told = phantom && host != nullptr;
+    return simcuda_piece{number(memory), host != nullptr ? host : nowhere, bytes,
+                         told ? known : nullptr};
+  };
+  for (Operation::Piece& piece : operation->pieces) {
     const Part& part = piece.part;
-    const bool real = block != nowhere;
-    made.in.push_back(
-        {number(part.in), real ? block + piece.in_offset : nowhere, part.in_bytes(rank, size)});
+    made.in.push_back(piece_of(part.in, piece.in, part.in_bytes(rank, size), &piece.in_known));
     if (part.scale_address != nullptr) {
-      made.in.push_back({number(part.scale_address), real ? block + piece.scale_offset : nowhere,
-                         width_of(part.type)});
+      made.in.push_back(
+          piece_of(part.scale_address, piece.scale, width_of(part.type), &piece.scale_known));
     }
-    made.out.push_back(
-        {number(part.out), piece.out != nullptr ? piece.out : nowhere, part.out_bytes(rank, size)});
+    const uint64_t each = part.out_bytes(rank, size) / piece.out_known.size();
+    for (size_t i = 0; i < piece.out_known.size(); ++i) {
+      char* const host = piece.out != nullptr ? piece.out + i * each : nullptr;
+      const void* const memory = static_cast<const char*>(part.out) + i * each;
+      made.out.push_back(piece_of(memory, host, each, &piece.out_known[i]));
+    }
   }
   return made;
 }
@@ -99,32 +109,46 @@ std::string Engine::why() const {
   return why_;
 }
 
+// What is too large to be known in phantom memory is staged nowhere.
+bool Engine::staged(const Part& part) const {
+  return !phantom_ || std::max(part.in_bytes(rank_, size_), part.out_bytes(rank_, size_)) <=
+                          simcuda_collective_most_known();
+}
+
 ncclResult Engine::prepare(Operation* operation, const std::vector<Part>& parts) {
   uint64_t in = 0, out = 0;
   for (const Part& part : parts) {
     Operation::Piece piece;
     piece.part = part;
+    const bool apart = phantom_ && staged(part) && gathers(part.kind);
+    piece.out_known.assign(apart ? static_cast<size_t>(size_) : 1, 0);
     piece.in_offset = in;
-    in += aligned(part.in_bytes(rank_, size_));
+    if (staged(part)) in += aligned(part.in_bytes(rank_, size_));
     piece.scale_offset = in;
     if (part.scale_address != nullptr) in += kAlign;
     operation->pieces.push_back(piece);
-    out += aligned(part.out_bytes(rank_, size_));
+    if (staged(part)) out += aligned(part.out_bytes(rank_, size_));
   }
-  if (phantom_) return ncclSuccess;
-  if (in != 0) {
+  operation->in_bytes = in;
+  if (in != 0 && !phantom_) {
     const ncclResult result = stage_.take(in, &operation->block);
     if (result != ncclSuccess) return result;
   }
-  if (out == 0) return ncclSuccess;
-  operation->out.reset(static_cast<char*>(calloc(out, 1)));  // an aborted one gives zeros
-  if (operation->out == nullptr) {
-    return fail(ncclSystemError, std::to_string(out) + " bytes of host memory to stage output");
+  if (phantom_) operation->in = Mapping::zeros(in);
+  operation->out = Mapping::zeros(out);  // an aborted one gives zeros
+  if (operation->out == nullptr || (phantom_ && operation->in == nullptr)) {
+    return fail(ncclSystemError,
+                std::to_string(in + out) + " bytes of host memory to stage: " + strerror(errno));
   }
-  char* at = operation->out.get();
+  const auto& source = phantom_ ? operation->in : operation->block.memory;
+  char* const from = source != nullptr ? source->data() : nullptr;
+  char* to = operation->out->data();
   for (Operation::Piece& piece : operation->pieces) {
-    piece.out = at;
-    at += aligned(piece.part.out_bytes(rank_, size_));
+    if (piece.part.scale_address != nullptr) piece.scale = from + piece.scale_offset;
+    if (!staged(piece.part)) continue;
+    if (piece.part.in_bytes(rank_, size_) != 0) piece.in = from + piece.in_offset;
+    piece.out = to;
+    to += aligned(piece.part.out_bytes(rank_, size_));
   }
   return ncclSuccess;
 }
@@ -132,12 +156,11 @@ ncclResult Engine::prepare(Operation* operation, const std::vector<Part>& parts)
 ncclResult Engine::enqueue(CUstream stream, const std::vector<Part>& parts) {
   if (error_ != ncclSuccess) return fail(error_, why());
   if (stopping_) return fail(ncclInvalidUsage, "the communicator was aborted or destroyed");
-  static char nowhere[1];
   auto operation = std::make_unique<Operation>();
   operation->engine = shared_from_this();
   const ncclResult result = prepare(operation.get(), parts);
   if (result != ncclSuccess) return result;
-  const Pieces pieces = pieces_of(*operation, rank_, size_, nowhere);
+  const Pieces pieces = pieces_of(operation.get(), rank_, size_, phantom_);
   const Duration duration = duration_of(operation->pieces, *room_->page(), rank_);
   simcuda_collective_work work{};
   work.in = pieces.in.data();

@@ -53,12 +53,14 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void run();
   void reached(Operation* operation);
   ncclResult prepare(Operation* operation, const std::vector<Part>& parts);
+  bool staged(const Part& part) const;
   bool somebody_waits() const;
   void let_go(Operation* operation);
   ncclResult broken(ncclResult code, const std::string& text);
 
   // An operation's parts (perform.cpp): true once all are done, false if it cannot be.
   bool perform(Operation* operation);
+  bool show_known(Operation* operation);
   bool advance(Operation* operation);  // whether anything moved
   bool advance_collective(Operation* operation, Operation::Piece* piece);
   bool advance_send(const Operation& operation, Operation::Piece* piece);
@@ -67,7 +69,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool all_brought(uint64_t number) const;
   bool all_passed(uint64_t number) const;
   bool same(const Operation::Piece& piece);
-  bool compute(const Operation& operation, const Operation::Piece& piece);
+  uint64_t known_of(const Operation::Piece& piece) const;
+  uint64_t brought(const Operation::Piece& piece, int rank) const;
+  bool find_known(Operation::Piece* piece) const;
+  bool compute(const Operation& operation, Operation::Piece* piece);
   void fold(const Operation::Piece& piece, const std::vector<const char*>& inputs, uint64_t first);
   bool check_ranks(const Operation& operation);
   bool needs(const Operation::Piece& piece, int rank) const;

@@ -24,6 +24,12 @@ enum class Kind : uint32_t {
   kRecv,
 };
 inline bool is_collective(Kind kind) { return kind < Kind::kSend; }
+inline bool reduces(Kind kind) {
+  return kind == Kind::kAllReduce || kind == Kind::kReduceScatter || kind == Kind::kReduce;
+}
+inline bool gathers(Kind kind) {
+  return kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
+}
 const char* name_of(Kind kind);
 
 // What a call asks for.
@@ -47,14 +53,20 @@ struct Operation {
   struct Piece {  // of a part, while it is under way
     Part part;
     uint64_t in_offset = 0, scale_offset = 0;  // in the block
-    char* out = nullptr;                       // on the host
+    // On the host; nullptr: nowhere, as it is large and the memory phantom.
+    char *in = nullptr, *scale = nullptr, *out = nullptr;
+    // Of phantom memory: how many bytes there are those of the GPU; of `out` in each of its equal
+    // parts, one a rank where it is gathered.
+    size_t in_known = 0, scale_known = 0;
+    std::vector<size_t> out_known;
     enum { kWaiting, kBrought, kDone, kOver } state = kWaiting;
     uint64_t number = 0;  // among the communicator's collectives, or the pair's messages
   };
   std::shared_ptr<Engine> engine;
   std::vector<Piece> pieces;
   Stage::Block block;
-  std::unique_ptr<char, void (*)(void*)> out{nullptr, free};
+  std::shared_ptr<Mapping> in, out;  // in: of phantom memory alone
+  uint64_t in_bytes = 0;
   uint64_t go = 0;  // 1: the stream goes on
   bool captured = false;
 };

@@ -8,7 +8,7 @@
 namespace nccl {
 
 constexpr int kMostRanks = 64;
-constexpr uint32_t kMagic = 0x67e0cc01;
+constexpr uint32_t kMagic = 0x67e0cc02;
 
 // What a rank brings to a collective. Ranks that bring different ones are told so.
 struct Post {
@@ -18,6 +18,7 @@ struct Post {
   double scale;    // of a reduction that multiplies first
   uint32_t block;  // of the rank's staging, and where its input lies in it
   uint64_t offset;
+  uint64_t known;  // bytes of its input that are; of phantom memory few are
 };
 
 enum class Presence : uint32_t { kAbsent, kJoined, kLeft, kAborted };
@@ -44,6 +45,7 @@ struct Mail {
   std::atomic<uint64_t> wanted, taken;  // by the receiver
   uint32_t type, block;
   uint64_t offset, count;
+  uint64_t known;  // as in a post
 };
 
 struct Page {

@@ -16,7 +16,7 @@ constexpr auto kLookAtRanks = std::chrono::milliseconds(100);
 
 using State = decltype(Operation::Piece::state);
 
-Post post_of(const Operation& operation, const Operation::Piece& piece) {
+Post post_of(const Operation& operation, const Operation::Piece& piece, uint64_t known) {
   const Part& part = piece.part;
   Post post{};
   post.kind = static_cast<uint32_t>(part.kind);
@@ -28,9 +28,8 @@ Post post_of(const Operation& operation, const Operation::Piece& piece) {
   post.scale = part.scale;
   post.block = operation.block.index;
   post.offset = piece.in_offset;
-  if (part.scale_address != nullptr && operation.block.memory != nullptr) {
-    post.scale = read_scalar(part.type, operation.block.memory->data() + piece.scale_offset);
-  }
+  if (piece.scale != nullptr) post.scale = read_scalar(part.type, piece.scale);
+  post.known = known;
   return post;
 }
 
@@ -46,7 +45,27 @@ std::string text_of(const Post& post) {
 
 }  // namespace
 
+// What this rank knows of phantom memory goes where the others read it.
+bool Engine::show_known(Operation* operation) {
+  const auto known = [](const Operation::Piece& piece) { return piece.in_known != 0; };
+  if (std::none_of(operation->pieces.begin(), operation->pieces.end(), known)) return true;
+  if (operation->block.memory == nullptr) {
+    const ncclResult result = stage_.take(operation->in_bytes, &operation->block);
+    if (result != ncclSuccess) {
+      broken(result, "no shared memory to stage what is known in");
+      return false;
+    }
+  }
+  for (const Operation::Piece& piece : operation->pieces) {
+    if (piece.in_known == 0) continue;
+    std::memcpy(operation->block.memory->data() + piece.in_offset, piece.in,
+                piece.part.in_bytes(rank_, size_));
+  }
+  return true;
+}
+
 bool Engine::perform(Operation* operation) {
+  if (phantom_ && !show_known(operation)) return false;
   for (Operation::Piece& piece : operation->pieces) piece.state = Operation::Piece::kWaiting;
   auto looked = std::chrono::steady_clock::now();
   while (true) {
@@ -88,7 +107,7 @@ bool Engine::advance(Operation* operation) {
 void Engine::bring(const Operation& operation, Operation::Piece* piece) {
   Rank& mine = room_->page()->rank[rank_];
   piece->number = mine.posted.load(std::memory_order_relaxed);
-  mine.post[piece->number % 2] = post_of(operation, *piece);
+  mine.post[piece->number % 2] = post_of(operation, *piece, known_of(*piece));
   mine.posted.store(piece->number + 1, std::memory_order_release);
   piece->state = Operation::Piece::kBrought;
   room_->ring_all(rank_);
@@ -112,7 +131,7 @@ bool Engine::advance_collective(Operation* operation, Operation::Piece* piece) {
   if (piece->state == Operation::Piece::kWaiting) bring(*operation, piece);
   if (piece->state == Operation::Piece::kBrought) {
     if (!all_brought(piece->number)) return false;
-    if (!same(*piece) || (!phantom_ && !compute(*operation, *piece))) return false;
+    if (!same(*piece) || !compute(*operation, piece)) return false;
     room_->page()->rank[rank_].passed.store(piece->number + 1, std::memory_order_release);
     // What a graph reads into next time is the same block: the others are done with it first.
     piece->state = operation->captured ? Operation::Piece::kDone : Operation::Piece::kOver;
@@ -154,18 +173,51 @@ void Engine::fold(const Operation::Piece& piece, const std::vector<const char*>&
   reduce(part.type, part.op, from, scaled ? scales.data() : nullptr, part.count, piece.out);
 }
 
-bool Engine::compute(const Operation& operation, const Operation::Piece& piece) {
-  const Part& part = piece.part;
+// How much of what this rank brings is known.
+uint64_t Engine::known_of(const Operation::Piece& piece) const {
+  if (!phantom_) return piece.part.in_bytes(rank_, size_);
+  return piece.scale == nullptr || piece.scale_known != 0 ? piece.in_known : 0;
+}
+
+// How much of the result is known: of a reduction all, if all that it is made of is. Where bytes
+// only move, what comes from a rank is if any of it is; the rest of that is zero, as a host would
+// read it.
+bool Engine::find_known(Operation::Piece* piece) const {
+  const Part& part = piece->part;
+  const uint64_t each = part.out_bytes(rank_, size_) / piece->out_known.size();
+  bool any = false;
+  for (size_t i = 0; i < piece->out_known.size(); ++i) {
+    bool known = piece->out != nullptr;
+    if (reduces(part.kind)) {
+      for (int rank = 0; rank < size_; ++rank) {
+        known = known && brought(*piece, rank) == part.in_bytes(rank, size_);
+      }
+    } else {
+      known = known && brought(*piece, gathers(part.kind) ? static_cast<int>(i) : part.root) != 0;
+    }
+    piece->out_known[i] = known ? each : 0;
+    any = any || known;
+  }
+  return any;
+}
+
+uint64_t Engine::brought(const Operation::Piece& piece, int rank) const {
+  return room_->page()->rank[rank].post[piece.number % 2].known;
+}
+
+bool Engine::compute(const Operation& operation, Operation::Piece* piece) {
+  const Part& part = piece->part;
   if (part.out_bytes(rank_, size_) == 0) return true;
+  if (phantom_ && !find_known(piece)) return true;
   const uint64_t bytes = part.count * width_of(part.type);
   std::vector<const char*> inputs;
   std::vector<std::shared_ptr<Mapping>> holds(static_cast<size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) {
-    const Post& post = room_->page()->rank[rank].post[piece.number % 2];
-    const uint64_t brought = part.in_bytes(rank, size_);
+    const Post& post = room_->page()->rank[rank].post[piece->number % 2];
+    const uint64_t brought = post.known != 0 ? part.in_bytes(rank, size_) : 0;
     const char* at = nullptr;
     if (brought != 0) {
-      at = rank == rank_ ? operation.block.memory->data() + piece.in_offset
+      at = rank == rank_ ? operation.block.memory->data() + piece->in_offset
                          : others_.read(rank, post.block, post.offset, brought,
                                         &holds[static_cast<size_t>(rank)]);
       if (at == nullptr) {
@@ -181,21 +233,22 @@ bool Engine::compute(const Operation& operation, const Operation::Piece& piece) 
   switch (part.kind) {
     case Kind::kAllReduce:
     case Kind::kReduce:
-      fold(piece, inputs, 0);
+      fold(*piece, inputs, 0);
       return true;
     case Kind::kReduceScatter:
-      fold(piece, inputs, mine);
+      fold(*piece, inputs, mine);
       return true;
     case Kind::kBroadcast:
-      std::memcpy(piece.out, inputs[root], bytes);
+      std::memcpy(piece->out, inputs[root], bytes);
       return true;
     case Kind::kScatter:
-      std::memcpy(piece.out, inputs[root] + mine, bytes);
+      std::memcpy(piece->out, inputs[root] + mine, bytes);
       return true;
     default:  // from everybody, in the order of the ranks
       for (size_t rank = 0; rank < inputs.size(); ++rank) {
         const uint64_t first = part.kind == Kind::kAllToAll ? mine : 0;
-        std::memcpy(piece.out + rank * bytes, inputs[rank] + first, bytes);
+        if (inputs[rank] == nullptr) continue;  // not known
+        std::memcpy(piece->out + rank * bytes, inputs[rank] + first, bytes);
       }
       return true;
   }
@@ -211,6 +264,7 @@ bool Engine::advance_send(const Operation& operation, Operation::Piece* piece) {
     mail.count = piece->part.count;
     mail.block = operation.block.index;
     mail.offset = piece->in_offset;
+    mail.known = known_of(*piece);
     piece->number = mail.sent + 1;
     mail.sent.store(piece->number, std::memory_order_release);
     piece->state = Operation::Piece::kBrought;
@@ -239,7 +293,8 @@ bool Engine::advance_recv(Operation::Piece* piece) {
                                  " receives " + std::to_string(bytes));
     return false;
   }
-  if (!phantom_ && bytes != 0) {
+  piece->out_known[0] = mail.known != 0 && piece->out != nullptr ? bytes : 0;
+  if (piece->out_known[0] != 0) {
     std::shared_ptr<Mapping> hold;
     const char* from = others_.read(part.root, mail.block, mail.offset, bytes, &hold);
     if (from == nullptr) {

@@ -56,6 +56,14 @@ std::shared_ptr<Mapping> Mapping::find(const std::string& path) {
   return std::shared_ptr<Mapping>(new Mapping(data, static_cast<size_t>(info.st_size)));
 }
 
+std::shared_ptr<Mapping> Mapping::zeros(size_t bytes) {
+  const size_t some = std::max<size_t>(bytes, 1);
+  void* data = mmap(nullptr, some, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  return std::shared_ptr<Mapping>(new Mapping(data, some));
+}
+
 Mapping::~Mapping() { munmap(data_, bytes_); }
 
 ncclResult Stage::take(size_t bytes, Block* block) {

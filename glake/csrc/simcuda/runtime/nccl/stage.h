@@ -11,11 +11,13 @@
 
 namespace nccl {
 
-// A mapped file of shared memory; unmapped with it.
+// Mapped memory; unmapped with it. nullptr: errno says why not.
 class Mapping {
  public:
-  static std::shared_ptr<Mapping> make(const std::string& path, size_t bytes);  // nullptr: errno
+  static std::shared_ptr<Mapping> make(const std::string& path, size_t bytes);  // shared, a file
   static std::shared_ptr<Mapping> find(const std::string& path);
+  // Private zeros, which take no memory before they are touched.
+  static std::shared_ptr<Mapping> zeros(size_t bytes);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;

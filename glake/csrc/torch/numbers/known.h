@@ -1,0 +1,397 @@
+// Memory mode: GPU memory is phantom and has no bytes, but a few are known (simcuda/known.h): what
+// the host copied there, lengths, masks and the like. An op all of whose arguments are small is
+// computed from them, by the CPU's kernel and at its place in the stream; of any other what it
+// writes is no longer known, and reads as zero. So facts that a script sends through a GPU return
+// as they would, and nothing else is computed.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "perform.h"
+
+namespace glake::numbers {
+namespace {
+
+// Guesses. Numbers that are followed are few, those that are data many; ids and masks are of a
+// whole batch, and Python objects travel as bytes.
+constexpr size_t kMostOfFloats = size_t{64} << 10, kMostOfIntegers = size_t{4} << 20,
+                 kMostOfBytes = size_t{16} << 20;
+constexpr size_t kMostTensors = 4096, kMostRuns = 4096;
+constexpr uint64_t kLine = 64;  // bytes; elements lie as far from a line's start as on the GPU
+
+// What follows an op in its stream.
+struct Known {
+  struct Home {  // where aliases of the memory at `base` find their bytes while they are computed
+    std::vector<c10::Storage> aliases;
+    uint64_t base = 0, first = 0, end = 0;
+    std::vector<char> bytes;
+    char* at(uint64_t address) { return bytes.data() + (address - first); }
+  };
+  struct Piece {
+    size_t home = 0;
+    Extent extent;
+  };
+  std::unique_ptr<Work> work;  // nullptr: nothing to compute
+  std::vector<Home> homes;
+  std::vector<Piece> reads, writes;
+  int device = 0;
+  bool zeros = false;  // what is not known counts as zero
+  bool moves = false;  // each byte written is one that was read, where the types are one
+};
+
+void settle_homes(Known* known) {
+  for (Known::Home& home : known->homes) {
+    home.bytes.assign(home.end - home.first, 0);
+    char* const base = home.bytes.data() - (home.first - home.base);
+    for (c10::Storage& alias : home.aliases) {
+      alias.set_data_ptr_noswap(c10::DataPtr(base, c10::Device(c10::kCPU)));
+    }
+  }
+}
+
+// Brings the bytes that are read; of each piece, whether it is known.
+std::vector<bool> bring(Known* known) {
+  settle_homes(known);
+  std::vector<bool> found;
+  for (const Known::Piece& piece : known->reads) {
+    char* const to = known->homes[piece.home].at(piece.extent.address);
+    const size_t bytes = driver().known_read(piece.extent.address, to, piece.extent.bytes);
+    found.push_back(bytes == piece.extent.bytes);
+  }
+  return found;
+}
+
+bool compute(Known* known) {
+  try {
+    run(known->work.get());
+    return true;
+  } catch (const std::exception&) {  // the CPU refuses what the GPU, that has run, did not
+    return false;
+  }
+}
+
+void tell(const Known& known, const Extent& extent, const char* bytes) {
+  driver().known_write(known.device, extent.address, bytes, extent.bytes);
+}
+
+// Of an op that moves bytes some are known: where it takes them is seen by moving marks the same
+// way.
+bool move_marked(Known* known, const std::vector<bool>& found) {
+  if (!compute(known)) return false;
+  std::vector<std::vector<char>> made;
+  for (const Known::Piece& piece : known->writes) {
+    const char* at = known->homes[piece.home].at(piece.extent.address);
+    made.emplace_back(at, at + piece.extent.bytes);
+  }
+  settle_homes(known);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Known::Piece& piece = known->reads[i];
+    std::memset(known->homes[piece.home].at(piece.extent.address), found[i] ? 0xff : 0,
+                piece.extent.bytes);
+  }
+  if (!compute(known)) return false;
+  for (size_t i = 0; i < known->writes.size(); ++i) {
+    const Known::Piece& piece = known->writes[i];
+    const char* marks = known->homes[piece.home].at(piece.extent.address);
+    for (size_t at = 0, end = 0; at < piece.extent.bytes; at = end) {
+      while (end < piece.extent.bytes && marks[end] == marks[at]) ++end;
+      tell(*known, {piece.extent.address + at, end - at},
+           marks[at] == '\xff' ? &made[i][at] : nullptr);
+    }
+  }
+  return true;
+}
+
+// What the driver calls (simcuda/compute.h).
+int compute_known(void* data) {
+  auto* known = static_cast<Known*>(data);
+  bool computed = false, told = false;
+  if (known->work != nullptr) {
+    const std::vector<bool> found = bring(known);
+    const auto is_known = [](bool each) { return each; };
+    if (known->zeros || std::all_of(found.begin(), found.end(), is_known)) {
+      computed = compute(known);
+    } else if (known->moves && std::any_of(found.begin(), found.end(), is_known)) {
+      told = move_marked(known, found);
+    }
+  }
+  for (const Known::Piece& piece : known->writes) {
+    if (told) break;
+    tell(*known, piece.extent,
+         computed ? known->homes[piece.home].at(piece.extent.address) : nullptr);
+  }
+  for (Known::Home& home : known->homes) home.bytes = {};  // a graph keeps the work
+  return 0;
+}
+
+void enqueue_known(std::unique_ptr<Known> known, const c10::Stream& stream) {
+  known->device = stream.device_index();
+  const simcuda_computed given = {&compute_known,
+                                  [](void* data) { delete static_cast<Known*>(data); },
+                                  known.release(), nullptr, 0};
+  const int result = driver().compute(handle_of(stream), &given);
+  TORCH_CHECK(result == 0, "the simulated driver refused work of an op (CUresult ", result,
+              "): ", last_message());
+}
+
+size_t most_of(at::ScalarType type) {
+  if (type == at::kByte) return kMostOfBytes;
+  return at::isIntegralType(type, /*includeBool=*/true) ? kMostOfIntegers : kMostOfFloats;
+}
+
+bool is_small(const Stack& stack) {
+  size_t tensors = 0;
+  bool small = true;
+  for (const c10::IValue& value : stack) {
+    each_tensor(value, [&](const at::Tensor& tensor) {
+      small = small && tensor.has_storage();
+      if (!small || !tensor.is_cuda() || tensor.numel() == 0) return;
+      const size_t bytes = std::max<size_t>(tensor.nbytes(), extent_of(tensor).bytes);
+      small = bytes <= most_of(tensor.scalar_type());
+      ++tensors;
+    });
+  }
+  return small && tensors <= kMostTensors;
+}
+
+// The stretches of memory that a tensor's elements lie in; one from the first to the last where
+// they are many.
+std::vector<Extent> runs_of(const at::Tensor& tensor) {
+  const Extent whole = extent_of(tensor);
+  std::vector<std::pair<int64_t, int64_t>> steps;  // stride, size; the inner ones first
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) > 0)
+      steps.emplace_back(tensor.stride(i), tensor.size(i));
+  }
+  std::sort(steps.begin(), steps.end());
+  size_t inner = 0, count = 1;
+  int64_t run = 1;
+  for (; inner < steps.size() && steps[inner].first <= run; ++inner) {
+    run += steps[inner].first * (steps[inner].second - 1);
+  }
+  for (size_t i = inner; i < steps.size(); ++i) count *= static_cast<size_t>(steps[i].second);
+  if (count > kMostRuns) return {whole};
+  std::vector<Extent> runs = {{whole.address, static_cast<size_t>(run) * tensor.itemsize()}};
+  for (size_t i = inner; i < steps.size(); ++i) {
+    const size_t before = runs.size();
+    for (int64_t step = 1; step < steps[i].second; ++step) {
+      const uint64_t offset = static_cast<uint64_t>(step * steps[i].first) * tensor.itemsize();
+      for (size_t j = 0; j < before; ++j) {
+        runs.push_back({runs[j].address + offset, runs[j].bytes});
+      }
+    }
+  }
+  return runs;
+}
+
+// Notes what an op reads and writes, in the order of its arguments and results.
+class Pieces {
+ public:
+  // homes: they are to be computed, and so are few.
+  Pieces(Known* known, const Wrapped& op, bool homes) : known_(known), op_(op), homes_(homes) {}
+
+  void arguments(const Stack& arguments) {
+    const auto& schema = op_.op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      // The running statistics of batch norms are written, which not all of their schemas say.
+      const bool running = schema[i].name().rfind("running_", 0) == 0;
+      const bool written = is_written(schema[i]) || running;
+      const bool read = !written || !(schema[i].is_out() || op_.overwrites);
+      note(arguments[i], read, written);
+    }
+  }
+  // Those that are no argument.
+  void results(const Stack& results) {
+    const auto& returns = op_.op.schema().returns();
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (returns[i].alias_info() == nullptr) note(results[i], false, true);
+    }
+  }
+
+ private:
+  void note(const c10::IValue& value, bool read, bool written) {
+    if (!homes_ && !written) return;
+    each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!tensor.is_cuda() || !tensor.has_storage() || tensor.numel() == 0) return;
+      const size_t home = homes_ ? home_of(tensor) : 0;
+      for (const Extent& run : runs_of(tensor)) {
+        if (read) known_->reads.push_back({home, run});
+        if (written) known_->writes.push_back({home, run});
+      }
+    });
+  }
+
+  size_t home_of(const at::Tensor& tensor) {
+    const Extent extent = extent_of(tensor);
+    const auto base = reinterpret_cast<uint64_t>(tensor.storage().data());
+    const auto [found, fresh] = by_base_.try_emplace(base, known_->homes.size());
+    if (fresh) known_->homes.push_back({{}, base, extent.address, extent.address, {}});
+    Known::Home& home = known_->homes[found->second];
+    home.first = std::min(home.first, extent.address) / kLine * kLine;
+    home.end = std::max(home.end, extent.address + extent.bytes);
+    return found->second;
+  }
+
+  Known* known_;
+  const Wrapped& op_;
+  const bool homes_;
+  std::unordered_map<uint64_t, size_t> by_base_;
+};
+
+// Small views may lie at both ends of a large storage.
+bool is_compact(const Known& known) {
+  return std::all_of(known.homes.begin(), known.homes.end(), [](const Known::Home& home) {
+    return home.end - home.first <= 2 * kMostOfBytes;
+  });
+}
+
+void give_homes(const Aliases& aliases, Known* known) {
+  std::unordered_map<uint64_t, Known::Home*> by_base;
+  for (Known::Home& home : known->homes) by_base[home.base] = &home;
+  for (const auto& [theirs, alias] : aliases.storages()) {
+    const auto found = by_base.find(reinterpret_cast<uint64_t>(theirs->data()));
+    if (found != by_base.end()) found->second->aliases.push_back(alias);
+  }
+}
+
+// What the op has done is told at its place in the stream.
+void follow(const Wrapped& op, const Stack& arguments, const Stack& results, bool computed) {
+  auto known = std::make_unique<Known>();
+  computed = computed && is_small(results);
+  Pieces pieces(known.get(), op, computed);
+  pieces.arguments(arguments);
+  pieces.results(results);
+  if (known->writes.empty()) return;
+  const c10::Stream stream = current_stream(device_of(arguments.empty() ? results : arguments));
+  if (computed && is_compact(*known)) {
+    Aliases aliases;
+    known->work = work_of(op, on_the_cpu(op, arguments, &aliases), {});
+    add_targets(op, results, &aliases, known->work.get());
+    known->moves = op.name == "cat";
+    give_homes(aliases, known.get());
+  }
+  enqueue_known(std::move(known), stream);
+}
+
+// An op whose results have a shape that depends on numbers waits for its stream on a GPU too. If it
+// has such a shape, what is not known of small arguments counts as zero; other ops are not
+// computed.
+bool find_known(const Wrapped& op, const Stack& arguments, Stack* results) {
+  const c10::Device device = device_of(arguments);
+  const c10::Stream stream = current_stream(device);
+  if (driver().capturing(handle_of(stream)) != 0) return false;  // the CUDA kernel says why not
+  auto known = std::make_unique<Known>();
+  Pieces(known.get(), op, true).arguments(arguments);
+  if (!is_compact(*known)) return false;
+  Aliases aliases;
+  Stack given = on_the_cpu(op, arguments, &aliases);
+  const Written written = own_outputs(op, arguments, &given);
+  auto found = std::make_shared<std::optional<Stack>>();
+  known->work = work_of(op, std::move(given), {});
+  known->work->take = [found](Stack made) { *found = std::move(made); };
+  known->writes.clear();  // on_the_gpu() copies what comes out
+  known->zeros = op.shapes;
+  give_homes(aliases, known.get());
+  enqueue_known(std::move(known), stream);
+  guard().synchronizeStream(stream);
+  if (!found->has_value()) return false;
+  for (const c10::IValue& value : **found) {
+    results->push_back(changed(
+        value, [&](const at::Tensor& tensor) { return on_the_gpu(tensor, written, device); }));
+  }
+  return true;
+}
+
+// A library function that the op asks for is no stand-in's: the op is not run, and what it returns
+// is allocated as its rule for shapes says.
+void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
+  const c10::Device device = device_of(arguments);
+  Stack made;
+  try {
+    const Plain plain;
+    for (const c10::IValue& value : arguments) {
+      made.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kMeta))
+                                      : changed(value, [](const at::Tensor& tensor) {
+                                          return tensor.defined() ? tensor.to(at::kMeta) : tensor;
+                                        }));
+    }
+    op.op.callBoxed(&made);
+  } catch (const std::exception&) {
+    refuse(op, " asks a library function that no stand-in has, and has no rule for shapes");
+  }
+  const auto& returns = op.op.schema().returns();
+  const auto& schema = op.op.schema().arguments();
+  size_t next = 0;  // argument that a result in place is
+  results->clear();
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (returns[i].alias_info() == nullptr) {
+      results->push_back(changed(made[i], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return tensor;
+        return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
+      }));
+      continue;
+    }
+    while (next < schema.size() && !is_written(schema[next])) ++next;
+    const at::Tensor into = arguments.at(next++).toTensor();
+    if (into.sizes() != made[i].toTensor().sizes()) into.resize_(made[i].toTensor().sizes());
+    results->emplace_back(into);
+  }
+}
+
+// Masks among indices become the places they are true at, as CUDA's kernels do it too: only they
+// are to be known, and what is indexed may be large.
+void find_masks(Stack* arguments) {
+  c10::List<std::optional<at::Tensor>> found;
+  const auto add = [&](const at::Tensor& index) {
+    const bool mask = index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+    if (!mask || !index.is_cuda() || index.dim() == 0) {
+      found.push_back(index);
+      return;
+    }
+    const at::Tensor places = index.nonzero();
+    for (int64_t i = 0; i < index.dim(); ++i) found.push_back(places.select(1, i));
+  };
+  for (const std::optional<at::Tensor> each : (*arguments)[1].toOptionalTensorList()) {
+    if (each.has_value() && each->defined()) {
+      add(*each);
+    } else {
+      found.push_back(each);
+    }
+  }
+  (*arguments)[1] = std::move(found);
+}
+
+void perform_known(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
+  const auto count = static_cast<std::ptrdiff_t>(op.op.schema().arguments().size());
+  Stack arguments(stack->end() - count, stack->end());
+  // What is known of a sparse tensor is nobody's here: its kernels may write all that is known.
+  if (Cover::depth() > 0 || !all_strided(arguments)) {
+    op.native.callBoxed(op.op, keys, stack);
+    return;
+  }
+  stack->erase(stack->end() - count, stack->end());
+  const c10::DeviceGuard current(device_of(arguments));  // the NULL stream is its own
+  if (op.name == "masked_select" && !is_small(arguments)) {
+    const auto both = at::broadcast_tensors({arguments[0].toTensor(), arguments[1].toTensor()});
+    const at::Tensor made = at::index(both[0], {both[1]});
+    if (arguments.size() == 3) arguments[2].toTensor().resize_(made.sizes()).copy_(made);
+    stack->push_back(arguments.size() == 3 ? arguments[2] : c10::IValue(made));
+    return;
+  }
+  if (op.masks) find_masks(&arguments);
+  const bool computed = op.followed && !draws(op, arguments) && is_small(arguments);
+  Stack results;
+  if (!computed || !op.first || !find_known(op, arguments, &results)) {
+    results = arguments;
+    if (!call_native(op, keys, &results)) allocate(op, arguments, &results);
+    follow(op, arguments, results, computed);
+  }
+  for (c10::IValue& value : results) stack->push_back(std::move(value));
+}
+
+}  // namespace
+}  // namespace glake::numbers

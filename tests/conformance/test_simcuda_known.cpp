@@ -1,0 +1,134 @@
+// What is known of phantom memory: bytes that came from the host, and where they were copied.
+#include <cstring>
+#include <numeric>
+
+#include "sim_harness.h"
+#include "simcuda/compute.h"
+#include "simcuda/known.h"
+#include "simcuda/runtime.h"
+
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+Bytes counting(size_t count, int first = 1) {
+  Bytes bytes(count);
+  std::iota(bytes.begin(), bytes.end(), static_cast<unsigned char>(first));
+  return bytes;
+}
+
+struct Memory {
+  Memory() : sim({{"phantom", "1"}}), mapped(64 * kGranule), at(mapped.at) {
+    stream = new_stream();
+  }
+
+  void write(size_t offset, const Bytes& bytes) const {
+    OK(cuMemcpyHtoDAsync(at + offset, bytes.data(), bytes.size(), stream));
+    OK(cuStreamSynchronize(stream));
+  }
+  Bytes read(size_t offset, size_t count) const {
+    Bytes bytes(count, 255);
+    OK(cuMemcpyDtoHAsync(bytes.data(), at + offset, count, stream));
+    OK(cuStreamSynchronize(stream));
+    return bytes;
+  }
+  Sim sim;
+  Mapped mapped;
+  CUdeviceptr at;
+  CUstream stream = nullptr;
+};
+
+Bytes joined(std::initializer_list<Bytes> parts) {
+  Bytes all;
+  for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+void check_writes_and_reads() {
+  const Memory m;
+  m.write(100, counting(10));
+  TRUE(m.read(98, 14) == joined({Bytes(2, 0), counting(10), Bytes(2, 0)}));
+  m.write(103, Bytes(2, 77));  // into the middle: both ends stay
+  TRUE(m.read(100, 10) == joined({counting(3), Bytes(2, 77), counting(5, 6)}));
+  m.write(95, Bytes(7, 50));  // over the beginning
+  TRUE(m.read(95, 15) == joined({Bytes(7, 50), counting(1, 3), Bytes(2, 77), counting(5, 6)}));
+  OK(cuMemsetD16Async(m.at + 104, 0x0201, 2, m.stream));
+  TRUE(m.read(102, 7) == Bytes({3, 77, 1, 2, 1, 2, 9}));
+  OK(cuStreamWriteValue32(m.stream, m.at + 200, 0x04030201, 0));
+  TRUE(m.read(200, 4) == counting(4));
+}
+
+void check_copies() {
+  const Memory m;
+  m.write(0, counting(8));
+  m.write(1000, Bytes(20, 9));
+  OK(cuMemcpyDtoDAsync(m.at + 1004, m.at + 4, 8, m.stream));  // half of it is known
+  TRUE(m.read(1000, 14) == joined({Bytes(4, 9), counting(4, 5), Bytes(4, 0), Bytes(2, 9)}));
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = m.at;
+  rows.dstDevice = m.at + 2000;
+  rows.srcPitch = 4;
+  rows.dstPitch = 16;
+  rows.WidthInBytes = 2;
+  rows.Height = 2;
+  OK(cuMemcpy2DAsync(&rows, m.stream));
+  TRUE(m.read(2000, 18) == joined({counting(2), Bytes(14, 0), counting(2, 5)}));
+  // Larger than what is kept: where it goes, nothing is known any more.
+  const size_t large = simcuda::Known::kMostOfOne + 1;
+  const Bytes source(large, 3);
+  m.write(0, source);
+  TRUE(m.read(0, 8) == Bytes(8, 0));
+  m.write(1000, Bytes(4, 1));
+  OK(cuMemcpyDtoDAsync(m.at + kGranule * 32, m.at, large, m.stream));
+  TRUE(m.read(kGranule * 32 + 1000, 5) == joined({Bytes(4, 1), Bytes(1, 0)}));
+}
+
+// Pageable memory is the caller's again when the call returns; the copy is made later.
+void check_sources_are_taken_at_the_call() {
+  const Memory m;
+  Bytes source = counting(16);
+  OK(cuMemcpyHtoDAsync(m.at, source.data(), source.size(), m.stream));
+  std::fill(source.begin(), source.end(), 200);
+  TRUE(m.read(0, 16) == counting(16));
+  Bytes other(16, 0);
+  OK(cuMemcpy(reinterpret_cast<CUdeviceptr>(other.data()),
+              reinterpret_cast<CUdeviceptr>(source.data()), 16));
+  TRUE(other == source);  // between two places of the host
+}
+
+void check_launches() {
+  const Memory m;
+  m.write(0, counting(4));
+  simcuda_cover();  // a call that says itself what it writes
+  OK(static_cast<CUresult>(simcuda_launch("kernel", m.stream)));
+  OK(cuMemsetD8Async(m.at, 9, 2, m.stream));
+  TRUE(m.read(0, 2) == Bytes(2, 0));
+  simcuda_uncover();
+  TRUE(m.read(0, 4) == counting(4));
+  OK(static_cast<CUresult>(simcuda_launch("kernel", m.stream)));
+  TRUE(m.read(0, 4) == Bytes(4, 0));
+}
+
+// The oldest go when all together are too many.
+void check_how_much_is_kept() {
+  const Memory m;
+  constexpr size_t kOne = simcuda::Known::kMostOfOne;
+  for (size_t i = 0; i < 5; ++i) m.write(i * kOne, Bytes(kOne, static_cast<unsigned char>(i + 1)));
+  TRUE(m.read(0, kOne) == Bytes(kOne, 0));
+  for (size_t i = 1; i < 5; ++i) {
+    TRUE(m.read(i * kOne, kOne) == Bytes(kOne, static_cast<unsigned char>(i + 1)));
+  }
+}
+
+}  // namespace
+
+int main() {
+  return run_checks({
+      {"writes and reads", check_writes_and_reads},
+      {"copies", check_copies},
+      {"sources are taken at the call", check_sources_are_taken_at_the_call},
+      {"launches", check_launches},
+      {"how much is kept", check_how_much_is_kept},
+  });
+}

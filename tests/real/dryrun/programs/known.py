@@ -1,0 +1,80 @@
+"""Memory mode: small values that come from the host are followed through the ops."""
+
+import torch
+
+x = torch.tensor([3, 1, 2], device="cuda")
+assert x.sum().item() == 6 and (x > 1).tolist() == [True, False, True]
+assert x.nonzero().flatten().tolist() == [0, 1, 2]
+mask = torch.ones(2, 5, device="cuda", dtype=torch.long)
+mask[0, 3:] = 0
+lengths = mask.sum(-1)
+assert lengths.tolist() == [3, 5] and lengths.float().mean().item() == 4.0
+ids = torch.arange(10, device="cuda").view(2, 5)[:, : int(lengths.min())]
+assert ids.tolist() == [[0, 1, 2], [5, 6, 7]]
+assert torch.repeat_interleave(torch.arange(3, device="cuda"), x).tolist() == [0, 0, 0, 1, 2, 2]
+batch = torch.full((8, 4096), -100)  # 256 KiB: the labels of a whole batch
+batch[:, :100] = 1
+labels = batch.cuda()
+assert (labels != -100).sum().item() == 800
+big = torch.zeros(1 << 20, device="cuda")
+big[7:9] = torch.tensor([1.0, 2.0], device="cuda")
+assert big[6:10].tolist() == [0, 1, 2, 0]
+
+# In a graph, again at each replay.
+captured, out = torch.cuda.CUDAGraph(), torch.zeros(3, dtype=torch.long, device="cuda")
+with torch.cuda.graph(captured):
+    out.copy_(x * 2)
+captured.replay()
+assert out.tolist() == [6, 2, 4]
+x.copy_(torch.tensor([5, 5, 5]))
+captured.replay()
+assert out.tolist() == [10, 10, 10]
+
+# What is computed of data is zero, and shapes follow that; nothing known goes with it.
+weight = torch.randn(4096, 4096, device="cuda")
+product = weight @ weight
+assert product.sum().item() == 0.0 and x.tolist() == [5, 5, 5]
+drawn = torch.randint(0, 9, (6,), device="cuda")
+assert drawn.tolist() == [0] * 6 and torch.repeat_interleave(drawn).tolist() == []
+assert torch.bincount(drawn, minlength=3).tolist() == [6, 0, 0]
+x.add_(drawn[:3])
+assert x.tolist() == [0, 0, 0]
+assert (product > 0).nonzero().shape == (0, 2)
+
+norm = torch.nn.BatchNorm1d(8).cuda()
+norm(torch.randn(4, 8, device="cuda"))
+assert norm.running_var.tolist() == [0.0] * 8 and norm.num_batches_tracked.item() == 1
+ends = torch.zeros(1 << 26, device="cuda")  # views far apart in one storage
+torch._foreach_add_([ends[:2], ends[-2:]], [torch.ones(2, device="cuda")] * 2)
+assert ends[-3:].tolist() == [0.0] * 3
+
+# A known mask of data, writes beside what is known, parts of a whole.
+hidden = torch.randn(8, 4096, 16, device="cuda")
+assert hidden[labels != -100].shape == (800, 16)
+assert hidden.masked_select((labels != -100)[..., None]).shape == (800 * 16,)
+hidden[labels != -100] = torch.randn(800, 16, device="cuda")
+prompts = torch.arange(12, device="cuda").view(3, 4).clone()
+prompts[:, -1] = torch.randint(0, 9, (3,), device="cuda")
+assert prompts.tolist() == [[0, 1, 2, 0], [4, 5, 6, 0], [8, 9, 10, 0]]
+both = torch.stack([product.sum(), torch.tensor(7.0, device="cuda")])
+assert both.tolist() == [0.0, 7.0]
+counters = [torch.zeros((), device="cuda") for _ in range(100)]
+torch._foreach_add_(counters, 1)
+assert sum(each.item() for each in counters) == 100
+assert torch.equal(product, product.clone()) is False  # nothing is known of them
+exponential = torch.linalg.matrix_exp(torch.randn(2, 2, device="cuda"))
+assert exponential.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+# No stand-in has cuSOLVER: the results are allocated.
+matrix = torch.randn(256, 256, device="cuda")
+values, vectors = torch.linalg.eigh(matrix @ matrix.T)
+assert values.shape == (256,) and vectors.shape == (256, 256) and vectors.is_cuda
+assert torch.linalg.svd(matrix)[1].shape == (256,)
+assert torch.linalg.cholesky(matrix).shape == torch.linalg.qr(matrix)[0].shape == (256, 256)
+try:
+    torch.linalg.lstsq(matrix, matrix)
+except NotImplementedError as error:
+    assert "lstsq" in str(error) and "known.py" in str(error), error
+else:
+    raise AssertionError("nothing computes lstsq")
+print("followed")
