@@ -96,6 +96,7 @@ int glake_empty_cache(int device) {
       allocator.debug()->check();  // what goes back can be checked no more
       allocator.debug()->release_kept();
     }
+    Process::instance().settle_ipc();
     glake::watched_trim([&] { allocator.empty_cache(); });
   });
 }
@@ -112,7 +113,7 @@ int64_t glake_owed_bytes(int device) {
   int code = guarded([&] {
     Process::instance().check_usable();
     Process::instance().for_each_device([&](DeviceAllocator& used) {
-      if (used.device() == device) bytes = static_cast<int64_t>(used.owed().bytes());
+      if (used.device() == device) bytes = static_cast<int64_t>(used.owed_bytes());
     });
   });
   return code == GLAKE_OK ? bytes : -code;

@@ -65,7 +65,8 @@ GLAKE_API int glake_empty_cache(int device);
 /* Bytes of a device's memory that the driver still counts as held though no segment has them: it
  * refused their release, or the undo of a growth. Reserved bytes do not have them; what it refused
  * to unmap stays in its segment, serves later requests and is among the reserved bytes. Of this
- * process; 0 for a device not used yet, which stays so. A negative glake_status on failure. */
+ * process, with what it keeps of other processes' blocks after glake_ipc_close(); 0 for a device
+ * not used yet, which stays so. A negative glake_status on failure. */
 GLAKE_API int64_t glake_owed_bytes(int device);
 
 /* Statistics as one flat JSON object. Returns the text's length without the final NUL, whatever

@@ -327,9 +327,26 @@ void a_new_stream_with_an_old_handle() {
   OK(glake_pool_release(0, kPool));
 }
 
+// What waited for a graph is done with streams that are gone as soon as its pool has no user: the
+// request that needs it gets it, and not only the next one.
+void what_waited_for_a_graph_is_given_at_once() {
+  Fixture f("what waited for a graph is given at once", "32MiB");
+  OK(glake_pool_retain(0, kPool));
+  f.begin();
+  void* a = get(30 * kMiB, f.s[0]);
+  OK(glake_record_stream(a, f.s[1]));
+  OK(glake_free(a));
+  f.end();
+  CU(cuStreamDestroy(f.s[1]));
+  OK(glake_pool_release(0, kPool));
+  OK(glake_free(own(30 * kMiB, f.s[0])));
+  CU(cuStreamCreate(&f.s[1], CU_STREAM_NON_BLOCKING));
+}
+
 }  // namespace
 
 int main() {
+  what_waited_for_a_graph_is_given_at_once();
   a_new_stream_with_an_old_handle();
   a_graph_borrows_nothing();
   reuse_on_the_same_stream_only();

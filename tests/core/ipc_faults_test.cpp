@@ -274,6 +274,48 @@ void a_refused_closing_is_told() {
   }
 }
 
+// What the driver refuses to take back of another process's block is owed like all else: counted,
+// told by glake_empty_cache(), and tried again by it.
+void a_refusal_is_owed() {
+  const std::string machine = machine_name();
+  struct {
+    const char* call;
+    const char* also;  // what makes the opening fail, after which the call is made
+    int64_t owed;
+  } cases[] = {{"cuMemAddressFree", nullptr, 0},
+               {"cuMemAddressFree", "cuMemSetAccess", 0},
+               {"cuMemRelease", nullptr, static_cast<int64_t>(kGranule)},
+               {"cuMemRelease", "cuMemMap", static_cast<int64_t>(kGranule)},
+               {"cuMemUnmap", "cuMemSetAccess", 3 * static_cast<int64_t>(kGranule)}};
+  for (const auto& each : cases) {
+    test::running() = std::string("owed: ") + each.call;
+    start(machine);
+    OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
+    OK(glake_empty_cache(0));
+    Other other(machine);
+    const std::string theirs = other.ask("offer " + std::to_string(5 * kMiB));
+    if (each.also != nullptr) CHECK(simcuda_fail(each.also, 1, CUDA_ERROR_UNKNOWN, 1) == 0);
+    CHECK(simcuda_fail(each.call, 1, CUDA_ERROR_UNKNOWN, -1) == 0);
+    void* ptr = glake_ipc_open(theirs.c_str(), 0, nullptr);
+    if (ptr != nullptr) GIVES(GLAKE_MEMORY_OWED, glake_ipc_close(ptr));
+    CHECK_TEXT(test::last_error().find("refused to take back") != std::string::npos &&
+                   test::last_error().find(each.call) != std::string::npos &&
+                   test::last_error().find("glake_empty_cache()") != std::string::npos,
+               test::last_error());
+    CHECK(glake_owed_bytes(0) == each.owed && stat("glake.owed_bytes") == each.owed);
+    CHECK(stat("glake.physical_bytes") == stat("reserved_bytes.all.current") + each.owed);
+    OK(glake_check(0));
+    GIVES(GLAKE_MEMORY_OWED, glake_empty_cache(0));
+    CHECK_TEXT(test::last_error().find(each.call) != std::string::npos, test::last_error());
+    CHECK(glake_owed_bytes(0) == each.owed);
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    OK(glake_empty_cache(0));
+    CHECK(glake_owed_bytes(0) == 0 && stat("glake.physical_bytes") == 0);
+    CHECK(other.ask("leave") == "0");
+    finish();
+  }
+}
+
 // Every driver call of an opening and of a closing refused: nothing is lost here.
 void every_call_refused() {
   const std::string machine = machine_name();
@@ -330,6 +372,7 @@ int main(int argc, char** argv) {
   forked_children();
   exporter_refuses();
   a_refused_closing_is_told();
+  a_refusal_is_owed();
   every_call_refused();
   return 0;
 }

@@ -68,6 +68,40 @@ void a_pinned_block_is_named() {
   OK(glake_shutdown());
 }
 
+// Pinned granules serve where they lie side by side: in a view, with what can be mapped behind it,
+// free or, also where the driver has just refused more, new.
+void a_view_of_pinned_granules_is_extended() {
+  for (const bool grows : {false, true}) {
+    test::running() =
+        std::string("a view of pinned granules and ") + (grows ? "new" : "free") + " ones";
+    start("64MiB", grows ? "16MiB" : "12MiB", "balanced");
+    std::vector<void*> held(grows ? 5 : 6);
+    for (void*& block : held) block = glake_malloc(2 * kMiB, 0, nullptr);
+    test::CurrentContext context;
+    CUdeviceptr outside = 0;
+    if (grows) CU(cuMemAlloc(&outside, 52 * kMiB));  // which leaves one granule
+    OK(glake_free(held[0]));
+    OK(glake_free(held[2]));
+    void* view = glake_malloc(4 * kMiB, 0, nullptr);
+    CHECK_TEXT(view != nullptr, test::last_error());
+    OK(glake_pin(view));
+    OK(glake_free(view));
+    if (!grows) OK(glake_free(held[4]));
+    CHECK(glake_malloc(8 * kMiB, 0, nullptr) == nullptr);
+    CHECK_TEXT(largest_fit() == 6 * kMiB, test::last_error());
+    void* next = glake_malloc(6 * kMiB, 0, nullptr);
+    CHECK_TEXT(next != nullptr, test::last_error());
+    OK(glake_free(next));
+    OK(glake_unpin(view));
+    for (size_t i : {1, 3}) OK(glake_free(held[i]));
+    if (grows) OK(glake_free(held[4]));
+    if (!grows) OK(glake_free(held[5]));
+    if (grows) CU(cuMemFree(outside));
+    OK(glake_check(0));
+    OK(glake_shutdown());
+  }
+}
+
 // What a refused granule was told, after those before it had been made, is no contradiction.
 void a_refusal_comes_after_what_there_is() {
   test::running() = "a refusal after some granules";
@@ -172,6 +206,33 @@ void whole_blocks_are_joined_before_a_refusal() {
   OK(glake_free(larger));
   OK(glake_pool_release(0, pool));
   OK(glake_shutdown());
+}
+
+// What a captured pool keeps whole serves only the stream it was freed on.
+void whole_blocks_of_a_graph_are_no_fit_elsewhere() {
+  test::running() = "whole blocks of a captured pool";
+  start("64MiB", "16MiB", "balanced");
+  const glake_pool pool{3, 0};
+  OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
+  OK(glake_empty_cache(0));
+  test::CurrentContext context;
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CU(cuStreamCreate(&stream, 1));
+  OK(glake_pool_retain(0, pool));
+  OK(glake_pool_set_flags(0, pool, GLAKE_POOL_NO_SPLIT));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(glake_free(glake_pool_malloc(12 * kMiB, 0, stream, pool)));
+  CU(cuStreamEndCapture(stream, &graph));
+  CHECK(glake_pool_malloc(8 * kMiB, 0, nullptr, pool) == nullptr);
+  CHECK_TEXT(largest_fit() == 4 * kMiB, test::last_error());
+  void* rest = glake_pool_malloc(4 * kMiB, 0, nullptr, pool);
+  CHECK_TEXT(rest != nullptr, test::last_error());
+  OK(glake_free(rest));
+  CU(cuGraphDestroy(graph));
+  OK(glake_pool_release(0, pool));
+  OK(glake_shutdown());
+  CU(cuStreamDestroy(stream));
 }
 
 void a_limit_is_no_driver() {
@@ -358,10 +419,12 @@ class Random {
 int main() {
   memory_outside_glake();
   a_pinned_block_is_named();
+  a_view_of_pinned_granules_is_extended();
   a_refusal_comes_after_what_there_is();
   a_raised_limit_is_enough();
   idle_pools_make_room_under_a_lowered_limit();
   whole_blocks_are_joined_before_a_refusal();
+  whole_blocks_of_a_graph_are_no_fit_elsewhere();
   a_limit_is_no_driver();
   a_refusal_is_no_fit();
   a_refused_contiguous_block_is_no_fit();

@@ -316,12 +316,12 @@ void check_reasons() {
   const Planner a100(Topology::parse(text, "dgx_a100"));
   TransferPlan plan = a100.plan({{g0, g1}})[0];
   CHECK(plan.paths.size() == 1 && plan.paths[0].path.name == "cuda:0>cuda:1" && plan.rate == 276);
-  CHECK(mentions(plan, "cuda:0>host0>cuda:1", "under 15 %") &&
+  CHECK(mentions(plan, "cuda:0>cpu:0>cuda:1", "under 15 %") &&
         mentions(plan, "cuda:0>cuda:2>cuda:1", "and more"));
   // One relay per shared uplink.
   plan = a100.plan({{host, g0}})[0];
-  CHECK(plan.paths.size() == 4 && plan.paths[0].path.name == "host>cuda:0");
-  CHECK(mentions(plan, "host>cuda:3>cuda:0", "s0>u1 is full (host>cuda:2>cuda:0)"));
+  CHECK(plan.paths.size() == 4 && plan.paths[0].path.name == "cpu>cuda:0");
+  CHECK(mentions(plan, "cpu>cuda:3>cuda:0", "cpu:0/pcie>u1 is full (cpu>cuda:2>cuda:0)"));
   // PCIe only.
   plan = Planner(Topology::parse(text, "a10_l40s_x8")).plan({{host, g0}})[0];
   CHECK(plan.paths.size() == 1 && mentions(plan, "over cuda:1, cuda:2", "no NVLink with cuda:0") &&

@@ -111,7 +111,7 @@ void no_path_left() {
   CHECK_TEXT(text.find("no path is left") != std::string::npos, text);
   // The destination's state comes before the paths, and a reason they share is told once.
   const size_t state = text.find("bytes of the destination are written");
-  CHECK_TEXT(state < text.find("; by path: host>cuda:0 (copy 1), host>"), text);
+  CHECK_TEXT(state < text.find("; by path: cpu>cuda:0 (copy 1), cpu>"), text);
   CHECK_TEXT(text.find("CUDA_ERROR_UNKNOWN") == text.rfind("CUDA_ERROR_UNKNOWN"), text);
   const std::string result = test::result_of(id);
   CHECK(static_cast<uint64_t>(test::number_in(result, "landed")) ==
@@ -146,7 +146,7 @@ void direct_unplanned() {
   CHECK(simcuda_set_link_at(simcuda_now_ns() + 200'000, "N", "g0", 0) == 0);
   const std::string result = test::finish(pair.start());
   CHECK_TEXT(test::text_in(result, "state") == "done", result);
-  CHECK_TEXT(result.find("\"path\": \"host>cuda:0\"") != std::string::npos, result);
+  CHECK_TEXT(result.find("\"path\": \"cpu>cuda:0\"") != std::string::npos, result);
   CHECK_TEXT(result.find(">cuda:2>cuda:0") != std::string::npos, result);
   pair.check_once();
 }
@@ -249,7 +249,7 @@ void given_up() {
     const uint64_t id = call.start();
     GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
     const std::string text = test::last_error();
-    CHECK_TEXT(text.find("host>cuda:0 stands still") != std::string::npos, text);
+    CHECK_TEXT(text.find("cpu>cuda:0 stands still") != std::string::npos, text);
     CHECK(glake_copy_settled(id) == 0);
     OK(glake_copy_release(id));
     CHECK(glake_copy_settled(id) == 0);

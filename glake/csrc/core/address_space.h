@@ -25,6 +25,7 @@ class Refusals {
     if (!s.ok()) text_ = std::string(call) + ": " + driver_.describe(s);
     return s;
   }
+  void note(const std::string& text) { text_ = text; }
   const std::string& text() const { return text_; }
 
   Granules kept{0};  // that stayed mapped, as counted since somebody set it to zero

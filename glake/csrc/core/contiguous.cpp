@@ -165,6 +165,20 @@ Status ContiguousPool::make(int kind, Bytes bytes, const std::vector<int>& grant
   return s;
 }
 
+Granules ContiguousPool::probe(int kind, Granules most, const std::vector<int>& grants) {
+  Granules gives{0};
+  for (Granules next = most; gives < most; next = {most.count - (most - gives).count / 2}) {
+    std::unique_ptr<Chunk> chunk;
+    if (make(kind, next.bytes(), grants, &chunk).ok()) {
+      gives = next;
+      if (!unmake(std::move(chunk))) break;  // owed, and so there for a request of just that size
+    } else {
+      most = next - Granules{1};
+    }
+  }
+  return gives;
+}
+
 void ContiguousPool::add(std::unique_ptr<Chunk> chunk) {
   ContiguousIndex::add(chunk.get());
   chunks_.push_back(std::move(chunk));

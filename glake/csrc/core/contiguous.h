@@ -56,13 +56,16 @@ class ContiguousPool {
   // once, or owed.
   Status make(int kind, Bytes bytes, const std::vector<int>& grants, std::unique_ptr<Chunk>* made);
   void add(std::unique_ptr<Chunk> chunk);
+  // The longest block of this kind, of `most` at most, that the driver gives now: asked of it by
+  // halving, each one made and given back (17 at most on a device of 128 GiB).
+  Granules probe(int kind, Granules most, const std::vector<int>& grants);
   // Takes a cached chunk out, to be unmade.
   std::unique_ptr<Chunk> remove(Chunk* chunk);
   // Gives it back to the driver; what is refused is owed. True if nothing is left of it.
   bool unmake(std::unique_ptr<Chunk> chunk);
   // Tries again what is owed. True if nothing is.
   bool settle();
-  // What the driver said when it last refused to make one.
+  // What the driver said when it last refused to make, or be probed for, one.
   const std::string& refused() const { return refused_; }
   bool owes() const { return !owed_.empty(); }
   // True if make() needs no new memory.

@@ -115,6 +115,11 @@ class DeviceAllocator {
   // Held, and in no segment, since the driver refused to take it back: no statistic but
   // glake.owed_bytes has it. Takes no lock.
   Granules owed() const { return Granules{debts_.handles()} + contiguous_.owed(); }
+  // With what is so of other processes' blocks, which nothing here can use again.
+  Bytes owed_bytes() const { return owed().bytes() + shared_.imported; }
+  // The driver refuses to take back what was opened of another process; it did after all.
+  void owe_imported(Bytes memory, Bytes addresses, const std::string& said);
+  void pay_imported(Bytes memory, Bytes addresses);
   void reset_peaks();
   void mark_step();
   Bytes driver_free_bytes();  // what the driver reports; 0 if it does not
@@ -287,7 +292,16 @@ class DeviceAllocator {
   struct Reuse {
     View* view = nullptr;
     Granules at, length;  // of the free stretch behind which the rest is mapped
+    Granules next;        // the longest shorter request for which there are more places
   };
+  struct Extension {
+    Reuse reuse;
+    std::vector<Run> behind;  // granules to be mapped behind it
+    Granules fresh;           // and new ones
+    Granules reach;           // what the place serves at most
+  };
+  Extension plan_extension(const Request& r, Granules growth);
+  Granules most_extended(const Request& r, Granules growth, Granules least);
   Found extend_view(const Request& r, HotGuard& hot);
   Reuse most_reuse(const Request& r, Granules need);
   bool idle(const View& view) const;
@@ -312,6 +326,7 @@ class DeviceAllocator {
   void give_back(HotGuard& hot);
   void require_all_given();
   Status synchronize(HotGuard& hot);
+  Status wait_for_device(HotGuard& hot);
   void give_back_idle(HotGuard& hot);
   void trim_heaps(bool synced, HotGuard& hot);
 
@@ -327,7 +342,7 @@ class DeviceAllocator {
   void give_private(Block* block, const Tickets& tickets);
   void drain_whole();
   bool idle() const { return pool_ != nullptr && pool_->users == 0; }
-  void thaw();
+  bool thaw();
   void end_pools();
   std::vector<DeviceAllocator*> heaps();
   bool reclaim_elsewhere(const Request& r, HotGuard& hot);
@@ -350,8 +365,7 @@ class DeviceAllocator {
   std::unique_ptr<Chunk> make_chunk(int kind, Bytes bytes, HotGuard& hot, Status* refused);
   void free_contiguous(Block* block);
   bool trim_contiguous(HotGuard& hot);
-  void note_chunk(int kind, Bytes bytes, bool made);
-  Error no_contiguous(const Request& r, const Asked& asked, Status refused);
+  Error no_contiguous(const Request& r, const Asked& asked, Status refused, HotGuard& hot);
   Granules chunk_room() const;
   Granules physical() const { return granules_.physical() + contiguous_.physical(); }
 
@@ -378,14 +392,14 @@ class DeviceAllocator {
   Bytes largest_fit(const Request& r, Granules growth);
   Bytes largest_chunk(int kind, Granules growth) const;
   Growth growth(Bytes* driver_free);
-  Growth chunk_growth(int kind, Bytes* driver_free);
-  Bytes callers_fit(const Request& r, const Asked& asked);
+  Growth chunk_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot);
+  Bytes callers_fit(const Request& r, const Asked& asked, const Growth& chunks);
 
   // out_of_memory.cpp
   std::string stitch_text(Granules idle) const;
   std::string driver_text(Bytes driver_free, const Growth& growth) const;
   std::string idle_text(Granules mine);
-  Error out_of_memory(const Request& r, const Asked& asked = {});
+  Error out_of_memory(const Request& r, const Asked& asked, HotGuard& hot);
   Granules missing(const Request& r, const Asked& asked, Bytes fits, Granules growth);
   std::string advice(Bytes needed, Granules missing, const Growth& growth, Granules idle) const;
   // report.cpp

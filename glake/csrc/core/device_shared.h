@@ -41,6 +41,8 @@ struct DeviceShared {
   std::unordered_map<uint64_t, Share> shares;  // by number
   std::vector<int> grants;                     // devices every mapping is accessible from
   std::atomic<uint64_t> physical{0};           // granules behind all heaps
+  // Of other processes' blocks that the driver refused to take back: memory, and addresses alone.
+  std::atomic<Bytes> imported{0}, imported_addresses{0};
   Bytes outside = 0;  // claimed for other allocators' memory (glake_claim_outside)
   Granules limit;
   double limit_fraction = 0;  // as set at run time; 0: not
@@ -53,11 +55,13 @@ struct DeviceShared {
   bool refused_now = false;
   Granules had, withheld;
   std::string refusal;
-  // Of what it refused besides, until it takes memory back: a contiguous block (by kind, as
-  // ContiguousPool has them), how much of what it reports free that leaves out; a view, how many
-  // granules at most it maps side by side. What it said is empty if it refused none.
-  Granules chunk_withheld[2], stitch_most;
-  std::string chunk_refusal[2], stitch_refusal;
+  // Of views it refused, until it takes memory back: how many granules at most it maps side by
+  // side, and what it said; empty: it refused none.
+  Granules stitch_most;
+  std::string stitch_refusal;
+  // It has refused a contiguous block, by kind as ContiguousPool has them: what it reports free is
+  // no measure of the next.
+  bool chunk_refused[2] = {false, false};
   uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
 
   // Changed under both locks; a heap whose pool has ended serves the next one, addresses and all.

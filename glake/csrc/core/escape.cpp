@@ -40,7 +40,7 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
   if (chunk_room() < Granules::floor(bytes) && !contiguous_.owes(kind, bytes)) return chunk;
   hot.unlock();
   *refused = contiguous_.make(kind, bytes, granules_.grants(), &chunk);
-  if (chunk != nullptr || refused->out_of_memory()) note_chunk(kind, bytes, chunk != nullptr);
+  if (refused->out_of_memory()) shared_.chunk_refused[ContiguousPool::number(kind)] = true;
   hot.lock();
   if (chunk == nullptr) return chunk;
   chunk->block = blocks_.make();
@@ -48,25 +48,6 @@ std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGua
   stats_.reserved_bytes.add(false, static_cast<int64_t>(bytes));
   Watch::event(GLAKE_SEGMENT_ALLOC, device_, chunk->base, bytes);
   return chunk;
-}
-
-// One that was made ends an earlier refusal that it contradicts.
-void DeviceAllocator::note_chunk(int kind, Bytes bytes, bool made) {
-  Granules& withheld = shared_.chunk_withheld[ContiguousPool::number(kind)];
-  std::string& refusal = shared_.chunk_refusal[ContiguousPool::number(kind)];
-  if (made && refusal.empty()) return;
-  Bytes free = 0, total = 0;
-  Granules reported{0};
-  if (driver_.memory_info(&free, &total).ok()) reported = Granules::floor(free);
-  if (made) {
-    if (withheld < reported) return;
-    withheld = {0};
-    refusal.clear();
-    return;
-  }
-  Granules most = Granules::floor(bytes) - Granules{1};
-  if (most < reported && withheld < reported - most) withheld = reported - most;
-  refusal = contiguous_.refused();
 }
 
 Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, const Asked& asked) {
@@ -110,18 +91,19 @@ Block* DeviceAllocator::allocate_contiguous(Bytes bytes, StreamHandle stream, co
     contiguous_.add(std::move(made));
     return c->block;
   }
-  if (c == nullptr) throw no_contiguous(r, asked, refused);
+  if (c == nullptr) throw no_contiguous(r, asked, refused, hot);
   return hand_out(c, r, stream);
 }
 
-Error DeviceAllocator::no_contiguous(const Request& r, const Asked& asked, Status refused) {
+Error DeviceAllocator::no_contiguous(const Request& r, const Asked& asked, Status refused,
+                                     HotGuard& hot) {
   if (!refused.ok() && !refused.out_of_memory()) {
     return Error(GLAKE_DRIVER_ERROR, "the driver refused a contiguous block of " +
                                          std::to_string(r.requested) + " bytes on " +
                                          device_text(device_) + ": " + driver_.describe(refused));
   }
   ++stats_.ooms;
-  Error plain = out_of_memory(r, asked);
+  Error plain = out_of_memory(r, asked, hot);
   return Error(GLAKE_OUT_OF_MEMORY, "no room for a contiguous block: " + std::string(plain.what()));
 }
 

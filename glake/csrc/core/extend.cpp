@@ -56,16 +56,17 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
       at += free - length;  // of a longer one the end will do
       uint64_t behind = length == need.count ? 0 : view->length.count - (at + length);
       uint64_t price = behind == 0 ? 0 : Tuning::kUnmapCall + behind / Tuning::kUnmapped;
-      bool fits =
-          length * Tuning::kLeastReuse >= need.count && at + need.count <= view->capacity.count;
-      if (!fits || length <= most + price) return;
+      // The longest request that this place can serve.
+      uint64_t serves = std::min(length * Tuning::kLeastReuse, view->capacity.count - at);
+      if (serves < need.count) best.next = std::max(best.next, Granules{serves});
+      if (serves < need.count || length <= most + price) return;
       if (behind != 0 && !idle(*view)) {
         pending = pending || (view->live == 0 && !captured_);
         return;
       }
       Request part{length * kGranule, 0, r.stream};
       if (!stretch_ordered(*view, at * kGranule, part, nullptr)) return;
-      best = {view, {at}, {length}};
+      best = {view, {at}, {length}, best.next};
       most = length - price;
     });
     return false;
@@ -96,32 +97,58 @@ bool DeviceAllocator::unmap_behind(View* view, const std::vector<Run>& runs, Hot
   return true;
 }
 
-// r in a free stretch of a view and in more granules mapped behind it, when that needs no wait.
-DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& hot) {
+// How r is made behind a free stretch of a view without a wait, where the arenas may grow by so
+// much.
+DeviceAllocator::Extension DeviceAllocator::plan_extension(const Request& r, Granules growth) {
   Granules need = Granules::ceil(r.size);
-  auto [view, at, reused] = most_reuse(r, need);
-  if (view == nullptr) return {};
-  Granules rest = need - reused;
-  if (rest.count == 0) return on_view(view, at.bytes(), r);
-  std::vector<Run> behind = views_.truncate(view, at + reused);
+  Extension plan;
+  plan.reuse = most_reuse(r, need);
+  const auto& [view, at, reused, next] = plan.reuse;
+  if (view == nullptr) return plan;
   // A view holds each granule once.
   granules_.new_mark();
-  for (const Run& run : view->runs) granules_.mark(*run.arena, run.granule, run.count);
-  std::vector<Run> runs;
-  Granules have = collect(r, rest, Wait::kNo, runs, nullptr);
+  for (const Run& run : part_of(*view, {0}, at + reused)) {
+    granules_.mark(*run.arena, run.granule, run.count);
+  }
+  const Granules rest = need - reused;
+  const Granules have = collect(r, rest, Wait::kNo, plan.behind, nullptr);
   granules_.new_mark();
   // `compact` grows only when no free granule is left, this view's own included.
-  bool grows = options_.policy != PolicyKind::kCompact && !driver_full_;
-  if (have < rest && (!grows || room() < rest - have)) {
-    views_.extend(view, behind);
-    return {};
+  bool grows = options_.policy != PolicyKind::kCompact;
+  plan.fresh = rest - have;
+  plan.reach = reused + have + (grows ? growth : Granules{0});
+  return plan;
+}
+
+// The longest request above `least` that extend_view() makes now; 0: none. Stitching has at least
+// as much, but where blocks are pinned: a view has pinned granules side by side already.
+Granules DeviceAllocator::most_extended(const Request& r, Granules growth, Granules least) {
+  if (pins_.granules() == 0) return {0};
+  for (Granules need = whole_free() + growth; least < need;) {
+    const Extension plan = plan_extension({need.bytes(), need.bytes(), r.stream}, growth);
+    if (!(plan.reach < need)) return need;
+    // For what is between, the same view would be taken.
+    need = std::max(plan.reach, plan.reuse.next);
   }
-  if (have < rest || !behind.empty()) {
+  return {0};
+}
+
+// r in a free stretch of a view and in more granules mapped behind it, when that needs no wait.
+DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& hot) {
+  const Extension plan = plan_extension(r, room());
+  if (plan.reach < Granules::ceil(r.size)) return {};
+  Bytes driver_free = 0;
+  if (driver_full_ && plan.fresh.count != 0 && growth(&driver_free).now < plan.fresh) return {};
+  auto [view, at, reused, next] = plan.reuse;
+  if (plan.behind.empty() && plan.fresh.count == 0) return on_view(view, at.bytes(), r);
+  std::vector<Run> runs = plan.behind;
+  std::vector<Run> cut = views_.truncate(view, at + reused);
+  if (plan.fresh.count != 0 || !cut.empty()) {
     Hold hold(*this, r.stream);
     hold.take(part_of(*view, at, reused));
     hold.take(runs);
-    if (!unmap_behind(view, behind, hot)) return {};
-    if (!add_fresh(rest - have, runs, hold, hot)) return {};
+    if (!unmap_behind(view, cut, hot)) return {};
+    if (!add_fresh(plan.fresh, runs, hold, hot)) return {};
   }
   ++stats_.extensions;
   return map_behind(view, at.bytes(), std::move(runs), r, hot);

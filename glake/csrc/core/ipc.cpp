@@ -108,6 +108,7 @@ void Ipc::connect(Import& import, const IpcHandle& handle, const IpcRequest& req
 Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
                     const std::vector<int>& grants) {
   import.reserved = reply.handles * reply.handle_bytes;
+  import.handle_bytes = reply.handle_bytes;
   Status s = driver_.reserve(import.reserved, &import.base);
   if (!s.ok()) import.base = 0;
   request.op = IpcOp::kNext;
@@ -124,6 +125,7 @@ Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
         import.handle = 0;
         break;
       }
+      import.held += import.handle_bytes;
       s = driver_.map(import.base + import.mapped, import.handle, reply.handle_bytes);
       if (!s.ok()) break;
       import.mapped += reply.handle_bytes;
@@ -148,23 +150,49 @@ Status Ipc::take_apart(Import& import) {
     if (s.ok()) import.mapped = 0;
   }
   if (!s.ok()) return s;
+  import.held = import.handle != 0 ? import.handle_bytes : 0;
   import.socket.reset();
   if (import.handle != 0) s = driver_.release(import.handle);
   if (!s.ok()) return s;
   import.handle = 0;
+  import.held = 0;
   if (import.base != 0) s = driver_.free_range(import.base, import.reserved);
   if (s.ok()) import.base = 0;
   return s;
 }
 
-void Ipc::give_up(std::unique_ptr<Import> import) {
-  if (!take_apart(*import).ok()) owed_.push_back(std::move(import));
+// After a failed opening. What is to be said besides: "" if all of it is given back.
+std::string Ipc::give_up(std::unique_ptr<Import> import) {
+  const Status s = take_apart(*import);
+  return s.ok() ? "" : ". Besides, " + owe(std::move(import), s);
+}
+
+// Keeps what the driver refused to take back, and says so.
+std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
+  const Bytes addresses = import->kept_addresses();
+  const std::string what = import->held != 0
+                               ? size_text(import->held) + " of memory (glake.owed_bytes)"
+                               : size_text(addresses) + " of addresses";
+  import->on->owe_imported(import->held, addresses, driver_.describe(refusal));
+  owed_.push_back(std::move(import));
+  return "the driver refused to take back " + what + ": " + driver_.describe(refusal) +
+         ". glake_empty_cache(), the next glake_ipc_open() and glake_shutdown() try again";
 }
 
 void Ipc::settle() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  settle_owed();
+}
+
+void Ipc::settle_owed() {
   auto paid = [this](const std::unique_ptr<Import>& import) {
-    DeviceScope scope(driver_, import->device);
-    return scope.status().ok() && take_apart(*import).ok();
+    DeviceScope scope(driver_, import->on->device());
+    if (!scope.status().ok()) return false;
+    import->on->pay_imported(import->held, import->kept_addresses());
+    const Status s = take_apart(*import);
+    if (s.ok()) return true;
+    import->on->owe_imported(import->held, import->kept_addresses(), driver_.describe(s));
+    return false;
   };
   owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
 }
@@ -177,7 +205,7 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
   }
   check_device(handle, device.device());
   std::lock_guard<std::mutex> guard(mutex_);
-  settle();
+  settle_owed();
   auto known = opened_.find(text);
   if (known != opened_.end()) {
     ++imports_[known->second]->count;
@@ -186,7 +214,7 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
   }
   auto import = std::make_unique<Import>();
   import->text = text;
-  import->device = device.device();
+  import->on = &device;
   import->legacy = handle.legacy;
   import->bytes = handle.bytes;
   IpcRequest request;
@@ -195,7 +223,7 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
   IpcReply reply;
   connect(*import, handle, request, &reply);
   import->offset = handle.legacy ? 0 : reply.offset;
-  DeviceScope scope(driver_, import->device);
+  DeviceScope scope(driver_, device.device());
   Status s = scope.status();
   try {
     if (s.ok()) {
@@ -203,16 +231,17 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
                         : map_all(*import, request, reply, device.grants());
     }
     if (handle.legacy && !s.ok()) import->base = 0;
+    if (handle.legacy && s.ok()) import->held = handle.bytes;
+    if (!s.ok()) {
+      throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
+                  "the driver refused to map the block of process " + std::to_string(handle.pid) +
+                      " on " + device_text(device.device()) + ": " + driver_.describe(s));
+    }
+  } catch (const Error& e) {
+    throw Error(e.code(), e.what() + give_up(std::move(import)));
   } catch (...) {
     give_up(std::move(import));
     throw;
-  }
-  if (!s.ok()) {
-    Error error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
-                "the driver refused to map the block of process " + std::to_string(handle.pid) +
-                    " on " + device_text(import->device) + ": " + driver_.describe(s));
-    give_up(std::move(import));
-    throw error;
   }
   Address ptr = import->base + import->offset;
   *bytes = handle.bytes;
@@ -234,9 +263,10 @@ void Ipc::close(Address ptr) {
     --import.count;
     return;
   }
-  DeviceScope scope(driver_, import.device);
+  const int device = import.on->device();
+  DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = driver_.synchronize(import.device);  // work may still use it
+  if (s.ok()) s = driver_.synchronize(device);  // work may still use it
   if (s.ok()) s = take_apart(import);
   bool mapped = import.mapped != 0 || (import.legacy && import.base != 0);
   if (!s.ok() && mapped) {
@@ -247,13 +277,7 @@ void Ipc::close(Address ptr) {
   std::unique_ptr<Import> closed = std::move(found->second);
   imports_.erase(found);
   if (s.ok()) return;
-  Error refusal(GLAKE_MEMORY_OWED,
-                hex(ptr) + " is closed, but the driver refused to take back " +
-                    (closed->handle != 0 ? "its memory" : "its addresses") + ": " +
-                    driver_.describe(s) +
-                    ". The next glake_ipc_open() or glake_shutdown() tries again");
-  owed_.push_back(std::move(closed));
-  throw refusal;
+  throw Error(GLAKE_MEMORY_OWED, hex(ptr) + " is closed, but " + owe(std::move(closed), s));
 }
 
 void Ipc::close() {
@@ -263,7 +287,7 @@ void Ipc::close() {
                                             " blocks of other processes are open; "
                                             "glake_ipc_close() them before glake_shutdown()");
   }
-  settle();
+  settle_owed();
   if (!owed_.empty()) {
     throw Error(GLAKE_DRIVER_ERROR,
                 "the driver refused to give up a block of another process; try again");

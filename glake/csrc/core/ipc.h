@@ -26,13 +26,18 @@ class Ipc {
   // (the block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
   Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
   void close(Address ptr);
+  // Tries again what the driver refused to take back; what it still refuses stays owed.
+  void settle();
   // Ends the server and its pins. Throws Error while blocks of others are open.
   void close();
 
  private:
   struct Import {
+    // What this process keeps of it, once closed: memory, or no more than the addresses.
+    Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
+
     std::string text;
-    int device = 0;
+    DeviceAllocator* on = nullptr;
     uint64_t count = 1;
     IpcFd socket;  // its end unpins the block over there
     bool legacy = false;
@@ -40,7 +45,9 @@ class Ipc {
     Bytes reserved = 0;  // of a VMM one
     Bytes mapped = 0;    // from base on
     Handle handle = 0;   // imported, and not released yet
-    Bytes offset = 0;    // of the block
+    Bytes handle_bytes = 0;
+    Bytes held = 0;    // of the other process's memory, mapped or as a handle
+    Bytes offset = 0;  // of the block
     Bytes bytes = 0;
   };
 
@@ -50,8 +57,9 @@ class Ipc {
   Status map_all(Import& import, IpcRequest request, const IpcReply& reply,
                  const std::vector<int>& grants);
   Status take_apart(Import& import);
-  void give_up(std::unique_ptr<Import> import);
-  void settle();
+  std::string give_up(std::unique_ptr<Import> import);
+  std::string owe(std::unique_ptr<Import> import, const Status& refusal);
+  void settle_owed();
 
   Driver& driver_;
   IpcServer server_;

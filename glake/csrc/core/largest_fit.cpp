@@ -104,6 +104,8 @@ Bytes DeviceAllocator::fits_here(const Request& r, Granules growth) {
   Bytes most = shared_.stitch_refusal.empty() ? UINT64_MAX : shared_.stitch_most.bytes();
   Bytes stitched = std::min((mine.whole + growth).bytes() + mine.edges, most);
   Bytes large = std::max({mine.large, mine.grown, growth.bytes(), stitched});
+  const Granules extended = most_extended(r, growth, Granules::floor(large));
+  large = std::max(large, std::min(extended.bytes(), most));
   if (large > kSmallLimit) return large;
   // A small block's rules: one granule is enough.
   bool granule = growth.count != 0 || mine.whole.count != 0;
@@ -113,8 +115,12 @@ Bytes DeviceAllocator::fits_here(const Request& r, Granules growth) {
 // The same of all heaps: what r's own has, and what others lend.
 Bytes DeviceAllocator::largest_fit(const Request& r, Granules growth) {
   Bytes most = fits_here(r, growth);
-  auto blocks = [&most](const Pool& pool) {
-    for (const Whole& w : pool.whole) most = std::max(most, w.block->size);
+  auto blocks = [&](const Pool& pool) {
+    for (const Whole& w : pool.whole) {
+      // A captured pool waits for nobody.
+      const bool usable = !captured_ || ordered(r.stream, w.tickets);
+      if (usable) most = std::max(most, w.block->size);
+    }
   };
   if (pool_ != nullptr) blocks(*pool_);
   for (DeviceAllocator* heap : heaps()) {
@@ -155,49 +161,59 @@ DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
   return g;
 }
 
-// The same for a contiguous block, which takes nothing that is owed and no granule that is held.
-DeviceAllocator::Growth DeviceAllocator::chunk_growth(int kind, Bytes* driver_free) {
+// The same for a contiguous block, which takes nothing that is owed and no granule that is held, of
+// at most `below`. Once the driver has refused one it is asked, hot_ let go: it may have less than
+// it reports, or less of it in one piece.
+DeviceAllocator::Growth DeviceAllocator::chunk_growth(int kind, Granules below, Bytes* driver_free,
+                                                      HotGuard& hot) {
   Growth g{chunk_room(), {0}, {0}, {0}, ""};
   Bytes total = 0;
-  if (driver_.memory_info(driver_free, &total).ok()) {
-    g.driver = Granules::floor(*driver_free);
-  } else {
-    *driver_free = 0;
+  const bool known = driver_.memory_info(driver_free, &total).ok();
+  if (!known) *driver_free = 0;
+  g.driver = Granules::floor(*driver_free);
+  Granules has = g.driver;
+  if (shared_.chunk_refused[ContiguousPool::number(kind)]) {
+    const Granules most = std::min({g.limit, below, known ? g.driver : g.limit});
+    hot.unlock();
+    const Granules gives = contiguous_.probe(kind, most, granules_.grants());
+    hot.lock();
+    // The request itself was refused, or a shorter one.
+    if (below < g.limit || gives < most) {
+      has = gives;
+      g.said = contiguous_.refused();
+    }
+  } else if (shared_.refused_now || driver_full_) {
+    // A granule was refused, whatever the report says.
+    has = shared_.refused_now ? shared_.had : g.driver - std::min(g.driver, shared_.withheld);
+    has = std::min(has, g.driver);
+    if (has < g.driver) g.said = shared_.refusal;
   }
-  if (driver_full_ && shared_.withheld.count != 0) {
-    g.withheld = shared_.withheld;
-    g.said = shared_.refusal;
-  }
-  const size_t at = ContiguousPool::number(kind);
-  if (!shared_.chunk_refusal[at].empty()) {
-    g.said = shared_.chunk_refusal[at];
-    if (g.withheld < shared_.chunk_withheld[at]) g.withheld = shared_.chunk_withheld[at];
-  }
-  g.driver = g.withheld < g.driver ? g.driver - g.withheld : Granules{0};
-  g.now = g.limit < g.driver ? g.limit : g.driver;
+  g.withheld = g.driver - std::min(g.driver, has);
+  g.driver = has;
+  g.now = std::min(g.limit, g.driver);
   return g;
 }
 
 // The largest request of the caller's that would succeed, of all its sizes: where blocks from a
 // size on are contiguous, others than this one's kind may fit.
-Bytes DeviceAllocator::callers_fit(const Request& r, const Asked& asked) {
-  Bytes driver_free = 0;
+Bytes DeviceAllocator::callers_fit(const Request& r, const Asked& asked, const Growth& chunks) {
   if (asked.claim) {
     const Bytes room = physical() < limit_ ? (limit_ - physical()).bytes() : 0;
     return room - std::min(room, shared_.outside);
   }
-  if (asked.kind != GLAKE_STITCHED && !asked.by_size) {
-    return largest_chunk(asked.kind, chunk_growth(asked.kind, &driver_free).now);
-  }
-  Bytes fits = largest_fit(r, growth(&driver_free).now);
+  if (asked.kind != GLAKE_STITCHED && !asked.by_size) return largest_chunk(asked.kind, chunks.now);
+  Bytes driver_free = 0;
+  Granules grows = growth(&driver_free).now;
+  const Bytes from = pool_ == nullptr ? options_.contiguous_from : 0;
+  const Bytes chunk = from != 0 ? largest_chunk(options_.contiguous_kind, chunks.now) : 0;
+  if (from != 0 && chunk >= from) return chunk;
+  // What it refuses in one piece it may refuse in granules.
+  if (from != 0 && !chunks.said.empty()) grows = std::min(grows, chunks.now);
+  Bytes fits = largest_fit(r, grows);
   if (pool_ != nullptr) return fits;
   const Bytes guards = debug() != nullptr ? debug()->overhead() : 0;
   fits -= std::min(fits, guards);
-  const Bytes from = options_.contiguous_from;
-  if (from == 0) return fits;
-  const int kind = options_.contiguous_kind;
-  const Bytes chunk = largest_chunk(kind, chunk_growth(kind, &driver_free).now);
-  return chunk >= from ? chunk : round_down(std::min(fits, from - 1), kAlignment);
+  return from == 0 ? fits : round_down(std::min(fits, from - 1), kAlignment);
 }
 
 }  // namespace glake

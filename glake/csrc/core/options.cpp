@@ -9,9 +9,10 @@
 namespace glake {
 namespace {
 
-[[noreturn]] void refuse(const std::string& key, const std::string& value, const char* takes) {
-  throw Error(GLAKE_INVALID_OPTION,
-              "option " + key + " does not take \"" + value + "\"; it takes " + takes);
+[[noreturn]] void refuse(const std::string& key, const std::string& value, const char* takes,
+                         const std::string& why = "") {
+  throw Error(GLAKE_INVALID_OPTION, "option " + key + " does not take \"" + value + "\"" +
+                                        (why.empty() ? "" : ": " + why) + "; it takes " + takes);
 }
 
 Bytes bytes_of(const std::string& key, const std::string& text, Bytes least, const char* takes) {
@@ -33,8 +34,9 @@ void set_driver(Options& o, const std::string& v) {
 }
 
 constexpr const char* kLimitTakes =
-    "none, a fraction of the device (0.9 or 90%, 0.00000003 or more) or bytes of at least 2MiB "
-    "(70GiB, 512MiB, 1073741824)";
+    "none, a fraction (0.9, 90%) of at least 0.00000012 or bytes of at least 2MiB (70GiB)";
+// A granule of a device of 16 TiB, more than any has.
+constexpr double kLeastFraction = 1.0 / (1 << 23);
 
 void set_limit(Options& o, const std::string& v) {
   if (v == "none") {
@@ -46,9 +48,11 @@ void set_limit(Options& o, const std::string& v) {
   const double number = take_decimal(&unit).value_or(0);
   if (unit == "%" || (unit.empty() && number <= 1)) {
     const double fraction = unit == "%" ? number / 100 : number;
-    // No device is so large that this would be a granule.
-    const bool nothing = fraction * static_cast<double>(kMostSize) < kGranule;
-    if (nothing || !(fraction <= 1)) refuse("limit", v, kLimitTakes);
+    if (fraction > 0 && fraction < kLeastFraction) {
+      refuse("limit", v, kLimitTakes,
+             "less than one granule of 2MiB of any device (none has 16TiB)");
+    }
+    if (!(fraction > 0 && fraction <= 1)) refuse("limit", v, kLimitTakes);
     o.limit_fraction = fraction;
     o.limit_bytes = 0;
   } else {

@@ -69,11 +69,15 @@ std::string DeviceAllocator::idle_text(Granules mine) {
 
 // It begins as PyTorch's does, which other software looks for. A contiguous block takes whole
 // granules, and room for new ones: none that is held can be its part.
-Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked) {
-  const int kind = asked.kind;
-  const bool contiguous = kind != GLAKE_STITCHED;
+Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGuard& hot) {
+  const bool contiguous = asked.kind != GLAKE_STITCHED;
+  const int kind = contiguous ? asked.kind : options_.contiguous_kind;
+  const Granules below =
+      contiguous ? Granules::ceil(r.size) - Granules{1} : Granules::floor(UINT64_MAX);
   Bytes driver_free = 0;
-  Growth grow = contiguous ? chunk_growth(kind, &driver_free) : growth(&driver_free);
+  const bool chunks_fit = contiguous || (options_.contiguous_from != 0 && pool_ == nullptr);
+  const Growth chunks = chunks_fit ? chunk_growth(kind, below, &driver_free, hot) : Growth{};
+  const Growth grow = contiguous ? chunks : growth(&driver_free);
   bool guarded = debug() != nullptr && pool_ == nullptr && !contiguous;
   Bytes guards = guarded ? debug()->overhead() : 0;
   Bytes fits = contiguous ? largest_chunk(kind, grow.now) : largest_fit(r, grow.now);
@@ -93,7 +97,12 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked) {
             " of it idle and still mapped: the driver refused to unmap it (" +
             shared_.refusals.text() + ")";
   }
-  if (Bytes addresses = contiguous_.owed_addresses(); addresses != 0) {
+  if (Bytes imported = shared_.imported; imported != 0) {
+    text += "; besides, " + size_text(imported) +
+            " of other processes' blocks that the driver refuses to take back (" +
+            shared_.refusals.text() + "), glake_empty_cache() tries again";
+  }
+  if (Bytes addresses = contiguous_.owed_addresses() + shared_.imported_addresses; addresses != 0) {
     text += "; besides, " + size_text(addresses) +
             " of addresses that the driver refuses to take " + "back (" + shared_.refusals.text() +
             ")";
@@ -106,7 +115,7 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked) {
   granules_.new_mark();
   const Granules idle = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
   text += idle_text(idle);
-  Bytes callers = callers_fit(r, asked);
+  Bytes callers = callers_fit(r, asked, chunks);
   // A kept block that is much longer than this request is no fit for it.
   if (contiguous && needed <= fits) fits = grow.now.bytes();
   text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";
@@ -159,8 +168,8 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
            size_text(short_by - raise) + where + ", or use a smaller batch.";
   }
   if (Granules::ceil(short_by) <= growth.withheld) {
-    return "The driver refuses memory that it reports free: ask for less, or try again after "
-           "glake_empty_cache().";
+    return "The driver refuses memory that it reports free: do what it says above, if that names a "
+           "way, or ask for less.";
   }
   // Granules that blocks hold, with what is idle in them.
   if (physical() < owed() + whole_free() + missing) {

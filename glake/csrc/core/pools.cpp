@@ -192,9 +192,12 @@ void DeviceAllocator::drain_whole() {
   pool_->whole.clear();
 }
 
-// Once the last user has left and the device has been synchronised, no graph uses the memory.
-void DeviceAllocator::thaw() {
-  if (captured_ && pool_->users == 0 && clock_.synced() > pool_->released_at) captured_ = false;
+// Once the last user has left and the device has been synchronised, no graph uses the memory. True
+// if that is so from now on.
+bool DeviceAllocator::thaw() {
+  if (!captured_ || pool_->users != 0 || clock_.synced() <= pool_->released_at) return false;
+  captured_ = false;
+  return true;
 }
 
 // The device's own heap, then those of pools that have had memory.

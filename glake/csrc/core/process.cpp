@@ -307,6 +307,15 @@ Ipc& Process::ipc() {
   return *ipc_;
 }
 
+void Process::settle_ipc() {
+  Ipc* started = nullptr;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    started = ipc_.get();
+  }
+  if (started != nullptr) started->settle();
+}
+
 // A thread's kind, given up when the thread ends.
 struct Process::ThreadKind {
   int kind = GLAKE_STITCHED;

@@ -89,6 +89,7 @@ class Process {
   void unpin(void* ptr);
   HostPool& host();
   Ipc& ipc();
+  void settle_ipc();  // what the driver refused to take back of other processes' blocks
   // The transfer engine (csrc/transfer/); see TransferUse. Throw Error.
   void open_transfer(const std::string& topology, const std::string& name);
   void close_transfer();

@@ -222,6 +222,20 @@ Granules DeviceAllocator::give_granules(Arena& arena, uint64_t g, Granules n, Ho
 
 // Waits on the host for all the device's work; what was freed before is then free for every stream.
 Status DeviceAllocator::synchronize(HotGuard& hot) {
+  Status s = wait_for_device(hot);
+  if (!s.ok()) return s;
+  // What waited in a pool for its graph is freed only now: one more wait is of no work, and tells
+  // that streams which have been destroyed are done with it.
+  bool thawed = false;
+  for (DeviceAllocator* heap : heaps()) {
+    if (!heap->thaw() || heap->limbo_.empty()) continue;
+    heap->drain_limbo(Wait::kNo);
+    thawed = true;
+  }
+  return thawed ? wait_for_device(hot) : s;
+}
+
+Status DeviceAllocator::wait_for_device(HotGuard& hot) {
   clock_.begin_sync();
   hot.unlock();
   Status s = driver_.synchronize(device_);
@@ -269,9 +283,9 @@ Granules DeviceAllocator::kept_mapped() {
 // A driver that keeps memory it was to take back must not go unnoticed: what is asked for next, by
 // whoever it was made room for, may not be there. Throws Error.
 void DeviceAllocator::require_all_given() {
-  Bytes owed_bytes = owed().bytes();
+  Bytes owed_bytes = this->owed_bytes();
   Bytes kept = kept_mapped().bytes();
-  Bytes addresses = contiguous_.owed_addresses();
+  Bytes addresses = contiguous_.owed_addresses() + shared_.imported_addresses;
   if (owed_bytes == 0 && kept == 0 && addresses == 0) return;
   const std::string reserved =
       addresses == 0 ? "" : ", and " + size_text(addresses) + " of addresses stay reserved";
@@ -283,6 +297,18 @@ void DeviceAllocator::require_all_given() {
                   ". It said " + shared_.refusals.text() +
                   ". Nothing is lost: owed memory is used again before new memory is asked for. "
                   "Call glake_empty_cache() again to give it back");
+}
+
+void DeviceAllocator::owe_imported(Bytes memory, Bytes addresses, const std::string& said) {
+  shared_.imported += memory;
+  shared_.imported_addresses += addresses;
+  std::lock_guard<FairMutex> slow(slow_);
+  shared_.refusals.note(said);
+}
+
+void DeviceAllocator::pay_imported(Bytes memory, Bytes addresses) {
+  shared_.imported -= memory;
+  shared_.imported_addresses -= addresses;
 }
 
 // Everything idle, after all work where that may be waited for.
@@ -308,7 +334,8 @@ void DeviceAllocator::claim_outside(int64_t bytes) {
   if (!fits()) give_back_idle(hot);
   if (!fits()) {
     ++stats_.ooms;
-    throw out_of_memory({round_up(more, kAlignment), more, 0}, {GLAKE_CONTIGUOUS_VMM, false, true});
+    throw out_of_memory({round_up(more, kAlignment), more, 0}, {GLAKE_CONTIGUOUS_VMM, false, true},
+                        hot);
   }
   shared_.outside = before + more;
 }

@@ -29,8 +29,8 @@ std::string DeviceAllocator::stats_json() {
   number("num_device_alloc", driver_.calls(Call::kCreate) - shared_.creates_before);
   number("num_device_free", driver_.calls(Call::kRelease) - shared_.releases_before);
   number("glake.limit_bytes", limit_.bytes());
-  number("glake.physical_bytes", physical().bytes());
-  number("glake.owed_bytes", owed().bytes());
+  number("glake.physical_bytes", physical().bytes() + shared_.imported);
+  number("glake.owed_bytes", owed_bytes());
   number("glake.contiguous_bytes", contiguous_.physical().bytes());
   number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
   number("glake.pinned_bytes", pinned_granules() * kGranule);

@@ -27,7 +27,7 @@ Block* DeviceAllocator::allocate_slowly(Request r, StreamHandle stream, HotGuard
   if (Found found = slow(r, hot)) return make_block(r, found, stream);
   if (Block* b = borrow(r, stream, hot)) return b;
   ++stats_.ooms;
-  throw out_of_memory(r);
+  throw out_of_memory(r, {}, hot);
 }
 
 DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
@@ -191,10 +191,6 @@ void DeviceAllocator::note_refusal() {
 void DeviceAllocator::forget_refusals(Granules given) {
   driver_full_ = false;
   shared_.had = shared_.had + given;
-  for (size_t i = 0; i < 2; ++i) {
-    shared_.chunk_withheld[i] = {0};
-    shared_.chunk_refusal[i].clear();
-  }
   shared_.stitch_refusal.clear();
 }
 

@@ -23,6 +23,15 @@ constexpr int kMaxNodes = 1024;  // as many as Linux can have
 std::string gpu(int device) { return "g" + std::to_string(device); }
 std::string memory(int socket) { return "m" + std::to_string(socket); }
 
+// A node as texts name it: for_people() of platforms.py.
+std::string shown_node(const std::string& node) {
+  const std::string number = node.substr(1);
+  if (number.empty()) return node;  // the NVSwitch
+  if (node[0] == 'g') return "cuda:" + number;
+  if (node[0] == 'm') return "cpu:" + number;
+  return node[0] == 's' ? "cpu:" + number + "/pcie" : node;
+}
+
 }  // namespace
 
 Topology Topology::load(const std::string& path, const std::string& name) {
@@ -178,18 +187,9 @@ int Topology::add_edge(const std::string& from, const std::string& to, double li
 }
 
 std::string Topology::shown(int edge) const {
-  std::string text;
-  for (const char c : name(edge)) {
-    const bool first = text.empty() || text.back() == '>';
-    if (first && c == 'g') {
-      text += "cuda:";
-    } else if (first && c == 'm') {
-      text += "cpu:";
-    } else {
-      text += c;
-    }
-  }
-  return text;
+  const std::string& both = name(edge);
+  const size_t arrow = both.find('>');
+  return shown_node(both.substr(0, arrow)) + ">" + shown_node(both.substr(arrow + 1));
 }
 
 int Topology::edge(const std::string& from, const std::string& to) const {

@@ -70,7 +70,7 @@ class Finder {
   std::string name(const Place& place) const {
     if (!place.host()) return device_text(place.gpu);
     const bool end = place == src_ || place == dst_;
-    return end || topology_.sockets() == 1 ? "host" : "host" + std::to_string(place.node);
+    return end || topology_.sockets() == 1 ? "cpu" : "cpu:" + std::to_string(place.node);
   }
 
   // The load of one hop on limits, kept: a few hops make up hundreds of ways.
@@ -189,8 +189,8 @@ Candidates find_candidates(const Topology& topology, const Place& src, const Pla
     for (Candidate& candidate : one.paths) {
       candidate.part = node;
       if (topology.sockets() > 1) {
-        const size_t at = candidate.path.name.find("host");
-        candidate.path.name.insert(at + 4, std::to_string(node));
+        const size_t at = candidate.path.name.find("cpu");
+        candidate.path.name.insert(at + 3, ":" + std::to_string(node));
       }
       all.paths.push_back(std::move(candidate));
     }

@@ -36,7 +36,7 @@ struct Hop {
 struct Path {
   std::vector<Hop> hops;
   int worker = -1;   // the GPU whose submitter drives it: the first relay, else an end
-  std::string name;  // "host>g2>g0"
+  std::string name;  // "cpu>cuda:2>cuda:0"
 };
 
 // `rate` is what the plan gives the path: in fair sharing a thin path takes more, so it is paced.

@@ -16,7 +16,7 @@ constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
-std::string place_text(Place place) { return place.host() ? "host" : device_text(place.gpu); }
+std::string place_text(Place place) { return place.host() ? "cpu" : device_text(place.gpu); }
 
 }  // namespace
 
