@@ -60,7 +60,9 @@ class Trial:
 
     def _made(self, name: str, **fields: Any) -> Checkpoint:
         config = Checkpoint.Config(folder=str(self.folder / name), keep=1, **fields)
-        made: Checkpoint = config.build(group=self.here.checkpoints, say=print, text="")
+        made: Checkpoint = config.build(
+            group=self.here.checkpoints, say=print, text="", signature={}
+        )
         return made
 
     def passes(self) -> None:

@@ -19,8 +19,9 @@ surroundings (`dim`) is told at build. So a part is swapped where its config sta
 class changes. A config is a tree; `set`, `visit`, `diff`, `to_dict`, `save` work on the whole tree.
 
 Every assignment is checked against the field's annotation. A field is a bool, int, float, str,
-a Literal, a config, a list, a tuple[X, ...] or a dict[str, X] of these; one that may be None has
-the default None, since TOML leaves a None out. The principle is AXLearn's (arXiv 2507.05411).
+a Literal, a config, a list, a tuple or a dict[str, X] of these; one that may be None has the
+default None, since TOML leaves a None out. A number's limits are part of its type:
+`heads: Count`. The principle is AXLearn's (arXiv 2507.05411).
 """
 
 from __future__ import annotations
@@ -30,18 +31,58 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import math
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from glake.errors import InvalidOption, UnknownOption
 from glake.trainer import toml
 
 C = TypeVar("C", bound="Configurable.Config")
 _CLASS = "class"  # the key of a dict that names the part
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The limits of a number: `Annotated[float, Within(0, below=1)]`.
+
+    least, most: the ends of the range, which it may be. above, below: ends that it may not be.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def check(self, value: float) -> None:
+        """InvalidOption, with what would do, where `value` is outside."""
+        if not (self.least <= value <= self.most and self.above < value < self.below):
+            raise InvalidOption(f"{value!r} is out of range: take {self}")
+
+    def __str__(self) -> str:
+        ends = (
+            ("{} or more", self.least),
+            ("more than {}", self.above),
+            ("at most {}", self.most),
+            ("less than {}", self.below),
+        )
+        return " and ".join(text.format(end) for text, end in ends if math.isfinite(end))
+
+
+Natural = Annotated[int, Within(0)]
+Count = Annotated[int, Within(1)]
+Width = Annotated[int, Within(1, 1 << 24)]  # of a tensor; more is a slip of the hand
+Copies = Annotated[int, Within(1, 1 << 14)]  # of a module; likewise
+NonNegative = Annotated[float, Within(0)]
+Positive = Annotated[float, Within(above=0)]
+Share = Annotated[float, Within(0, 1)]
+SharePart = Annotated[float, Within(0, below=1)]
+_INT64 = Within(-(2**63), 2**63 - 1)  # what TOML and torch know
+_FLOAT32 = Within(-3e38, 3e38)
 
 
 def child(kind: Callable[..., C], **fields: Any) -> C:
@@ -60,6 +101,11 @@ class Configurable:
         part: typing.ClassVar[type[Configurable]]  # what build() makes
 
         def __new__(cls, **fields: Any) -> Any:
+            if cls.part.abstract:
+                raise InvalidOption(
+                    f"{_name(cls)} is what its kinds have in common: name one of them by "
+                    f"{_CLASS!r}: {', '.join(sorted(map(_title, _kinds(cls.part))))}"
+                )
             for name in fields:
                 _known(cls, name)
             return super().__new__(cls)
@@ -89,7 +135,10 @@ class Configurable:
             before, _, last = path.rpartition(".")
             node = self.get(before) if before else self
             if isinstance(node, Configurable.Config):
-                setattr(node, last, value)
+                try:
+                    setattr(node, last, value)
+                except InvalidOption as error:
+                    raise InvalidOption(f"{before}.{error}" if before else str(error)) from None
                 return
             _step(node, last, path)  # a list's or a dict's entry must exist: this adds none
             edited: Any = dict(node) if isinstance(node, dict) else list(node)
@@ -114,8 +163,7 @@ class Configurable:
 
         def to_dict(self) -> dict[str, Any]:
             """Plain dicts, lists and scalars, each config with its class; a None is left out."""
-            part = type(self).part
-            plain = {_CLASS: f"{part.__module__}:{part.__qualname__}"}
+            plain = {_CLASS: _title(type(self).part)}
             for field in dataclasses.fields(self):
                 if (value := getattr(self, field.name)) is not None:
                     plain[field.name] = _plain(value)
@@ -155,12 +203,15 @@ class Configurable:
         def __str__(self) -> str:
             return toml.text_of(self.to_dict())
 
+    abstract: typing.ClassVar[bool] = False  # there are kinds of it; it builds nothing itself
+
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.abstract = abstract
         own = cls.__dict__.get("Config")
         if own is None:
             names = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
@@ -181,6 +232,17 @@ def _name(config: type) -> str:
     return config.__qualname__.removesuffix(".Config")
 
 
+def _title(part: type) -> str:
+    """What `class` names a part by."""
+    return f"{part.__module__}:{part.__qualname__}"
+
+
+def _kinds(part: type[Configurable]) -> set[type[Configurable]]:
+    """All that may stand for an abstract part, of the modules imported so far."""
+    below = {kind for each in part.__subclasses__() for kind in _kinds(each)}
+    return below if part.abstract else below | {part}
+
+
 def _known(config: type, name: str) -> None:
     """Raises UnknownOption, with the nearest right name, where a config has no such field."""
     names = [field.name for field in dataclasses.fields(config)]
@@ -196,7 +258,7 @@ def _known(config: type, name: str) -> None:
 @functools.cache
 def _annotations(config: Any) -> dict[str, Any]:
     """The fields' types; checks that what may be None is None by default."""
-    hints = typing.get_type_hints(config)
+    hints = typing.get_type_hints(config, include_extras=True)
     for field in dataclasses.fields(config):
         if type(None) in typing.get_args(hints[field.name]) and field.default is not None:
             raise TypeError(f"{_name(config)}.{field.name} may be None: its default must be None")
@@ -208,6 +270,10 @@ def _checked(value: Any, hint: Any) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated:
+        checked = _checked(value, inner[0])
+        inner[1].check(checked)
+        return checked
     if origin in (typing.Union, types.UnionType):
         return _first_fit(value, hint, inner)
     if origin is Literal:
@@ -215,7 +281,11 @@ def _checked(value: Any, hint: Any) -> Any:
             return value
         raise InvalidOption(f"{value!r} is none of {', '.join(map(repr, inner))}")
     if origin in (list, tuple) and isinstance(value, (list, tuple)):
-        return origin(_checked_at(str(at), entry, inner[0]) for at, entry in enumerate(value))
+        kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
+        if len(value) != len(kinds):
+            raise InvalidOption(f"{value!r} has {len(value)} entries: take {len(kinds)}")
+        pairs = enumerate(zip(value, kinds, strict=True))
+        return origin(_checked_at(str(at), entry, kind) for at, (entry, kind) in pairs)
     if origin is dict and isinstance(value, dict):
         return {key: _checked_at(str(key), entry, inner[1]) for key, entry in value.items()}
     if isinstance(hint, type) and issubclass(hint, Configurable.Config):
@@ -224,12 +294,24 @@ def _checked(value: Any, hint: Any) -> Any:
             return made
         shown = _name(type(made)) if isinstance(made, Configurable.Config) else repr(made)
         raise InvalidOption(f"{shown} is no config of a {_name(hint)}")
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint in (bool, int, float, str, type(None)) and type(value) is hint:
-        return value
+    if type(value) is int and hint in (int, float):
+        _INT64.check(value)
+        return hint(value)
+    if hint in (bool, float, str, type(None)) and type(value) is hint:
+        return _writable(value)
     shown = hint.__name__ if isinstance(hint, type) and origin is None else str(hint)
     raise InvalidOption(f"{value!r} is no {shown}")
+
+
+def _writable(value: Any) -> Any:
+    """The value, if it means something, and a file can hold it."""
+    if isinstance(value, float):
+        _FLOAT32.check(value)
+    if isinstance(value, str) and (
+        "\0" in value or value != value.encode(errors="replace").decode()
+    ):
+        raise InvalidOption(f"{value!r} has characters that no file can hold")
+    return value
 
 
 def _checked_at(key: str, value: Any, hint: Any) -> Any:

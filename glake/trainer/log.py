@@ -13,7 +13,7 @@ from typing import Any
 
 from glake import extras
 from glake.errors import InvalidOption
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, Count, Natural, NonNegative
 from glake.trainer.errors import PackageMissing
 
 _LINE_S = 10.0  # from one line to the next, where there is no terminal for a bar
@@ -25,24 +25,22 @@ class Log(Configurable):
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any
-        every: int = 1  # steps from one record to the next
+        every: Count = 1  # steps from one record to the next
         progress: bool = True
         tensorboard: bool = False
-        peak_flops: float = 0.0  # of a rank, per second, for the MFU; 0: left out
-        profile: int = 0  # steps that torch's profiler sees, from the third step on
+        peak_flops: NonNegative = 0.0  # of a rank, per second, for the MFU; 0: left out
+        profile: Natural = 0  # steps that torch's profiler sees, from the third step on
         snapshot: bool = False  # PyTorch's memory snapshot, of the run's last step
         trace: bool = False  # all that glake's allocator does, for `glake replay`
 
     def __init__(self, config: Config, *, rank: int, steps: int, folder: str) -> None:
         """Opens it. `folder`: the checkpoints'. InvalidOption, PackageMissing."""
         super().__init__(config)
-        if config.every < 1 or config.profile < 0:
-            raise InvalidOption(f"log.every = {config.every} (1 at least), profile (0 at least)")
         chosen = config.folder or folder
         files = ("tensorboard", "profile", "snapshot", "trace")
         if not chosen and (asked := [f"log.{each}" for each in files if getattr(config, each)]):
             raise InvalidOption(f"{asked[0]} needs a folder to write to: set log.folder")
-        self.folder = Path(chosen).expanduser() if chosen else None
+        self.folder = Path(os.path.expanduser(chosen)) if chosen else None
         self._rank, self._steps = rank, steps
         self._file: Any = None
         self.lost = False  # records, for want of room
@@ -60,7 +58,7 @@ class Log(Configurable):
                 ) from None
         if self.folder is not None and rank == 0:
             self._board = _board(self.folder) if config.tensorboard else None
-        self._profiler = _profiler(config.profile) if config.profile else None
+        self._profiler = self._profiled(config.profile) if config.profile else None
         self._trace = _traced(self.folder, rank) if config.trace and self.folder else False
 
     def say(self, text: str) -> None:
@@ -91,6 +89,20 @@ class Log(Configurable):
         if self._bar is not None:
             self._bar.show(step, values)
 
+    def _profiled(self, steps: int) -> Any:
+        from torch.profiler import profile, schedule
+
+        def write(profiler: Any) -> None:
+            assert self.folder is not None
+            path = self.folder / f"profile-{self._rank}.json"
+            profiler.export_chrome_trace(str(path))
+            self.say(f"profile: {path} (perfetto.dev opens it)")
+
+        when = schedule(wait=1, warmup=1, active=steps, repeat=1)
+        profiler = profile(schedule=when, on_trace_ready=write)
+        profiler.start()
+        return profiler
+
     def profiled(self) -> None:
         """A step has ended, for the profiler."""
         if self._profiler is not None:
@@ -102,11 +114,7 @@ class Log(Configurable):
             self._bar.close()
         if self._profiler is not None:
             self._profiler.stop()
-            assert self.folder is not None
-            path = self.folder / f"profile-{self._rank}.json"
-            self._profiler.export_chrome_trace(str(path))
             self._profiler = None
-            self.say(f"profile: {path} (perfetto.dev opens it)")
         if self._trace:
             import glake
 
@@ -243,11 +251,3 @@ def _board(folder: Path) -> Any:
         text = extras.missing("log.tensorboard", "tensorboard", "trainer", error)
         raise PackageMissing(text) from error
     return SummaryWriter(str(folder / "tensorboard"))
-
-
-def _profiler(steps: int) -> Any:
-    from torch.profiler import profile, schedule
-
-    profiler = profile(schedule=schedule(wait=1, warmup=1, active=steps, repeat=1))
-    profiler.start()
-    return profiler

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch._dynamo  # torch.optim's first use imports it: a second that belongs to the start
@@ -25,12 +25,21 @@ import torch.distributed.tensor
 
 import glake.trainer.fsdp.ours  # noqa: F401 - a restart is timed from when its ranks have joined
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
-from glake.errors import GlakeError, InvalidOption
+from glake.errors import InvalidOption, OutOfMemory
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
-from glake.trainer.configurable import Configurable, child
+from glake.trainer.checkpoint.signature import signature_of
+from glake.trainer.configurable import (
+    Configurable,
+    Count,
+    Natural,
+    NonNegative,
+    Width,
+    Within,
+    child,
+)
 from glake.trainer.data import Batch, Data
-from glake.trainer.errors import Diverged
+from glake.trainer.errors import CheckpointMismatch, Diverged
 from glake.trainer.fsdp import Sharding
 from glake.trainer.goodput import goodput, records
 from glake.trainer.models.decoder import Decoder
@@ -45,8 +54,8 @@ class Evaluation(Configurable):
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
-        every: int = 0  # steps; 0: never
-        steps: int = 8  # batches
+        every: Natural = 0  # steps; 0: never
+        steps: Count = 8  # batches
 
 
 class Experiment(Configurable):
@@ -62,13 +71,14 @@ class Experiment(Configurable):
         evaluation: Evaluation.Config = child(Evaluation.Config)
         checkpoint: Checkpoint.Config = child(Checkpoint.Config)
         log: log.Log.Config = child(log.Log.Config)
-        steps: int = 1000
-        sequences: int = 8  # of a step, on all ranks together
-        accumulation: int = 1  # passes that a rank's part of a step is done in
-        clip: float = 1.0  # the norm that gradients are clipped to; 0: they are not
-        seed: int = 0
+        steps: Count = 1000
+        sequences: Width = 8  # of a step, on all ranks together
+        accumulation: Width = 1  # passes that a rank's part of a step is done in
+        clip: NonNegative = 1.0  # the norm that gradients are clipped to; 0: they are not
+        seed: Natural = 0
         deterministic: bool = False  # on GPUs the same bits at each run, with slower kernels
-        timeout_s: float = 600.0  # after which a rank that does not answer is taken to be lost
+        # After which a rank that does not answer is taken to be lost.
+        timeout_s: Annotated[float, Within(1, 1e7)] = 600.0
 
 
 @dataclass(frozen=True)
@@ -102,13 +112,6 @@ class _Run:
 
     def __init__(self, config: Experiment.Config, here: ranks.Ranks) -> None:
         self.config, self.here = config, here
-        for name, least in (("steps", 1), ("sequences", 1), ("accumulation", 1)):
-            if getattr(config, name) < least:
-                raise InvalidOption(f"{name} = {getattr(config, name)}: {least} at least")
-        if not 0 <= config.seed < 1 << 63:
-            raise InvalidOption(f"seed = {config.seed}: from 0 to 2^63 - 1")
-        if not config.clip >= 0:
-            raise InvalidOption(f"clip = {config.clip}: a norm above 0, or 0 to clip nothing")
         if config.sharding.fsdp == "torch" and config.checkpoint.folder:
             raise InvalidOption(
                 "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints: leave "
@@ -135,21 +138,21 @@ class _Run:
             )
         self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
         torch.manual_seed(config.seed)
-        with torch.device("meta"), _named("model"):
+        with torch.device("meta"):
             model = config.model.build()
-        self.sharded = config.sharding.build(model, device=here.device)
-        with _named("optimizer"):
-            parameters = self.sharded.named_parameters()
-            self.optimizer = config.optimizer.build(parameters, norm=global_norm())
+        signature = signature_of(model, config.model, config.optimizer)
+        with _in_memory(model):
+            self.sharded = config.sharding.build(model, device=here.device)
+        self.optimizer = config.optimizer.build(self.sharded.named_parameters(), norm=global_norm())
         self.sharded.attach(self.optimizer)
         self.schedule = config.schedule.build(steps=config.steps)
         self.flops = _flops_per_token(config, self.log) if config.log.peak_flops else 0.0
         self.checkpoint = config.checkpoint.build(
-            group=here.checkpoints, say=self.log.say, text=str(config)
+            group=here.checkpoints, say=self.log.say, text=str(config), signature=signature
         )
         self.resumed = self.checkpoint.resume(self.sharded, self.optimizer)
         if self.resumed is not None:
-            self.step, self.tokens = self.resumed.step, int(self.resumed.notes["tokens"])
+            self.step, self.tokens = self.resumed.step, _tokens_of(self.resumed)
             self.log.say(f"goes on after step {self.step}, from {self.resumed.source}")
         self.log.event(
             "start",
@@ -289,15 +292,31 @@ class _Run:
 
 
 @contextmanager
-def _named(part: str) -> Iterator[None]:
-    """What torch says of a value that it cannot take, as InvalidOption with the part's name."""
+def _in_memory(model: Any) -> Iterator[None]:
+    """What torch says of a model that this rank has no memory for, as OutOfMemory."""
     try:
         yield
-    except GlakeError:
-        raise
-    except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        said = str(error).strip().splitlines()
-        raise InvalidOption(f"{part}: {said[0] if said else type(error).__name__}") from error
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        size = sum(each.nbytes for each in model.parameters())
+        raise OutOfMemory(
+            f"the model's parameters are {size} bytes, of which each rank keeps its share, and "
+            f"makes a block at a time: {str(error).splitlines()[0]}; take a smaller model, more "
+            "ranks, or sharding.offload"
+        ) from error
+
+
+def _tokens_of(resumed: Resumed) -> int:
+    """How many tokens a state has seen."""
+    found = resumed.notes.get("tokens")
+    if not isinstance(found, int):
+        raise CheckpointMismatch(
+            f"the notes of the state of step {resumed.step} ({resumed.source}) say tokens = "
+            f"{found!r}, not how many it has seen: it was not kept by this trainer. Take another "
+            "checkpoint.folder, or begin anew with checkpoint.resume=false"
+        )
+    return found
 
 
 def _mixed(seed: int, step: int, rank: int) -> int:

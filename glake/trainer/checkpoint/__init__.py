@@ -29,7 +29,8 @@ from glake.trainer.checkpoint.host import (
     local,
 )
 from glake.trainer.checkpoint.memory import Memory, NoRoom, sweep
-from glake.trainer.configurable import Configurable
+from glake.trainer.checkpoint.signature import Signature, compare
+from glake.trainer.configurable import Configurable, Count, Natural
 from glake.trainer.errors import FolderInUse, NoWholeCheckpoint
 
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
@@ -66,31 +67,34 @@ class Checkpoint(Configurable):
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # on a file system that all ranks share; "": no checkpoints
-        every: int = 100  # steps from one on disk to the next; 0: none on disk but the last
-        keep: int = 2  # on disk
+        every: Natural = 100  # steps from one on disk to the next; 0: none on disk but the last
+        keep: Count = 2  # on disk
         memory: bool = True  # the last state in /dev/shm as well
-        memory_every: int = 1  # steps
+        memory_every: Count = 1  # steps
         resume: bool = True  # False: begin anew; what is there is set aside
 
     def __init__(
-        self, config: Config, *, group: Any, say: Callable[[str], None], text: str
+        self,
+        config: Config,
+        *,
+        group: Any,
+        say: Callable[[str], None],
+        text: str,
+        signature: Signature,
     ) -> None:
         """Takes the folder. `group`: gloo, of all ranks, used by nobody else; `say` is told what
-        the user should know; `text` is the experiment's config. FolderInUse; InvalidOption."""
+        the user should know; `text` is the experiment's config; `signature`, what its states are
+        of. FolderInUse; InvalidOption."""
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
         super().__init__(config)
-        if config.every < 0 or config.keep < 1 or config.memory_every < 1:
-            raise InvalidOption(
-                f"checkpoint.every = {config.every} (0 at least), keep = {config.keep} and "
-                f"memory_every = {config.memory_every} (1 at least)"
-            )
         self.stall_s = 0.0  # of all steps so far
         self._group, self._say, self._text = group, say, text
+        self._signature = signature
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._mesh = DeviceMesh.from_group(group, "cpu")
-        self._folder = Path(config.folder).expanduser().absolute()
+        self._folder = Path(os.path.expanduser(config.folder)).absolute()
         self._memory: Memory | None = None
         self._copies = ThreadPoolExecutor(1, "glake-copy")
         self._writes = ThreadPoolExecutor(1, "glake-checkpoint")
@@ -160,7 +164,7 @@ class Checkpoint(Configurable):
         return found
 
     def _open_memory(self) -> None:
-        self._memory = Memory(self._run, self._rank, self._ranks)
+        self._memory = Memory(self._run, self._rank, self._ranks, self._signature)
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             self._memory.own()
             for path in sweep(self._run):
@@ -173,6 +177,9 @@ class Checkpoint(Configurable):
             if step < at_least:
                 break
             assert self._memory is not None
+            told = self._gathered(self._memory.signature(step))
+            theirs = next((each for each in told if each), None)
+            self._compare(theirs, f"the state of step {step} in memory")
             read = self._memory.read(step)
             fit = read is not None and pieces.fits(read[0], sharded)
             if not all(self._gathered(fit)):
@@ -192,6 +199,7 @@ class Checkpoint(Configurable):
                 self._say(f"the checkpoint {each.path} is damaged: not used ({wrong[0]})")
                 self._damaged.add(each.path)
                 continue
+            self._compare(each.marker.get("signature"), f"the checkpoint {each.path}")
             disk.read(each, sharded, optimizer, self._group)
             return Resumed("disk", each.step, each.notes)
         if whole:
@@ -200,6 +208,15 @@ class Checkpoint(Configurable):
                 "one back, or begin anew with checkpoint.resume=false, which sets them aside"
             )
         return None
+
+    def _compare(self, saved: Signature | None, state: str) -> None:
+        if saved is None:
+            self._say(
+                f"{state} has no signature, as those of earlier versions: its tensors' sizes are "
+                "compared, and nothing else"
+            )
+        else:
+            compare(saved, self._signature, state)
 
     # --- Going on ---
 
@@ -254,7 +271,8 @@ class Checkpoint(Configurable):
             copied.result()
             there = layout.sharded(state, memory, self._mesh)
             try:
-                disk.write(self._folder, step, there, self._group, notes, self._text)
+                marker = {"step": step, "notes": notes, "signature": self._signature}
+                disk.write(self._folder, marker, there, self._group, self._text)
             except disk.NotWritten as error:
                 self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 return

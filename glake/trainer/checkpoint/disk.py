@@ -50,20 +50,15 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def write(
-    folder: Path,
-    step: int,
-    state: Mapping[str, Any],
-    group: Any,
-    notes: dict[str, Any],
-    config: str,
+    folder: Path, marker: dict[str, Any], state: Mapping[str, Any], group: Any, config: str
 ) -> Path:
     """Writes every rank's part; all ranks call it, each with tensors in host memory.
 
-    NotWritten, on every rank, and then nothing of it stays.
+    `marker`: the step, notes and signature. NotWritten, on every rank; then nothing of it stays.
     """
     import torch.distributed as dist
 
-    path = path_of(folder, step)
+    path = path_of(folder, marker["step"])
     rank = dist.get_rank(group)
     problem = _agreed(_made(path) if rank == 0 else None, group)
     if problem is None:
@@ -73,12 +68,12 @@ def write(
         problem = next((each for each, _ in everyone if each), None)
         if problem is None and rank == 0:
             files = {name: facts for _, each in everyone for name, facts in each.items()}
-            problem = _committed(path, {"step": step, "notes": notes, "files": files}, config)
+            problem = _committed(path, marker | {"files": files}, config)
         problem = _agreed(problem, group)
     if problem is not None:
         if rank == 0:
             shutil.rmtree(path, ignore_errors=True)
-        raise NotWritten(f"the checkpoint of step {step} could not be written: {problem}")
+        raise NotWritten(f"the checkpoint of step {marker['step']} could not be written: {problem}")
     return path
 
 
@@ -174,10 +169,13 @@ def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
     for path in sorted((path for path in own if path.is_dir()), reverse=True):
         try:
             marker = json.loads((path / MARKER).read_text())
+            facts = [tuple(map(int, each)) for each in marker["files"].values()]
+            if not (all(len(each) == 2 for each in facts) and dict(marker["notes"])):
+                raise ValueError("not as it was written")
             whole.append(Found(path, int(marker["step"]), marker))
         except FileNotFoundError:
             partial.append(path)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             whole.append(Found(path, -1, {"files": {MARKER: [0, 0]}, "notes": {}}))
     return whole, partial
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from glake.errors import GlakeError
 from glake.trainer.checkpoint.host import Layout, checksum
+from glake.trainer.checkpoint.signature import Signature
 
 ROOT = Path("/dev/shm")
 _PREFIX = "glake-trainer-"
@@ -55,8 +56,13 @@ class _File:
         """What is there of it, if anything."""
         self.path = path
         self.layout: Layout | None = None
+        self.signature: Signature | None = None
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            layout = Layout(json.loads(self._beside.read_text()))
+            beside = json.loads(self._beside.read_text())
+            if isinstance(beside, list):  # of a version without signatures
+                beside = {"entries": beside}
+            self.signature = beside.get("signature")
+            layout = Layout(beside["entries"])
             if path.stat().st_size == _PAYLOAD + layout.bytes:
                 self._open(layout)
 
@@ -78,7 +84,7 @@ class _File:
         self.payload = np.frombuffer(self._map, np.uint8, layout.bytes, _PAYLOAD)
         self.layout = layout
 
-    def make(self, layout: Layout) -> None:
+    def make(self, layout: Layout, signature: Signature) -> None:
         """Room for such a state, which is being written from here on. NoRoom."""
         if self.layout is not None:
             self.clear()
@@ -89,8 +95,9 @@ class _File:
             self.clear()
             fresh = self._beside.with_suffix(".new")
             with open(fresh, "w", opener=_private_file) as file:
-                json.dump(layout.entries, file)
+                json.dump({"entries": layout.entries, "signature": signature}, file)
             fresh.replace(self._beside)
+            self.signature = signature
         except OSError as error:
             self.path.unlink(missing_ok=True)
             self.layout = None
@@ -134,16 +141,27 @@ class _File:
 class Memory:
     """A rank's part of the last two states of a run."""
 
-    def __init__(self, run: str, rank: int, ranks: int, root: Path | None = None) -> None:
-        """Opens what is there of this run. GlakeError for a folder of another user's."""
+    def __init__(
+        self, run: str, rank: int, ranks: int, signature: Signature, root: Path | None = None
+    ) -> None:
+        """Opens what is there of this run. `signature`: that of the states it will keep.
+        GlakeError for a folder of another user's."""
         self.folder = folder_of(run, root)
         _private(self.folder)
-        self._ranks, self._alone = ranks, False
+        self._ranks, self._alone, self._signature = ranks, False, signature
         self.files = [_File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
 
     def steps(self) -> list[int]:
         """Of which steps there is a whole state."""
         return [each.step for each in map(_File.header, self.files) if each is not None]
+
+    def signature(self, step: int) -> Signature | None:
+        """What the state of a step is of; None where an earlier version kept it."""
+        for each in self.files:
+            header = each.header()
+            if header is not None and header.step == step:
+                return each.signature
+        return None
 
     def begin(self, layout: Layout) -> _File:
         """The file of the older state, or of none: the other one stays whole. NoRoom."""
@@ -151,7 +169,7 @@ class Memory:
             self._forget_other_counts()
         steps = [each.step if each is not None else 0 for each in map(_File.header, self.files)]
         chosen = self.files[int(steps[1] < steps[0])]
-        chosen.make(layout)
+        chosen.make(layout, self._signature)
         return chosen
 
     def _forget_other_counts(self) -> None:

@@ -12,19 +12,15 @@ import torch
 
 from glake.trainer.checkpoint.host import local
 
-_NUMBER = "number:"  # before the key of a plain number
-
 
 def pieces(sharded: Any, optimizer: Any) -> dict[str, torch.Tensor]:
-    """Name, or name|key of the optimizer's state -> tensor; plain numbers as float64."""
+    """Name, or name|key of the optimizer's state -> tensor."""
     found: dict[str, torch.Tensor] = {}
     for name, parameter in sharded.named_parameters():
         found[name] = local(parameter)
         for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
+            if value is not None:
                 found[f"{name}|{key}"] = local(value)
-            elif value is not None:
-                found[f"{name}|{_NUMBER}{key}"] = torch.tensor(value, dtype=torch.float64)
     return found
 
 
@@ -48,10 +44,6 @@ def put_back(saved: dict[str, torch.Tensor], sharded: Any, optimizer: Any) -> No
             parameter = parameters[name]
             if not bar:
                 local(parameter).copy_(value)
-            elif key.startswith(_NUMBER):
-                number = float(value)
-                plain: Any = int(number) if number.is_integer() else number
-                optimizer.state[parameter][key.removeprefix(_NUMBER)] = plain
             else:
                 optimizer.state[parameter][key] = _like(value, key, parameter, optimizer)
 
@@ -63,16 +55,4 @@ def _like(value: torch.Tensor, key: str, parameter: Any, optimizer: Any) -> torc
         group: Any = next(groups, {})
         on_device = group.get("fused") or group.get("capturable")
         return value.to(parameter.device, copy=True) if on_device else value.clone()
-    copied = value.to(parameter.device, copy=True)
-    if hasattr(parameter, "device_mesh"):  # a DTensor of fully_shard, whose state is one too
-        from torch.distributed.tensor import DTensor
-
-        return DTensor.from_local(
-            copied,
-            parameter.device_mesh,
-            parameter.placements,
-            run_check=False,
-            shape=parameter.shape,
-            stride=parameter.stride(),
-        )
-    return copied
+    return value.to(parameter.device, copy=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glake.errors import InvalidOption
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, SharePart, Width
 from glake.trainer.data import corpus
 from glake.trainer.data.order import IGNORED, Packed, Padded
 from glake.trainer.errors import DataTooShort
@@ -39,18 +39,12 @@ class Data(Configurable):
         separator: str = ""  # ends a document within a file; "": a file is a document
         tokenizer: str = "bytes"  # or the JSON file of a `tokenizers` tokenizer
         arrangement: Literal["packed", "padded"] = "packed"
-        length: int = 128  # tokens of a sequence; of the longest one, where they are padded
-        evaluation: float = 0.05  # the share of the text, its end, that is not trained on
+        length: Width = 128  # tokens of a sequence; of the longest one, where they are padded
+        evaluation: SharePart = 0.05  # the share of the text, its end, that is not trained on
 
     def __init__(self, config: Config, *, sequences: int, seed: int) -> None:
         """Reads the text; `sequences` make a step. DataMissing, DataTooShort, InvalidOption."""
         super().__init__(config)
-        if config.length < 1 or sequences < 1:
-            raise InvalidOption(
-                f"data.length = {config.length}, sequences = {sequences}: each is 1 at least"
-            )
-        if not 0 <= config.evaluation < 1:
-            raise InvalidOption(f"data.evaluation = {config.evaluation}: a share, 0 to below 1")
         text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer)
         self.vocabulary, self.tokens, self.documents = text.vocabulary, len(text.tokens), len(text)
         self._sequences = sequences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,14 @@ def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
     """
     if not path:
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
-    files = _files(Path(path).expanduser(), pattern)
+    try:
+        files = _files(Path(os.path.expanduser(path)), pattern)
+    except DataMissing:
+        raise
+    except OSError as error:
+        raise DataMissing(
+            f"data.path = {path!r}: {error.strerror}; name a file or folder that can be read"
+        ) from None
     if tokenizer == "bytes":
         return _bytes(files, separator)
     return _encoded(files, separator, tokenizer)
@@ -64,7 +72,7 @@ def _files(path: Path, pattern: str) -> list[Path]:
     if path.is_file():
         files = [path]
     elif path.is_dir():
-        found = sorted(each for each in path.glob(pattern) if each.is_file())
+        found = sorted(each for each in _matching(path, pattern) if each.is_file())
         files = [each for each in found if _is_text(each)]
         if not files:
             raise DataMissing(
@@ -79,6 +87,16 @@ def _files(path: Path, pattern: str) -> list[Path]:
     if sum(each.stat().st_size for each in files) == 0:
         raise DataMissing(f"{path}: empty; there is no text in it to train on")
     return files
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except (ValueError, NotImplementedError, IndexError) as error:
+        raise InvalidOption(
+            f"data.pattern = {pattern!r}: {error}; take one such as '**/*' or '*.txt', relative to "
+            "data.path"
+        ) from None
 
 
 def _is_text(path: Path) -> bool:
@@ -116,7 +134,7 @@ def _encoded(files: list[Path], separator: str, tokenizer: str) -> Corpus:
         need = f"data.tokenizer = {tokenizer!r}"
         raise PackageMissing(extras.missing(need, "tokenizers", "trainer", error)) from error
     try:
-        encoder = Tokenizer.from_file(str(Path(tokenizer).expanduser()))
+        encoder = Tokenizer.from_file(os.path.expanduser(tokenizer))
     except Exception as error:  # the library raises Exception itself
         raise InvalidOption(
             f"data.tokenizer = {tokenizer!r}: {error}; take 'bytes', or a model's tokenizer.json"

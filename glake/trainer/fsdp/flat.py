@@ -7,7 +7,7 @@ between `full` has no memory, and the optimizer works on the pieces of parameter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +79,14 @@ class Flat:
         self.chunk = -(-self.length // ranks.ranks)  # as DTensor's Shard(0) deals out `length`
         self.slots: list[Slot] = []
         self.partial: torch.Tensor | None = None  # gradients of backward passes not yet reduced
+        self._used: set[int] = set()  # slots that had a gradient in those, or in the one at hand
         self.origins = origins
         self._ranks, self._host = ranks, host
         self._arriving: list[tuple[Any, torch.Tensor]] = []  # gradients on their way to the host
         self._work: Work | None = None
         self._source: torch.Tensor | None = None  # what the gather under way reads
         self._gathered = False
+        self._marks: torch.Tensor | None = None
 
     @property
     def valid(self) -> int:
@@ -214,40 +216,66 @@ class Flat:
         return any(slot.whole.grad is not None for slot in self.slots)
 
     def collect(self, dtype: torch.dtype) -> torch.Tensor:
-        """The gradients of the whole parameters, taken from them, end to end and summed so far."""
+        """The gradients of the whole parameters, taken from them, end to end and summed so far.
+
+        Each rank's chunk of them has a mark for every slot behind it, 1 where this rank has a
+        gradient: sums of marks tell all ranks which parameters nobody used, with no further word.
+        """
         device = self._ranks.device
         found: list[torch.Tensor] = []
+        used: set[int] = set()
         at = 0
-        for slot in self.slots:
+        for number, slot in enumerate(self.slots):
             if slot.start > at:
                 found.append(torch.zeros(slot.start - at, dtype=dtype, device=device))
             given, slot.whole.grad = slot.whole.grad, None
-            # One that has no gradient here may have one on another rank.
-            found.append(
-                torch.zeros(slot.shape.numel(), dtype=dtype, device=device)
-                if given is None
-                else given.reshape(-1)
-            )
+            if given is None:
+                found.append(torch.zeros(slot.shape.numel(), dtype=dtype, device=device))
+            else:
+                found.append(given.reshape(-1))
+                used.add(number)
             at = slot.end
         size = self.chunk * self._ranks.ranks
         if size > at:
             found.append(torch.zeros(size - at, dtype=dtype, device=device))
-        whole = torch.empty(size, dtype=dtype, device=device)
-        torch.cat(found, out=whole)
+        marks = self._marks_of(used, dtype)
+        whole = torch.empty(size + len(marks) * self._ranks.ranks, dtype=dtype, device=device)
+        torch.cat(list(_chunked(found, self.chunk, marks)), out=whole)
+        self._used |= used
         if self.partial is not None:
             whole += self.partial
             self.partial = None
         return whole
 
+    def _marks_of(self, used: set[int], dtype: torch.dtype) -> torch.Tensor:
+        """One for each slot; those of a pass that used all, as most do, are kept."""
+        if len(used) < len(self.slots):
+            row = [float(number in used) for number in range(len(self.slots))]
+            return torch.tensor(row, dtype=dtype, device=self._ranks.device)
+        if self._marks is None or self._marks.dtype != dtype:
+            self._marks = torch.ones(len(self.slots), dtype=dtype, device=self._ranks.device)
+        return self._marks
+
+    def share_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """Room for this rank's part of the sum of every rank's collect()."""
+        return torch.empty_like(whole[: self.chunk + len(self.slots)])
+
     def deliver(self, reduced: torch.Tensor) -> None:
-        """Gives the pieces their gradients, or adds to those they have."""
+        """Gives the pieces their gradients, or adds to those they have; to one that no rank used,
+        none, so that no optimizer steps it."""
+        reduced, marks = reduced.split([self.chunk, len(self.slots)])
+        used: Any = self._used
+        if len(used) < len(self.slots):  # only then does the host wait for the ranks' word
+            used = set(marks.nonzero().flatten().tolist())
+        self._used = set()
         reduced = reduced.to(self.dtype)
         if self._host is not None:
             here, reduced = reduced, self._host.empty(reduced.shape, reduced.dtype)
             self._arriving.append((self._host.copy(reduced, here), here))
-        mine = [slot for slot in self.slots if slot.piece.numel()]
-        parts = [reduced[slot.offset : slot.offset + slot.piece.numel()] for slot in mine]
-        for slot, part in zip(mine, parts, strict=True):
+        for number, slot in enumerate(self.slots):
+            if number not in used or not slot.piece.numel():
+                continue
+            part = reduced[slot.offset : slot.offset + slot.piece.numel()]
             if slot.piece.grad is None:
                 slot.piece.grad = part
             else:
@@ -265,11 +293,24 @@ class Flat:
         passes before it, which are dropped with them."""
         if backward:
             self.partial = None
+            self._used = set()
             self.settle()
         for slot in self.slots:
             slot.whole.grad = None
             if backward:
                 slot.piece.grad = None
+
+
+def _chunked(parts: list[torch.Tensor], chunk: int, marks: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The parts, which make whole chunks, cut where one ends; `marks` follow each chunk."""
+    room = chunk
+    for part in parts:
+        while part.numel() >= room:
+            yield part[:room]
+            yield marks
+            part, room = part[room:], chunk
+        room -= part.numel()
+        yield part
 
 
 def _install(owners: Iterable[tuple[Any, str]], parameter: nn.Parameter) -> None:

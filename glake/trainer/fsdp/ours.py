@@ -65,10 +65,6 @@ class Ours(Sharding):
             total = sum(flat.shard.nbytes for flat in self._flats if flat.trainable)
             self._host.keep_optimizer(optimizer, total)
 
-    def loss(self, *args: Any, **kwargs: Any) -> Any:
-        function: Any = self.module.loss
-        return self._schedule.units[0].run(function, args, kwargs)
-
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parts are 1-D; `whole_shape` of a part is its parameter's shape."""
         for flat in self._flats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,9 +76,6 @@ class Peer(Sharding):
 
         return (each for each in self.module.modules() if isinstance(each, FSDPModule))
 
-    def loss(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module.loss(*args, **kwargs)
-
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         found: Iterator[tuple[str, nn.Parameter]] = self.module.named_parameters()
         return found
@@ -100,21 +97,3 @@ class Peer(Sharding):
             whole = parameter.detach().full_tensor()
             if self._ranks.rank == 0:
                 yield name, whole.cpu()
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        from torch.distributed.checkpoint import state_dict
-
-        found: dict[str, Any] = {"parameters": state_dict.get_model_state_dict(self.module)}
-        if optimizer is not None:
-            found["optimizer"] = state_dict.get_optimizer_state_dict(self.module, optimizer)
-        return found
-
-    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
-        return self.state(optimizer)
-
-    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
-        from torch.distributed.checkpoint import state_dict
-
-        state_dict.set_model_state_dict(self.module, dict(state["parameters"]))
-        if optimizer is not None:
-            state_dict.set_optimizer_state_dict(self.module, optimizer, state["optimizer"])

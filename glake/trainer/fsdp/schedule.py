@@ -132,7 +132,7 @@ class Schedule:
     def _start(self, flat: Flat, whole: torch.Tensor) -> _Reduction:
         if self._ranks.ranks == 1:
             return _Reduction(flat, whole, whole, None)
-        share = torch.empty(flat.chunk, dtype=whole.dtype, device=whole.device)
+        share = flat.share_of(whole)
         return _Reduction(flat, whole, share, self._ranks.reduce(share, whole))
 
     def _finish(self) -> None:

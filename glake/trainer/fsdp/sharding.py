@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from glake.errors import InvalidOption
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, Natural
 from glake.trainer.fsdp.collectives import Collectives
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -44,7 +43,7 @@ class Sharding(Configurable):
         reshard_after_forward: bool = True
         compute_dtype: Dtype | None = None
         reduce_dtype: Dtype | None = None
-        prefetch: int = 1
+        prefetch: Natural = 1
         offload: Literal["none", "parameters", "optimizer"] = "none"
         recompute: bool = False
         activation_offload: bool = False
@@ -59,8 +58,6 @@ class Sharding(Configurable):
             from glake.trainer.fsdp.ours import Ours
             from glake.trainer.fsdp.peer import Peer
 
-            if self.prefetch < 0:
-                raise InvalidOption(f"sharding.prefetch = {self.prefetch}: 0 blocks at least")
             kinds: dict[str, type[Sharding]] = {"ours": Ours, "torch": Peer}
             return kinds[self.fsdp](copy.deepcopy(self), *args, **context)
 
@@ -72,10 +69,6 @@ class Sharding(Configurable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model."""
         return self.module(*args, **kwargs)
-
-    def loss(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the model's `loss`, which may use parameters that lie in no block."""
-        raise NotImplementedError
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What an optimizer updates: this rank's parts of parameters, by their names."""
@@ -116,6 +109,8 @@ class Sharding(Configurable):
 
     def attach(self, optimizer: Any) -> None:
         """Tells of the optimizer that was built; with offload its state lives in host memory."""
+
+    # Checkpoints; PyTorch's FSDP keeps none here.
 
     def state(self, optimizer: Any = None) -> dict[str, Any]:
         """Parameters, and the optimizer's state, for torch.distributed.checkpoint."""

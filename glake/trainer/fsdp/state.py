@@ -3,7 +3,6 @@
     parameters.FLAT            the parameters of a flat, end to end
     optimizer.FLAT.KEY         what the optimizer keeps for each element of it (`exp_avg`)
     optimizer.scalars.KEY      what it keeps for each parameter (`step`), in order; NaN: nothing
-    optimizer.numbers.KEY      the same, of an optimizer that keeps plain numbers
 
 A flat's length does not depend on the number of ranks, so DCP loads it at another number of them.
 """
@@ -21,7 +20,7 @@ from glake.errors import InvalidArgument
 from glake.trainer.fsdp.collectives import Collectives
 from glake.trainer.fsdp.flat import Flat, Slot
 
-_KINDS = {"scalars": torch.Tensor, "numbers": float}
+_SCALARS = "scalars"
 
 
 class State:
@@ -48,9 +47,9 @@ class State:
                 if value is not None and slot.piece.numel():
                     share[slot.offset : slot.offset + slot.piece.numel()] = value.reshape(-1)
             found[f"optimizer.{name}.{key}"] = self._spread(flat, share)
-        for (kind, key), values in scalars.items():
+        for key, values in scalars.items():
             row = [values.get(slot.name, math.nan) for slot in self._slots]
-            found[f"optimizer.{kind}.{key}"] = torch.tensor(row, dtype=torch.float64)
+            found[f"optimizer.{_SCALARS}.{key}"] = torch.tensor(row, dtype=torch.float64)
         return found
 
     def template(self, saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class State:
             elif key.startswith("optimizer."):
                 dtype = described.properties.dtype
                 name = key.removeprefix("optimizer.").rpartition(".")[0]
-                if name in _KINDS:
+                if name == _SCALARS:
                     found[key] = torch.zeros(len(self._slots), dtype=dtype)
                 else:
                     flat = self._flats[name]
@@ -89,8 +88,8 @@ class State:
             name, _, key = path.removeprefix("optimizer.").rpartition(".")
             if not path.startswith("optimizer."):
                 continue
-            if name in _KINDS:
-                self._put_scalars(optimizer, name, key, value.tolist())
+            if name == _SCALARS:
+                self._put_scalars(optimizer, key, value.tolist())
                 continue
             share = _local(value)
             for slot in self._flats[name].slots:
@@ -99,7 +98,7 @@ class State:
                     optimizer.state[slot.piece][key] = part.clone()
         self._drop_absent(optimizer, state)
 
-    def _put_scalars(self, optimizer: Any, kind: str, key: str, row: list[float]) -> None:
+    def _put_scalars(self, optimizer: Any, key: str, row: list[float]) -> None:
         on_device = {
             id(each)
             for group in optimizer.param_groups
@@ -109,39 +108,37 @@ class State:
         for slot, value in zip(self._slots, row, strict=True):
             if not slot.piece.numel() or math.isnan(value):
                 continue
-            plain: Any = int(value) if value.is_integer() else value
             device = slot.piece.device if id(slot.piece) in on_device else "cpu"
-            optimizer.state[slot.piece][key] = (
-                plain if kind == "numbers" else torch.tensor(value, device=device).float()
-            )
+            optimizer.state[slot.piece][key] = torch.tensor(value, device=device).float()
 
     def _drop_absent(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         """A parameter that has never had a gradient has no state, also beside ones that have."""
-        rows = [value for path, value in state.items() if path.split(".")[1] in _KINDS]
+        rows = [value for path, value in state.items() if path.split(".")[1] == _SCALARS]
         for number, slot in enumerate(self._slots):
             if rows and all(math.isnan(float(row[number])) for row in rows):
                 optimizer.state.pop(slot.piece, None)
 
-    def _agreed(self, optimizer: Any) -> tuple[dict[Any, torch.dtype], dict[Any, Any]]:
+    def _agreed(self, optimizer: Any) -> tuple[dict[Any, torch.dtype], dict[str, Any]]:
         """What the optimizer keeps, on any rank: a rank may hold no piece of a flat."""
         elements: dict[tuple[str, str], torch.dtype] = {}
-        scalars: dict[tuple[str, str], dict[str, float]] = {}
+        scalars: dict[str, dict[str, float]] = {}
         for flat in self._flats.values():
             for slot in flat.slots:
                 for key, value in optimizer.state.get(slot.piece, {}).items():
-                    kind = _kind(slot, key, value)
-                    if kind == "elements":
+                    if value is None:
+                        continue
+                    if _is_for_each_element(slot, key, value):
                         elements[flat.name, key] = value.dtype
-                    elif kind and slot.piece.numel():
-                        scalars.setdefault((kind, key), {})[slot.name] = float(value)
+                    elif slot.piece.numel():
+                        scalars.setdefault(key, {})[slot.name] = float(value)
         if self._ranks.ranks == 1:
             return elements, scalars
         every: list[Any] = [None] * self._ranks.ranks
         dist.all_gather_object(every, (elements, scalars), group=self._ranks.group)
         for theirs, values in every:
             elements.update(theirs)
-            for kind, row in values.items():
-                scalars.setdefault(kind, {}).update(row)
+            for key, row in values.items():
+                scalars.setdefault(key, {}).update(row)
         return dict(sorted(elements.items())), dict(sorted(scalars.items()))
 
     def _spread(self, flat: Flat, share: torch.Tensor) -> Any:
@@ -182,7 +179,7 @@ class State:
             if not key.startswith("parameters."):
                 name = key.removeprefix("optimizer.").rpartition(".")[0]
             flat = self._flats.get(name)
-            if flat is None and name not in _KINDS:
+            if flat is None and name != _SCALARS:
                 raise InvalidArgument(
                     f"the checkpoint has {key!r}, the model has no such flat; it has "
                     f"{', '.join(self._flats)}: load it into a model of the same config"
@@ -200,21 +197,18 @@ def _local(value: Any) -> torch.Tensor:
     return found
 
 
-def _kind(slot: Slot, key: str, value: Any) -> str:
-    """How an entry of an optimizer's state is saved: elements, scalars, numbers, or "" not."""
-    if value is None:
-        return ""
+def _is_for_each_element(slot: Slot, key: str, value: Any) -> bool:
+    """Of an entry of an optimizer's state: else it is one number for the parameter."""
     if isinstance(value, torch.Tensor):
         if value.dim() and value.numel() == slot.piece.numel():
-            return "elements"
+            return True
         if value.dim() == 0:
-            return "scalars"
+            return False
         shown = f"a tensor of {list(value.shape)}"
-    elif isinstance(value, (int, float)):
-        return "numbers"
     else:
         shown = f"a {type(value).__name__}"
     raise InvalidArgument(
         f"the optimizer keeps {shown} as {key!r} for {slot.name!r}, whose part here has "
-        f"{slot.piece.numel()} elements: only a number, or one for each element, can be resharded"
+        f"{slot.piece.numel()} elements: only a tensor of one number, or of one for each element, "
+        "can be resharded"
     )

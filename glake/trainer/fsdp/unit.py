@@ -64,7 +64,6 @@ class Unit:
         self.pending = 0  # forward passes whose backward has not come yet
         self._schedule, self._reshard, self._saved = schedule, reshard, saved
         self._inputs = inputs
-        self._inside = False
         self._compute: Callable[..., Any] = module.forward
         if recompute:
             self._compute = functools.partial(checkpoint, self._compute, use_reentrant=False)
@@ -75,24 +74,15 @@ class Unit:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Stands in for the module's own forward()."""
-        if self._inside:  # run() of the root, whose function calls the module in turn
-            return self._watched(self._compute(*args, **kwargs))
-        return self.run(self._compute, args, kwargs)
-
-    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls a function that uses this unit's parameters."""
         again = in_backward()
         self._schedule.enter(self, again)
-        self._inside = True
         try:
             args, kwargs = self._arrive(args, kwargs)
             with nullcontext() if again else self._saved():
-                result = function(*args, **kwargs)
+                result = self._compute(*args, **kwargs)
         except BaseException:
-            self._inside = False
             self._schedule.failed(again)
             raise
-        self._inside = False
         return self._depart(result, again)
 
     def _arrive(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -113,16 +103,11 @@ class Unit:
         keep = torch.is_grad_enabled() and any(map(_has_gradient, _tensors(result)))
         if keep and not (again and self.pending):
             self.pending += 1
-            self._watched(result)
+            for tensor in filter(_has_gradient, _tensors(result)):
+                tensor.register_hook(self._before_backward)
         self._schedule.leave(self, again, keep)
         if not again and (self._reshard or not keep):
             self.release()
-        return result
-
-    def _watched(self, result: Any) -> Any:
-        if torch.is_grad_enabled():
-            for tensor in filter(_has_gradient, _tensors(result)):
-                tensor.register_hook(self._before_backward)
         return result
 
     # Its backward pass
@@ -172,7 +157,7 @@ class Unit:
     def reset(self, backward: bool) -> None:
         """As after construction, whatever pass failed; the shares stay as they are, and after a
         failed forward pass the gradients of passes before it."""
-        self._inside = self.reached = False
+        self.reached = False
         self.pending = 0
         self.release()
         for flat in self.flats:

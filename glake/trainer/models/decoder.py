@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from glake.errors import InvalidArgument
-from glake.trainer.configurable import Configurable, child
+from glake.trainer.configurable import Configurable, Copies, Count, Width, child
 from glake.trainer.models.block import Block
 from glake.trainer.models.leaf import Embedding, Projection
 from glake.trainer.models.norm import Norm, RMSNorm
@@ -39,21 +38,20 @@ class Decoder(Configurable, nn.Module):
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
-        vocabulary: int
-        dim: int
-        layers: int
+        vocabulary: Width
+        dim: Width
+        layers: Copies
         block: Block.Config
         embedding: Embedding.Config = child(Embedding.Config)
         position: LearnedPosition.Config | None = None
         norm: Norm.Config = child(RMSNorm.Config)
         head: Projection.Config | None = None
-        loss_rows: int | None = None  # tokens whose logits exist at once, when a loss is asked for
+        loss_rows: Count | None = (
+            None  # tokens whose logits exist at once, when a loss is asked for
+        )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        for name in ("vocabulary", "dim", "layers"):
-            if getattr(config, name) < 1:
-                raise InvalidArgument(f"{name} is {getattr(config, name)}: take 1 or more")
         gain = (2 * config.layers) ** -0.5  # so that the sum of all blocks starts at unit scale
         self.embedding = config.embedding.build(config.vocabulary, config.dim)
         self.position = config.position.build(dim=config.dim) if config.position else None
@@ -92,7 +90,8 @@ class Decoder(Configurable, nn.Module):
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.head is None:
-            return F.linear(x, self.embedding.weight)
+            weight = self.embedding.weight
+            return F.linear(x.to(weight.dtype), weight)
         logits: Tensor = self.head(x)
         return logits
 

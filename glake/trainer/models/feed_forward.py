@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glake.errors import InvalidArgument
-from glake.trainer.configurable import Configurable, child
+from glake.trainer.configurable import (
+    Configurable,
+    Copies,
+    Count,
+    NonNegative,
+    Positive,
+    Width,
+    child,
+)
 from glake.trainer.models.leaf import Linear, Projection
 from glake.trainer.models.position import Sequences
 
@@ -25,7 +33,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class FeedForward(Configurable, nn.Module):
+class FeedForward(Configurable, nn.Module, abstract=True):
     """Base: maps [..., dim] to [..., dim]; `gain` scales the last weights at the start."""
 
     @dataclass(kw_only=True)
@@ -40,7 +48,7 @@ class FeedForward(Configurable, nn.Module):
 class MLP(FeedForward):
     @dataclass(kw_only=True)
     class Config(FeedForward.Config):
-        hidden: int
+        hidden: Width
         activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu"
         up: Projection.Config = child(Linear.Config)
         down: Projection.Config = child(Linear.Config)
@@ -61,7 +69,7 @@ class SwiGLU(FeedForward):
 
     @dataclass(kw_only=True)
     class Config(FeedForward.Config):
-        hidden: int
+        hidden: Width
         gate: Projection.Config = child(Linear.Config)
         up: Projection.Config = child(Linear.Config)
         down: Projection.Config = child(Linear.Config)
@@ -91,18 +99,16 @@ class MoE(FeedForward):
     @dataclass(kw_only=True)
     class Config(FeedForward.Config):
         expert: FeedForward.Config
-        experts: int = 8
-        top_k: int = 2
-        capacity: float | None = None
-        balance: float = 0.01  # the weight of the balance term in the loss
+        experts: Copies = 8
+        top_k: Count = 2
+        capacity: Positive | None = None
+        balance: NonNegative = 0.01  # the weight of the balance term in the loss
         router: Projection.Config = child(Linear.Config)
 
     def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
         super().__init__(config, dim=dim, gain=gain)
-        if not 1 <= config.top_k <= config.experts:
+        if config.top_k > config.experts:
             raise InvalidArgument(f"top_k is {config.top_k}: take 1 to {config.experts} experts")
-        if config.capacity is not None and not config.capacity > 0:
-            raise InvalidArgument(f"capacity is {config.capacity}: take more than 0, or leave it")
         self.router = config.router.build(dim, config.experts)
         self.experts = nn.ModuleList(
             config.expert.build(dim=dim, gain=gain) for _ in range(config.experts)

@@ -14,14 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, NonNegative
 
 
-class Leaf(Configurable, nn.Module):
+class Leaf(Configurable, nn.Module, abstract=True):
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
         trainable: bool = True
-        dtype: Literal["float32", "bfloat16"] | None = None  # torch's default dtype
+        # What parameters are kept in, and computed with: inputs are cast. None: torch's default.
+        dtype: Literal["float32", "bfloat16"] | None = None
 
     def parameter(self, *shape: int) -> nn.Parameter:
         dtype = getattr(torch, self.config.dtype) if self.config.dtype else None
@@ -37,7 +38,7 @@ class Leaf(Configurable, nn.Module):
         raise NotImplementedError
 
 
-class Projection(Configurable, nn.Module):
+class Projection(Configurable, nn.Module, abstract=True):
     """Base of what maps the last dimension from in_features to out_features.
 
     `gain` scales the standard deviation of the weights at the start.
@@ -58,7 +59,7 @@ class Linear(Projection, Leaf):
     @dataclass(kw_only=True)
     class Config(Projection.Config, Leaf.Config):
         bias: bool = False
-        std: float = 0.02
+        std: NonNegative = 0.02
 
     def __init__(
         self, config: Config, in_features: int, out_features: int, *, gain: float = 1.0
@@ -74,7 +75,7 @@ class Linear(Projection, Leaf):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 class Embedding(Leaf):
@@ -82,7 +83,7 @@ class Embedding(Leaf):
 
     @dataclass(kw_only=True)
     class Config(Leaf.Config):
-        std: float = 0.02
+        std: NonNegative = 0.02
 
     def __init__(self, config: Config, count: int, dim: int) -> None:
         super().__init__(config)

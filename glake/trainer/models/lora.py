@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glake.errors import InvalidArgument
-from glake.trainer.configurable import Configurable, child
+from glake.trainer.configurable import Configurable, SharePart, Width, child
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.feed_forward import MLP, SwiGLU
 from glake.trainer.models.leaf import Leaf, Linear, Projection
@@ -20,9 +20,9 @@ class LoRA(Projection):
     @dataclass(kw_only=True)
     class Config(Projection.Config):
         base: Projection.Config
-        rank: int = 8
+        rank: Width = 8
         alpha: float = 16.0
-        dropout: float = 0.0
+        dropout: SharePart = 0.0
         down: Linear.Config = child(Linear.Config)
         up: Linear.Config = child(Linear.Config, std=0.0)
 
@@ -30,8 +30,6 @@ class LoRA(Projection):
         self, config: Config, in_features: int, out_features: int, *, gain: float = 1.0
     ) -> None:
         super().__init__(config, in_features, out_features, gain=gain)
-        if config.rank < 1:
-            raise InvalidArgument(f"rank is {config.rank}: take 1 or more")
         self.base = config.base.build(in_features, out_features, gain=gain)
         self.down = config.down.build(in_features, config.rank)
         self.up = config.up.build(config.rank, out_features)
@@ -40,8 +38,7 @@ class LoRA(Projection):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.base(x)
-        thin = self.dropout(x).to(self.down.weight.dtype)  # another one than a frozen base's
-        added: Tensor = self.scale * self.up(self.down(thin))
+        added: Tensor = self.scale * self.up(self.down(self.dropout(x)))
         return out + added.to(out.dtype)
 
 
@@ -55,15 +52,21 @@ def with_lora(
     """Freezes every weight of an experiment and puts LoRA beside the projections of `parts`.
 
     Frozen weights are kept in `dtype`: bfloat16 takes half the memory, and they need no more.
-
-    No part of `parts` may hold another of them: its projections would be taken twice.
+    InvalidArgument where there is LoRA already: it would be frozen, and have LoRA beside it.
     """
+    there: list[LoRA.Config] = []
+    config.visit(LoRA.Config, there.append)
+    if there:
+        raise InvalidArgument(
+            f"with_lora: {len(there)} projections have LoRA of rank {there[0].rank} already; call "
+            "it once, on the config without, or change what is there: visit(LoRA.Config, ...)"
+        )
     config.visit(Leaf.Config, lambda leaf: leaf.set("trainable", False))
     config.visit(Leaf.Config, lambda leaf: leaf.set("dtype", dtype))
+    chosen: set[int] = set()  # each once, also where a part lies within another
     for part in parts:
-        config.visit(part, lambda node: node.visit(Linear.Config, _beside(rank, alpha)))
-    return config
-
-
-def _beside(rank: int, alpha: float) -> Any:
-    return lambda linear: LoRA.Config(base=linear, rank=rank, alpha=alpha)
+        config.visit(part, lambda it: it.visit(Linear.Config, lambda at: chosen.add(id(at))))
+    return config.visit(
+        Linear.Config,
+        lambda it: LoRA.Config(base=it, rank=rank, alpha=alpha) if id(it) in chosen else None,
+    )

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glake.trainer.configurable import NonNegative
 from glake.trainer.models.leaf import Leaf
 
 
-class Norm(Leaf):
+class Norm(Leaf, abstract=True):
     """Base of the norms; each has a weight of ones for `dim` features."""
 
     @dataclass(kw_only=True)
     class Config(Leaf.Config):
-        epsilon: float = 1e-5
+        epsilon: NonNegative = 1e-5
 
 
 class RMSNorm(Norm):
@@ -30,7 +31,8 @@ class RMSNorm(Norm):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.config.epsilon)
+        x = x.to(self.weight.dtype)
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.config.epsilon)
 
 
 class LayerNorm(Norm):
@@ -46,4 +48,5 @@ class LayerNorm(Norm):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.config.epsilon)
+        x = x.to(self.weight.dtype)
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.config.epsilon)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glake.errors import InvalidArgument
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, Count, NonNegative, Positive, Width, Within
 from glake.trainer.models.leaf import Leaf
 
 
@@ -61,9 +62,9 @@ class LearnedPosition(Leaf):
 
     @dataclass(kw_only=True)
     class Config(Leaf.Config):
-        longest: int = 1024
-        offset: int = 0  # rows before position 0: OPT has two
-        std: float = 0.02
+        longest: Width = 1024
+        offset: Annotated[int, Within(0, 1 << 24)] = 0  # rows before position 0: OPT has two
+        std: NonNegative = 0.02
 
     def __init__(self, config: Config, *, dim: int) -> None:
         super().__init__(config)
@@ -74,10 +75,10 @@ class LearnedPosition(Leaf):
         nn.init.normal_(self.weight, std=self.config.std)
 
     def forward(self, positions: Tensor) -> Tensor:
-        if positions.ndim == 1 and len(positions) > self.config.longest:
+        if positions.shape[-1] > self.config.longest:
             raise InvalidArgument(
-                f"a sequence of {len(positions)} tokens; this model has {self.config.longest} "
-                "learned positions: cut the sequences or set position.longest"
+                f"a sequence of {positions.shape[-1]} tokens; this model has {self.config.longest} "
+                "learned positions: cut the sequences (data.length) or set position.longest"
             )
         return F.embedding(positions + self.config.offset, self.weight)
 
@@ -93,11 +94,18 @@ class Rotary(Configurable):
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
-        theta: float = 10000.0
-        factor: float = 1.0
-        slow_turns: float = 1.0
-        fast_turns: float = 4.0
-        trained_length: int = 8192
+        theta: Positive = 10000.0
+        factor: Positive = 1.0
+        slow_turns: NonNegative = 1.0
+        fast_turns: NonNegative = 4.0
+        trained_length: Count = 8192
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.slow_turns >= config.fast_turns:
+            raise InvalidArgument(
+                f"slow_turns is {config.slow_turns}: take less than {config.fast_turns}, fast_turns"
+            )
 
     def __call__(self, x: Tensor, sequences: Sequences) -> Tensor:
         """x: [B, heads, T, head_dim]."""

@@ -7,21 +7,21 @@ from typing import Any, Literal
 
 import torch
 
-from glake.trainer.optimizers.base import Norm, Optimizer
+from glake.trainer.configurable import Positive
+from glake.trainer.optimizers.base import Betas, Norm, Optimizer
 
 
 class AdamW(Optimizer):
     @dataclass(kw_only=True)
     class Config(Optimizer.Config):
-        betas: tuple[float, ...] = (0.9, 0.95)
-        epsilon: float = 1e-8
+        betas: Betas = (0.9, 0.95)
+        epsilon: Positive = 1e-8
         kernels: Literal["auto", "each", "foreach", "fused"] = "auto"  # auto is torch's choice
 
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
             chosen = {} if self.kernels == "auto" else {"foreach": self.kernels == "foreach"}
             if self.kernels == "fused":
                 chosen = {"fused": True}
-            betas = (self.betas[0], self.betas[1])
             return torch.optim.AdamW(
-                self.groups(named_parameters), self.lr, betas, self.epsilon, **chosen
+                self.groups(named_parameters), self.lr, self.betas, self.epsilon, **chosen
             )

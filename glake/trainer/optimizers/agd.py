@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glake.errors import InvalidOption
-from glake.trainer.optimizers.base import Norm, Optimizer
+from glake.trainer.configurable import Positive
+from glake.trainer.optimizers.base import Betas, Norm, Optimizer
 
 
 class AGDOptimizer(torch.optim.Optimizer):
@@ -34,8 +34,6 @@ class AGDOptimizer(torch.optim.Optimizer):
         delta: float = 1e-14,
         weight_decay: float = 0.0,
     ) -> None:
-        if not (0 <= betas[0] < 1 and 0 <= betas[1] < 1 and delta > 0):
-            raise InvalidOption(f"betas are {betas}, delta {delta}: take 0 to < 1, and > 0")
         options = {"lr": lr, "betas": betas, "delta": delta, "weight_decay": weight_decay}
         super().__init__(params, options)
 
@@ -75,9 +73,8 @@ class AGDOptimizer(torch.optim.Optimizer):
 class AGD(Optimizer):
     @dataclass(kw_only=True)
     class Config(Optimizer.Config):
-        betas: tuple[float, ...] = (0.9, 0.999)
-        delta: float = 1e-14  # the paper's for transformers
+        betas: Betas = (0.9, 0.999)
+        delta: Positive = 1e-14  # the paper's for transformers
 
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
-            betas = (self.betas[0], self.betas[1])
-            return AGDOptimizer(self.groups(named_parameters), self.lr, betas, self.delta)
+            return AGDOptimizer(self.groups(named_parameters), self.lr, self.betas, self.delta)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from glake.errors import InvalidOption
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, SharePart, Within
 
 Norm = Callable[[list[Tensor]], Tensor]
+Rate = Annotated[float, Within(0, 1e18)]  # so that no product of two overflows a float
+Betas = tuple[SharePart, SharePart]
 
 
-class Optimizer(Configurable):
+class Optimizer(Configurable, abstract=True):
     """Its config's build(named_parameters, norm=None) returns a torch.optim.Optimizer.
 
     Parameters may be pieces: rules go by name, never by shape, and a step on pieces equals that on
@@ -24,8 +26,8 @@ class Optimizer(Configurable):
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
-        lr: float = 3e-4
-        weight_decay: float = 0.1
+        lr: Rate = 3e-4
+        weight_decay: Rate = 0.1
         undecayed: tuple[str, ...] = ("bias", "norm")  # no decay where a name holds one of these
 
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
@@ -33,10 +35,6 @@ class Optimizer(Configurable):
 
         def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Any]:
             """Parameters that learn, with weight decay and without; no empty group."""
-            if self.lr < 0 or self.weight_decay < 0:
-                raise InvalidOption(
-                    f"lr is {self.lr}, weight_decay {self.weight_decay}: take 0 or more"
-                )
             decayed: list[nn.Parameter] = []
             spared: list[nn.Parameter] = []
             for name, own in named_parameters:

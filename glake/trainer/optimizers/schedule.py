@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from glake.errors import InvalidOption
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, Natural, Share
 
 
 class Schedule(Configurable):
@@ -17,16 +17,14 @@ class Schedule(Configurable):
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
-        warmup: int = 0  # steps of linear growth, from 1 / warmup to 1
+        warmup: Natural = 0  # steps of linear growth, from 1 / warmup to 1
         shape: Literal["constant", "linear", "cosine"] = "cosine"
-        floor: float = 0.1  # what remains at the last step
+        floor: Share = 0.1  # what remains at the last step
 
     def __init__(self, config: Config, *, steps: int) -> None:
         super().__init__(config)
-        if not 0 <= config.warmup <= steps:
+        if config.warmup > steps:
             raise InvalidOption(f"warmup is {config.warmup}: take 0 to {steps}, the run's steps")
-        if not 0 <= config.floor <= 1:
-            raise InvalidOption(f"floor is {config.floor}: take 0 to 1")
         self.steps = steps
 
     def __call__(self, step: int) -> float:

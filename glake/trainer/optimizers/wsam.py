@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glake.errors import InvalidArgument, InvalidOption
-from glake.trainer.configurable import child
+from glake.errors import InvalidArgument
+from glake.trainer.configurable import Positive, SharePart, child
 from glake.trainer.optimizers.adamw import AdamW
 from glake.trainer.optimizers.base import Norm, Optimizer, local_norm
 
@@ -34,8 +34,6 @@ class WSAMOptimizer(torch.optim.Optimizer):
     def __init__(
         self, base: torch.optim.Optimizer, rho: float, gamma: float, norm: Norm | None = None
     ) -> None:
-        if not (rho > 0 and 0 <= gamma < 1):
-            raise InvalidOption(f"rho is {rho}, gamma {gamma}: take rho > 0 and gamma of 0 to < 1")
         super().__init__(base.param_groups, base.defaults)
         self.base, self.rho, self.weight = base, rho, gamma / (1 - gamma)
         self.norm = norm or local_norm
@@ -83,8 +81,8 @@ class WSAM(Optimizer):
     @dataclass(kw_only=True)
     class Config(Optimizer.Config):
         base: Optimizer.Config = child(AdamW.Config)  # its lr and decay are those that count
-        rho: float = 0.05
-        gamma: float = 0.9
+        rho: Positive = 0.05
+        gamma: SharePart = 0.9
 
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
             return WSAMOptimizer(self.base.build(named_parameters), self.rho, self.gamma, norm)

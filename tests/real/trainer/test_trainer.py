@@ -93,3 +93,11 @@ def test_what_is_offloaded_leaves_the_device_under_every_allocator(dry_run):
     )
     native, mine = (row["peak_allocated_bytes"] for row in rows)
     assert mine <= 1.01 * native
+
+
+def test_a_rank_whose_last_backward_pass_failed_ends_in_order(dry_run):
+    """It died by a signal: what it had queued was computed when torch's kernels were gone."""
+    program = Path(__file__).parent / "programs" / "failed_backward.py"
+    options = ["--numbers", "--memory", "2GiB", "--allocator", "native", "--gpus", 2]
+    (row,) = dry_run(*options, "torchrun", "--standalone", "--nproc-per-node=2", program)
+    assert row["ranks"] == 2 and row["exit_code"] == 0

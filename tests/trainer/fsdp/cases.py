@@ -4,6 +4,7 @@ import functools
 
 import nets
 import torch
+import torch.distributed as dist
 
 
 def failing(sharded, net, number, optimizer):
@@ -31,6 +32,20 @@ def block_backward(sharded, net, number, optimizer):
         optimizer.zero_grad()
         net.blocks[1](torch.randn(2, 4, 13)).square().mean().backward()
         optimizer.step()
+
+
+def sometimes_used(sharded, net, number, optimizer):
+    """Layers that the first block never uses, the second one at first, and moments remember."""
+    net.blocks[0].used = False
+    net.blocks[1].used = number < 3
+
+
+def used_by_one_rank(sharded, net, number, optimizer):
+    """Which fully_shard must be told of."""
+    net.blocks[1].used = dist.get_rank() == 1
+    for module in net.modules():
+        if hasattr(module, "set_reduce_scatter_unused_params"):
+            module.set_reduce_scatter_unused_params(True)
 
 
 def evaluating(sharded, net, number, optimizer):
@@ -74,6 +89,15 @@ CASES = {
     "partial": {"partial": True},
     "failing": {"before": failing},
     "evaluating": {"before": evaluating},
+    "unused": {"net": {"kind": nets.Spare}, "before": sometimes_used},
+    "unused, accumulation": {"net": {"kind": nets.Spare}, "before": sometimes_used, "micro": 2},
+    "unused, bf16 offload": {
+        "net": {"kind": nets.Spare},
+        "before": sometimes_used,
+        "sharding": {**BF16, "offload": "parameters"},
+        "tolerance": 2e-3,
+    },
+    "used by one rank": {"net": {"kind": nets.Spare}, "before": used_by_one_rank},
 }
 PARITY = list(CASES)
 SOME = ["plain", "kept", "accumulation", "bf16", "lora", "moe", "tied", "twice", "failing"]
@@ -88,4 +112,9 @@ for name, case in SAVED.items():
 
 SAVES, LOADS = ([f"{verb} {name}" for name in SAVED] for verb in ("save", "load"))
 # What each number of ranks runs: 2 first, whose checkpoints the others load.
-RUNS = {2: PARITY + SAVES, 4: SOME + LOADS, 3: LOADS, 1: ["plain", "bf16", "lora", *LOADS]}
+RUNS = {
+    2: PARITY + SAVES,
+    4: [*SOME, "unused", *LOADS],
+    3: LOADS,
+    1: ["plain", "bf16", "lora", *LOADS],
+}

@@ -20,6 +20,19 @@ class Block(nn.Module):
         return x + self.down(functional.gelu(self.up(self.norm(x))))
 
 
+class Spare(Block):
+    """A block with a layer that is not always used."""
+
+    def __init__(self, dim=13, hidden=29):
+        super().__init__(dim, hidden)
+        self.spare = nn.Linear(dim, dim)
+        self.used = True
+
+    def forward(self, x):
+        x = super().forward(x)
+        return x + self.spare(x) if self.used else x
+
+
 class MoE(nn.Module):
     """Experts of which each token takes the likeliest two; an expert may get no token."""
 

@@ -19,7 +19,7 @@ def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     said: list[str] = []
     config = Checkpoint.Config(folder=str(folder), every=2, memory=False)
-    checkpoint = config.build(group=dist.group.WORLD, say=said.append, text="")
+    checkpoint = config.build(group=dist.group.WORLD, say=said.append, text="", signature={})
     model = StandIn(10_000)
     checkpoint.resume(model, NoOptimizer())
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -44,11 +44,14 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Run:
     """A run of the stand-in: its checkpoints, and what the user was told."""
 
-    def __init__(self, folder: Path, size: int = SIZE, **fields: Any) -> None:
+    def __init__(self, folder: Path, size: int = SIZE, heads: str = "2", **fields: Any) -> None:
         self.said: list[str] = []
         config = Checkpoint.Config(folder=str(folder), **fields)
         self.checkpoint: Checkpoint = config.build(
-            group=dist.group.WORLD, say=self.said.append, text="seed = 1\n"
+            group=dist.group.WORLD,
+            say=self.said.append,
+            text="seed = 1\n",
+            signature={"model.heads": heads},
         )
         self.model = StandIn(size)
         self.resumed = self.checkpoint.resume(self.model, NoOptimizer())
@@ -238,6 +241,52 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "step-00000002" / "config.toml").read_text() == "seed = 1\n"
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_of_the_same_sizes_with_another_signature_is_refused(
+    tmp_path: Path, kept: bool
+) -> None:
+    Run(tmp_path / "run", every=2, memory=kept).steps(1, 2).killed()
+    where = "step 2 in memory" if kept else "step-00000002"
+    text = f"{where} is of another .*: model.heads is 2 there and 4 here. .*resume=false"
+    with pytest.raises(CheckpointMismatch, match=text):
+        Run(tmp_path / "run", heads="4", memory=kept)
+    again = Run(tmp_path / "run", memory=kept)
+    assert again.at == ("memory" if kept else "disk", 2) and again.said == []
+    again.killed()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_of_an_earlier_version_is_read_and_said_to_be_one(
+    tmp_path: Path, shared: Path, kept: bool
+) -> None:
+    Run(tmp_path / "run", every=2, memory=kept).steps(1, 2).killed()
+    marker = tmp_path / "run" / "step-00000002" / disk.MARKER
+    told = json.loads(marker.read_text())
+    del told["signature"]
+    marker.write_text(json.dumps(told))
+    for beside in shared.glob("*/*of*.json"):
+        beside.write_text(json.dumps(json.loads(beside.read_text())["entries"]))
+    again = Run(tmp_path / "run", heads="4", memory=kept)
+    assert again.at == ("memory" if kept else "disk", 2)
+    assert len(again.said) == 1 and "has no signature" in again.said[0]
+    again.killed()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"files": []}, {"files": {"a": 3}}, {"files": {"a": [1]}}, {"notes": 3}, {"step": []}]
+)
+def test_a_marker_that_is_not_as_it_was_written_is_damage(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    Run(folder, every=2, keep=3, memory=False).steps(1, 4).killed()
+    marker = folder / "step-00000004" / disk.MARKER
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | wrong))
+    again = Run(folder, memory=False)
+    assert again.at == ("disk", 2) and "step-00000004" in again.said[0]
+    again.killed()
+
+
 def test_a_second_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glake.trainer.checkpoint._LOCK_S", 0.2)
     run = Run(tmp_path / "run")
@@ -279,7 +328,7 @@ def test_no_room_in_shared_memory_leaves_the_disk(
 
 def test_left_over_segments_are_swept_but_not_those_of_the_living(shared: Path) -> None:
     def left(run: str, **changes: Any) -> memory.Memory:
-        made = memory.Memory(run, 0, 1, root=shared)
+        made = memory.Memory(run, 0, 1, {}, root=shared)
         made.own()
         path = made.folder / "owner.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -295,7 +344,7 @@ def test_left_over_segments_are_swept_but_not_those_of_the_living(shared: Path) 
     assert memory.sweep("own", shared) == gone
     assert len(list(shared.iterdir())) == 4
     with pytest.raises(GlakeError, match="no private folder"):
-        memory.Memory("open", 0, 1, root=shared)
+        memory.Memory("open", 0, 1, {}, root=shared)
 
 
 def test_the_checksum_sees_every_byte() -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from glake.errors import InvalidArgument, UnknownOption
 from glake.trainer.models import sizes
 from glake.trainer.models.attention import Attention
+from glake.trainer.models.block import Block
 from glake.trainer.models.decoder import IGNORED, Decoder
 from glake.trainer.models.feed_forward import MLP, MoE, SwiGLU
 from glake.trainer.models.leaf import Leaf
@@ -250,6 +251,18 @@ def test_lora_goes_into_experts_once_and_not_into_the_router() -> None:
     assert not any("router" in name or ".base." in name for name in loras)
 
 
+def test_lora_given_twice_is_refused_and_changes_nothing() -> None:
+    config = with_lora(small(), rank=4)
+    before = copy.deepcopy(config)
+    with pytest.raises(InvalidArgument, match="7 projections have LoRA of rank 4 already; call it"):
+        with_lora(config)
+    assert config == before
+
+
+def test_lora_goes_once_into_a_part_within_another() -> None:
+    assert with_lora(small(), parts=(Block.Config, Attention.Config)) == with_lora(small())
+
+
 SWAPS = {
     "rope": (sizes.with_rope, Rotary, "rotary"),
     "experts": (sizes.with_experts, MoE, "feed_forward"),
@@ -283,7 +296,7 @@ def test_a_swap_is_ten_lines_in_one_place(swap: str) -> None:
     [
         ({"block__attention__heads": 5}, "5 heads do not make groups of 2"),
         ({"block__attention__heads": 6}, "width of 32 is no multiple of 6 heads"),
-        ({"layers": 0}, "layers is 0"),
+        ({"block__attention__rotary__slow_turns": 9}, "slow_turns is 9.0: take less than 4.0"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(fields: dict[str, Any], text: str) -> None:

@@ -230,14 +230,6 @@ def test_adamw_has_torchs_kernels(kernels: str) -> None:
 
 def test_bad_options_are_refused() -> None:
     own = [("w", nn.Parameter(torch.ones(2)))]
-    for config, text in (
-        (AdamW.Config(lr=-1.0), "lr is -1.0"),
-        (AGD.Config(delta=0.0), "delta 0.0"),
-        (AGD.Config(betas=(1.0, 0.9)), "betas are"),
-        (WSAM.Config(gamma=1.0), "gamma 1.0"),
-    ):
-        with pytest.raises(InvalidOption, match=text):
-            config.build(own)
     with pytest.raises(InvalidOption, match="all are frozen"):
         AdamW.Config().build([("w", own[0][1].detach())])
     with pytest.raises(InvalidArgument, match="needs a closure"):
@@ -268,5 +260,3 @@ def test_a_rate_depends_on_the_step_alone() -> None:
 def test_schedules_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidOption, match="warmup is 9: take 0 to 5"):
         Schedule.Config(warmup=9).build(steps=5)
-    with pytest.raises(InvalidOption, match=r"floor is 2\.0"):
-        Schedule.Config(floor=2.0).build(steps=5)
