@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 import glake
 from glake import config, library_path
@@ -147,7 +144,7 @@ def info(library: bool, options: bool, as_json: bool, check: bool) -> None:
         click.echo(library_path())
         return
     if options:
-        Console().print(_options())
+        click.echo("\n\n".join(map(_explained, config.OPTIONS.values())))
         return
     facts = describe()
     if as_json:
@@ -162,12 +159,10 @@ def info(library: bool, options: bool, as_json: bool, check: bool) -> None:
         raise click.ClickException(f"no GPU: {reason}")
 
 
-def _options() -> Table:
-    table = Table("variable", "default", "takes", "meaning")
-    for option in config.OPTIONS.values():
-        row = (config.PREFIX + option.name, option.default or "-", option.takes, option.meaning)
-        table.add_row(*map(escape, row))
-    return table
+def _explained(option: config.Option) -> str:
+    """Lines, not a table: at any width, names and values can be read, copied and searched whole."""
+    name = f"{config.PREFIX}{option.name}={option.default}"
+    return f"{name}\n    takes {option.takes}\n    {option.meaning}"
 
 
 def _shown(value: Any) -> str:

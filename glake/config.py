@@ -20,6 +20,7 @@ from glake.errors import InvalidOption, UnknownOption
 PREFIX = "GLAKE_"
 MOST_SIZE = 1 << 46  # what the core takes for a size
 GRANULE = 2 * 2**20
+LEAST_FRACTION = 2.0**-23  # a granule of a device of 16 TiB, more than any has
 _MOST_WHOLE = 2**63 - 1
 T = TypeVar("T")
 Limit = float | int | None
@@ -63,8 +64,8 @@ def parse_limit(text: str) -> Limit:
     if percent or fraction <= 1:
         if not 0 < fraction <= 1:
             raise ValueError("a fraction must be above 0 and at most 1")
-        if fraction * MOST_SIZE < GRANULE:
-            raise ValueError("less than one granule of 2MiB on any device, of up to 64 TiB")
+        if fraction < LEAST_FRACTION:
+            raise ValueError("less than one granule of 2MiB of any device (none has 16TiB)")
         return fraction
     size = parse_bytes(text)
     if size < GRANULE:
@@ -235,7 +236,8 @@ class Config:
         "balanced grows while the limit has room; compact stitches before it grows",
     )  # fmt: skip
     limit: Limit = _option(
-        "none", parse_limit, 'none, a fraction ("0.9", "90%") or bytes ("70GiB")',
+        "none", parse_limit,
+        "none, a fraction (0.9, 90%) of at least 0.00000012 or bytes of at least 2MiB (70GiB)",
         "most physical memory glake holds on each device",
     )  # fmt: skip
     peers: str = _option(

@@ -17,9 +17,12 @@ COPY_US = 8.0  # time of one chunk's copy besides its bytes, where a file gives 
 
 
 def for_people(names: str) -> str:
-    """Nodes, edges and paths of a graph as texts name them: GPU g3 is cuda:3, m0 cpu:0."""
+    """Nodes, edges and paths of a graph as texts name them: GPU g3 is cuda:3, the memory m0 of a
+    socket cpu:0, its PCIe root s0 cpu:0/pcie.
+    """
     gpus = re.sub(r"\bg(?=\d+\b)", "cuda:", names)
-    return re.sub(r"\bm(?=\d+\b)", "cpu:", gpus)
+    memory = re.sub(r"\bm(?=\d+\b)", "cpu:", gpus)
+    return re.sub(r"\bs(\d+)\b", r"cpu:\1/pcie", memory)
 
 
 @dataclass(frozen=True)

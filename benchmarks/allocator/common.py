@@ -196,6 +196,9 @@ def save(pattern: Pattern, data: dict[str, Any], out: Path) -> None:
 
 def draw(pattern: Pattern, lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Bars of every figure that has a direction: a panel for each, a group for each case."""
+    from glake import drawing
+
+    drawing.load()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -28,6 +28,7 @@ from compare import HEADROOM, as_json, capacity_for, compare, print_table, size_
 from real import show as show_real
 from rich.console import Console
 
+from glake import drawing
 from glake.config import parse_bytes
 from glake.trace.replay import load_trace
 from glake.trainer.goodput import records
@@ -240,6 +241,7 @@ def main(steps: int, seed: int, out: Path, capacity: int | None, size: str) -> N
 
 def _draw(outcomes: list[Any], trace: Path, path: Path, setup: Setup) -> None:
     # Imported here: matplotlib takes a second, and the first line should not wait for it.
+    drawing.load()
     from picture import draw
 
     device = "a GPU" if setup.gpu else "simulated GPU"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from glake import drawing
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
 from glake.trace.units import counted, micros, nanos, printable, scale, size, titled
@@ -133,7 +134,8 @@ def plot(
 
 
 def _figure(results: Sequence[ReplayResult], traces: Sequence[Any]) -> Any:
-    # Imported here: it costs most of a second, and only a plot needs it.
+    # Loaded here: it costs most of a second, and only a plot needs it.
+    drawing.load()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

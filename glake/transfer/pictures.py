@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glake import extras
+from glake import drawing, extras
 from glake.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def check(file: Path) -> None:
     if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
         raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
     try:
-        import matplotlib.figure  # noqa: F401
+        drawing.load()
     except ImportError as error:
         raise InvalidArgument(
             extras.missing("a picture", "matplotlib", "topology", error)

@@ -44,7 +44,7 @@ class Plan:
     """The paths of one transfer. Rates are GB/s (1e9 bytes per second); times are estimates.
 
     `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
-    shares; `host` is "local", "interleaved", "pages", "socket N" or (no host) ""; a time is None
+    shares; `host` is "local", "interleaved", "pages", "cpu:N" or (no host) ""; a time is None
     where there is no way; `relays_from` is the size in bytes from which several paths should pay
     (None: never). Where every way is dead there are no paths and the rates are 0; the refusals say
     which edges are.
@@ -235,7 +235,7 @@ def planner_of(
 
 def _host_text(both: tuple[Place, Place], host: str) -> str:
     place = next(place for place in both if place.gpu is None)
-    return host if place.node is None or host == "local" else f"socket {place.node}"
+    return host if place.node is None or host == "local" else f"cpu:{place.node}"
 
 
 def _answer(
@@ -292,7 +292,7 @@ def _name(place: tuple[int, int]) -> str:
     gpu, node = place
     if gpu >= 0:
         return f"cuda:{gpu}"
-    return "host" if node < 0 else f"host{node}"
+    return "cpu" if node < 0 else f"cpu:{node}"
 
 
 def _size(bytes: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import glake
+from glake import config
 
 DATA = ("platforms.json", "costs.json")  # which the simulator reads beside itself
 
@@ -32,6 +33,37 @@ def test_info_on_the_simulator() -> None:
     assert facts["driver_library"].endswith("libsimcuda.so")
     assert facts["version"] == glake.__version__
     assert facts["options"]["GLAKE_SIM_DEVICES"] == "3"
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "200"])
+def test_options_are_listed_whole_at_any_width(columns: str) -> None:
+    done = run("info", "--options", COLUMNS=columns)
+    lines = done.stdout.splitlines()
+    for option in config.OPTIONS.values():
+        at = lines.index(f"GLAKE_{option.name}={option.default}")
+        assert lines[at + 1].strip() == f"takes {option.takes}"
+        assert lines[at + 2].strip() == option.meaning
+
+
+@pytest.mark.parametrize(
+    "arguments", [("topo", "--preset", "dgx1v", "--picture"), ("replay", "sample", "--plot")]
+)
+def test_a_home_that_takes_no_files_is_no_matter(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    picture = tmp_path / "a.png"
+    for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    # Nobody makes a folder in it, root neither.
+    home = {"HOME": "/dev/null", "TMPDIR": str(scratch), "GLAKE_DRIVER": "sim"}
+    done = run(*arguments, str(picture), **home)
+    assert done.returncode == 0, done.stderr
+    assert "mkdir" not in done.stderr and "atplotlib" not in done.stderr
+    assert "ontconfig" not in done.stderr
+    assert picture.stat().st_size > 0 and list(scratch.iterdir()) == []
 
 
 def test_nothing_needs_installed_metadata(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_core_has_the_same_table() -> None:
 
 
 TEXTS = {
-    "limit": "none 0.000000000001 0.00000002 0.00000003 0.9"
+    "limit": "none 0.000000000001 0.0000001 0.00000012 0.9"
     " .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
     "policy": "balanced compact COMPACT best",
     "peers": "none all some",

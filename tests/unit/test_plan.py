@@ -162,7 +162,7 @@ def test_command_prints_json(replayed, tmp_path):
         (["a:b", "--world", "0"], "world 0"),
         (["a:b", "-o", "key"], "KEY=VALUE"),
         (["a:b", "--seq", "128"], "-o seq=128"),
-        (["a:b", "--out", "/nonexistent/t.trace"], "no such folder"),
+        (["a:b", "--out", "/proc/no-such/t.trace"], "no such folder"),
         (["a:b", "--out", "same.x", "--html", "./same.x"], "same file"),
         (["no-such-model"], "no-such-model"),
         (["gpt2", "--seq", "many"], "Error: --seq many: 'many' is not a length"),

@@ -297,7 +297,7 @@ def test_command(serving: directory.Files) -> None:
     peer.granted(1)
     shown = CliRunner().invoke(main, ["relayd", "--status"])
     assert shown.exit_code == 0
-    for text in ("dgx_a100", str(os.getpid()), "host>cuda:3", "cuda:3>cuda:5"):
+    for text in ("dgx_a100", str(os.getpid()), "cpu>cuda:3", "cuda:3>cuda:5"):
         assert text in shown.output
     books = json.loads(CliRunner().invoke(main, ["relayd", "--status", "--json"]).output)
     (one,) = books["services"]

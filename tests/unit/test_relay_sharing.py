@@ -239,7 +239,7 @@ def test_lent_and_learnt_multiply_and_stay_apart() -> None:
     nothing = [0.0 if i == edge else 1.0 for i in range(len(graph.limits()))]
     planner.lend(nothing)
     reasons = dict(planner.plan([(HOST, (0, 0), 1.0)])[0]["refusals"])
-    assert "u0>cuda:0 is lent to other processes" in reasons["host0>cuda:0"]
+    assert "u0>cuda:0 is lent to other processes" in reasons["cpu:0>cuda:0"]
 
 
 def test_relays_of_each_demand() -> None:

@@ -113,27 +113,39 @@ def test_what_is_refused_says_why(
 
 
 FULL = """
+import re, sys
 from glake import _C, errors, simcuda
 simcuda.configure("machine", "small-shm")
 simcuda.configure("memory", "1GiB")
+kind = int(sys.argv[1])
+def ask(size):
+    return _C.malloc_contiguous(size, kind=kind) if kind else _C.malloc(size)
+fits = []
+for size in (200 << 20, 1000 << 20):
+    try:
+        ask(size)
+    except errors.OutOfMemory as error:
+        print(error)
+        fits.append(int(re.search(r"largest fit now .*?\\((\\d+) bytes", str(error))[1]))
+_C.free(ask(fits[0]))
 try:
-    _C.malloc(200 << 20)
-except errors.OutOfMemory as error:
-    print(error)
-print("next", _C.malloc(50 << 20) != 0)
+    ask(fits[0] + (2 << 20))
+except errors.OutOfMemory:
+    print("fits", *fits)
 """
 
 
-def test_a_full_dev_shm_is_named() -> None:
-    """Docker's default is 64 MiB: the error says so, and other processes are not blamed."""
+@pytest.mark.parametrize("kind", [0, 1, 2], ids=["granules", "vmm", "legacy"])
+def test_a_full_dev_shm_is_named(kind: int) -> None:
+    """Docker's default is 64 MiB: the error says so and what fits, and blames no other process."""
     mounts = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     small = "mount -t tmpfs -o size=64m none /dev/shm"
     if subprocess.run([*mounts, small], capture_output=True).returncode != 0:
         pytest.skip("no user namespaces to mount a small /dev/shm in")
-    shell = [*mounts, f'{small} && exec "$0" -c "$1"', sys.executable, FULL]
+    shell = [*mounts, f'{small} && exec "$0" -c "$1" {kind}', sys.executable, FULL]
     environment = {**os.environ, "GLAKE_DRIVER": "sim"}
     ran = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    for words in ("/dev/shm", "has 64 MiB", "--shm-size", "next True"):
+    for words in ("/dev/shm", "has 64 MiB", "--shm-size", f"fits {62 << 20} {62 << 20}"):
         assert words in ran.stdout
     assert "other processes" not in ran.stdout

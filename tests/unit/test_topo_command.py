@@ -78,11 +78,11 @@ def test_text() -> None:
     assert "dgx1v: 8 GPUs, 2 sockets; preset dgx1v" in shown
     assert re.search(r"│ cuda:0 │ +│ NVLink │ NVLink │ NVLink │ NVLink │ across ", shown)
     assert re.search(r"│ +│ +│ 24 +│ 24 +│ 48 +│ 48 +│ 12.3 ", shown)
-    assert "u3 under s1: 12.3 towards cuda:6 cuda:7, 13 back; together, not each" in shown
+    assert "u3 under cpu:1/pcie: 12.3 towards cuda:6 cuda:7, 13 back; together, not each" in shown
     assert "uplink = one GPU's pcie" in shown and "Limits over several links: none" in shown
     shown = run("--preset", "hgx_h100_h200").stdout
     assert "cuda:0>N + N>cuda:0 <= 775; 7 more of the kind" in shown
-    assert "cpu:0>s0 + 0.9667 x s0>cpu:0 <= 221; 1 more of the kind" in shown
+    assert "cpu:0>cpu:0/pcie + 0.9667 x cpu:0/pcie>cpu:0 <= 221; 1 more of the kind" in shown
     assert "Shared uplinks: none" in shown
 
 
@@ -133,7 +133,7 @@ def test_refusals(tmp_path: Path) -> None:
 def test_a_plan_of_a_copy(tmp_path: Path) -> None:
     whole = run("--preset", "dgx_a100", "--plan", "cpu", "cuda:0")
     assert whole.stdout.startswith("from cpu to cuda:0, 1 GiB on dgx_a100, host memory interleaved")
-    assert re.search(r"over host1>cuda:4>cuda:0 +23.8 GB/s", whole.stdout)
+    assert re.search(r"over cpu:1>cuda:4>cuda:0 +23.8 GB/s", whole.stdout)
     near = ("--plan", "gpu3", "cpu", "--bytes", "64MiB", "--host", "local", "--json")
     (tmp_path / "box.json").write_text(run("--preset", "dgx1v", "--json").stdout)
     for chosen in (("--preset", "dgx1v"), ("--file", str(tmp_path / "box.json"))):
@@ -141,7 +141,7 @@ def test_a_plan_of_a_copy(tmp_path: Path) -> None:
         assert (row["src"], row["dst"], row["bytes"]) == ("gpu3", "cpu", 64 << 20)
         assert row["host"] == "local" and row["paths"][0]["hops"][0][0] == "cuda:3"
     sim = run("--plan", "cpu:1", "cuda:1", GLAKE_DRIVER="sim:gb200_tray")
-    assert "on gb200_tray, host memory of socket 1" in sim.stdout
+    assert "on gb200_tray, host memory of cpu:1" in sim.stdout
     plan = ("--preset", "dgx1v", "--plan", "cpu")
     refused("cuda:8: the platform has 8 GPUs", *plan, "cuda:8")
     refused("one end must be a GPU", *plan, "cpu:1")
@@ -179,9 +179,11 @@ def test_picture(name: str, tmp_path: Path) -> None:
     platform = load_platforms()[name]
     for gpu in range(platform.gpus):
         assert f">cuda:{gpu}<" in svg
+    for socket in range(2):
+        assert f">cpu:{socket}<" in svg and f">cpu:{socket}/pcie<" in svg
     for rate in {edge.gb_per_s for edge in platform.edges if edge.target == "N"}:
         assert re.search(rf">[^<]*\b{rate:g}\b[^<]*<", svg), rate
-    assert svg.count(">DRAM ") == 2 and (">NVSwitch<" in svg) == (name == "gb200_tray")
+    assert (">NVSwitch<" in svg) == (name == "gb200_tray")
     run("--preset", name, "--picture", str(tmp_path / "b.svg"))
     assert (tmp_path / "b.svg").read_text() == svg  # the same each time
     run("--preset", name, "--picture", str(tmp_path / "c.png"))
@@ -214,4 +216,6 @@ def test_picture_of_odd_platforms(tmp_path: Path) -> None:
 
 def test_the_matrix_says_what_its_names_stand_for() -> None:
     done = CliRunner().invoke(main, ["topo", "--preset", "dgx1v"])
-    assert "cuda:0 is a GPU, cpu:0 the memory of socket 0" in " ".join(done.output.split())
+    words = " ".join(done.output.split())
+    assert "cpu:0 the memory of a CPU socket, cpu:0/pcie its PCIe root" in words
+    assert not re.search(r"\bhost\d|\b[ms]\d", words)

@@ -101,7 +101,8 @@ def test_a_hidden_uplink_is_found(tmp_path: Path) -> None:
     assert limits["s0>g2", "s0>g3"] == pytest.approx(24, rel=0.03)
     assert rates(out["platform"])["m0>s0"] == 200  # not taken for the limit
     assert any(
-        "s0>cuda:2, s0>cuda:3 share an uplink" in note for note in out["platform"]["assumed"]
+        "cpu:0/pcie>cuda:2, cpu:0/pcie>cuda:3 share an uplink" in note
+        for note in out["platform"]["assumed"]
     )
 
 

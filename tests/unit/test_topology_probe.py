@@ -89,7 +89,7 @@ def test_an_unsaturated_link_keeps_its_estimate() -> None:
     found = probe(guess, KnownCopier(two))
     assert "m0>s0" not in found.rates  # two links cannot fill it
     applied = found.applied(Topology("two", guess, "guess")).platform
-    assert any("not measured" in note and "cpu:0>s0" in note for note in applied.assumed)
+    assert any("not measured" in note and "cpu:0>cpu:0/pcie" in note for note in applied.assumed)
     assert ESTIMATE + "all of it" in applied.assumed
 
 

@@ -4,7 +4,10 @@ import copy
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +189,7 @@ def test_equal_shares_come_near_their_computed_rate(preset_rows: list[dict[str, 
 def test_glake_gains_where_there_is_a_gain(preset_rows: list[dict[str, Any]]) -> None:
     row = only(preset_rows, transfer="h2d", host="interleaved", size=64 * MIB)
     assert row["relayed"] and row["gain"] and row["achieved"] > 3 * row["plain"]
-    assert {path["path"] for path in row["paths"]} >= {"host0>cuda:0"} and len(row["paths"]) > 3
+    assert {path["path"] for path in row["paths"]} >= {"cpu:0>cuda:0"} and len(row["paths"]) > 3
     small = only(preset_rows, transfer="h2d", host="local", size=1000001)
     assert not small["relayed"] and small["paths"][0]["plain"]
     assert small["us"]["achieved"] <= small["us"]["plain"] + 2
@@ -312,3 +315,36 @@ def test_where_gains_begin() -> None:
     sizes = {name: gains_from(each) for name, each in load_platforms().items()}
     assert sizes["dgx1v"] == sizes["hgx_b300"] == sizes["a40x8_bridged"] == 4 * MIB
     assert sizes["gb200_tray"] == 8 * MIB and sizes["a10_l40s_x8"] == float("inf")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_neither_files_nor_processes(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "glake", "bench", "transfer", "--platform", "dgx_a100"]
+    done = subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    children = Path(f"/proc/{done.pid}/task")
+    end = time.monotonic() + 60
+    while not (found := [pid for each in children.glob("*/children") for pid in _pids(each)]):
+        assert time.monotonic() < end and done.poll() is None
+        time.sleep(0.05)
+    time.sleep(1)  # measuring
+    done.send_signal(number)
+    assert done.wait(30) != 0
+    assert list(tmp_path.iterdir()) == []
+    while any(Path(f"/proc/{pid}").exists() for pid in found):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _pids(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:  # the thread has ended
+        return []

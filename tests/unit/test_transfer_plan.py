@@ -26,17 +26,22 @@ def test_a_plan_says_what_it_does_and_why() -> None:
         (23.75, 95.0, 83.12), abs=0.01
     )
     assert plan.rate == sum(path.rate for path in plan.paths) == pytest.approx(95)
-    assert [path.name for path in plan.paths][0] == "host0>cuda:0"
-    assert plan.paths[1].hops == (("host0", "cuda:2"), ("cuda:2", "cuda:0"))
+    assert [path.name for path in plan.paths][0] == "cpu:0>cuda:0"
+    assert plan.paths[1].hops == (("cpu:0", "cuda:2"), ("cuda:2", "cuda:0"))
     assert plan.paths[1].worker == 2
     reasons = {refusal.path: refusal.reason for refusal in plan.refusals}
-    assert reasons["host0>cuda:3>cuda:0"] == "s0>u1 is full (host0>cuda:2>cuda:0)"
+    assert reasons["cpu:0>cuda:3>cuda:0"] == "cpu:0/pcie>u1 is full (cpu:0>cuda:2>cuda:0)"
     text = plan.explain()
-    for part in ("1 GiB on dgx_a100", "interleaved", "bound           95.0", "s0>u1 is full"):
+    for part in (
+        "1 GiB on dgx_a100",
+        "interleaved",
+        "bound           95.0",
+        "cpu:0/pcie>u1 is full",
+    ):
         assert part in text
     out = json.loads(json.dumps(plan.to_dict()))
     assert out["bound"] == pytest.approx(95) and out["host"] == "interleaved"
-    assert out["paths"][1]["hops"] == [["host0", "cuda:2"], ["cuda:2", "cuda:0"]]
+    assert out["paths"][1]["hops"] == [["cpu:0", "cuda:2"], ["cuda:2", "cuda:0"]]
     assert out["refusals"][0].keys() == {"path", "reason"}
 
 
@@ -45,9 +50,9 @@ def test_the_source_comes_first_and_both_have_names() -> None:
     assert plan.explain().startswith("from cpu to cuda:0, 1 GiB on dgx_a100")
     named = transfer.plan(bytes=GIB, dst="gpu0", src="cpu", platform="dgx_a100")
     assert named.explain() == plan.explain().replace("cuda:0", "gpu0", 1)
-    assert named.paths == plan.paths and named.paths[0].hops == (("host0", "cuda:0"),)
+    assert named.paths == plan.paths and named.paths[0].hops == (("cpu:0", "cuda:0"),)
     back = transfer.plan(dst="cpu", src="gpu:0", bytes=GIB, platform="dgx_a100")
-    assert back.paths[0].hops == (("cuda:0", "host0"),)
+    assert back.paths[0].hops == (("cuda:0", "cpu:0"),)
     with pytest.raises(InvalidArgument, match="ndarray is no place: .*the source first"):
         transfer.plan(np.zeros(4), "cpu", GIB, platform="dgx_a100")
 
@@ -59,7 +64,7 @@ def test_relays_are_refused_where_they_gain_little() -> None:
     assert between.host == "" and between.relays_from is None
     assert any("under 15 %" in refusal.reason for refusal in between.refusals)
     pcie = transfer.plan("cuda:5", "cpu:1", GIB, platform="a10_l40s_x8")
-    assert [path.name for path in pcie.paths] == ["cuda:5>host"] and pcie.host == "socket 1"
+    assert [path.name for path in pcie.paths] == ["cuda:5>cpu"] and pcie.host == "cpu:1"
     assert any("no NVLink" in refusal.reason for refusal in pcie.refusals)
 
 
@@ -70,7 +75,7 @@ def test_small_copies_go_directly() -> None:
         1:
     ]
     small = transfer.plan("cpu", "cuda:0", large.relays_from // 2, platform="dgx1v", host="local")
-    assert [path.name for path in small.paths] == ["host>cuda:0"] and small.rate == small.plain
+    assert [path.name for path in small.paths] == ["cpu>cuda:0"] and small.rate == small.plain
     assert any("plain copy" in refusal.reason for refusal in small.refusals)
 
 

@@ -69,7 +69,7 @@ def test_errors_are_typed() -> None:
         dead = {name: 0.0 for name in ("s0>u0", "s0>u1", "s1>u2", "s1>u3")}
         plan = t.plan("cpu", "cuda:0", size, scales=dead)
         assert not plan.paths and plan.rate == plan.bound == 0 and plan.expected_us is None
-        assert "every way is dead" in plan.explain() and "s0>u0 is dead" in plan.explain()
+        assert "every way is dead" in plan.explain() and "cpu:0/pcie>u0 is dead" in plan.explain()
         registered = np.zeros(size, np.uint8)
         pinned = t.register_host(registered)
         weight = torch.nn.Linear(512, 512).weight

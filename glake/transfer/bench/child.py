@@ -1,8 +1,8 @@
 """The process that measures one platform: `python -m glake.transfer.bench.child REQUEST`.
 
-REQUEST is the path of a JSON file: topology (the text of a platforms file of one platform), name,
-sizes, pages. Each measured row, and the error that ends it, is one JSON object a line on stdout. It
-is a process of its own since a process has one driver.
+REQUEST is a JSON object: platforms (the path of a platforms file), name, sizes, pages. Each row,
+and the error that ends it, is one JSON object a line on stdout. It is a process of its own since a
+process has one driver.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from glake.transfer.bench.machine import Machine
 from glake.transfer.place import graph_of
 
 
-def main(path: str) -> int:
+def main(argument: str) -> int:
     """Measures; 0, or 2 for an error, which has been reported."""
-    request = json.loads(Path(path).read_text())
+    request = json.loads(argument)
     try:
         _measure(request)
     except GlakeError as error:

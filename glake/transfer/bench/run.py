@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from glake import children, config
 from glake.errors import GlakeError, InvalidArgument, InvalidOption
@@ -124,6 +124,10 @@ def _require_rates(name: str, platform: Platform) -> None:
             )
 
 
+def _nameless() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", prefix="glake-bench-")
+
+
 class _Child:
     def __init__(self, name: str, platform: Platform, sizes: Sequence[int], pages: bool) -> None:
         self._name, self._platform = name, platform
@@ -151,17 +155,15 @@ class _Child:
 
     def run(self, progress: Progress) -> list[Row]:
         """Its rows. BenchFailed."""
-        with tempfile.TemporaryDirectory(prefix="glake-bench-") as folder:
-            platforms = Path(folder, "platforms.json")
-            platforms.write_text(file_text({_INSIDE: self._platform}), encoding="utf-8")
-            request = Path(folder, "request.json")
-            request.write_text(json.dumps({**self._request, "platforms": str(platforms)}))
-            with open(Path(folder, "stderr"), "w+") as said:
-                if not self._start(request, platforms, said):
-                    return []
-                rows, error = self._read(progress)
-                said.seek(0)
-                last = said.read().strip().splitlines()[-1:]
+        # Files without names: nothing of them is left, however this process ends.
+        with _nameless() as platforms, _nameless() as said:
+            platforms.write(file_text({_INSIDE: self._platform}))
+            platforms.flush()
+            if not self._start(platforms.fileno(), said):
+                return []
+            rows, error = self._read(progress)
+            said.seek(0)
+            last = said.read().strip().splitlines()[-1:]
         assert self._process is not None
         code = self._process.returncode
         if error or code != 0:
@@ -169,15 +171,22 @@ class _Child:
             raise BenchFailed(f"platform {self._name} could not be measured: {why}")
         return rows
 
-    def _start(self, request: Path, platforms: Path, said: Any) -> bool:
+    def _start(self, inherited: int, said: IO[str]) -> bool:
+        platforms = f"/dev/fd/{inherited}"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
-        given = {"DRIVER": f"sim:{_INSIDE}", "SIM_PLATFORMS": str(platforms), "SIM_PHANTOM": "1"}
+        given = {"DRIVER": f"sim:{_INSIDE}", "SIM_PLATFORMS": platforms, "SIM_PHANTOM": "1"}
         environment = {**clean, **{f"GLAKE_{key}": value for key, value in given.items()}}
-        command = children.command("glake.transfer.bench.child", str(request))
+        request = json.dumps({**self._request, "platforms": platforms})
+        command = children.command("glake.transfer.bench.child", request)
         with self._lock:
             if not self._stopped:
                 self._process = subprocess.Popen(
-                    command, env=environment, stdout=subprocess.PIPE, stderr=said, text=True
+                    command,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    text=True,
+                    pass_fds=(inherited,),
                 )
         return self._process is not None
 

@@ -153,7 +153,7 @@ def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:
 
 
 def _name(copy: Ends) -> str:
-    return ">".join("host" if gpu < 0 else f"cuda:{gpu}" for gpu in (copy.of, copy.to))
+    return ">".join("cpu" if gpu < 0 else f"cuda:{gpu}" for gpu in (copy.of, copy.to))
 
 
 def _local_node(copy: Ends) -> int:

@@ -42,7 +42,7 @@ def _copy(demand: list[Any]) -> str:
 def _end(gpu: int, node: int) -> str:
     if gpu >= 0:
         return f"cuda:{gpu}"
-    return f"host{node}" if node >= 0 else "host"
+    return f"cpu:{node}" if node >= 0 else "cpu"
 
 
 def _parts(limits: list[list[Any]], parts: list[float]) -> str:

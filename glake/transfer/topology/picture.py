@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glake.platforms import Edge, Platform
+from glake.platforms import Edge, Platform, for_people
 from glake.transfer import pictures
 from glake.transfer.topology.routes import parents
 from glake.transfer.topology.sources import Topology
@@ -160,9 +160,7 @@ class _Sheet:
         from matplotlib.patches import FancyBboxPatch
 
         width = _GPU_WIDTH
-        label = {"m": "DRAM ", "s": "socket ", "u": "switch ", "g": "cuda:", "N": "NVSwitch"}[
-            node[0]
-        ]
+        label = {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
         if node == "N":
             gpus = [spot[0] for name, spot in self._spots.items() if name[0] == "g"]
             width = max(gpus) - min(gpus) + _GPU_WIDTH
@@ -173,7 +171,7 @@ class _Sheet:
                 facecolor=_FILL[node[0]], edgecolor="#374151", linewidth=0.8, zorder=4,
             )
         )  # fmt: skip
-        axes.text(x, y, label + node[1:], ha="center", va="center", fontsize=9, zorder=5)
+        axes.text(x, y, label, ha="center", va="center", fontsize=9, zorder=5)
 
     def _edge(self, axes: Any, edge: Edge) -> None:
         kinds = {edge.source[0], edge.target[0]}

@@ -42,7 +42,7 @@ def show(topology: Topology, console: Console) -> None:
     console.print(matrix(platform, narrow))
     console.print(
         "GB/s (1e9 bytes/s) of one plain copy alone, from the row to the column; cuda:0 "
-        "is a GPU, cpu:0 the memory of socket 0, s0 its PCIe root, u0 a PCIe switch.\n"
+        "is a GPU, cpu:0 the memory of a CPU socket, cpu:0/pcie its PCIe root, u0 a PCIe switch.\n"
         + ("NVL: NVLink, NVS: NVSwitch" if narrow else "NVLink, NVSwitch")
         + "; over PCIe: under one switch, under one socket, across sockets.",
         style="dim",
@@ -111,7 +111,8 @@ def uplinks(platform: Platform) -> Iterator[str]:
         sharers = for_people(" ".join(gpus)) or "no GPU"
         down, up = platform.rate(root, switch) or 0, platform.rate(switch, root) or 0
         yield (
-            f"{switch} under {root}: {down:g} towards {sharers}, {up:g} back; together, not each"
+            f"{switch} under {for_people(root)}: {down:g} towards {sharers}, {up:g} back; "
+            "together, not each"
         )
 
 

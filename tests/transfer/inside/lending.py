@@ -64,7 +64,7 @@ def test_parts_of_links() -> None:
     assert planned() == pytest.approx(full / 2) and t.stats()["lent"] is True
     _C.transfer_lend(0xFFFF, parts(s0_u0=0.0))
     plan = _C.transfer_plan(0, -1, 0, SIZE)
-    assert all(path["path"] != "host0>cuda:0" for path in plan["paths"])
+    assert all(path["path"] != "cpu:0>cuda:0" for path in plan["paths"])
     assert any("lent to other processes" in refused["reason"] for refused in plan["refusals"])
     assert relays_of(0) >= {"cuda:2"} or relays_of(0) >= {"cuda:3"}
     _C.transfer_lend(0xFFFF, [])
