@@ -121,7 +121,8 @@ def test_two_ranks_learn_as_by_gloo(numbers, real_python, tmp_path, monkeypatch,
     assert rows[0]["ranks"] == 2 and rows[0]["steps"] == 10
     by_gloo = [real_python, "-m", "torch.distributed.run", *launch, "cpu", str(tmp_path)]
     preload = libraries.environment(os.environ)  # torch's CUDA build loads nowhere without
-    subprocess.run(by_gloo, env=preload, check=True, timeout=400, capture_output=True)
+    done = subprocess.run(by_gloo, env=preload, timeout=400, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     mine, theirs = (
         json.loads((tmp_path / f"{kind}-{device}.json").read_text()) for device in ("cuda", "cpu")
     )
