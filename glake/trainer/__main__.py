@@ -47,6 +47,9 @@ def main(
         from glake.trainer.loop import train
 
         train(experiment)
+    except KeyboardInterrupt:
+        print("trainer: interrupted; what is saved stays", file=sys.stderr, flush=True)
+        sys.exit(130)
     except GlakeError as error:
         rank = os.environ.get("RANK")
         where = "" if rank is None else f"rank {rank}: "
@@ -71,6 +74,8 @@ def configured(
         if not Path(config).is_file():
             raise InvalidOption(f"--config {config}: there is no such file")
         made = Experiment.Config.load(config)
+    elif config not in sizes.ZOO and (Path(config).suffix or Path(config).exists()):
+        raise InvalidOption(f"--config {config}: an experiment is a TOML file, and named *.toml")
     else:
         made = Experiment.Config(model=sizes.model(config))
     for path, value in (("data.path", data), ("steps", steps), ("checkpoint.folder", folder)):

@@ -299,8 +299,23 @@ def _checked(value: Any, hint: Any) -> Any:
         return hint(value)
     if hint in (bool, float, str, type(None)) and type(value) is hint:
         return _writable(value)
-    shown = hint.__name__ if isinstance(hint, type) and origin is None else str(hint)
-    raise InvalidOption(f"{value!r} is no {shown}")
+    raise InvalidOption(f"{value!r} is no {_worded(hint)}")
+
+
+def _worded(hint: Any) -> str:
+    """A field's type as a user reads it: "list of int", without the limits of its numbers."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _worded(inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_worded(each) for each in inner if each is not type(None))
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return f"list of {len(inner)}: {', '.join(map(_worded, inner))}"
+    if origin in (list, tuple):
+        return f"list of {_worded(inner[0])}"
+    if origin is dict:
+        return f"table of {_worded(inner[1])}"
+    return str(getattr(hint, "__qualname__", hint)).removesuffix(".Config")
 
 
 def _writable(value: Any) -> Any:
@@ -332,7 +347,7 @@ def _first_fit(value: Any, hint: Any, choices: tuple[Any, ...]) -> Any:
     raise (
         errors[0]
         if len(choices) == 2 and choices[1] is type(None)
-        else InvalidOption(f"{value!r} is no {hint}")
+        else InvalidOption(f"{value!r} is no {_worded(hint)}")
     )
 
 

@@ -64,25 +64,49 @@ def records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+_FIELDS = {
+    "start": ("process", "joined", "time"),
+    "step": ("step", "seconds", "stall_s", "time"),
+    "end": ("time",),
+}
+
+
+def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The trainer's own records of the last run that the log is of."""
+    found: list[dict[str, Any]] = []
+    run: Any = None
+    for each in log:
+        fields = _FIELDS.get(str(each.get("event")))
+        if fields is None or not all(isinstance(each.get(name), (int, float)) for name in fields):
+            continue  # somebody else's
+        if each["event"] == "start":
+            if each.get("run") != run:
+                found = []
+            run = each.get("run")
+        found.append(each)
+    return found
+
+
 def last_of_each_step(log: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The records that count: of each step the last one."""
-    return {each["step"]: each for each in log if each.get("event") == "step"}
+    """The records of the last run that count: of each step the last one."""
+    return {each["step"]: each for each in _last_run(log) if each["event"] == "step"}
 
 
 def goodput(log: list[dict[str, Any]]) -> Goodput:
     """Of a run's records, all its restarts included.
 
     The first step of a process takes longer than others; what is above the usual counts as
-    restoring.
+    restoring. Where a run began anew, what was before it is another's.
     """
+    log = _last_run(log)
     counted = last_of_each_step(log)
     usual = statistics.median(each["seconds"] for each in counted.values()) if counted else 0.0
-    first_start = next((each for each in log if each.get("event") == "start"), None)
+    first_start = next((each for each in log if each["event"] == "start"), None)
     spent = dict.fromkeys(("useful", "stalled", "repeated", "broken"), 0.0)
     spent |= {"restoring": 0.0, "restarting": 0.0}
     before: dict[str, Any] = {}
     for each in log:
-        if each.get("event") == "start":
+        if each["event"] == "start":
             first = each is first_start
             spent["restarting"] += each["joined"] - each["process"]
             spent["restarting" if first else "restoring"] += each["time"] - each["joined"]
@@ -90,7 +114,7 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
                 gap = max(0.0, each["process"] - before["time"])
                 spent["broken"] += min(gap, usual)
                 spent["restarting"] += gap - min(gap, usual)
-        elif each.get("event") == "step":
+        elif each["event"] == "step":
             warming = before.get("event") == "start"
             slow = max(0.0, each["seconds"] - each["stall_s"] - usual) if warming else 0.0
             spent["restarting" if before is first_start else "restoring"] += slow
@@ -100,5 +124,5 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
             else:
                 spent["repeated"] += each["seconds"] - slow
         before = each
-    starts = sum(each.get("event") == "start" for each in log)
+    starts = sum(each["event"] == "start" for each in log)
     return Goodput(**spent, restarts=max(0, starts - 1))

@@ -22,6 +22,9 @@ _LINE_S = 10.0  # from one line to the next, where there is no terminal for a ba
 class Log(Configurable):
     """The log of a run. Rank 0 writes it; the others profile and take snapshots."""
 
+    # Of all that it writes in its folder.
+    NAMES = ("log.jsonl", "tensorboard/*", "profile-[0-9]*.json", "memory-[0-9]*")
+
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any

@@ -8,10 +8,11 @@ state gives the same losses as one that was never stopped, to the bit.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,7 @@ class _Run:
         )
         self.checkpoint: Checkpoint | None = None
         self.step, self.tokens = 0, 0
+        self.loss = math.nan  # of the last step
         self.resumed: Resumed | None = None
         self._evaluated: float | None = None
 
@@ -130,7 +132,9 @@ class _Run:
         config, here = self.config, self.here
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
-        self.data: Data = config.data.build(sequences=config.sequences, seed=config.seed)
+        self.data: Data = config.data.build(
+            sequences=config.sequences, seed=config.seed, passed=_written_by(config)
+        )
         if self.data.vocabulary > config.model.vocabulary:
             raise InvalidOption(
                 f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
@@ -152,10 +156,10 @@ class _Run:
         )
         self.resumed = self.checkpoint.resume(self.sharded, self.optimizer)
         if self.resumed is not None:
-            self.step, self.tokens = self.resumed.step, _tokens_of(self.resumed)
-            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}")
+            self._go_on(self.resumed)
         self.log.event(
             "start",
+            run=self.checkpoint.run,
             process=process_began(),
             joined=joined,
             step=self.step,
@@ -163,21 +167,44 @@ class _Run:
             ranks=here.count,
         )
 
+    def _go_on(self, resumed: Resumed) -> None:
+        """From a state: takes up its counts, and tells what it was trained on otherwise."""
+        self.step, self.tokens = resumed.step, _tokens_of(resumed)
+        self.loss = float(resumed.notes.get("loss", math.nan))
+        self.log.say(f"goes on after step {self.step}, from {resumed.source}")
+        before, now = resumed.notes.get("course"), self._course()
+        if isinstance(before, dict) and before != now:
+            changed = [name for name in now if before.get(name) != now[name]]
+            told = [f"{name} was {before.get(name)}, and is {now[name]}" for name in changed]
+            self.log.say(f"what it trains on is not what it was: {'; '.join(told)}")
+
+    def _course(self) -> dict[str, Any]:
+        """What decides which text a step trains on."""
+        config = self.config
+        return {
+            "seed": config.seed,
+            "sequences": config.sequences,
+            "data.length": config.data.length,
+            "data.arrangement": config.data.arrangement,
+            "tokens of text": self.data.tokens,
+        }
+
     def train(self) -> Outcome:
         """All steps that are left."""
-        loss = math.nan
         began, stalled, tokens = time.perf_counter(), 0.0, self.tokens
         assert self.checkpoint is not None
         while self.step < self.config.steps:
-            total, norm, rate = self._step()
+            self.here.check()
+            total, norms, rate = self._step()
             self.step += 1
-            loss = self._checked(float(total))  # before it is saved
+            self.loss = self._checked("loss", float(total))  # before it is saved
+            norm = [self._checked("gradients' norm", float(each)) for each in norms][0]
             self.checkpoint.after_step(self.step, self.sharded, self.optimizer, self._notes())
             self.log.profiled()
             last = self.step == self.config.steps
-            if self.step % self.config.log.every and not last:
+            if self.step % self.config.log.every and not last and not self._evaluates():
                 continue
-            values = {"loss": loss, "rate": rate, "norm": float(norm)}
+            values = {"loss": self.loss, "rate": rate, "norm": norm}
             now, stall = time.perf_counter(), self.checkpoint.stall_s
             seconds, made = now - began, self.tokens - tokens
             values |= {"seconds": seconds, "stall_s": stall - stalled, "tokens": self.tokens}
@@ -187,10 +214,10 @@ class _Run:
                 self.log.say(f"step {self.step}: loss on the text kept {self._evaluated:.4f}")
             self.log.step(self.step, values)
             began, stalled, tokens = time.perf_counter(), stall, self.tokens
-        return self._finish(loss)
+        return self._finish()
 
-    def _step(self) -> tuple[Any, Any, float]:
-        """One step: (loss, the gradients' norm, the learning rate)."""
+    def _step(self) -> tuple[Any, list[Any], float]:
+        """One step: (loss, the norm of the gradients each time they were made, learning rate)."""
         assert self.checkpoint is not None
         here, config = self.here, self.config
         torch.manual_seed(_mixed(config.seed, self.step, here.rank))
@@ -201,22 +228,24 @@ class _Run:
         if count == 0:
             raise InvalidOption(f"step {self.step}: no token of the text is predicted")
 
-        def clipped() -> Any:
-            return self.sharded.clip_gradients(config.clip or None, scale=1.0 / count)
+        norms = []
+
+        def clipped() -> None:
+            norms.append(self.sharded.clip_gradients(config.clip or None, scale=1.0 / count))
 
         def again() -> None:
             self.optimizer.zero_grad(set_to_none=True)
             self._passes(batches)
             clipped()
 
-        norm = clipped()
+        clipped()
         rate = self.schedule.apply(self.optimizer, self.step)
         closures: list[Any] = [again] if getattr(self.optimizer, "takes_closure", False) else []
         self.optimizer.step(*closures)
         self.optimizer.zero_grad(set_to_none=True)
         dist.all_reduce(total)
         self.tokens += count
-        return total / count, norm, rate
+        return total / count, norms, rate
 
     def _passes(self, batches: list[Batch]) -> Any:
         """Forward and backward over the rank's part of a step; the sum of its tokens' losses."""
@@ -254,13 +283,14 @@ class _Run:
         every = self.config.evaluation.every
         return every > 0 and (self.step % every == 0 or self.step == self.config.steps)
 
-    def _checked(self, loss: float) -> float:
-        if not math.isfinite(loss) and child_of_dry_run.VARIABLE not in os.environ:
+    def _checked(self, what: str, value: float) -> float:
+        if not math.isfinite(value) and child_of_dry_run.VARIABLE not in os.environ:
             raise Diverged(
-                f"the loss of step {self.step} is {loss}: lower optimizer.lr, clip harder, or "
-                "take another seed; the last whole checkpoint is before it"
+                f"the {what} of step {self.step} is {value}: lower the learning rate, clip "
+                "harder, or take another seed. The last whole checkpoint is before it; where that "
+                "is too late, remove it, and the run goes on from the one before"
             )
-        return loss
+        return value
 
     def _speed(self, tokens_per_s: float) -> dict[str, Any]:
         found = {"tokens_per_s": tokens_per_s}
@@ -270,9 +300,10 @@ class _Run:
         return found
 
     def _notes(self) -> dict[str, Any]:
-        return {"step": self.step, "tokens": self.tokens}
+        course = self._course()
+        return {"step": self.step, "tokens": self.tokens, "loss": self.loss, "course": course}
 
-    def _finish(self, loss: float) -> Outcome:
+    def _finish(self) -> Outcome:
         assert self.checkpoint is not None
         self.checkpoint.finish(self.step, self.sharded, self.optimizer, self._notes())
         if self.snapshot is not None and self.log.folder is not None:
@@ -282,7 +313,7 @@ class _Run:
         self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
         if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
             self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
-        return Outcome(self.step, loss, self._evaluated, self.resumed)
+        return Outcome(self.step, self.loss, self._evaluated, self.resumed)
 
     def close(self) -> None:
         """Ends what goes on beside the steps."""
@@ -305,6 +336,23 @@ def _in_memory(model: Any) -> Iterator[None]:
             f"makes a block at a time: {str(error).splitlines()[0]}; take a smaller model, more "
             "ranks, or sharding.offload"
         ) from error
+
+
+def _written_by(config: Experiment.Config) -> Callable[[Path], bool]:
+    """Tells the files of the run itself: they change, and with them what it would train on."""
+    folder, logs = config.checkpoint.folder, config.log.folder or config.checkpoint.folder
+    own = [(Checkpoint.NAMES, folder), (log.Log.NAMES, logs)]
+    places = [(names, Path(os.path.expanduser(path)).resolve()) for names, path in own if path]
+
+    def written(path: Path) -> bool:
+        whole = path.resolve()
+        return any(
+            whole.is_relative_to(place)
+            and any(fnmatch.fnmatch(str(whole.relative_to(place)), name) for name in names)
+            for names, place in places
+        )
+
+    return written
 
 
 def _tokens_of(resumed: Resumed) -> int:

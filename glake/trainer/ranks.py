@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 
 from glake.trainer.errors import RankLost
 
+_UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_JOBS = itertools.count()  # of this process
 _GONE = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed out|timeout|socket|gloo|store->get|NCCL",
     re.IGNORECASE,
@@ -27,6 +30,7 @@ class Ranks:
     device: Any  # torch.device
     host: Any  # a gloo group of all ranks, for what is no tensor of the device
     checkpoints: Any  # another one, for the thread that writes checkpoints
+    agent: int  # the process that started this one
 
     def total(self, value: int) -> int:
         """The sum over ranks, on the host: every rank has come here when it is back."""
@@ -37,6 +41,14 @@ class Ranks:
         dist.all_reduce(sum_, group=self.host)
         return int(sum_)
 
+    def check(self) -> None:
+        """RankLost where torchrun, which started this rank and would start it again, is gone."""
+        if _UNDER_TORCHRUN in os.environ and os.getppid() != self.agent:
+            raise RankLost(
+                "torchrun was killed: its ranks end too, and the same command goes on from the "
+                "newest whole state"
+            )
+
 
 @contextmanager
 def joined(timeout_s: float) -> Iterator[Ranks]:
@@ -44,6 +56,7 @@ def joined(timeout_s: float) -> Iterator[Ranks]:
     import torch
     import torch.distributed as dist
 
+    agent = os.getppid()
     limit = datetime.timedelta(seconds=timeout_s)
     local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if os.environ.get("LOCAL_WORLD_SIZE", str(count)) == str(count):
@@ -58,14 +71,15 @@ def joined(timeout_s: float) -> Iterator[Ranks]:
         dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=limit)
         host, checkpoints = (dist.new_group(backend="gloo", timeout=limit) for _ in range(2))
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), device, host, checkpoints)
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device, host, checkpoints, agent)
     finally:
         dist.destroy_process_group()
 
 
 def _store(limit: datetime.timedelta) -> tuple[Any, int]:
-    """(what ranks find one another by, this rank). A restart has names of its own in torchrun's
-    store: under the old ones it would find the addresses of ranks that were killed, and wait."""
+    """(what ranks find one another by, this rank). A restart, and each further job of the same
+    processes, has names of its own in torchrun's store: under the old ones it would find the
+    addresses of ranks that are gone, and wait."""
     from torch import distributed
 
     dist: Any = distributed  # which does not declare all that it exports
@@ -73,7 +87,7 @@ def _store(limit: datetime.timedelta) -> tuple[Any, int]:
         return dist.HashStore(), 0
     store, rank, _ = next(dist.rendezvous("env://", timeout=limit))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"glake-trainer/{attempt}", store), rank
+    return dist.PrefixStore(f"glake-trainer/{attempt}/{next(_JOBS)}", store), rank
 
 
 @contextmanager

@@ -34,6 +34,8 @@ from glake.trainer.configurable import Configurable, Count, Natural
 from glake.trainer.errors import FolderInUse, NoWholeCheckpoint
 
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
+_PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for a last state that memory does not hold
+_ON_DISK = "newest on disk"  # among the notes in memory: the step of that checkpoint, or 0
 
 
 class Sharded(Protocol):
@@ -63,6 +65,9 @@ class Resumed:
 
 class Checkpoint(Configurable):
     """The checkpoints of a run, on every rank."""
+
+    # Of all that it writes in its folder.
+    NAMES = (".lock", "run", "run.[0-9]*", "step-[0-9]*/*", "before-*/*")
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
@@ -101,10 +106,12 @@ class Checkpoint(Configurable):
         self._kept: Layout | None = None  # of what goes to memory
         self._copied: list[Future[None]] = []
         self._written: Future[None] | None = None
+        self._on_disk = 0  # the step of the newest checkpoint that is whole
+        self._refused = ""  # why the last one that was to be written is not there
         self._lock = -1
         restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         self._anew = not config.resume and not restarted
-        self._run = self._entered() if config.folder else ""
+        self.run = self._entered() if config.folder else ""  # its name
         self._damaged: set[Path] = set()
 
     # --- Beginning ---
@@ -146,7 +153,7 @@ class Checkpoint(Configurable):
             self._open_memory()
         whole, partial = disk.found_in(self._folder) if self._rank == 0 else ([], [])
         if self._anew and whole:
-            aside = self._folder / f"before-{self._run}"
+            aside = self._folder / f"before-{self.run}"
             aside.mkdir()
             for each in whole:
                 each.path.rename(aside / each.path.name)
@@ -156,39 +163,59 @@ class Checkpoint(Configurable):
             self._say(f"{path.name} was never finished: removed")
             shutil.rmtree(path, ignore_errors=True)
         whole = self._gathered(whole)[0]
-        found = self._from_memory(whole[0].step if whole else 0, sharded, optimizer)
+        found = self._from_memory([each.step for each in whole], sharded, optimizer)
         if found is None:
             found = self._from_disk(whole, sharded, optimizer)
+        kept = [each.step for each in whole if each.path not in self._damaged]
+        self._on_disk = max(kept, default=0)
         if self._memory is not None:
             self._memory.forget_after(found.step if found else 0)
         return found
 
     def _open_memory(self) -> None:
-        self._memory = Memory(self._run, self._rank, self._ranks, self._signature)
+        self._memory = Memory(self.run, self._rank, self._ranks, self._signature)
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             self._memory.own()
-            for path in sweep(self._run):
+            for path in sweep(self.run):
                 self._say(f"{path} was left by a job that is gone: removed")
 
-    def _from_memory(self, at_least: int, sharded: Sharded, optimizer: Any) -> Resumed | None:
-        steps = self._memory.steps() if self._memory is not None else []
+    def _from_memory(self, on_disk: list[int], sharded: Sharded, optimizer: Any) -> Resumed | None:
+        memory = self._memory
+        steps = memory.steps() if memory is not None else []
         common = set.intersection(*map(set, self._gathered(steps)))
+        if self._taken_back(common, on_disk):
+            return None
         for step in sorted(common, reverse=True):
-            if step < at_least:
+            if step < max(on_disk, default=0):
                 break
-            assert self._memory is not None
-            told = self._gathered(self._memory.signature(step))
+            assert memory is not None
+            told = self._gathered(memory.signature(step))
             theirs = next((each for each in told if each), None)
             self._compare(theirs, f"the state of step {step} in memory")
-            read = self._memory.read(step)
+            read = memory.read(step)
             fit = read is not None and pieces.fits(read[0], sharded)
             if not all(self._gathered(fit)):
                 self._say(f"the state of step {step} in memory is damaged, or of another model")
                 continue
             assert read is not None
             pieces.put_back(read[0], sharded, optimizer)
-            return Resumed("memory", step, read[1])
+            notes = {name: value for name, value in read[1].items() if name != _ON_DISK}
+            return Resumed("memory", step, notes)
         return None
+
+    def _taken_back(self, steps: set[int], on_disk: list[int]) -> bool:
+        """Whether the newest checkpoint that memory knows of is gone: whoever removed it wants an
+        older one, and what memory holds came after it."""
+        memory = self._memory
+        known = [memory.notes(step).get(_ON_DISK, 0) for step in steps] if memory else []
+        newest = max(sum(self._gathered(known), []), default=0)
+        if newest == 0 or newest in on_disk:
+            return False
+        self._say(
+            f"the checkpoint of step {newest} was removed: what memory holds of later steps is "
+            "not used"
+        )
+        return True
 
     def _from_disk(
         self, whole: list[disk.Found], sharded: Sharded, optimizer: Any
@@ -253,11 +280,19 @@ class Checkpoint(Configurable):
 
         def finish() -> None:
             copy.finish()
-            file.seal(step, notes)
+            file.seal(step, notes | {_ON_DISK: self._on_disk})
 
         self._copied.append(self._copies.submit(finish))
 
-    def _save(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
+    def _save(
+        self,
+        step: int,
+        sharded: Sharded,
+        optimizer: Any,
+        notes: dict[str, Any],
+        *,
+        last: bool = False,
+    ) -> None:
         """To disk."""
         self._await_written()  # at most one is under way, on every rank alike
         state = sharded.state(optimizer)
@@ -272,10 +307,13 @@ class Checkpoint(Configurable):
             there = layout.sharded(state, memory, self._mesh)
             try:
                 marker = {"step": step, "notes": notes, "signature": self._signature}
-                disk.write(self._folder, marker, there, self._group, self._text)
+                disk.write(self._folder, marker, there, self._group, self._text, self._say)
             except disk.NotWritten as error:
-                self._say(f"{error}. The run goes on; older checkpoints are as they were")
+                self._refused = str(error)
+                if not last:
+                    self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 return
+            self._on_disk = step
             if self._rank == 0:
                 disk.prune(self._folder, self.config.keep, self._damaged)
 
@@ -296,19 +334,45 @@ class Checkpoint(Configurable):
             written.result()
 
     def finish(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
-        """The run is over: its last state goes to disk, and nothing stays in memory."""
+        """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten
+        where the disk does not take it; then memory keeps it, for the same command to write."""
         if not self.config.folder:
             return
         self.settle()
         self._await_written()
-        if self.config.every == 0 or step % self.config.every:
-            self._save(step, sharded, optimizer, notes)
-            self.settle()
-            self._await_written()
+        if self._on_disk != step:
+            self._save_last(step, sharded, optimizer, notes)
         self._gathered(None)  # no rank needs the memory any more
         if self._memory is not None:
             self._memory.remove()
         self.close()
+
+    def _save_last(self, *state: Any) -> None:
+        """`state`: as finish() has it."""
+        if self._saved_last(*state):
+            return
+        if self._memory is not None and state[0] not in self._memory.steps():
+            self._keep(*state)
+            self.settle()
+        if all(self._gathered(self._memory is not None)):
+            assert self._memory is not None
+            self._memory.outlive()
+            raise disk.NotWritten(
+                f"{self._refused}. The state is kept in {self._memory.folder}: make room, and run "
+                "the same command again, which writes it"
+            )
+        for pause in _PAUSES_S:
+            self._say(f"{self._refused}. Make room: it is tried again in {pause:g} s")
+            time.sleep(pause)
+            if self._saved_last(*state):
+                return
+        raise disk.NotWritten(f"{self._refused}. Older checkpoints are as they were")
+
+    def _saved_last(self, *state: Any) -> bool:
+        self._save(*state, last=True)
+        self.settle()
+        self._await_written()
+        return bool(self._on_disk == state[0])
 
     def close(self) -> None:
         """Ends the threads once they are idle, and gives the folder back."""
@@ -347,7 +411,7 @@ def _locked(path: Path) -> int:
 def _run_of(folder: Path, anew: bool) -> str:
     """The run's name. A copy of the folder is another run: it must not share what is in memory."""
     path, here = folder / "run", str(folder.resolve())
-    found = path.read_text().split(maxsplit=1) if path.exists() else []
+    found = path.read_text(errors="replace").split(maxsplit=1) if path.exists() else []
     if anew or len(found) != 2 or found[1].strip() != here:
         found = [uuid.uuid4().hex[:16], here]
         fresh = folder / f"run.{os.getpid()}"

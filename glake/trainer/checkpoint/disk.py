@@ -7,12 +7,13 @@ checksum, is renamed into place. Whatever is killed before leaves a folder witho
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import shutil
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from glake.trainer.errors import CheckpointMismatch
 MARKER = "whole.json"
 _NAME = "step-"
 _OWN = re.compile(r"step-\d{8,}")  # other names are the user's
+_WRITTEN = re.compile(  # all that a checkpoint is made of; a folder with more in it is the user's
+    r"__\d+_\d+\.distcp(\.tmp)?|\.metadata(\.tmp)?|config\.toml|whole\.json(\.new)?"
+)
 _CHUNK = 4 << 20
 
 
@@ -35,8 +39,13 @@ class Found:
     """A checkpoint with a marker."""
 
     path: Path
-    step: int
     marker: dict[str, Any]
+    problem: str | None = None  # with the marker itself, which then says nothing
+
+    @property
+    def step(self) -> int:
+        """After how many steps it was written."""
+        return int(self.path.name[len(_NAME) :])
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -50,17 +59,23 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def write(
-    folder: Path, marker: dict[str, Any], state: Mapping[str, Any], group: Any, config: str
+    folder: Path,
+    marker: dict[str, Any],
+    state: Mapping[str, Any],
+    group: Any,
+    config: str,
+    say: Callable[[str], None],
 ) -> Path:
     """Writes every rank's part; all ranks call it, each with tensors in host memory.
 
-    `marker`: the step, notes and signature. NotWritten, on every rank; then nothing of it stays.
+    `marker`: the step, notes and signature. What stood in its place stays under another name,
+    which `say` is told. NotWritten, on every rank; then nothing of it stays.
     """
     import torch.distributed as dist
 
     path = path_of(folder, marker["step"])
     rank = dist.get_rank(group)
-    problem = _agreed(_made(path) if rank == 0 else None, group)
+    problem = _agreed(_made(path, say) if rank == 0 else None, group)
     if problem is None:
         mine: tuple[str | None, dict[str, Any]] = _saved(path, state, group)
         everyone: list[Any] = [None] * dist.get_world_size(group)
@@ -71,7 +86,7 @@ def write(
             problem = _committed(path, marker | {"files": files}, config)
         problem = _agreed(problem, group)
     if problem is not None:
-        if rank == 0:
+        if rank == 0 and _left_over(path):
             shutil.rmtree(path, ignore_errors=True)
         raise NotWritten(f"the checkpoint of step {marker['step']} could not be written: {problem}")
     return path
@@ -86,13 +101,32 @@ def _agreed(problem: str | None, group: Any) -> str | None:
     return told[0]
 
 
-def _made(path: Path) -> str | None:
+def _made(path: Path, say: Callable[[str], None]) -> str | None:
+    """An empty folder. What stands there and is no left-over of a kill is given another name."""
     try:
-        shutil.rmtree(path, ignore_errors=True)
+        if _left_over(path):
+            shutil.rmtree(path)
+        elif path.exists():
+            aside = _aside(path)
+            path.rename(aside)
+            say(f"{path} was there already: it is {aside} now")
         path.mkdir(parents=True)
     except OSError as error:
         return _reason(error)
     return None
+
+
+def _left_over(path: Path) -> bool:
+    """Whether a killed job began to write a checkpoint there, and nobody else put anything in."""
+    if not path.is_dir() or (path / MARKER).exists():
+        return False
+    return all(_WRITTEN.fullmatch(each.name) for each in path.iterdir())
+
+
+def _aside(path: Path) -> Path:
+    """A free name beside it, which no checkpoint has."""
+    names = (path.with_name(f"{path.name}.before-{at}") for at in itertools.count(1))
+    return next(each for each in names if not each.exists())
 
 
 def _saved(path: Path, state: Mapping[str, Any], group: Any) -> tuple[str | None, dict[str, Any]]:
@@ -164,24 +198,31 @@ def _reason(error: BaseException) -> str:
 
 def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
     """(checkpoints with a marker, newest first; folders that were left partial)."""
-    whole, partial = [], []
-    own = (path for path in folder.glob(f"{_NAME}*") if _OWN.fullmatch(path.name))
-    for path in sorted((path for path in own if path.is_dir()), reverse=True):
-        try:
-            marker = json.loads((path / MARKER).read_text())
-            facts = [tuple(map(int, each)) for each in marker["files"].values()]
-            if not (all(len(each) == 2 for each in facts) and dict(marker["notes"])):
-                raise ValueError("not as it was written")
-            whole.append(Found(path, int(marker["step"]), marker))
-        except FileNotFoundError:
-            partial.append(path)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            whole.append(Found(path, -1, {"files": {MARKER: [0, 0]}, "notes": {}}))
-    return whole, partial
+    own = [path for path in folder.glob(f"{_NAME}*") if _OWN.fullmatch(path.name)]
+    whole = [_found(path) for path in own if (path / MARKER).exists()]
+    whole.sort(key=lambda found: found.step, reverse=True)
+    return whole, sorted(path for path in own if _left_over(path))
+
+
+def _found(path: Path) -> Found:
+    try:
+        marker = json.loads((path / MARKER).read_text())
+        facts = [tuple(map(int, each)) for each in marker["files"].values()]
+        told = isinstance(marker["notes"], dict) and isinstance(marker.get("signature", {}), dict)
+        found = Found(path, marker)
+        if facts and told and marker["step"] == found.step and all(len(e) == 2 for e in facts):
+            return found
+    except OSError as error:
+        return Found(path, {}, f"{MARKER}: {error.strerror}")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return Found(path, {}, f"{MARKER} is not as it was written")
 
 
 def damage(found: Found, rank: int, ranks: int) -> str | None:
     """What is wrong with this rank's share of the files, in words."""
+    if found.problem is not None:
+        return found.problem
     for name, facts in sorted(found.marker["files"].items())[rank::ranks]:
         try:
             there = _facts(found.path / name)
@@ -215,7 +256,8 @@ def read(found: Found, sharded: Any, optimizer: Any, group: Any) -> None:
 def prune(folder: Path, keep: int, damaged: Collection[Path]) -> None:
     """Removes all whole checkpoints but the newest ones, their markers first. Those known to be
     damaged count for none, and stay for whoever may mend them."""
-    whole = [each for each in found_in(folder)[0] if each.path not in damaged]
+    found = found_in(folder)[0]
+    whole = [each for each in found if each.problem is None and each.path not in damaged]
     for each in whole[keep:]:
         with contextlib.suppress(OSError):
             (each.path / MARKER).unlink()

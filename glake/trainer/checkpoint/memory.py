@@ -163,6 +163,11 @@ class Memory:
                 return each.signature
         return None
 
+    def notes(self, step: int) -> dict[str, Any]:
+        """What is noted beside the state of a step."""
+        headers = [header for header in map(_File.header, self.files) if header is not None]
+        return next((header.notes for header in headers if header.step == step), {})
+
     def begin(self, layout: Layout) -> _File:
         """The file of the older state, or of none: the other one stays whole. NoRoom."""
         if not self._alone:
@@ -197,9 +202,16 @@ class Memory:
 
     def own(self) -> None:
         """This run's segments live as long as the process that started the ranks."""
+        self._owned_by(_owner())
+
+    def outlive(self) -> None:
+        """They stay until this run goes on, whoever ends: they hold what is nowhere else."""
+        self._owned_by({"kept": True})
+
+    def _owned_by(self, owner: dict[str, Any]) -> None:
         path = self.folder / "owner.json"
         fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(_owner()))
+        fresh.write_text(json.dumps(owner))
         fresh.replace(path)
 
     def remove(self) -> None:
@@ -228,7 +240,7 @@ def sweep(keep: str, root: Path | None = None) -> list[Path]:
 def _abandoned(folder: Path) -> bool:
     try:
         owner = json.loads((folder / "owner.json").read_text())
-        return bool(
+        return "kept" not in owner and bool(
             owner["namespace"] == _namespace() and _started(owner["pid"]) != owner["started"]
         )
     except (OSError, ValueError, KeyError, TypeError):

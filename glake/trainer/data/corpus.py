@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,13 @@ class Corpus:
         return Corpus(self.tokens[first:end], starts, self.vocabulary)
 
 
-def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
+def read(
+    path: str,
+    pattern: str,
+    separator: str,
+    tokenizer: str,
+    passed: Callable[[Path], bool] = lambda _: False,
+) -> Corpus:
     """The text of a file, or of the files in a folder that match, in order of their names.
 
     Args:
@@ -50,13 +56,14 @@ def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
             out.
         separator: ends a document within a file; "" makes each file one document.
         tokenizer: "bytes", or the JSON file of a `tokenizers` tokenizer.
+        passed: which files of a folder are left out too.
 
     DataMissing; InvalidOption for a tokenizer that cannot be read.
     """
     if not path:
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
     try:
-        files = _files(Path(os.path.expanduser(path)), pattern)
+        files = _files(Path(os.path.expanduser(path)), pattern, passed)
     except DataMissing:
         raise
     except OSError as error:
@@ -68,16 +75,16 @@ def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
     return _encoded(files, separator, tokenizer)
 
 
-def _files(path: Path, pattern: str) -> list[Path]:
+def _files(path: Path, pattern: str, passed: Callable[[Path], bool]) -> list[Path]:
     if path.is_file():
         files = [path]
     elif path.is_dir():
         found = sorted(each for each in _matching(path, pattern) if each.is_file())
-        files = [each for each in found if _is_text(each)]
+        files = [each for each in found if _is_text(each) and not passed(each)]
         if not files:
             raise DataMissing(
-                f"{path}: {len(found)} files match {pattern!r}, none of them text; data.pattern "
-                "chooses others"
+                f"{path}: {len(found)} files match {pattern!r}, none of them text that the run did "
+                "not write itself; data.pattern chooses others"
             )
     else:
         raise DataMissing(

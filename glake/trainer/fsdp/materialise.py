@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -77,31 +78,43 @@ def flats_of(
     ]
 
 
+def resets(
+    model: nn.Module, units: Mapping[str, Iterable[Origin]]
+) -> dict[str, list[tuple[str, nn.Module]]]:
+    """Of each unit, the modules that give first values to its parameters on the meta device, in
+    the order in which they draw: whoever shards a model, the same seed gives the same values."""
+    homes = {
+        id(module): unit
+        for unit, origins in units.items()
+        for origin in origins
+        for module, _ in origin.owners
+        if origin.parameter.is_meta
+    }
+    modules = list(model.named_modules())
+    return {unit: [each for each in modules if homes.get(id(each[1])) == unit] for unit in units}
+
+
 def fill(model: nn.Module, units: dict[str, list[Flat]], device: torch.device) -> None:
     """Shares out every parameter's values; those on the meta device are made first.
 
     The whole of one unit is on the device at a time. Every rank draws all values, so that the same
     seed gives the same ones whatever the number of ranks.
     """
-    owners = {
-        id(module): unit
-        for unit, flats in units.items()
-        for flat in flats
-        for origin in flat.origins
-        for module, _ in origin.owners
-        if origin.parameter.is_meta
+    origins = {
+        unit: [each for flat in flats for each in flat.origins] for unit, flats in units.items()
     }
-    _buffers_to(model, device)
+    drawing = resets(model, origins)
+    buffers_to(model, device)
     for unit, flats in units.items():
         values = [flat.values() for flat in flats]
-        for path, module in model.named_modules():
-            if owners.get(id(module)) == unit:
-                _reset(path, module)
+        for path, module in drawing[unit]:
+            reset(path, module)
         for flat, value in zip(flats, values, strict=True):
             flat.share_out(value)
 
 
-def _buffers_to(model: nn.Module, device: torch.device) -> None:
+def buffers_to(model: nn.Module, device: torch.device) -> None:
+    """Brings the buffers to the device; those on the meta device are made."""
     for path, module in model.named_modules():
         missing = False
         for name, buffer in module._buffers.items():
@@ -111,15 +124,16 @@ def _buffers_to(model: nn.Module, device: torch.device) -> None:
             elif buffer is not None:
                 module._buffers[name] = buffer.to(device)
         if missing and not any(True for _ in module._parameters.values()):
-            _reset(path, module)
+            reset(path, module)
 
 
-def _reset(path: str, module: Any) -> None:
-    reset = getattr(module, "reset_parameters", None)
-    if reset is None:
+def reset(path: str, module: Any) -> None:
+    """Gives a module's parameters and buffers their first values."""
+    fill_in = getattr(module, "reset_parameters", None)
+    if fill_in is None:
         raise InvalidArgument(
             f"{path or 'the model'}: {type(module).__name__} is on the meta device and has no "
             "reset_parameters(), which gives its parameters and buffers their first values"
         )
     with torch.no_grad():
-        reset()
+        fill_in()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,9 +37,11 @@ class Peer(Sharding):
         self.module: Any = model
         self.device = device_of(device)
         self._ranks = Collectives(group, self.device)
+        units = materialise.origins_of(model)
+        drawing = materialise.resets(model, units)
         self._shard(model, config)
         if any(parameter.is_meta for parameter in model.parameters()):
-            self._materialise()
+            self._materialise(drawing)
         for module in self._sharded():
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
@@ -64,12 +66,33 @@ class Peer(Sharding):
             fully_shard(block, reshard_after_forward=config.reshard_after_forward, **options)
         fully_shard(model, **options)
 
-    def _materialise(self) -> None:
-        home = "cpu" if self.config.offload == "parameters" else self.device
-        self.module.to_empty(device=home)
-        for module in self.module.modules():
-            if next(module.parameters(recurse=False), None) is not None:
-                module.reset_parameters()
+    def _materialise(self, drawing: Mapping[str, list[tuple[str, nn.Module]]]) -> None:
+        """First values, drawn whole as glake's FSDP draws them: the modules of a unit at a time,
+        and every rank keeps its share."""
+        materialise.buffers_to(self.module, self.device)
+        home = torch.device("cpu") if self.config.offload == "parameters" else self.device
+        self.module._apply(lambda own: torch.empty_like(own, device=home) if own.is_meta else own)
+        for modules in drawing.values():
+            self._draw(modules)
+
+    @torch.no_grad()
+    def _draw(self, modules: list[tuple[str, nn.Module]]) -> None:
+        wholes: dict[Any, nn.Parameter] = {}  # by the share, which two modules may have in common
+        shares = [(module, dict(module._parameters)) for _, module in modules]
+        for module, own in shares:
+            for name, share in own.items():
+                if share is not None:
+                    empty = torch.empty(share.shape, dtype=share.dtype, device=self.device)
+                    made = nn.Parameter(empty, requires_grad=share.requires_grad)
+                    module._parameters[name] = wholes.setdefault(share, made)
+        for path, module in modules:
+            materialise.reset(path, module)
+        for share, whole in wholes.items():
+            parts = whole.chunk(self._ranks.ranks)  # as Shard(0) deals them out
+            if self._ranks.rank < len(parts):
+                share.to_local().copy_(parts[self._ranks.rank])
+        for module, own in shares:
+            module._parameters.update(own)
 
     def _sharded(self) -> Iterator[Any]:
         from torch.distributed.fsdp import FSDPModule

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 
 from glake.trainer.configurable import Positive
-from glake.trainer.optimizers.base import Betas, Norm, Optimizer
+from glake.trainer.optimizers.base import Betas, Decayed, Norm
 
 
-class AdamW(Optimizer):
+class AdamW(Decayed):
     @dataclass(kw_only=True)
-    class Config(Optimizer.Config):
+    class Config(Decayed.Config):
         betas: Betas = (0.9, 0.95)
         epsilon: Positive = 1e-8
         kernels: Literal["auto", "each", "foreach", "fused"] = "auto"  # auto is torch's choice

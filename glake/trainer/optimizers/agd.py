@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from glake.trainer.configurable import Positive
-from glake.trainer.optimizers.base import Betas, Norm, Optimizer
+from glake.trainer.optimizers.base import Betas, Decayed, Norm
 
 
 class AGDOptimizer(torch.optim.Optimizer):
@@ -70,9 +70,9 @@ class AGDOptimizer(torch.optim.Optimizer):
         own.addcdiv_(mean, divisor, value=-group["lr"] * root / correction)
 
 
-class AGD(Optimizer):
+class AGD(Decayed):
     @dataclass(kw_only=True)
-    class Config(Optimizer.Config):
+    class Config(Decayed.Config):
         betas: Betas = (0.9, 0.999)
         delta: Positive = 1e-14  # the paper's for transformers
 

@@ -26,12 +26,18 @@ class Optimizer(Configurable, abstract=True):
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
+        def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
+            raise NotImplementedError
+
+
+class Decayed(Optimizer, abstract=True):
+    """An optimizer with a rate and decoupled weight decay of its own."""
+
+    @dataclass(kw_only=True)
+    class Config(Optimizer.Config):
         lr: Rate = 3e-4
         weight_decay: Rate = 0.1
         undecayed: tuple[str, ...] = ("bias", "norm")  # no decay where a name holds one of these
-
-        def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
-            raise NotImplementedError
 
         def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Any]:
             """Parameters that learn, with weight decay and without; no empty group."""

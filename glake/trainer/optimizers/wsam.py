@@ -80,7 +80,7 @@ class WSAMOptimizer(torch.optim.Optimizer):
 class WSAM(Optimizer):
     @dataclass(kw_only=True)
     class Config(Optimizer.Config):
-        base: Optimizer.Config = child(AdamW.Config)  # its lr and decay are those that count
+        base: Optimizer.Config = child(AdamW.Config)  # whose rate it takes too
         rho: Positive = 0.05
         gamma: SharePart = 0.9
 

@@ -78,8 +78,9 @@ def test_it_learns_evaluates_and_logs(text: Path, tmp_path: Path, shared: Path) 
 def test_a_run_that_was_cut_off_ends_in_the_same_losses_to_the_bit(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, source: str
 ) -> None:
+    rate = "base = {lr = 0.003}" if kind == "wsam:WSAM" else "lr = 0.003"
     changes = {
-        "optimizer": f'{{"class" = "glake.trainer.optimizers.{kind}", lr = 0.003}}',
+        "optimizer": f'{{"class" = "glake.trainer.optimizers.{kind}", {rate}}}',
         "checkpoint__every": "2",
         "checkpoint__memory": "true" if source == "memory" else "false",
         "accumulation": "2",
