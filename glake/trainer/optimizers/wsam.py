@@ -19,7 +19,7 @@ from torch import Tensor
 from glake.errors import InvalidArgument
 from glake.trainer.configurable import Positive, SharePart, child
 from glake.trainer.optimizers.adamw import AdamW
-from glake.trainer.optimizers.base import Norm, Optimizer, local_norm
+from glake.trainer.optimizers.base import Decayed, Norm, Optimizer, local_norm
 
 
 class WSAMOptimizer(torch.optim.Optimizer):
@@ -80,7 +80,7 @@ class WSAMOptimizer(torch.optim.Optimizer):
 class WSAM(Optimizer):
     @dataclass(kw_only=True)
     class Config(Optimizer.Config):
-        base: Optimizer.Config = child(AdamW.Config)  # whose rate it takes too
+        base: Decayed.Config = child(AdamW.Config)  # whose rate it takes too
         rho: Positive = 0.05
         gamma: SharePart = 0.9
 

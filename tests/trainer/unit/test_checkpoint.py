@@ -143,7 +143,9 @@ def test_states_of_a_later_step_are_forgotten_where_a_run_goes_back(tmp_path: Pa
     assert chosen.header() is None
 
 
-@pytest.mark.parametrize("damage", ["flipped", "short", "gone", "marker", "unmarked"])
+@pytest.mark.parametrize(
+    "damage", ["flipped", "short", "gone", "marker", "empty", "folder", "signature", "unmarked"]
+)
 def test_a_damaged_checkpoint_is_skipped_for_the_newest_whole_one(
     tmp_path: Path, damage: str
 ) -> None:
@@ -161,6 +163,14 @@ def test_a_damaged_checkpoint_is_skipped_for_the_newest_whole_one(
         part.unlink()
     elif damage == "marker":
         (newest / disk.MARKER).write_text('{"step": ')
+    elif damage == "empty":
+        (newest / disk.MARKER).write_text("")
+    elif damage == "folder":
+        (newest / disk.MARKER).unlink()
+        (newest / disk.MARKER).mkdir()
+    elif damage == "signature":
+        told = json.loads((newest / disk.MARKER).read_text())
+        (newest / disk.MARKER).write_text(json.dumps(told | {"signature": 5}))
     else:
         (newest / disk.MARKER).unlink()
     again = Run(folder, every=2, memory=False)
@@ -197,6 +207,99 @@ def test_folders_of_other_names_are_the_users(tmp_path: Path) -> None:
     assert (folder / "step-notes").is_dir() and (folder / "step-list.txt").exists()
 
 
+def test_a_folder_with_something_of_the_users_is_neither_removed_nor_written_into(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    for step in (4, 6):
+        (folder / f"step-{step:08d}").mkdir(parents=True)
+        (folder / f"step-{step:08d}" / "notes.txt").write_text("mine")
+    (folder / "step-00000008").write_text("a file")
+    (folder / "step-00000005").mkdir()
+    (folder / "step-00000005" / "__0_0.distcp").write_text("left by a kill")
+    run = Run(folder, every=2, keep=1, memory=False)
+    assert run.resumed is None and run.said == ["step-00000005 was never finished: removed"]
+    run.steps(1, 8).killed()
+    assert markers(folder) == ["step-00000008"]
+    for step in (4, 6):
+        aside = folder / f"step-{step:08d}.before-1"
+        assert (aside / "notes.txt").read_text() == "mine"
+    assert (folder / "step-00000008.before-1").read_text() == "a file"
+    assert len(run.said) == 4 and "was there already: it is" in run.said[1]
+
+
+def test_a_damaged_checkpoint_is_not_overwritten_by_the_step_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    Run(folder, every=2, keep=3, memory=False).steps(1, 4).killed()
+    next((folder / "step-00000004").glob("*.distcp")).write_bytes(b"")
+    again = Run(folder, every=2, keep=3, memory=False)
+    again.steps(3, 4).killed()
+    assert markers(folder)[-2:] == ["step-00000004", "step-00000004.before-1"]
+
+
+def test_whoever_removes_the_newest_checkpoint_goes_back_to_an_older_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = Run(folder, every=2, keep=3)
+    run.steps(1, 4)
+    run.checkpoint._await_written()
+    run.steps(5, 5).killed()
+    shutil.rmtree(folder / "step-00000004")
+    back = Run(folder, every=2, keep=3)
+    assert back.at == ("disk", 2)
+    assert back.said == [
+        "the checkpoint of step 4 was removed: what memory holds of later steps is not used"
+    ]
+    back.steps(3, 3).killed()
+    again = Run(folder, every=2, keep=3)
+    assert again.at == ("memory", 3)
+    again.killed()
+
+
+def _unwritable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_made", lambda *_: os.strerror(28))
+
+
+def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_written(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path / "run", every=0, memory_every=2).steps(1, 5)
+    notes = {"step": 5, "tokens": 50}
+    with monkeypatch.context() as full:
+        _unwritable(full)
+        with pytest.raises(disk.NotWritten, match="No space left.*run the same command again"):
+            run.checkpoint.finish(5, run.model, NoOptimizer(), notes)
+    run.checkpoint.close()
+    assert run.said == []
+    (kept,) = shared.iterdir()
+    assert memory.sweep("another", shared) == [] and kept.exists()  # its process may be gone
+    again = Run(tmp_path / "run", every=0)
+    assert again.at == ("memory", 5)
+    again.checkpoint.finish(5, again.model, NoOptimizer(), notes)
+    assert markers(tmp_path / "run") == ["step-00000005"] and list(shared.iterdir()) == []
+
+
+def test_without_memory_the_last_state_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glake.trainer.checkpoint._PAUSES_S", (0.01, 0.02))
+    made, refused = disk._made, [True]
+
+    def full_once(*arguments: Any) -> str | None:
+        return "No space left on device" if refused and refused.pop() else made(*arguments)
+
+    run = Run(tmp_path / "run", every=0, memory=False).steps(1, 3)
+    monkeypatch.setattr(disk, "_made", full_once)
+    run.checkpoint.finish(3, run.model, NoOptimizer(), {"step": 3, "tokens": 30})
+    assert markers(tmp_path / "run") == ["step-00000003"]
+    assert len(run.said) == 1 and run.said[0].endswith("Make room: it is tried again in 0.01 s")
+    never = Run(tmp_path / "never", every=0, memory=False).steps(1, 3)
+    _unwritable(monkeypatch)
+    with pytest.raises(disk.NotWritten, match="step 3 could not be .*Older checkpoints are as"):
+        never.checkpoint.finish(3, never.model, NoOptimizer(), {"step": 3, "tokens": 30})
+    never.checkpoint.close()
+    assert len(never.said) == 2
+
+
 def test_a_copy_of_the_folder_is_another_run(tmp_path: Path, shared: Path) -> None:
     Run(tmp_path / "run", every=2).steps(1, 3).killed()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -206,6 +309,14 @@ def test_a_copy_of_the_folder_is_another_run(tmp_path: Path, shared: Path) -> No
     first = Run(tmp_path / "run", every=2)
     assert first.at == ("memory", 3)
     first.killed()
+
+
+def test_a_name_of_a_run_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
+    Run(tmp_path / "run", every=2).steps(1, 2).killed()
+    (tmp_path / "run" / "run").write_bytes(b"\xff\xfe \xff")
+    again = Run(tmp_path / "run", every=2)
+    assert again.at == ("disk", 2)
+    again.killed()
 
 
 def test_memory_of_another_number_of_ranks_does_not_come_back(tmp_path: Path, shared: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -78,9 +79,12 @@ def test_it_learns_evaluates_and_logs(text: Path, tmp_path: Path, shared: Path) 
 def test_a_run_that_was_cut_off_ends_in_the_same_losses_to_the_bit(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, source: str
 ) -> None:
-    rate = "base = {lr = 0.003}" if kind == "wsam:WSAM" else "lr = 0.003"
+    part = '{{"class" = "glake.trainer.optimizers.{}", {}}}'
+    rate = "lr = 0.003"
+    if kind == "wsam:WSAM":
+        rate = "base = " + part.format("adamw:AdamW", rate)
     changes = {
-        "optimizer": f'{{"class" = "glake.trainer.optimizers.{kind}", {rate}}}',
+        "optimizer": part.format(kind, rate),
         "checkpoint__every": "2",
         "checkpoint__memory": "true" if source == "memory" else "false",
         "accumulation": "2",
@@ -208,6 +212,82 @@ def test_a_diverged_state_is_not_saved(text: Path, tmp_path: Path) -> None:
     assert again.resumed is not None and again.resumed.step == step - 1
 
 
+def test_gradients_that_are_no_number_are_not_stepped_into_a_saved_state(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is finite where its gradient is not, such as at the root of zero."""
+    passes = loop._Run._passes
+
+    def infinite(self: Any, batches: Any) -> Any:
+        total = passes(self, batches)
+        if self.step == 5:
+            next(self.sharded.named_parameters())[1].grad.fill_(float("inf"))
+        return total
+
+    monkeypatch.setattr(loop._Run, "_passes", infinite)
+    with pytest.raises(Diverged, match="the gradients' norm of step 6 is inf: lower"):
+        loop.train(tiny(text, tmp_path / "run", checkpoint__every="1"))
+    monkeypatch.setattr(loop._Run, "_passes", passes)
+    outcome = loop.train(tiny(text, tmp_path / "run"))
+    assert outcome.resumed is not None and outcome.resumed.step == 5
+    assert math.isfinite(outcome.loss)
+
+
+def test_a_finished_command_run_again_keeps_its_checkpoint_and_its_loss(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = loop.train(tiny(text, tmp_path / "run", 5))
+    (marker,) = (tmp_path / "run").glob("step-*/whole.json")
+    before = marker.stat()
+    again = loop.train(tiny(text, tmp_path / "run", 5))
+    assert again.loss == first.loss and again.resumed is not None
+    after = marker.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    capsys.readouterr()
+    loop.train(tiny(text, tmp_path / "run", 6, seed="3", data__length="8"))
+    said = "not what it was: seed was 0, and is 3; data.length was 16, and is 8"
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_does_not_train_on_what_it_writes(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    (folder / "more").mkdir(parents=True)
+    (folder / "run.txt").write_text(text.read_text())
+    (folder / "more" / "log.jsonl").write_text(text.read_text())  # text, by its place
+    changes = {"checkpoint__every": "2", "log__profile": "1"}
+    loop.train(tiny(folder, folder, 4, **changes))
+    (folder / "step-00000004" / "config.toml").write_text("x" * 1000)
+    longer = tiny(folder, folder, 8, **changes)
+    data = longer.data.build(sequences=4, seed=0, passed=loop._written_by(longer))
+    assert data.documents == 2
+    loop.train(longer)
+    alone = tmp_path / "alone"
+    (alone / "more").mkdir(parents=True)
+    for name in ("run.txt", "more/log.jsonl"):
+        (alone / name).write_text(text.read_text())
+    loop.train(tiny(alone, tmp_path / "run", 8))
+    assert losses(folder) == losses(tmp_path / "run")
+
+
+def test_evaluations_come_when_they_are_asked_for(text: Path, tmp_path: Path) -> None:
+    changes = {"evaluation__every": "3", "evaluation__steps": "1", "log__every": "4"}
+    loop.train(tiny(text, tmp_path / "run", 10, **changes))
+    found = last_of_each_step(records(tmp_path / "run" / "log.jsonl"))
+    assert sorted(found) == [3, 4, 6, 8, 9, 10]
+    assert [step for step, each in found.items() if "evaluation" in each] == [3, 6, 9, 10]
+
+
+def test_ranks_end_when_torchrun_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ranks.Ranks(0, 1, None, None, None, os.getppid())
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    here.check()
+    orphan = ranks.Ranks(0, 1, None, None, None, 1 << 22)
+    with pytest.raises(RankLost, match="torchrun was killed.*the same command goes on"):
+        orphan.check()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    orphan.check()
+
+
 def test_a_full_disk_costs_the_log_and_not_the_run(
     text: Path,
     tmp_path: Path,
@@ -250,6 +330,7 @@ def test_the_command(text: Path, tmp_path: Path) -> None:
         (["--config", str(tmp_path / "gone.toml")], "there is no such file"),
         (["--config", "gpt-tiny", "--set", "steps"], "write it as PATH=VALUE"),
         ([], "--config says what to train"),
+        (["--config", "mine.yaml"], "--config mine.yaml: an experiment is a TOML file"),
     ):
         done = run(main, arguments)
         assert done.exit_code == 1 and words in done.output + done.stderr
@@ -311,6 +392,19 @@ def test_goodput_of_a_log(tmp_path: Path) -> None:
     assert found.restarting == pytest.approx(5 + 1 + 5 + 2) and found.restarts == 1
     assert found.share == pytest.approx(9.9 / 13)
     assert "goodput 76.2%" in str(found)
+
+
+def test_goodput_is_of_the_last_run_and_of_the_trainers_records() -> None:
+    def start(run: str, time: float) -> dict[str, Any]:
+        return {"event": "start", "run": run, "process": time, "joined": time, "time": time}
+
+    def steps(first: float) -> list[dict[str, Any]]:
+        fields = {"event": "step", "seconds": 1.0, "stall_s": 0.0}
+        return [fields | {"step": at, "time": first + at} for at in range(1, 4)]
+
+    foreign = [{"event": "note"}, {"event": "step", "step": 2}, {"no": "event"}, {"event": []}]
+    found = goodput([start("a", 0), *steps(0), start("b", 9), *foreign, *steps(9), *foreign])
+    assert found.useful == pytest.approx(3) and found.restarts == 0 and found.share == 1
 
 
 def test_a_line_that_a_kill_tore_is_ended(tmp_path: Path) -> None:
