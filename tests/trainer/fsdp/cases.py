@@ -82,6 +82,15 @@ CASES = {
     # Adam makes whole steps of the zoo's small gradients, whatever rounding has left of them.
     "zoo gpt": {"zoo": "gpt-tiny", "parameters": 5e-4},
     "zoo moe": {"zoo": "moe-tiny", "sharding": {"recompute": True}, "parameters": 5e-4},
+    # Both sides give first values to a model on the meta device, by the same seed.
+    "meta": {"zoo": "gpt-tiny", "meta": True, "parameters": 5e-4},
+    "meta moe": {"zoo": "moe-tiny", "meta": True, "parameters": 5e-4},
+    "meta offload": {
+        "zoo": "llama-tiny",
+        "meta": True,
+        "sharding": {"offload": "parameters"},
+        "parameters": 5e-4,
+    },
     "tied": {"net": {"tied": True}},
     "twice": {"net": {"twice": True}},
     "twice, kept": {"net": {"twice": True}, "sharding": {"reshard_after_forward": False}},
@@ -100,7 +109,7 @@ CASES = {
     "used by one rank": {"net": {"kind": nets.Spare}, "before": used_by_one_rank},
 }
 PARITY = list(CASES)
-SOME = ["plain", "kept", "accumulation", "bf16", "lora", "moe", "tied", "twice", "failing"]
+SOME = ["plain", "kept", "accumulation", "bf16", "lora", "moe", "meta", "tied", "twice", "failing"]
 SAVED = {
     "plain": {},
     "lora": {"net": {"kind": nets.LoRA, "frozen": True}},

@@ -46,7 +46,8 @@ def net_of(case):
     if "zoo" in case:
         config = sizes.model(case["zoo"])
         config.set("layers", 2)
-        return config.build()
+        with torch.device("meta" if case.get("meta") else "cpu"):
+            return config.build()
     return Net(**case.get("net", {}))
 
 

@@ -254,7 +254,8 @@ def test_a_run_does_not_train_on_what_it_writes(text: Path, tmp_path: Path) -> N
     (folder / "more").mkdir(parents=True)
     (folder / "run.txt").write_text(text.read_text())
     (folder / "more" / "log.jsonl").write_text(text.read_text())  # text, by its place
-    changes = {"checkpoint__every": "2", "log__profile": "1"}
+    constant = {"schedule__shape": "constant"}
+    changes = constant | {"checkpoint__every": "2", "log__profile": "1"}
     loop.train(tiny(folder, folder, 4, **changes))
     (folder / "step-00000004" / "config.toml").write_text("x" * 1000)
     longer = tiny(folder, folder, 8, **changes)
@@ -265,7 +266,7 @@ def test_a_run_does_not_train_on_what_it_writes(text: Path, tmp_path: Path) -> N
     (alone / "more").mkdir(parents=True)
     for name in ("run.txt", "more/log.jsonl"):
         (alone / name).write_text(text.read_text())
-    loop.train(tiny(alone, tmp_path / "run", 8))
+    loop.train(tiny(alone, tmp_path / "run", 8, **constant))
     assert losses(folder) == losses(tmp_path / "run")
 
 
