@@ -83,8 +83,9 @@ def _command(pid: int) -> bytes:
 def job(folder: Path, text: Path, steps: int, ranks: int, changes: list[str]) -> Iterator[Job]:
     """Starts one, and leaves nothing of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    command += ["--max-restarts=1000", "--monitor-interval=0.05", "-m", "glake.trainer"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", "--max-restarts=1000", "--monitor-interval=0.05"]
+    command += ["-m", "glake.trainer"]
     command += ["--config", "gpt-tiny", "--data", str(text), "--folder", str(folder)]
     command += ["--steps", str(steps), *(f"--set={change}" for change in changes)]
     with (folder / "output.txt").open("ab") as output:

@@ -5,8 +5,11 @@ A hundred kills: benchmarks/trainer/kills.py.
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,36 @@ def test_five_kills_change_no_loss(tmp_path: Path) -> None:
     assert not list(Path("/dev/shm").glob(f"glake-trainer-*-{_run(tmp_path / 'killed')}"))
     said = (tmp_path / "killed" / "output.txt").read_text()
     assert "goes on after step" in said and "goodput" in said
+
+
+def test_ranks_end_after_torchrun_was_killed_and_the_command_goes_on(tmp_path: Path) -> None:
+    text = kills.some_text(tmp_path / "text")
+    with kills.job(tmp_path / "run", text, 1 << 20, 2, TINY) as running:
+        assert running.reach(3)
+        ranks = running.ranks()
+        running.process.kill()
+        running.process.wait()
+        end = time.monotonic() + 60
+        while any(kills._command(rank) for rank in ranks) and time.monotonic() < end:
+            time.sleep(0.05)
+    assert len(ranks) == 2 and not any(kills._command(rank) for rank in ranks)
+    assert "RankLost: torchrun was killed" in (tmp_path / "run" / "output.txt").read_text()
+    steps = running.steps()
+    with kills.job(tmp_path / "run", text, steps + 2, 2, TINY) as again:
+        assert max(kills.finished(again)) == steps + 2
+    assert "from memory" in (tmp_path / "run" / "output.txt").read_text()
+
+
+def test_ranks_train_twice_in_one_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    text = kills.some_text(tmp_path / "text")
+    program = Path(__file__).with_name("program_twice.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--nproc-per-node=2", str(program), str(text), *TINY],
+        env=environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("ranks", [4, 3])
