@@ -14,10 +14,15 @@ from glake.errors import GlakeError, InvalidOption
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--config", help="A model of the zoo (--list), or a TOML file of an experiment.")
+@click.option(
+    "--config",
+    help="A model of the zoo (--list), an experiment's TOML file, or a folder with a checkpoint "
+    "of transformers' (Llama, OPT) to begin with.",
+)
 @click.option("--data", help="A file or folder of text: data.path.")
 @click.option("--steps", type=int, help="How many steps: steps.")
 @click.option("--folder", help="Where checkpoints and the log go: checkpoint.folder.")
+@click.option("--export", help="Where to write the model for transformers: export.")
 @click.option(
     "--set", "changes", multiple=True, metavar="PATH=VALUE",
     help="One option, such as model.block.attention.heads=8. May be repeated.",
@@ -29,6 +34,7 @@ def main(
     data: str | None,
     steps: int | None,
     folder: str | None,
+    export: str | None,
     changes: tuple[str, ...],
     print_config: bool,
     list_: bool,
@@ -41,6 +47,8 @@ def main(
             _list()
             return
         experiment = configured(config, data, steps, folder, changes)
+        if export is not None:
+            experiment.export = export
         if print_config:
             click.echo(str(experiment), nl=False)
             return
@@ -74,6 +82,10 @@ def configured(
         if not Path(config).is_file():
             raise InvalidOption(f"--config {config}: there is no such file")
         made = Experiment.Config.load(config)
+    elif (Path(config) / "config.json").is_file():
+        from glake.trainer.models import huggingface
+
+        made = Experiment.Config(model=huggingface.read_config(config), weights=config)
     elif config not in sizes.ZOO and (Path(config).suffix or Path(config).exists()):
         raise InvalidOption(f"--config {config}: an experiment is a TOML file, and named *.toml")
     else:

@@ -43,6 +43,7 @@ from glake.trainer.data import Batch, Data
 from glake.trainer.errors import CheckpointMismatch, Diverged
 from glake.trainer.fsdp import Sharding
 from glake.trainer.goodput import goodput, records
+from glake.trainer.models import huggingface
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.optimizers import AdamW, Optimizer
 from glake.trainer.optimizers.base import global_norm
@@ -77,6 +78,8 @@ class Experiment(Configurable):
         accumulation: Width = 1  # passes that a rank's part of a step is done in
         clip: NonNegative = 1.0  # the norm that gradients are clipped to; 0: they are not
         seed: Natural = 0
+        weights: str = ""  # a checkpoint of transformers' to begin with; "": drawn by the seed
+        export: str = ""  # where to write the trained model as such a checkpoint
         deterministic: bool = False  # on GPUs the same bits at each run, with slower kernels
         # After which a rank that does not answer is taken to be lost.
         timeout_s: Annotated[float, Within(1, 1e7)] = 600.0
@@ -141,9 +144,11 @@ class _Run:
                 f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
             )
         self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
+        if config.export:
+            huggingface.check(config.model)  # before it has been trained
         torch.manual_seed(config.seed)
         with torch.device("meta"):
-            model = config.model.build()
+            model, like = config.model.build(), config.model.build()
         signature = signature_of(model, config.model, config.optimizer)
         with _in_memory(model):
             self.sharded = config.sharding.build(model, device=here.device)
@@ -157,6 +162,10 @@ class _Run:
         self.resumed = self.checkpoint.resume(self.sharded, self.optimizer)
         if self.resumed is not None:
             self._go_on(self.resumed)
+        elif config.weights:
+            for name, value in huggingface.matched(like, huggingface.read_weights(config.weights)):
+                self.sharded.put(name, value)
+            self.log.say(f"begins with the weights in {config.weights}")
         self.log.event(
             "start",
             run=self.checkpoint.run,
@@ -306,6 +315,8 @@ class _Run:
     def _finish(self) -> Outcome:
         assert self.checkpoint is not None
         self.checkpoint.finish(self.step, self.sharded, self.optimizer, self._notes())
+        if self.config.export:
+            self._export(self.config.export)
         if self.snapshot is not None and self.log.folder is not None:
             path = self.log.folder / f"memory-{self.here.rank}.pickle"
             self.snapshot.write(path)
@@ -314,6 +325,16 @@ class _Run:
         if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
             self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
         return Outcome(self.step, self.loss, self._evaluated, self.resumed)
+
+    def _export(self, folder: str) -> None:
+        """The model as a checkpoint of transformers', a parameter at a time; rank 0 writes it."""
+        weights = self.sharded.full_parameters()
+        if self.here.rank == 0:
+            huggingface.write(folder, self.config.model, weights)
+            self.log.say(f"the model is in {folder}, for transformers' from_pretrained()")
+        else:
+            for _ in weights:
+                pass
 
     def close(self) -> None:
         """Ends what goes on beside the steps."""

@@ -91,7 +91,12 @@ class Flat:
     @property
     def valid(self) -> int:
         """Elements of this share that lie in the flat; the rest of the chunk is padding."""
-        return max(0, min(self.chunk, self.length - self._ranks.rank * self.chunk))
+        return max(0, min(self.chunk, self.length - self.first))
+
+    @property
+    def first(self) -> int:
+        """Where in the flat this share begins."""
+        return self._ranks.rank * self.chunk
 
     # Making it
 
@@ -112,8 +117,7 @@ class Flat:
     def share_out(self, values: torch.Tensor) -> None:
         """Keeps this rank's share of the values, and gives the modules the pieces of it."""
         ranks = self._ranks
-        begin = ranks.rank * self.chunk
-        self.shard = values[begin : begin + self.chunk].clone()
+        self.shard = values[self.first : self.first + self.chunk].clone()
         if self._host is not None:
             here = self.shard
             self.shard = self._host.empty(here.shape, here.dtype)
@@ -128,7 +132,7 @@ class Flat:
             else torch.empty(size, dtype=self.compute_dtype, device=ranks.device)
         )
         for origin, start in zip(self.origins, self.starts, strict=True):
-            self.slots.append(self._slot(origin, start, begin))
+            self.slots.append(self._slot(origin, start, self.first))
         self.origins = []
         self._bytes = self.full.untyped_storage().nbytes()
         self._free()

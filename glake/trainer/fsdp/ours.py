@@ -90,6 +90,15 @@ class Ours(Sharding):
                 for slot in flat.slots:
                     yield slot.name, whole[slot.start : slot.end].view(slot.shape).cpu()
 
+    @torch.no_grad()
+    def put(self, name: str, value: torch.Tensor) -> None:
+        for flat in self._flats:
+            for slot in flat.slots:
+                if slot.name == name:
+                    first = flat.first + slot.offset - slot.start
+                    part = value.reshape(-1)[first : first + slot.piece.numel()]
+                    slot.piece.copy_(part)
+
     def state(self, optimizer: Any = None) -> dict[str, Any]:
         if self.device.type == "cuda" and self.config.offload == "optimizer":
             torch.cuda.synchronize(self.device)  # its state may be on its way to the host

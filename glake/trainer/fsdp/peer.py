@@ -88,11 +88,18 @@ class Peer(Sharding):
         for path, module in modules:
             materialise.reset(path, module)
         for share, whole in wholes.items():
-            parts = whole.chunk(self._ranks.ranks)  # as Shard(0) deals them out
-            if self._ranks.rank < len(parts):
-                share.to_local().copy_(parts[self._ranks.rank])
+            self._put(share, whole)
         for module, own in shares:
             module._parameters.update(own)
+
+    @torch.no_grad()
+    def put(self, name: str, value: torch.Tensor) -> None:
+        self._put(dict(self.module.named_parameters())[name], value)
+
+    def _put(self, share: Any, whole: torch.Tensor) -> None:
+        parts = whole.chunk(self._ranks.ranks)  # as Shard(0) deals them out
+        if self._ranks.rank < len(parts):
+            share.to_local().copy_(parts[self._ranks.rank])
 
     def _sharded(self) -> Iterator[Any]:
         from torch.distributed.fsdp import FSDPModule

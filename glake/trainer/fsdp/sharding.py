@@ -128,6 +128,10 @@ class Sharding(Configurable):
         """Takes over what torch.distributed.checkpoint has put into state()."""
         raise NotImplementedError
 
+    def put(self, name: str, value: torch.Tensor) -> None:
+        """Takes over a whole parameter's values, of which this rank keeps its part."""
+        raise NotImplementedError
+
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Whole parameters in host memory on rank 0, none elsewhere; all ranks must iterate."""
         raise NotImplementedError

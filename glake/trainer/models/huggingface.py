@@ -53,12 +53,11 @@ def read_weights(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
             raise InvalidArgument(f"{path} is damaged or cut short: {error}") from None
 
 
-@torch.no_grad()
-def load_weights(model: torch.nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copies weights into a model's parameters; each must come once, and fit.
-
-    Where a projection has LoRA beside it, the weights are its base's.
-    """
+def matched(
+    model: torch.nn.Module, weights: Iterable[tuple[str, Tensor]]
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights by the names of the model's parameters (which may be on the meta device), each
+    once. Where a projection has LoRA beside it, they are its base's. InvalidArgument."""
     wanted = _base_parameters(model)
     left = set(wanted)
     for name, value in weights:
@@ -66,14 +65,23 @@ def load_weights(model: torch.nn.Module, weights: Iterable[tuple[str, Tensor]]) 
             if name == "head.weight" and name not in wanted:
                 continue  # a tied model's file may hold the embedding twice
             raise InvalidArgument(f"the model has no parameter {name!r}, or it came twice")
-        if value.shape != wanted[name].shape:
+        own, shape = wanted[name]
+        if value.shape != shape:
             raise InvalidArgument(
-                f"{name} is {list(value.shape)} in the file and {list(wanted[name].shape)} here"
+                f"{name} is {list(value.shape)} in the file and {list(shape)} here"
             )
-        wanted[name].copy_(value)
+        yield own, value
         left.remove(name)
     if left:
         raise InvalidArgument(f"no weights for {len(left)} parameters: {_some(left)}")
+
+
+@torch.no_grad()
+def load_weights(model: torch.nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Copies weights into a model's parameters; each must come once, and fit."""
+    parameters = dict(model.named_parameters())
+    for name, value in matched(model, weights):
+        parameters[name].copy_(value)
 
 
 def load(directory: str | Path) -> Decoder:
@@ -83,6 +91,11 @@ def load(directory: str | Path) -> Decoder:
     model.to_empty(device=torch.get_default_device())
     load_weights(model, read_weights(directory))
     return model
+
+
+def check(config: Decoder.Config) -> None:
+    """InvalidOption, with what differs, where write() has no form for such a model."""
+    _described_as(_plain(config))
 
 
 def write(
@@ -115,17 +128,18 @@ def write(
     _write_text(directory / "config.json", json.dumps(described, indent=2) + "\n")
 
 
-def _base_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The parameters by the names that they would have without LoRA; LoRA's own are left out."""
+def _base_parameters(model: torch.nn.Module) -> dict[str, tuple[str, torch.Size]]:
+    """The parameters' names and shapes by the names that they would have without LoRA; LoRA's own
+    are left out."""
     loras = {name for name, module in model.named_modules() if isinstance(module, LoRA)}
     found = {}
     for name, own in model.named_parameters():
         place, _, last = name.rpartition(".")
         above, _, part = place.rpartition(".")
         if above not in loras:
-            found[name] = own
+            found[name] = (name, own.shape)
         elif part == "base":
-            found[f"{above}.{last}"] = own
+            found[f"{above}.{last}"] = (name, own.shape)
     return found
 
 

@@ -118,12 +118,14 @@ SAVED = {
 for name, case in SAVED.items():
     CASES[f"save {name}"] = {**case, "saved": name, "run": "save"}
     CASES[f"load {name}"] = {**case, "saved": name, "run": "load"}
+CASES["put"] = {"net": {"tied": True}, "run": "put"}
+CASES["put offload"] = {"sharding": {"offload": "parameters"}, "run": "put"}
 
 SAVES, LOADS = ([f"{verb} {name}" for name in SAVED] for verb in ("save", "load"))
 # What each number of ranks runs: 2 first, whose checkpoints the others load.
 RUNS = {
-    2: PARITY + SAVES,
+    2: [*PARITY, *SAVES, "put", "put offload"],
     4: [*SOME, "unused", *LOADS],
-    3: LOADS,
+    3: [*LOADS, "put"],
     1: ["plain", "bf16", "lora", *LOADS],
 }

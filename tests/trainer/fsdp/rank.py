@@ -168,6 +168,25 @@ def load(case):
     return {"after": [step(sharded, optimizer, number) for number in range(3, 6)]}
 
 
+def put(case):
+    """Whether whole values that are put into shares come back, of each side."""
+    same = {}
+    for side in ("ours", "torch"):
+        config = Sharding.Config(fsdp=side, **case.get("sharding", {}))
+        sharded = config.build(Net(**case.get("net", {})), device="cpu")
+        shapes = {name: each.shape for name, each in Net(**case.get("net", {})).named_parameters()}
+        values = {
+            name: torch.arange(shape.numel()).float().view(shape) + 1000 * at
+            for at, (name, shape) in enumerate(shapes.items())
+        }
+        for name, value in values.items():
+            sharded.put(name, value)
+        found = dict(sharded.full_parameters())
+        same[side] = all(torch.equal(found[name].view(-1), values[name].view(-1)) for name in found)
+        assert dist.get_rank() or found.keys() == values.keys()
+    return same
+
+
 def case_directory(case):
     return f"{os.environ['FSDP_CHECKPOINTS']}/{case['saved']}"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from glake.errors import InvalidOption, UnknownOption
@@ -19,6 +20,7 @@ from glake.trainer.__main__ import configured, main
 from glake.trainer.checkpoint import memory
 from glake.trainer.errors import CheckpointMismatch, Diverged, PackageMissing, RankLost
 from glake.trainer.goodput import goodput, last_of_each_step, records
+from glake.trainer.models import huggingface, sizes
 
 TINY = {
     "model.layers": "1",
@@ -335,6 +337,27 @@ def test_the_command(text: Path, tmp_path: Path) -> None:
     ):
         done = run(main, arguments)
         assert done.exit_code == 1 and words in done.output + done.stderr
+
+
+def test_a_checkpoint_of_transformers_is_trained_and_written(text: Path, tmp_path: Path) -> None:
+    first, second, run = tmp_path / "first", tmp_path / "second", CliRunner().invoke
+    model = sizes.llama(2, 32, 2, 48, vocabulary=256).build()
+    huggingface.write(first, model.config, model.named_parameters())
+    options = ["--data", str(text), "--set", "data.length=16", "--set", "log.progress=false"]
+    command = ["--config", str(first), "--folder", str(tmp_path / "run"), *options]
+    done = run(main, [*command, "--steps", "3", "--export", str(second)])
+    assert done.exit_code == 0 and f"begins with the weights in {first}" in done.stderr
+    before, after = huggingface.load(first), dict(huggingface.load(second).named_parameters())
+    assert any(not torch.equal(own, after[name]) for name, own in before.named_parameters())
+    again = run(main, [*command, "--steps", "4"])  # from its own checkpoint, not from the weights
+    assert "goes on after step 3" in again.stderr and "begins with" not in again.stderr
+    # A step that changes nothing writes what was read.
+    idle = ["--set", "optimizer.lr=0.0", "--steps", "1", "--export", str(tmp_path / "third")]
+    assert run(main, ["--config", str(first), *options, *idle]).exit_code == 0
+    same = dict(huggingface.load(tmp_path / "third").named_parameters())
+    assert all(torch.equal(own, same[name]) for name, own in before.named_parameters())
+    refused = run(main, ["--config", "gpt-tiny", *options, "--export", str(second)])
+    assert refused.exit_code == 1 and "no form in transformers" in refused.stderr
 
 
 def test_in_the_emulation_the_losses_are_the_same_to_the_bit(text: Path, tmp_path: Path) -> None:
