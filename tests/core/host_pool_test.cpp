@@ -168,6 +168,32 @@ void shutdown_needs_them_freed() {
   OK(glake_host_free(a));
 }
 
+// A job whose sizes change from step to step keeps an eighth more than it ever used, not all that
+// it ever asked for.
+void what_is_cached_is_bounded() {
+  test::running() = "what is cached is bounded";
+  Session session;
+  test::Dice dice(5);
+  int64_t most = 0;
+  for (int step = 0; step < 40; ++step) {
+    const size_t size = dice(20, 90) * 2 * kMiB;
+    void* held[4];
+    for (void*& ptr : held) ptr = get(size);
+    most = std::max(most, static_cast<int64_t>(4 * size));
+    CHECK(host("reserved_bytes.current") <= most + std::max<int64_t>(most / 8, 64 * kMiB));
+    for (void* ptr : held) OK(glake_host_free(ptr));
+  }
+  CHECK(host("reserved_bytes.current") == test::number_in(test::ledger(), "host_bytes"));
+  // Sizes that take turns are pinned once: the larger serves for the smaller.
+  const int64_t pinned = host("driver_allocs");
+  for (int turn = 0; turn < 6; ++turn) {
+    void* held[4];
+    for (void*& ptr : held) ptr = get(turn % 2 == 0 ? 180 * kMiB : 20 * kMiB);
+    for (void* ptr : held) OK(glake_host_free(ptr));
+  }
+  CHECK(host("driver_allocs") - pinned <= 8);
+}
+
 void every_call_refused() {
   for (int64_t times : {1, 2, -1}) {
     for (int code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
@@ -237,6 +263,7 @@ int main() {
   held_through_a_capture();
   destroyed_stream();
   shutdown_needs_them_freed();
+  what_is_cached_is_bounded();
   every_call_refused();
   many_threads();
   return 0;

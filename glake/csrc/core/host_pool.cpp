@@ -1,6 +1,9 @@
 #include "core/host_pool.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "core/tuning.h"
 
 namespace glake {
 namespace {
@@ -41,23 +44,75 @@ void HostPool::attach(int device) {
   attached_.push_back(device);
 }
 
-HostPool::HostBlock* HostPool::take_ready(Bytes bytes, Bytes requested) {
-  std::lock_guard<std::mutex> guard(mutex_);
-  auto found = ready_.find(bytes);
-  if (found == ready_.end() || found->second.empty()) return nullptr;
+void HostPool::put_ready(HostBlock* block) {
+  block->freed_at = ++freed_;
+  ready_[block->bytes].push_back(block);
+}
+
+void HostPool::count_live(HostBlock& block, Bytes requested) {
+  block.live = true;
+  block.requested = requested;
+  allocated_.add(static_cast<int64_t>(block.bytes));
+  asked_ += class_of(requested);
+  most_asked_ = std::max(most_asked_, asked_);
+  ++live_;
+}
+
+// Of the smallest class from `size` to `most` that has one ready.
+HostPool::HostBlock* HostPool::take_ready(Bytes size, Bytes requested, Bytes most) {
+  auto found = ready_.lower_bound(size);
+  while (found != ready_.end() && found->second.empty()) found = ready_.erase(found);
+  if (found == ready_.end() || found->first > most) return nullptr;
   HostBlock* block = found->second.back();
   found->second.pop_back();
-  block->live = true;
-  block->requested = requested;
-  allocated_.add(static_cast<int64_t>(bytes));
-  ++live_;
+  count_live(*block, requested);
   ++hits_;
   return block;
 }
 
+// The most that is pinned once there is a block of `size` more.
+Bytes HostPool::most_held(Bytes size) const {
+  const Bytes live = std::max(most_asked_, asked_ + size);
+  return live + std::max(live / Tuning::kHostIdle, Tuning::kHostIdleLeast);
+}
+
+// A large block may stand for half as large a request, as it would among classes that are powers
+// of two; and for any, rather than that more is pinned than may be.
+HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (HostBlock* block = take_ready(size, requested, size > kMostClass ? 2 * size : size)) {
+    return block;
+  }
+  const bool more = static_cast<Bytes>(reserved_.current) + size > most_held(size);
+  return more ? take_ready(size, requested, std::numeric_limits<Bytes>::max()) : nullptr;
+}
+
+// What must go back before `size` more is pinned: of the blocks that nobody uses, those freed
+// longest ago. They are the caller's from here on.
+std::vector<HostPool::HostBlock*> HostPool::surplus(Bytes size) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<HostBlock*> going;
+  Bytes held = static_cast<Bytes>(reserved_.current) + size;
+  const Bytes most = most_held(size);
+  while (held > most) {
+    std::deque<HostBlock*>* oldest = nullptr;
+    for (auto& [bytes, blocks] : ready_) {
+      if (blocks.empty()) continue;
+      if (oldest == nullptr || blocks.front()->freed_at < oldest->front()->freed_at) {
+        oldest = &blocks;
+      }
+    }
+    if (oldest == nullptr) break;
+    going.push_back(oldest->front());
+    held -= oldest->front()->bytes;
+    oldest->pop_front();
+  }
+  return going;
+}
+
 void* HostPool::allocate(Bytes bytes) {
   Bytes size = class_of(bytes);
-  if (HostBlock* block = take_ready(size, bytes)) return block->ptr;
+  if (HostBlock* block = take_cached(size, bytes)) return block->ptr;
   bool waits = false;
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -65,19 +120,16 @@ void* HostPool::allocate(Bytes bytes) {
   }
   if (waits) {
     poll();
-    if (HostBlock* block = take_ready(size, bytes)) return block->ptr;
+    if (HostBlock* block = take_cached(size, bytes)) return block->ptr;
   }
   auto block = std::make_unique<HostBlock>();
   block->bytes = size;
-  block->requested = bytes;
-  block->live = true;
   block->ptr = fresh(size);
   void* ptr = block->ptr;
   std::lock_guard<std::mutex> guard(mutex_);
+  count_live(*block, bytes);
   blocks_.emplace(ptr, std::move(block));
-  allocated_.add(static_cast<int64_t>(size));
   reserved_.add(static_cast<int64_t>(size));
-  ++live_;
   ++allocs_;
   return ptr;
 }
@@ -88,13 +140,18 @@ int HostPool::home() {
   return attached_.empty() ? driver_.device_in_use() : attached_.front();
 }
 
-// From the driver; what is cached goes back first if it has no more.
+// From the driver. What is cached goes back first as far as it is too much, or, if the driver has
+// no more, as a whole.
 void* HostPool::fresh(Bytes bytes) {
   int device = home();
   attach(device);
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   void* ptr = nullptr;
+  if (const std::vector<HostBlock*> going = surplus(bytes); !going.empty()) {
+    std::lock_guard<std::mutex> progress(progress_);
+    release(going);  // what the driver refuses stays cached, and is offered again
+  }
   if (s.ok()) s = driver_.allocate_host(bytes, &ptr);
   if (s.out_of_memory()) {
     std::lock_guard<std::mutex> progress(progress_);
@@ -139,15 +196,20 @@ void HostPool::free(void* ptr) {
     block = &live_block(ptr);
     block->live = false;
     allocated_.subtract(static_cast<int64_t>(block->bytes));
+    asked_ -= class_of(block->requested);
     --live_;
     if (block->streams.empty()) {
-      ready_[block->bytes].push_back(block);
+      put_ready(block);
       return;
     }
   }
   bool ready = advance(*block);  // nobody else knows of it now
   std::lock_guard<std::mutex> guard(mutex_);
-  (ready ? ready_[block->bytes] : waiting_).push_back(block);
+  if (ready) {
+    put_ready(block);
+  } else {
+    waiting_.push_back(block);
+  }
 }
 
 Bytes HostPool::requested(void* ptr) {
@@ -221,7 +283,7 @@ void HostPool::poll_locked() {
   for (HostBlock*& block : batch) {
     if (!advance(*block)) continue;
     std::lock_guard<std::mutex> guard(mutex_);
-    ready_[block->bytes].push_back(block);
+    put_ready(block);
     block = nullptr;
   }
   std::lock_guard<std::mutex> guard(mutex_);
@@ -249,7 +311,7 @@ void HostPool::synchronize() {
   for (HostBlock* b : lost) b->lost = false;
 }
 
-// A context and progress_ are held. Stops at the first refusal.
+// A context and progress_ are held, here and in release().
 Status HostPool::release_ready() {
   std::vector<HostBlock*> going;
   {
@@ -259,6 +321,11 @@ Status HostPool::release_ready() {
     }
     ready_.clear();
   }
+  return release(going);
+}
+
+// Stops at the first refusal; what is left is ready again.
+Status HostPool::release(const std::vector<HostBlock*>& going) {
   Status s;
   for (HostBlock* block : going) {
     // Out of the books first: the driver may give the address to another thread at once.
@@ -276,7 +343,7 @@ Status HostPool::release_ready() {
       continue;
     }
     if (owner != nullptr) blocks_.emplace(block->ptr, std::move(owner));
-    ready_[block->bytes].push_back(block);
+    put_ready(block);
   }
   return s;
 }

@@ -1,7 +1,9 @@
 // Pinned host memory, reachable from every device: cached by size class, and reused once the work
-// recorded on it is complete. No driver call is made under the pool's lock.
+// recorded on it is complete. What is cached is bounded by what was ever live: a job whose sizes
+// change from step to step would else keep them all. No driver call is made under the pool's lock.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,6 +42,7 @@ class HostPool {
     void* ptr = nullptr;
     Bytes bytes = 0;  // of its class
     Bytes requested = 0;
+    uint64_t freed_at = 0;  // in frees
     bool live = false;
     bool lost = false;              // a recorded stream is gone: only a synchronisation tells
     std::vector<Recorded> streams;  // with no event yet
@@ -49,7 +52,12 @@ class HostPool {
   static Bytes class_of(Bytes bytes);
   void attach(int device);
   int home();
-  HostBlock* take_ready(Bytes bytes, Bytes requested);
+  HostBlock* take_ready(Bytes size, Bytes requested, Bytes most);
+  HostBlock* take_cached(Bytes size, Bytes requested);
+  void put_ready(HostBlock* block);
+  void count_live(HostBlock& block, Bytes requested);
+  Bytes most_held(Bytes size) const;
+  std::vector<HostBlock*> surplus(Bytes size);
   HostBlock& live_block(void* ptr);
   void* fresh(Bytes bytes);
   bool advance(HostBlock& block);
@@ -58,17 +66,20 @@ class HostPool {
   void poll_locked();
   void synchronize();
   Status release_ready();
+  Status release(const std::vector<HostBlock*>& going);
 
   Driver& driver_;
   // Who moves waiting blocks on, or gives memory back: one at a time, driver calls included.
   std::mutex progress_;
   std::mutex mutex_;  // of everything below
   std::unordered_map<void*, std::unique_ptr<HostBlock>> blocks_;
-  std::map<Bytes, std::vector<HostBlock*>> ready_;
-  std::vector<HostBlock*> waiting_;  // freed, with work that may use them
+  std::map<Bytes, std::deque<HostBlock*>> ready_;  // by class, the last one freed at the back
+  std::vector<HostBlock*> waiting_;                // freed, with work that may use them
   std::unordered_map<int, std::vector<EventId>> spare_;
   std::vector<int> attached_;
-  Stat allocated_, reserved_;  // bytes
+  Stat allocated_, reserved_;         // bytes
+  Bytes asked_ = 0, most_asked_ = 0;  // of live blocks, by the class of what was asked for
+  uint64_t freed_ = 0;
   uint64_t live_ = 0, hits_ = 0, allocs_ = 0, frees_ = 0;
 };
 

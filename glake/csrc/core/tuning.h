@@ -57,6 +57,11 @@ struct Tuning {
   // granules: a guess.
   static constexpr Bytes kSlack = 4;
 
+  // Pinned host memory that nobody uses: at most one part in so many of what was ever live, and so
+  // much in any case. Guesses, which benchmarks/real/pinned.py shows at work.
+  static constexpr Bytes kHostIdle = 8;
+  static constexpr Bytes kHostIdleLeast = 64 * kMiB;
+
   // Requests remembered, and how many must agree before a sequence is followed: guesses.
   static constexpr uint64_t kRemembered = 1 << 16;
   static constexpr uint64_t kAgreeing = 16;
