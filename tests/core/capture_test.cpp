@@ -207,6 +207,38 @@ void growth_at_the_limit() {
   OK(glake_pool_release(0, kPool));
 }
 
+// Memory whose work is under way on a stream that is not captured is waited for before a request in
+// a capture is refused: in a pool, on another stream, and of one driver allocation.
+void a_capture_waits_for_other_streams_before_it_fails() {
+  const auto mine = [](CUstream s) { return glake_pool_malloc(40 * kMiB, 0, s, kPool); };
+  const auto others = [](CUstream s) {
+    return glake_pool_malloc(40 * kMiB, 0, s, glake_pool{2, 0});
+  };
+  const auto whole = [](CUstream) {
+    return glake_malloc_contiguous(40 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM);
+  };
+  for (void* (*ask)(CUstream) : {+mine, +others, +whole}) {
+    for (const bool works : {false, true}) {
+      Fixture f("a capture waits for other streams before it fails", "100%", CU_STREAM_NON_BLOCKING,
+                {{"memory", "96MiB"}});
+      OK(glake_pool_retain(0, kPool));
+      void* freed = own(60 * kMiB, nullptr);
+      f.begin();
+      void* captured = get(10 * kMiB, f.s[0]);
+      if (works) fill(freed, 60 * kMiB, nullptr);
+      OK(glake_free(freed));
+      const int64_t syncs = simcuda_calls("cuCtxSynchronize");
+      void* p = ask(f.s[0]);
+      CHECK_TEXT(p != nullptr, test::last_error());
+      CHECK(simcuda_calls("cuCtxSynchronize") == syncs);
+      f.end();
+      CHECK_TEXT(test::violations() == "[]", test::violations());
+      for (void* block : {p, captured}) OK(glake_free(block));
+      OK(glake_pool_release(0, kPool));
+    }
+  }
+}
+
 void captured_memory_stays() {
   Fixture f("captured memory stays", "32MiB");
   OK(glake_pool_retain(0, kPool));
@@ -356,6 +388,7 @@ int main() {
   others_go_on(CU_STREAM_NON_BLOCKING, true);
   others_go_on(CU_STREAM_DEFAULT, true);
   growth_at_the_limit();
+  a_capture_waits_for_other_streams_before_it_fails();
   captured_memory_stays();
   the_message_knows_streams("32MiB");
   the_message_knows_streams("36MiB");

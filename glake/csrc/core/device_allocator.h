@@ -327,6 +327,7 @@ class DeviceAllocator {
   void require_all_given();
   Status synchronize(HotGuard& hot);
   Status wait_for_device(HotGuard& hot);
+  bool wait_for_work(HotGuard& hot);
   void give_back_idle(HotGuard& hot);
   void trim_heaps(bool synced, HotGuard& hot);
 

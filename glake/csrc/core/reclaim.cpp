@@ -247,6 +247,19 @@ Status DeviceAllocator::wait_for_device(HotGuard& hot) {
   return s;
 }
 
+// Waits on the host for what keeps freed memory, so that no request is refused for its sake: for all
+// the device's work, since none could be marked on a destroyed stream; while a graph is captured,
+// which that would break, for marks on other streams. False if that told nothing.
+bool DeviceAllocator::wait_for_work(HotGuard& hot) {
+  if (!clock_.any_capturing()) return synchronize(hot).ok();
+  const std::vector<EventId> marks = clock_.last_marks();
+  hot.unlock();
+  for (EventId mark : marks) driver_.wait_host(mark);
+  hot.lock();
+  clock_.poll();
+  return true;
+}
+
 void DeviceAllocator::empty_cache() {
   std::lock_guard<FairMutex> slow(slow_);
   DeviceScope scope(driver_, device_);
@@ -315,7 +328,8 @@ void DeviceAllocator::pay_imported(Bytes memory, Bytes addresses) {
 void DeviceAllocator::give_back_idle(HotGuard& hot) {
   drain_caches(true);
   drain_limbo(Wait::kAllowed);
-  trim_heaps(!clock_.any_capturing() && synchronize(hot).ok(), hot);
+  const bool captures = clock_.any_capturing();
+  trim_heaps(wait_for_work(hot) && !captures, hot);
 }
 
 void DeviceAllocator::claim_outside(int64_t bytes) {

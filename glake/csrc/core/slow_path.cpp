@@ -53,8 +53,7 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
     if (Found found = slow_sized(r, hot)) return found;
   }
   if (Found found = last_resort(r, hot)) return found;
-  // Work no event could be recorded for (a destroyed stream's) is known complete only after this.
-  if (!clock_.any_capturing() && synchronize(hot).ok()) {
+  if (wait_for_work(hot)) {
     if (Found found = last_resort(r, hot)) return found;
     if (reclaim_elsewhere(r, hot)) {
       if (Found found = slow_sized(r, hot)) return found;

@@ -276,6 +276,16 @@ bool StreamClock::wait_host(const Tickets& tickets) {
   return complete(tickets);
 }
 
+std::vector<EventId> StreamClock::last_marks() {
+  mark_all();
+  poll();
+  std::vector<EventId> last;
+  for (const Stream& s : streams_) {
+    if (!s.marks.empty()) last.push_back(s.marks.back().event);
+  }
+  return last;
+}
+
 bool StreamClock::any_capturing() {
   for (StreamId id = 0; id < streams_.size(); ++id) {
     if (capturing(id)) return true;
