@@ -170,7 +170,7 @@ void advice_is_true() {
   refuse_malloc(GLAKE_OUT_OF_MEMORY, 190 * kMiB, 0);
   SAYS("Free about 90.00 MiB, or");
   refuse_malloc(GLAKE_OUT_OF_MEMORY, 220 * kMiB, 0);
-  SAYS("Raise GLAKE_LIMIT by 56.00 MiB and free about 64.00 MiB, or");
+  SAYS("Raise GLAKE_LIMIT by 56.00 MiB (GLAKE_LIMIT=256MiB) and free about 64.00 MiB, or");
   OK(glake_free(held));
   OK(glake_shutdown());
   test::configure({{"driver", "sim"}, {"limit", "256MiB"}});

@@ -1,6 +1,7 @@
 // The largest fit that an out-of-memory error names is exact: a request of it succeeds, one of 512
-// bytes more does not. Random programs over policies, contiguous blocks, limits, streams, private
-// pools, pins, pending work and guards; after each refusal both directions are tried.
+// bytes more does not; nor is what it says of a higher limit too low. Random programs over
+// policies, contiguous blocks, limits, streams, private pools, pins, pending work and guards; after
+// each refusal both directions are tried.
 //
 // largest_fit_test [FIRST COUNT [MODE]] runs other seeds.
 #include <sched.h>
@@ -68,10 +69,10 @@ class Program {
   Program(const Mode& mode, uint64_t seed) : mode_(mode), dice_(seed), streams_(seed % 3 + 1) {
     test::running() = std::string(mode.name) + ", seed " + std::to_string(seed);
     // The driver has less than the limit allows.
-    const bool less = seed % 4 == 1 && !mode.host;
+    less_ = seed % 4 == 1 && !mode.host;
     test::fresh_simulator({{"phantom", mode.debug[0] == 0 && !mode.host ? "1" : "0"},
                            {"machine", mode.host ? "small" : ""},
-                           {"memory", less ? "96MiB" : "256MiB"},
+                           {"memory", less_ ? "96MiB" : "256MiB"},
                            {"devices", "1"},
                            {"seed", std::to_string(seed)}});
     test::configure({{"driver", "sim"},
@@ -86,12 +87,17 @@ class Program {
     OK(glake_free(first));
     context_ = std::make_unique<test::CurrentContext>();
     for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamCreate(&streams_[i], 1));
-    if (less) CU(cuMemAlloc(&taken_, 20 * kMiB));
+    if (less_) CU(cuMemAlloc(&taken_, 20 * kMiB));
     if (mode.outside) OK(glake_claim_outside(0, kClaimed));
   }
 
-  int run() {
-    int refused = 0;
+  // How often a request was refused; and granted under the limit that was advised.
+  struct Count {
+    int refused = 0, raised = 0;
+  };
+
+  Count run() {
+    int& refused = count_.refused;
     for (int i = 0; i < 20000 / test::kSlowdown && refused < (mode_.host ? 10 : 30); ++i) {
       Call call = random_call();
       size_t bytes =
@@ -104,7 +110,7 @@ class Program {
         live_.push_back(ptr);
       } else if (asks) {
         ++refused;
-        check_fit(call);
+        if (!dice_.chance(30) || !check_raise(call, bytes)) check_fit(call);
         for (int n = 0; n < 5; ++n) drop();
       } else {
         drop();
@@ -113,7 +119,7 @@ class Program {
     while (!live_.empty()) drop();
     for (void* block : pinned_) OK(glake_unpin(block));
     end();
-    return refused;
+    return count_;
   }
 
  private:
@@ -168,6 +174,24 @@ class Program {
     OK(glake_free(ptr));
   }
 
+  // The limit as the last refusal advises, and then as before. False if it advises none.
+  bool check_raise(const Call& call, size_t bytes) {
+    const std::string text = test::last_error();
+    const size_t at = text.find("Raising GLAKE_LIMIT by ");
+    if (at == std::string::npos) return false;
+    const size_t to =
+        std::strtoull(text.c_str() + text.find("(GLAKE_LIMIT=", at) + 13, nullptr, 10);
+    const size_t total = (less_ ? 96 : 256) * kMiB;
+    const double before = glake_limit_fraction(0);
+    OK(glake_set_limit_fraction(0, static_cast<double>(to * kMiB) / static_cast<double>(total)));
+    void* ptr = ask(call, bytes);
+    CHECK_TEXT(ptr != nullptr, text + "\n  then: " + test::last_error());
+    OK(glake_free(ptr));
+    OK(glake_set_limit_fraction(0, before));
+    ++count_.raised;
+    return true;
+  }
+
   void drop() {
     if (mode_.pins && !pinned_.empty() && dice_.chance(30)) {
       OK(glake_unpin(pinned_.back()));
@@ -204,6 +228,8 @@ class Program {
 
   static constexpr int64_t kClaimed = 9 * 1000 * 1000;
   const Mode& mode_;
+  bool less_ = false;
+  Count count_;
   test::Dice dice_;
   std::vector<CUstream> streams_;
   std::unique_ptr<test::CurrentContext> context_;
@@ -223,9 +249,13 @@ int main(int argc, char** argv) {
       std::printf("%s: not run, no user namespace to mount a small /dev/shm in\n", mode.name);
       continue;
     }
-    int refused = 0;
-    for (uint64_t seed = first; seed < first + count; ++seed) refused += Program(mode, seed).run();
-    std::printf("%s: %d refusals\n", mode.name, refused);
+    int refused = 0, raised = 0;
+    for (uint64_t seed = first; seed < first + count; ++seed) {
+      const Program::Count one = Program(mode, seed).run();
+      refused += one.refused;
+      raised += one.raised;
+    }
+    std::printf("%s: %d refusals, %d went through as advised\n", mode.name, refused, raised);
     CHECK_TEXT(refused > 20, mode.name);
   }
   return 0;

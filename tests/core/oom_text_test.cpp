@@ -119,66 +119,6 @@ void a_refusal_comes_after_what_there_is() {
   OK(glake_shutdown());
 }
 
-// Raises the limit as the last refusal advises.
-void raise_as_advised(size_t memory) {
-  const std::string text = test::last_error();
-  const size_t at = text.find("Raising GLAKE_LIMIT by ");
-  CHECK_TEXT(at != std::string::npos, text);
-  const double mib = std::strtod(text.c_str() + at + 23, nullptr);
-  const size_t limit = std::strtoull(text.c_str() + text.find("; limit ") + 8, nullptr, 10);
-  OK(glake_set_limit_fraction(
-      0, (static_cast<double>(limit) + mib) * kMiB / static_cast<double>(memory)));
-}
-
-// Raised as advised, the limit lets the request through: where a pinned stretch fits alone, where
-// what is free are the ends of one granule, and where more is held than a limit that was lowered.
-void a_raised_limit_is_enough() {
-  const size_t memory = 256 * kMiB;
-  for (const char* what : {"a pinned stretch", "within a granule", "a lowered limit"}) {
-    test::running() = std::string("raising the limit: ") + what;
-    start("256MiB", "64MiB", "balanced");
-    std::vector<void*> held;
-    auto hold = [&held](size_t bytes) {
-      held.push_back(glake_malloc(bytes, 0, nullptr));
-      CHECK(held.back() != nullptr);
-      return held.back();
-    };
-    size_t wanted = 0;
-    void* pinned = nullptr;
-    if (std::strcmp(what, "a pinned stretch") == 0) {
-      pinned = hold(24 * kMiB);
-      OK(glake_pin(pinned));
-      hold(36 * kMiB);
-      OK(glake_free(hold(4 * kMiB)));
-      held.pop_back();
-      OK(glake_free(pinned));
-      held.erase(held.begin());
-      wanted = 26 * kMiB;
-    } else if (std::strcmp(what, "within a granule") == 0) {
-      for (int i = 0; i < 31; ++i) hold(2 * kMiB);
-      hold(600 * 1024);
-      void* between = hold(800 * 1024);
-      hold(600 * 1024);
-      OK(glake_free(between));
-      held.erase(held.end() - 2);
-      wanted = 4813 * 1024;
-    } else {
-      OK(glake_set_limit_fraction(0, 1.0));
-      hold(60 * kMiB);
-      OK(glake_free(hold(60 * kMiB)));
-      held.pop_back();
-      OK(glake_set_limit_fraction(0, 0.25));
-      wanted = 80 * kMiB;
-    }
-    CHECK(glake_malloc(wanted, 0, nullptr) == nullptr);
-    raise_as_advised(memory);
-    hold(wanted);
-    for (void* block : held) OK(glake_free(block));
-    if (pinned != nullptr) OK(glake_unpin(pinned));
-    OK(glake_shutdown());
-  }
-}
-
 // What a pool that nobody uses holds makes room, also under a limit that was lowered.
 void idle_pools_make_room_under_a_lowered_limit() {
   test::running() = "an idle pool under a lowered limit";
@@ -421,7 +361,6 @@ int main() {
   a_pinned_block_is_named();
   a_view_of_pinned_granules_is_extended();
   a_refusal_comes_after_what_there_is();
-  a_raised_limit_is_enough();
   idle_pools_make_room_under_a_lowered_limit();
   whole_blocks_are_joined_before_a_refusal();
   whole_blocks_of_a_graph_are_no_fit_elsewhere();

@@ -368,6 +368,7 @@ class DeviceAllocator {
   bool trim_contiguous(HotGuard& hot);
   Error no_contiguous(const Request& r, const Asked& asked, Status refused, HotGuard& hot);
   Granules chunk_room() const;
+  Granules chunks_above_limit() const;
   Granules physical() const { return granules_.physical() + contiguous_.physical(); }
 
   // pins.cpp
@@ -384,6 +385,7 @@ class DeviceAllocator {
   struct Growth {
     Granules limit, driver, now;
     Granules withheld;  // that the driver reports free and has refused
+    Granules above;     // held above a limit that was lowered
     std::string said;   // by the driver when it refused; empty: nothing
   };
   Usable usable(const Request& r, Granules growth);
@@ -401,8 +403,9 @@ class DeviceAllocator {
   std::string driver_text(Bytes driver_free, const Growth& growth) const;
   std::string idle_text(Granules mine);
   Error out_of_memory(const Request& r, const Asked& asked, HotGuard& hot);
-  Granules missing(const Request& r, const Asked& asked, Bytes fits, Granules growth);
+  Granules missing(const Request& r, const Asked& asked, Granules growth);
   std::string advice(Bytes needed, Granules missing, const Growth& growth, Granules idle) const;
+  std::string raise_text(Bytes by, const char* then) const;
   // report.cpp
   std::string broken_invariant(Bytes* busy_bytes);
   void note_inactive();

@@ -33,6 +33,12 @@ Granules DeviceAllocator::chunk_room() const {
   return held < limit_ ? limit_ - held : Granules{0};
 }
 
+// So much is held beyond a limit that was lowered, for them.
+Granules DeviceAllocator::chunks_above_limit() const {
+  Granules held = physical() + Granules::ceil(shared_.outside);
+  return limit_ < held ? held - limit_ : Granules{0};
+}
+
 // Asks the driver, hot_ let go. Null when it has no more, or refuses.
 std::unique_ptr<Chunk> DeviceAllocator::make_chunk(int kind, Bytes bytes, HotGuard& hot,
                                                    Status* refused) {

@@ -145,7 +145,7 @@ Bytes DeviceAllocator::largest_chunk(int kind, Granules growth) const {
 // By how much the arenas could grow under the limit (`limit`), and as far as the driver has memory
 // (`driver`): known when it has just refused, else as it reports, less what it refused before.
 DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
-  Growth g{room(), room(), {0}, {0}, ""};
+  Growth g{room(), room(), {0}, {0}, above_limit(), ""};
   Bytes total = 0;
   bool known = driver_.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
@@ -166,7 +166,7 @@ DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
 // it reports, or less of it in one piece.
 DeviceAllocator::Growth DeviceAllocator::chunk_growth(int kind, Granules below, Bytes* driver_free,
                                                       HotGuard& hot) {
-  Growth g{chunk_room(), {0}, {0}, {0}, ""};
+  Growth g{chunk_room(), {0}, {0}, {0}, chunks_above_limit(), ""};
   Bytes total = 0;
   const bool known = driver_.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;

@@ -80,7 +80,6 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGu
   const Growth grow = contiguous ? chunks : growth(&driver_free);
   bool guarded = debug() != nullptr && pool_ == nullptr && !contiguous;
   Bytes guards = guarded ? debug()->overhead() : 0;
-  Bytes fits = contiguous ? largest_chunk(kind, grow.now) : largest_fit(r, grow.now);
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
   std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested - guards) +
                      (contiguous ? ", which is " + size_text(needed) + " in whole granules," : "") +
@@ -116,18 +115,17 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGu
   const Granules idle = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
   text += idle_text(idle);
   Bytes callers = callers_fit(r, asked, chunks);
-  // A kept block that is much longer than this request is no fit for it.
-  if (contiguous && needed <= fits) fits = grow.now.bytes();
   text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";
   return Error(GLAKE_OUT_OF_MEMORY, text + pools_text() +
-                                        advice(needed, missing(r, asked, fits, grow.now), grow,
+                                        advice(needed, missing(r, asked, grow.now), grow,
                                                contiguous ? Granules{0} : idle));
 }
 
-// How many more granules the request needs, when `fits` bytes are the most that succeed now.
-Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Bytes fits,
-                                  Granules growth) {
+// How many more granules the request needs than it can grow by. A contiguous block that is kept is
+// no part of another.
+Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Granules growth) {
   const Granules all = Granules::ceil(r.size);
+  const Bytes fits = asked.kind != GLAKE_STITCHED ? growth.bytes() : largest_fit(r, growth);
   Granules more = Granules::ceil(std::max(r.size - std::min(fits, r.size), Bytes{1}));
   if (asked.kind != GLAKE_STITCHED) return more;
   // What fits now may be no part of a larger block: a pinned stretch, the ends of one granule.
@@ -135,6 +133,13 @@ Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Bytes fi
     more = more + Granules{step};
   }
   return std::min(more, all);
+}
+
+// Exact, so that who does as it says has enough: hundredths of a GiB are several granules.
+std::string DeviceAllocator::raise_text(Bytes by, const char* then) const {
+  auto mib = [](Bytes b) { return std::to_string(b / kMiB); };
+  const std::string exact = by * 100 % kGiB == 0 ? size_text(by) : mib(by) + ".00 MiB";
+  return "GLAKE_LIMIT by " + exact + then + " (GLAKE_LIMIT=" + mib(limit_.bytes() + by) + "MiB)";
 }
 
 // What the user can do to have `needed` bytes, for which `missing` more granules are enough.
@@ -152,10 +157,9 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
   Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
-  const Bytes beyond = above_limit().bytes();  // held above the limit now
+  const Bytes beyond = growth.above.bytes();
   if (short_by <= raise && short_by + beyond <= above) {
-    return "Raising GLAKE_LIMIT by " + size_text(short_by + beyond) +
-           " would let this request through.";
+    return "Raising " + raise_text(short_by + beyond, " would let this request through") + ".";
   }
   if (short_by <= owed().bytes()) {
     return "glake_empty_cache() tries again to give back the " + size_text(owed().bytes()) +
@@ -164,8 +168,8 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
   const char* where = captured_ ? " on its stream" : "";
   if (limit_ < Granules::ceil(needed)) {
     // Whatever is freed under this limit, it is too low.
-    return "Raise GLAKE_LIMIT by " + size_text(above) + " and free about " +
-           size_text(short_by - raise) + where + ", or use a smaller batch.";
+    return "Raise " + raise_text(above, "") + " and free about " + size_text(short_by - raise) +
+           where + ", or use a smaller batch.";
   }
   if (Granules::ceil(short_by) <= growth.withheld) {
     return "The driver refuses memory that it reports free: do what it says above, if that names a "

@@ -247,9 +247,9 @@ Status DeviceAllocator::wait_for_device(HotGuard& hot) {
   return s;
 }
 
-// Waits on the host for what keeps freed memory, so that no request is refused for its sake: for all
-// the device's work, since none could be marked on a destroyed stream; while a graph is captured,
-// which that would break, for marks on other streams. False if that told nothing.
+// Waits on the host for what keeps freed memory, so that no request is refused for its sake: for
+// all the device's work, since none could be marked on a destroyed stream; while a graph is
+// captured, which that would break, for marks on other streams. False if that told nothing.
 bool DeviceAllocator::wait_for_work(HotGuard& hot) {
   if (!clock_.any_capturing()) return synchronize(hot).ok();
   const std::vector<EventId> marks = clock_.last_marks();
