@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -135,17 +136,36 @@ except errors.OutOfMemory:
 """
 
 
+_MOUNTS = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+
+
+def _run_full(where: str, kind: int, **variables: str) -> str:
+    """What FULL prints with 64 MiB at `where`."""
+    small = f"mount -t tmpfs -o size=64m none {where}"
+    if subprocess.run([*_MOUNTS, small], capture_output=True).returncode != 0:
+        pytest.skip("no user namespaces to mount a small file system in")
+    shell = [*_MOUNTS, f'{small} && exec "$0" -c "$1" {kind}', sys.executable, FULL]
+    environment = {**os.environ, "GLAKE_DRIVER": "sim", **variables}
+    ran = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
 @pytest.mark.parametrize("kind", [0, 1, 2], ids=["granules", "vmm", "legacy"])
 def test_a_full_dev_shm_is_named(kind: int) -> None:
     """Docker's default is 64 MiB: the error says so and what fits, and blames no other process."""
-    mounts = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-    small = "mount -t tmpfs -o size=64m none /dev/shm"
-    if subprocess.run([*mounts, small], capture_output=True).returncode != 0:
-        pytest.skip("no user namespaces to mount a small /dev/shm in")
-    shell = [*mounts, f'{small} && exec "$0" -c "$1" {kind}', sys.executable, FULL]
-    environment = {**os.environ, "GLAKE_DRIVER": "sim"}
-    ran = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=120)
-    assert ran.returncode == 0, ran.stderr
+    said = _run_full("/dev/shm", kind)
     for words in ("/dev/shm", "has 64 MiB", "--shm-size", f"fits {62 << 20} {62 << 20}"):
-        assert words in ran.stdout
-    assert "other processes" not in ran.stdout
+        assert words in said
+    assert "other processes" not in said
+
+
+def test_a_full_machine_dir_is_named(tmp_path: Path) -> None:
+    """What it advises is about the folder that is full."""
+    said = _run_full(str(tmp_path), 0, GLAKE_SIM_MACHINE_DIR=str(tmp_path))
+    for words in (
+        f"file system of {tmp_path}/", "has 64 MiB", f"remount,size=8G {tmp_path})",
+        "GLAKE_SIM_MACHINE_DIR", f"fits {62 << 20}",
+    ):  # fmt: skip
+        assert words in said
+    assert "/dev/shm" not in said and "--shm-size" not in said

@@ -6,14 +6,17 @@
 // offset names the extent, and an OFD lock on that byte says that it is still open somewhere.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "machine.h"
@@ -102,18 +105,39 @@ void sweep(const std::string& parent, const std::string& mine) {
   closedir(listing);
 }
 
+// Where the file system of `directory` is mounted.
+std::string mount_of(const std::string& directory) {
+  struct stat mine{}, above{};
+  std::string at = std::filesystem::weakly_canonical(directory);
+  if (stat(at.c_str(), &mine) != 0) return directory;
+  for (;;) {
+    const std::string parent = std::filesystem::path(at).parent_path();
+    if (parent == at || stat(parent.c_str(), &above) != 0 || above.st_dev != mine.st_dev) return at;
+    at = parent;
+  }
+}
+
+// How to have more where `directory` is. Docker gives a container 64 MiB of /dev/shm.
+std::string more_room(const std::string& directory) {
+  const std::string mounted = mount_of(directory);
+  struct statfs kind{};
+  if (statfs(mounted.c_str(), &kind) != 0 || kind.f_type != TMPFS_MAGIC) {
+    return "free space in " + mounted;
+  }
+  const char* docker = mounted == "/dev/shm" ? "docker run --shm-size=8g, or " : "";
+  return "make it larger (" + std::string(docker) + "mount -o remount,size=8G " + mounted + ")";
+}
+
 }  // namespace
 
-// Docker gives a container 64 MiB of /dev/shm.
 std::string Machine::full_text(const std::string& directory) {
   struct statvfs fs{};
   if (statvfs(directory.c_str(), &fs) != 0) return "";
   auto mib = [&](uint64_t blocks) { return std::to_string(blocks * fs.f_frsize >> 20) + " MiB"; };
   return ". The file system of " + directory + " has " + mib(fs.f_blocks) + ", " +
          mib(fs.f_bavail) +
-         " free, and holds a shared simulated machine's memory: make it larger (docker run "
-         "--shm-size=8g, or mount -o remount,size=8G /dev/shm), or name another directory "
-         "(the simulator's option machine_dir)";
+         " free, and holds a shared simulated machine's memory: " + more_room(directory) +
+         ", or name another directory (GLAKE_SIM_MACHINE_DIR)";
 }
 
 CUresult Machine::os_error(const std::string& what, const std::string& directory) {
