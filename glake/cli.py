@@ -111,6 +111,10 @@ def run(
         "trace": trace,
         "strict": "0" if allow_fallback else "1",
     }
+    for name, value in given.items():
+        if value == "":  # which as a variable is as if not set, and as an option a mistake
+            takes = config.lookup(name).takes
+            raise click.UsageError(f"--{name} is empty: it takes {takes}; or leave it out")
     environment = {**os.environ, **config.variables(given)}
     settings = config.read(environment)
     if not as_module and not Path(script).is_file():

@@ -150,8 +150,29 @@ def compared(job: Digest) -> Iterator[Advice]:
         elif sides.worse:
             yield _not_glake(mine, each, sides)
         else:
-            rivals = _as_good(job, mine, each)
-            yield from (replace(one.praise, text=one.praise.text + rivals) for one in sides.better)
+            rest = _cost(sides) + _beside_glake(mine, own) + _as_good(job, mine, each)
+            yield from (replace(one.praise, text=one.praise.text + rest) for one in sides.better)
+
+
+def _cost(sides: _Sides) -> str:
+    """What a gain is paid with, too little to decide by: named all the same."""
+    return f" For it, it {_listed(sides.dear)}." if sides.dear else ""
+
+
+def _beside_glake(one: PolicyDigest, own: list[PolicyDigest]) -> str:
+    """What `compact` pays beside glake's usual policy."""
+    usual = next((each for each in own if each.name == "glake"), None)
+    if one.name != "compact" or usual is None:
+        return ""
+    ours, theirs = _times(one, usual)
+    if ours is None or theirs is None or ours <= theirs or micros(ours) == micros(theirs):
+        return ""
+    held, least = size(usual.result.peak_physical_bytes), usual.result.min_capacity_bytes
+    needs = "" if least is None else f", runs in {size(least)} at least"
+    return (
+        f" {one.name} pays for its memory with {micros(ours)} a step in the driver, modelled; "
+        f"{usual.name} spends {micros(theirs)}, holds up to {held}{needs}."
+    )
 
 
 def _as_good(job: Digest, own: PolicyDigest, than: PolicyDigest) -> str:
@@ -177,11 +198,12 @@ class _Side:
 @dataclass(frozen=True)
 class _Sides:
     """The figures in which one of glake's policies is better than another, and worse, by enough to
-    matter; and those in which it is better as shown, by less."""
+    matter; and those in which it is better as shown by less, or costs more by less."""
 
     better: list[_Side]
     worse: list[_Side]
     slight: list[_Side]
+    dear: list[_Side]
 
 
 def _merit(sides: _Sides) -> int:
@@ -192,7 +214,7 @@ def _merit(sides: _Sides) -> int:
 
 
 def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> _Sides:
-    sides = _Sides([], [], [])
+    sides = _Sides([], [], [], [])
     full = _full(job, own, each)
     for ours, theirs, least, make, told in (
         (*_leasts(own, each), 0.0, _needs_more, size),
@@ -207,6 +229,8 @@ def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> _Sides:
             (sides.better if ours < theirs else sides.worse).append(make(own, each, ours, theirs))
         elif ours < theirs and told(ours) != told(theirs):
             sides.slight.append(make(own, each, ours, theirs))
+        elif theirs < ours and told(ours) != told(theirs) and not (full and make is _holds_more):
+            sides.dear.append(make(own, each, ours, theirs))
     return sides
 
 
@@ -285,7 +309,8 @@ def _both(own: PolicyDigest, each: PolicyDigest, sides: _Sides) -> Advice:
         "note",
         sides.better[0].differs,
         f"{own.name} or {each.name}: each is better at something",
-        f"{own.name} {_listed(sides.better)}; but it {_listed(sides.worse)}. Take {own.name} "
+        f"{own.name} {_listed(sides.better)}; but it "
+        f"{_listed(sides.worse + sides.dear)}. Take {own.name} "
         f"({_SWITCHES[own.name]}) where the first decides, {each.name} where the second does.",
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 from glake import extras
 from glake._C import CapacityGraph
 from glake.errors import GlakeError, InvalidArgument
+from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 
 RELAYS = 2  # GPUs in a row on one path
@@ -48,7 +49,8 @@ def bound(
 
     Ends are "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places: "local" on the GPU's
     socket; "interleaved" on all, an equal part each; "pages" likewise on each path. `scales`: edges
-    ("g0>N") that run at a factor of their rate, 0: dead. `exclude`: GPUs that may not relay.
+    ("cuda:0>N" or "g0>N") that run at a factor of their rate, 0: dead. `exclude`: GPUs that may not
+    relay.
 
     InvalidArgument, InvalidDevice: ends or edges the platform does not have. SolverAbsent.
     """
@@ -78,15 +80,16 @@ def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> Capacity
     if not scales:
         return graph
     if not isinstance(scales, Mapping):
-        raise InvalidArgument(f"scales {scales!r}: factors by edge, such as {{'g0>N': 0.5}}")
+        raise InvalidArgument(f"scales {scales!r}: factors by edge, such as {{'cuda:0>N': 0.5}}")
     changed = graph.copy()
-    numbers = {name: number for number, name in enumerate(graph.edges())}
+    shown = [for_people(name) for name in graph.edges()]
+    numbers = {name: i for names in (shown, graph.edges()) for i, name in enumerate(names)}
     for name, factor in scales.items():
         number = isinstance(factor, Real) and 0 <= factor < _INFINITY
         if name not in numbers or not number:
             raise InvalidArgument(
                 f"edge {name!r} at {factor} times its rate: edges are such as "
-                f"{', '.join(list(numbers)[:3])}, factors from 0"
+                f"{', '.join(shown[:3])}, factors from 0"
             )
         changed.set_rate(numbers[name], graph.rate(numbers[name]) * factor)
     return changed
@@ -132,8 +135,6 @@ class _Flow:
             edges.append((a, b, [(index, 1.0)]))
         for src, dst in demands:
             starts, stops = src.nodes(graph.sockets), dst.nodes(graph.sockets)
-            if starts == stops:
-                raise InvalidArgument(f"from {starts[0]} to itself: no link bounds that copy")
             closed = {f"g{gpu}" for gpu in exclude} - set(starts) - set(stops)
             hops: list[_Edge] = []
             if src.pages:

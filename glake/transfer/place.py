@@ -28,6 +28,13 @@ class Place:
     pages: bool = False
 
     @property
+    def name(self) -> str:
+        """As texts name it, however it was given."""
+        if self.gpu is not None:
+            return f"cuda:{self.gpu}"
+        return "cpu" if self.node is None else f"cpu:{self.node}"
+
+    @property
     def code(self) -> tuple[int, int]:
         """As the planner names it."""
         if self.gpu is not None:
@@ -82,11 +89,21 @@ def ends(graph: CapacityGraph, src: object, dst: object, host: str) -> tuple[Pla
     a, b = _parse(graph, src, host), _parse(graph, dst, host)
     if a.gpu is None and b.gpu is None:
         raise InvalidArgument(f"from {src} to {dst}: one end must be a GPU, such as cuda:0")
+    if a == b:
+        raise InvalidArgument(
+            f"from {src} to {dst}: both ends are {a.name}, so that no link is crossed and nothing "
+            "bounds the copy; name another GPU, cpu or cpu:SOCKET at one end"
+        )
     if host == "local":
         gpu = a.gpu if a.gpu is not None else b.gpu
         assert gpu is not None
         a, b = (_near(graph, place, gpu) for place in (a, b))
     return a, b
+
+
+def place_name(graph: CapacityGraph, place: object) -> str:
+    """An end that ends() takes, as texts name it: "gpu3" is cuda:3."""
+    return _parse(graph, place, "interleaved").name
 
 
 def _near(graph: CapacityGraph, place: Place, gpu: int) -> Place:

@@ -9,7 +9,7 @@ from typing import Any
 from glake._C import CapacityGraph, TransferPlanner
 from glake.errors import InvalidArgument
 from glake.transfer import arguments, baselines, bounds
-from glake.transfer.place import Place, PlatformLike, ends, graph_of, topology_of
+from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
@@ -43,7 +43,7 @@ class Refusal:
 class Plan:
     """The paths of one transfer. Rates are GB/s (1e9 bytes per second); times are estimates.
 
-    `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
+    `rate` is planned, `plain` that of one copy without glake, `equal_shares` that of GLake's equal
     shares; `host` is "local", "interleaved", "pages", "cpu:N" or (no host) ""; a time is None
     where there is no way; `relays_from` is the size in bytes from which several paths should pay
     (None: never). Where every way is dead there are no paths and the rates are 0; the refusals say
@@ -57,7 +57,7 @@ class Plan:
     host: str
     rate: float
     plain: float
-    equal_split: float
+    equal_shares: float
     expected_us: float | None
     plain_us: float | None
     relays_from: int | None
@@ -97,7 +97,7 @@ class Plan:
             f"  planned      {self.rate:7.1f} GB/s{_estimate(self.expected_us)}",
             f"  bound        {absent}" if bound is None else f"  bound        {bound:7.1f} GB/s",
             f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
-            f"  equal shares {self.equal_split:7.1f} GB/s",
+            f"  equal shares {self.equal_shares:7.1f} GB/s",
         ]
         width = max((len(path.name) for path in self.paths), default=0)
         lines += [f"  over {path.name:<{width}} {path.rate:8.1f} GB/s" for path in self.paths]
@@ -155,8 +155,8 @@ def plan(
     are places, not arrays: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host memory of a socket)
     or "cpu", which `host` places: "local" on the GPU's socket, "interleaved" on all by chunks,
     "pages" on all by pages. `platform` is a preset's name, a platforms file, a `Topology`; without
-    it, what GLAKE_DRIVER names. `scales`: edges ("g0>N") at a factor of their rate, 0: dead.
-    `exclude`: GPUs that may not relay.
+    it, what GLAKE_DRIVER names. `scales`: edges ("cuda:0>N", or as a file has it "g0>N") at
+    a factor of their rate, 0: dead. `exclude`: GPUs that may not relay.
 
     InvalidArgument, InvalidDevice: ends, sizes or edges that do not exist; InvalidOption: a
     platform that does not.
@@ -167,17 +167,18 @@ def plan(
     topology = topology_of(platform)
     graph = _graph(topology)
     both = ends(graph, src, dst, host)
+    src, dst = place_name(graph, src), place_name(graph, dst)
     bounds.scaled(graph, scales)
     changed = tuple(sorted(scales.items())) if scales else ()
-    way = _way(topology, str(src), str(dst), host, changed, bounds.barred(graph, exclude))
+    way = _way(topology, src, dst, host, changed, bounds.barred(graph, exclude))
     answer = _answer(way.planner, both, size, graph.copy_ns)
     return Plan(
-        src=str(src),
-        dst=str(dst),
+        src=src,
+        dst=dst,
         bytes=size,
         platform=topology.name,
         host="" if all(place.gpu is not None for place in both) else _host_text(both, host),
-        equal_split=way.equal_split,
+        equal_shares=way.equal_shares,
         relays_from=way.relays_from,
         _bound=way.bound,
         **_sized(answer, size),
@@ -189,7 +190,7 @@ class _Way:
     """What plans of all sizes from one place to another share."""
 
     planner: TransferPlanner
-    equal_split: float
+    equal_shares: float
     relays_from: int | None
     bound: _Bound
 

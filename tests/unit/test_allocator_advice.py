@@ -87,6 +87,25 @@ def test_of_glakes_policies_the_one_with_most_to_say_for_it_is_told():
     assert found.title == "expandable spends more time in the driver than glake"
 
 
+@pytest.mark.parametrize("beside", ["native", "glake"])
+def test_what_compact_costs_stands_beside_what_it_saves(beside):
+    """Below the time that would decide, and beside glake's usual policy."""
+    slow = 900.0 if beside == "native" else 9600.0
+    ours = result("compact", peak_physical_bytes=66 * GIB, driver_us_per_step=slow)
+    usual = result("glake", peak_physical_bytes=72 * GIB, driver_us_per_step=120.0)
+    theirs = result(
+        "native",
+        peak_physical_bytes=76 * GIB,
+        driver_us_per_step=0.0 if beside == "native" else slow,
+    )
+    both = (ours, theirs) if beside == "native" else (ours, usual, theirs)
+    (found,) = compared(job(*both))
+    assert found.level == "saving" and "GLAKE_POLICY=compact" in found.text
+    assert f"{micros(slow)} a step in the driver" in found.text
+    other = "(native: 0" if beside == "native" else f"glake spends {micros(120.0)}, holds up to 72"
+    assert other in found.text
+
+
 def test_another_allocator_that_does_as_well_is_named():
     """Seen on the sample: glake was praised against native, with expandable level beside it."""
     figures = {"native": (16, 251.0), "expandable": (14, 202.0), "glake": (14, 1100.0)}

@@ -151,6 +151,9 @@ def test_run_refuses_a_wrong_option_before_starting(tmp_path: Path) -> None:
     script.write_text("print('started')")
     done = run("run", "--policy", "best", str(script))
     assert done.returncode == 1 and "GLAKE_POLICY='best'" in done.stderr and not done.stdout
+    for name in ("driver", "policy", "limit", "trace"):
+        empty = run("run", f"--{name}", "", str(script))
+        assert empty.returncode == 2 and f"--{name} is empty: it takes " in empty.stderr
     missing = run("run", str(tmp_path / "none.py"))
     assert missing.returncode == 1 and "no such script" in missing.stderr
     trace = run("run", "--trace", str(tmp_path / "none" / "a.trace"), str(script))

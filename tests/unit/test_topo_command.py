@@ -138,13 +138,15 @@ def test_a_plan_of_a_copy(tmp_path: Path) -> None:
     (tmp_path / "box.json").write_text(run("--preset", "dgx1v", "--json").stdout)
     for chosen in (("--preset", "dgx1v"), ("--file", str(tmp_path / "box.json"))):
         row = json.loads(run(*chosen, *near).stdout)
-        assert (row["src"], row["dst"], row["bytes"]) == ("gpu3", "cpu", 64 << 20)
+        assert (row["src"], row["dst"], row["bytes"]) == ("cuda:3", "cpu", 64 << 20)
         assert row["host"] == "local" and row["paths"][0]["hops"][0][0] == "cuda:3"
     sim = run("--plan", "cpu:1", "cuda:1", GLAKE_DRIVER="sim:gb200_tray")
     assert "on gb200_tray, host memory of cpu:1" in sim.stdout
     plan = ("--preset", "dgx1v", "--plan", "cpu")
     refused("cuda:8: the platform has 8 GPUs", *plan, "cuda:8")
     refused("one end must be a GPU", *plan, "cpu:1")
+    same = ("--preset", "dgx1v", "--plan", "cuda:0", "gpu0")
+    refused("both ends are cuda:0, so that no link is crossed", *same)
     refused("--bytes 1XB: not a number of bytes; write", *plan, "gpu0", "--bytes", "1XB")
     refused("sizes are integers", *plan, "gpu0", "--bytes", "2TiB")
     refused("--plan SRC DST names", "--preset", "dgx1v", "--bytes", "4KiB")

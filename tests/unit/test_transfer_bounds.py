@@ -150,9 +150,9 @@ def test_relays_count() -> None:
         (("cpu", "cuda:8"), {}, InvalidDevice, "8 GPUs"),
         (("cpu:2", "cuda:0"), {}, InvalidDevice, "2 sockets"),
         (("tpu0", "cuda:0"), {}, InvalidArgument, "cuda:GPU"),
-        (("cuda:0", "cuda:0"), {}, InvalidArgument, "itself"),
+        (("cuda:0", "cuda:0"), {}, InvalidArgument, "both ends are cuda:0"),
         (("cpu", "cuda:0"), {"host": "remote"}, InvalidArgument, "interleaved"),
-        (("cpu", "cuda:0"), {"scales": {"g0>g9": 0}}, InvalidArgument, "g0>g9"),
+        (("cpu", "cuda:0"), {"scales": {"g0>g9": 0}}, InvalidArgument, "such as cpu:0>cpu:0/pcie"),
         (("cpu", "cuda:0"), {"scales": {"g0>g1": -1}}, InvalidArgument, "-1"),
     ],
 )

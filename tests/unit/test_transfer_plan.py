@@ -22,7 +22,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 def test_a_plan_says_what_it_does_and_why() -> None:
     plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
-    assert (plan.plain, plan.bound, plan.equal_split) == pytest.approx(
+    assert (plan.plain, plan.bound, plan.equal_shares) == pytest.approx(
         (23.75, 95.0, 83.12), abs=0.01
     )
     assert plan.rate == sum(path.rate for path in plan.paths) == pytest.approx(95)
@@ -49,12 +49,26 @@ def test_the_source_comes_first_and_both_have_names() -> None:
     plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
     assert plan.explain().startswith("from cpu to cuda:0, 1 GiB on dgx_a100")
     named = transfer.plan(bytes=GIB, dst="gpu0", src="cpu", platform="dgx_a100")
-    assert named.explain() == plan.explain().replace("cuda:0", "gpu0", 1)
+    assert named.explain() == plan.explain()  # devices have one name, however they are given
     assert named.paths == plan.paths and named.paths[0].hops == (("cpu:0", "cuda:0"),)
     back = transfer.plan(dst="cpu", src="gpu:0", bytes=GIB, platform="dgx_a100")
     assert back.paths[0].hops == (("cuda:0", "cpu:0"),)
     with pytest.raises(InvalidArgument, match="ndarray is no place: .*the source first"):
         transfer.plan(np.zeros(4), "cpu", GIB, platform="dgx_a100")
+
+
+@pytest.mark.parametrize("other", ["cuda:1", "gpu1", "gpu:1"])
+def test_a_copy_within_a_gpu_has_no_plan(other: str) -> None:
+    with pytest.raises(InvalidArgument, match="from cuda:1 to .*both ends are cuda:1"):
+        transfer.plan("cuda:1", other, GIB, platform="dgx_a100")
+
+
+def test_edges_are_named_as_they_are_shown_or_as_in_a_file() -> None:
+    plans = [
+        transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100", scales={name: 0.5})
+        for name in ("s0>u1", "cpu:0/pcie>u1")
+    ]
+    assert plans[0] == plans[1] and plans[0].rate < 95
 
 
 def test_relays_are_refused_where_they_gain_little() -> None:

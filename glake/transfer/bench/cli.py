@@ -41,7 +41,7 @@ def bench() -> None:
 @click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, nothing else.")
 @click.option(
-    "--plot", metavar="FILE", help="Draw into FILE.png or FILE.svg.  [default: glake-transfer.png]"
+    "--plot", metavar="FILE", help="Draw into FILE.png or FILE.svg.  [default: no picture]"
 )
 def transfer(
     given: str, sizes: tuple[str, ...], pages: bool, as_json: bool, plot: str | None
@@ -50,13 +50,12 @@ def transfer(
 
     Exit code 2 for a platform, a size or a file that cannot be used.
     """
-    wanted = None if as_json and plot is None else Path(plot or "glake-transfer.png")
+    wanted = None if plot is None else Path(plot)
     try:
-        no_picture = _no_picture(wanted)
-        if plot is not None and no_picture is not None:
-            raise BadInput(f"--plot: {no_picture}")
+        if wanted is not None:
+            _refuse_picture(wanted)
         rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages)
-        if wanted is not None and no_picture is None:
+        if wanted is not None:
             from glake.transfer.bench.plot import draw
 
             draw(rows, wanted)
@@ -73,21 +72,18 @@ def transfer(
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     show(rows, console)
-    said = f"Drawn into {wanted}" if no_picture is None else f"No picture: {no_picture}"
+    said = "--plot FILE draws a picture" if wanted is None else f"Drawn into {wanted}"
     console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
-def _no_picture(file: Path | None) -> str | None:
-    """Why `file` cannot be drawn, known before all is measured."""
-    if file is None:
-        return None
+def _refuse_picture(file: Path) -> None:
+    """BadInput if `file` cannot be drawn, known before all is measured."""
     from glake.transfer.pictures import check
 
     try:
         check(file)
     except GlakeError as error:
-        return str(error)
-    return None
+        raise BadInput(f"--plot: {error}") from error
 
 
 def _measured(platforms: dict[str, Platform], sizes: list[int], pages: bool) -> list[run.Row]:
