@@ -156,7 +156,7 @@ def compared(job: Digest) -> Iterator[Advice]:
 
 def _cost(sides: _Sides) -> str:
     """What a gain is paid with, too little to decide by: named all the same."""
-    return f" For it, it {_listed(sides.dear)}." if sides.dear else ""
+    return f" What it costs: it {_listed(sides.dear)}." if sides.dear else ""
 
 
 def _beside_glake(one: PolicyDigest, own: list[PolicyDigest]) -> str:
@@ -170,8 +170,8 @@ def _beside_glake(one: PolicyDigest, own: list[PolicyDigest]) -> str:
     held, least = size(usual.result.peak_physical_bytes), usual.result.min_capacity_bytes
     needs = "" if least is None else f", runs in {size(least)} at least"
     return (
-        f" {one.name} pays for its memory with {micros(ours)} a step in the driver, modelled; "
-        f"{usual.name} spends {micros(theirs)}, holds up to {held}{needs}."
+        f" Beside {usual.name} it costs driver time: {micros(ours)} a step, modelled "
+        f"({usual.name}: {micros(theirs)}; it holds up to {held}{needs})."
     )
 
 

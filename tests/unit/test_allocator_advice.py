@@ -101,8 +101,8 @@ def test_what_compact_costs_stands_beside_what_it_saves(beside):
     both = (ours, theirs) if beside == "native" else (ours, usual, theirs)
     (found,) = compared(job(*both))
     assert found.level == "saving" and "GLAKE_POLICY=compact" in found.text
-    assert f"{micros(slow)} a step in the driver" in found.text
-    other = "(native: 0" if beside == "native" else f"glake spends {micros(120.0)}, holds up to 72"
+    assert f"{micros(slow)} a step" in found.text
+    other = "(native: 0" if beside == "native" else f"(glake: {micros(120.0)}; it holds up to 72"
     assert other in found.text
 
 
