@@ -239,6 +239,30 @@ void a_capture_waits_for_other_streams_before_it_fails() {
   }
 }
 
+// What was freed on a stream that is being captured cannot be waited for: other streams' memory
+// serves, and the message counts no more than that.
+void what_cannot_be_waited_for_is_left_out() {
+  Fixture f("what cannot be waited for is left out", "24MiB");
+  void* mine = own(12 * kMiB, f.s[0]);
+  void* parts[3];
+  for (void*& part : parts) part = own(4 * kMiB, f.s[1]);
+  f.begin();
+  OK(glake_free(mine));
+  for (void* part : {parts[0], parts[2]}) {
+    fill(part, 4 * kMiB, f.s[1]);
+    OK(glake_free(part));
+  }
+  CHECK(glake_malloc(10 * kMiB, 0, f.s[2]) == nullptr);
+  const std::string text = test::last_error();
+  CHECK_TEXT(text.find("largest fit now 8.00 MiB") != std::string::npos &&
+                 text.find("on a stream that is being captured") != std::string::npos,
+             text);
+  void* both = own(8 * kMiB, f.s[2]);
+  f.end();
+  CHECK_TEXT(test::violations() == "[]", test::violations());
+  for (void* block : {both, parts[1], own(12 * kMiB, f.s[2])}) OK(glake_free(block));
+}
+
 void captured_memory_stays() {
   Fixture f("captured memory stays", "32MiB");
   OK(glake_pool_retain(0, kPool));
@@ -389,6 +413,7 @@ int main() {
   others_go_on(CU_STREAM_DEFAULT, true);
   growth_at_the_limit();
   a_capture_waits_for_other_streams_before_it_fails();
+  what_cannot_be_waited_for_is_left_out();
   captured_memory_stays();
   the_message_knows_streams("32MiB");
   the_message_knows_streams("36MiB");

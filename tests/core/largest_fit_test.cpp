@@ -33,6 +33,7 @@ struct Mode {
   bool outside = false;  // another allocator takes part of the limit
   bool pins = false;     // some blocks are pinned, and freed so
   bool work = false;     // streams have work pending on blocks that are freed
+  bool graphs = false;   // graphs are captured now and then, in a pool
   bool host = false;     // the host has less memory for the device than the driver reports
 };
 
@@ -49,8 +50,10 @@ const Mode kModes[] = {
     {"pins", "8MiB", "", false, true, false, true},
     {"work", "none", "", false, false, false, false, true},
     {"work and pins", "8MiB", "", true, true, true, true, true},
-    {"host", "none", "", false, true, false, false, false, true},
-    {"host and contiguous", "8MiB", "", true, true, false, true, false, true},
+    {"graphs", "none", "", true, false, false, false, false, true},
+    {"graphs and work", "8MiB", "", true, false, false, false, true, true},
+    {"host", "none", "", false, true, false, false, false, false, true},
+    {"host and contiguous", "8MiB", "", true, true, false, true, false, false, true},
 };
 
 // This process alone sees a small /dev/shm, which holds a shared simulated machine's memory. False
@@ -66,7 +69,8 @@ bool have_small_shm() {
 
 class Program {
  public:
-  Program(const Mode& mode, uint64_t seed) : mode_(mode), dice_(seed), streams_(seed % 3 + 1) {
+  Program(const Mode& mode, uint64_t seed)
+      : mode_(mode), dice_(seed), streams_(mode.graphs ? 3 : seed % 3 + 1) {
     test::running() = std::string(mode.name) + ", seed " + std::to_string(seed);
     // The driver has less than the limit allows.
     less_ = seed % 4 == 1 && !mode.host;
@@ -103,6 +107,7 @@ class Program {
       size_t bytes =
           dice_.chance(30) ? dice_(1, kMiB) : dice_(kMiB, dice_.chance(20) ? 80 * kMiB : 24 * kMiB);
       if (mode_.pools && dice_.chance(5)) turn_pool();
+      if (mode_.graphs && dice_.chance(3)) turn_capture();
       if (dice_.chance(1)) glake_empty_cache(0);
       const bool asks = dice_.chance(60);
       void* ptr = asks ? ask(call, bytes) : nullptr;
@@ -116,6 +121,7 @@ class Program {
         drop();
       }
     }
+    if (captures_) turn_capture();
     while (!live_.empty()) drop();
     for (void* block : pinned_) OK(glake_unpin(block));
     end();
@@ -136,12 +142,24 @@ class Program {
       call.pool = dice_.chance(50) ? kPool : kLender;
     else if (mode_.kinds && dice_.chance(30))
       call.kind = dice_.chance(50) ? GLAKE_CONTIGUOUS_VMM : GLAKE_CONTIGUOUS_LEGACY;
+    if (captures_ && call.stream == streams_[1]) call.pool = kPool;
     return call;
   }
 
   static void* ask(const Call& call, size_t bytes) {
     if (call.pool.first != 0) return glake_pool_malloc(bytes, 0, call.stream, call.pool);
     return glake_malloc_contiguous(bytes, 0, call.stream, call.kind);
+  }
+
+  void turn_capture() {
+    captures_ = !captures_;
+    if (captures_) {
+      CU(cuStreamBeginCapture(streams_[1], CU_STREAM_CAPTURE_MODE_RELAXED));
+      return;
+    }
+    CUgraph graph = nullptr;
+    CU(cuStreamEndCapture(streams_[1], &graph));
+    CU(cuGraphDestroy(graph));
   }
 
   void turn_pool() {
@@ -229,6 +247,7 @@ class Program {
   static constexpr int64_t kClaimed = 9 * 1000 * 1000;
   const Mode& mode_;
   bool less_ = false;
+  bool captures_ = false;
   Count count_;
   test::Dice dice_;
   std::vector<CUstream> streams_;

@@ -133,9 +133,15 @@ Bytes ContiguousPool::cached_pinned_bytes() const {
   return all;
 }
 
-Bytes ContiguousPool::largest_kept(int kind) const {
-  const Index& all = cached_[number(kind)];
-  Bytes largest = all.empty() ? 0 : all.rbegin()->first;
+Bytes ContiguousPool::largest_kept(int kind, StreamId stream, StreamClock& clock) const {
+  Bytes largest = 0;
+  for (const auto& [bytes, chunk] : cached_[number(kind)]) {
+    const std::vector<Ticket>& past = chunk->tickets;
+    const bool has = std::all_of(past.begin(), past.end(), [&](Ticket t) {
+      return clock.ordered(stream, t) || clock.can_wait(stream, t);
+    });
+    if (has) largest = bytes;
+  }
   for (const std::unique_ptr<Chunk>& c : owed_) {
     if (c->kind == kind && physical_of(*c) != 0) largest = std::max(largest, c->bytes);
   }

@@ -86,8 +86,9 @@ class ContiguousPool {
   Bytes cached_bytes() const { return cached_bytes_; }
   // Of these, what cannot go back to the driver before it is unpinned.
   Bytes cached_pinned_bytes() const;
-  // The largest block of this kind that needs no new memory: a cached chunk, or one that is owed.
-  Bytes largest_kept(int kind) const;
+  // The largest block of this kind that the stream can have without new memory: a cached chunk, or
+  // one that is owed.
+  Bytes largest_kept(int kind, StreamId stream, StreamClock& clock) const;
 
  private:
   using Index = std::multimap<Bytes, Chunk*>;

@@ -180,7 +180,7 @@ class DeviceAllocator {
     StreamId stream;
     bool small() const { return size <= kSmallLimit; }
   };
-  enum class Wait { kNo, kAllowed };
+  enum class Wait { kNo, kAllowed, kSure };  // the last: where it is sure that one may
 
   // What sets a private pool's heap apart from the device's own.
   struct Whole {
@@ -206,6 +206,13 @@ class DeviceAllocator {
   bool ordered(StreamId s, const Tickets& tickets) const {
     for (Ticket t : tickets) {
       if (!ordered(s, t)) return false;
+    }
+    return true;
+  }
+  // True if the stream can have what these tickets name: ordered, or after a wait.
+  bool can_have(StreamId s, const Tickets& tickets) {
+    for (Ticket t : tickets) {
+      if (!ordered(s, t) && (captured_ || !clock_.can_wait(s, t))) return false;
     }
     return true;
   }
@@ -391,9 +398,10 @@ class DeviceAllocator {
   Usable usable(const Request& r, Granules growth);
   Bytes longest_stretch(const Arena& arena, const Request& r);
   Bytes longest_in_views(const Request& r);
+  Bytes start_had(const Request& r, const Arena& arena, uint64_t g, Bytes prefix);
   Bytes fits_here(const Request& r, Granules growth);
   Bytes largest_fit(const Request& r, Granules growth);
-  Bytes largest_chunk(int kind, Granules growth) const;
+  Bytes largest_chunk(int kind, StreamId stream, Granules growth) const;
   Growth growth(Bytes* driver_free);
   Growth chunk_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot);
   Bytes callers_fit(const Request& r, const Asked& asked, const Growth& chunks);

@@ -16,7 +16,7 @@ DeviceAllocator::Usable DeviceAllocator::usable(const Request& r, Granules growt
   std::vector<Run> runs;
   Tickets pending;
   granules_.new_mark();
-  found.whole = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
+  found.whole = collect(r, whole_free(), Wait::kSure, runs, &pending);
   found.large = std::max(longest_stretch(*large_, r), longest_in_views(r));
   found.small = std::max(found.large, longest_stretch(*small_, r));
   for (const Edge& head : widest_heads(r)) {
@@ -43,7 +43,7 @@ Bytes DeviceAllocator::longest_stretch(const Arena& arena, const Request& r) {
     if (begin >= end || !edge_allows(arena, begin, end - begin, r.stream)) return;
     longest = std::max(longest, end - begin);
   };
-  auto may = [&](const Segment* s) { return !captured_ || ordered(r.stream, s->tickets); };
+  auto may = [&](const Segment* s) { return can_have(r.stream, s->tickets); };
   for (const Segment* head = arena.best_fit(kAlignment); head != nullptr;
        head = arena.next_fit(head)) {
     Address begin = head->begin, low = begin, end = begin + head->extent, high = end;
@@ -71,6 +71,15 @@ Bytes DeviceAllocator::longest_stretch(const Arena& arena, const Request& r) {
   return longest;
 }
 
+// How much of a granule's free start, of `prefix` bytes, r's stream can have.
+Bytes DeviceAllocator::start_had(const Request& r, const Arena& arena, uint64_t g, Bytes prefix) {
+  const Address begin = arena.granule_at(g);
+  Address end = begin;
+  const Segment* s = arena.free_segment_at(begin);
+  for (; end < begin + prefix && can_have(r.stream, s->tickets); s = s->next) end = s->end();
+  return std::min(end - begin, prefix);
+}
+
 // The longest free stretch of whole granules that a view has side by side already, with the free
 // start of the granule behind it: pinned ones are out of stitching, and serve only so.
 Bytes DeviceAllocator::longest_in_views(const Request& r) {
@@ -82,13 +91,15 @@ Bytes DeviceAllocator::longest_in_views(const Request& r) {
       Request part{size, size, r.stream};
       Tickets pending;
       bool ready = stretch_ordered(*view, end - size, part, &pending) || !pending.empty();
-      if (ready && (!captured_ || pending.empty())) longest = size;
+      if (ready && can_have(r.stream, pending)) longest = size;
     };
     for (const Run& run : view->runs) {
       for (uint64_t i = 0; i < run.count; ++i) {
         const Bytes at = (run.at + i) * kGranule;
         const Bytes prefix = run.arena->free_prefix(run.granule + i);
         if (prefix != 0) consider(at + prefix, stretch + prefix);
+        const Bytes had = prefix != 0 ? start_had(r, *run.arena, run.granule + i, prefix) : 0;
+        if (had != 0 && had != prefix) consider(at + had, stretch + had);
         stretch = run.arena->whole_free(run.granule + i) ? stretch + kGranule : 0;
       }
     }
@@ -118,8 +129,7 @@ Bytes DeviceAllocator::largest_fit(const Request& r, Granules growth) {
   auto blocks = [&](const Pool& pool) {
     for (const Whole& w : pool.whole) {
       // A captured pool waits for nobody.
-      const bool usable = !captured_ || ordered(r.stream, w.tickets);
-      if (usable) most = std::max(most, w.block->size);
+      if (can_have(r.stream, w.tickets)) most = std::max(most, w.block->size);
     }
   };
   if (pool_ != nullptr) blocks(*pool_);
@@ -138,8 +148,8 @@ Bytes DeviceAllocator::largest_fit(const Request& r, Granules growth) {
 
 // The largest contiguous block of a kind: a new one, or one that is kept because it is pinned or
 // owed.
-Bytes DeviceAllocator::largest_chunk(int kind, Granules growth) const {
-  return std::max(growth.bytes(), contiguous_.largest_kept(kind));
+Bytes DeviceAllocator::largest_chunk(int kind, StreamId stream, Granules growth) const {
+  return std::max(growth.bytes(), contiguous_.largest_kept(kind, stream, clock_));
 }
 
 // By how much the arenas could grow under the limit (`limit`), and as far as the driver has memory
@@ -201,11 +211,12 @@ Bytes DeviceAllocator::callers_fit(const Request& r, const Asked& asked, const G
     const Bytes room = physical() < limit_ ? (limit_ - physical()).bytes() : 0;
     return room - std::min(room, shared_.outside);
   }
-  if (asked.kind != GLAKE_STITCHED && !asked.by_size) return largest_chunk(asked.kind, chunks.now);
+  if (asked.kind != GLAKE_STITCHED && !asked.by_size)
+    return largest_chunk(asked.kind, r.stream, chunks.now);
   Bytes driver_free = 0;
   Granules grows = growth(&driver_free).now;
   const Bytes from = pool_ == nullptr ? options_.contiguous_from : 0;
-  const Bytes chunk = from != 0 ? largest_chunk(options_.contiguous_kind, chunks.now) : 0;
+  const Bytes chunk = from != 0 ? largest_chunk(options_.contiguous_kind, r.stream, chunks.now) : 0;
   if (from != 0 && chunk >= from) return chunk;
   // What it refuses in one piece it may refuse in granules.
   if (from != 0 && !chunks.said.empty()) grows = std::min(grows, chunks.now);

@@ -42,6 +42,10 @@ std::string DeviceAllocator::idle_text(Granules mine) {
   if (captured_ && mine.bytes() < whole) {
     text += "; " + size_text(whole - mine.bytes()) +
             " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
+  } else if (mine.bytes() < whole && clock_.any_capturing()) {
+    text +=
+        "; of that, what was freed on a stream that is being captured serves no other stream "
+        "before the capture ends";
   }
   if (shared_.outside != 0) {
     text += ", " + size_text(shared_.outside) + " of the limit taken by other allocators";
@@ -112,7 +116,7 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGu
   Tickets pending;
   std::vector<Run> runs;
   granules_.new_mark();
-  const Granules idle = collect(r, whole_free(), Wait::kAllowed, runs, &pending);
+  const Granules idle = collect(r, whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
   Bytes callers = callers_fit(r, asked, chunks);
   text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";

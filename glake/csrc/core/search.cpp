@@ -124,8 +124,12 @@ DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait
   if (wait_budget_spent(r)) {
     if (Found found = fit_between(arena, r)) return found;
   }
-  if (!wait_for_range(first, first->begin, r)) return {};
-  return at_home(arena, first, first->begin, r);
+  // The first that can be waited for: not all can, while a stream is captured.
+  for (int i = 0; i < Tuning::kCandidates && first != nullptr; ++i, first = arena.next_fit(first)) {
+    if (!edge_allows(arena, first->begin, r.size, r.stream)) continue;
+    if (wait_for_range(first, first->begin, r)) return at_home(arena, first, first->begin, r);
+  }
+  return {};
 }
 
 // Exact but for a range that lies inside one granule: that one must be wholly free.

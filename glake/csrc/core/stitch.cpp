@@ -37,10 +37,10 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
       Address begin = head->begin, end = head->begin;
       for (Segment* s = head;; s = s->next) {
         bool usable = ordered(r.stream, s->tickets);
-        if (!usable && wait == Wait::kAllowed && !captured_) {
-          usable = true;
+        if (!usable && wait != Wait::kNo && !captured_) {
+          usable = wait == Wait::kAllowed || can_have(r.stream, s->tickets);
           for (Ticket t : s->tickets) {
-            if (!ordered(r.stream, t)) usable = pending->add(t) && usable;
+            if (usable && !ordered(r.stream, t)) usable = pending->add(t);
           }
         }
         if (usable) end = s->end();
@@ -101,7 +101,14 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
     }
   }
   if (have < need && room() < need - have) return {};
-  if (!wait_for(r.stream, pending)) return {};
+  if (!wait_for(r.stream, pending)) {
+    // Not for some of it, on a stream that is captured: there may be enough besides.
+    runs.clear();
+    pending.clear();
+    have = collect(r, need, Wait::kSure, runs, &pending);
+    if (have < need && room() < need - have) return {};
+    if (!wait_for(r.stream, pending)) return {};
+  }
   if (have < need) {
     if (have.count == 0) return grow(r, hot);
     Hold hold(*this, r.stream);
@@ -172,7 +179,7 @@ DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard&
     if (partial_tail) need = need - Granules{1};
     std::vector<Run> runs;
     Tickets pending;
-    const Granules have = collect(r, need, Wait::kAllowed, runs, &pending);
+    const Granules have = collect(r, need, Wait::kSure, runs, &pending);
     if (have < need) {
       missing = std::min(missing, need - have);
       continue;

@@ -262,6 +262,11 @@ bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
   return true;
 }
 
+bool StreamClock::can_wait(StreamId waiter, Ticket t) {
+  const bool marked = covering(t.stream, t.epoch) != nullptr || usable(t.stream);
+  return marked && usable(waiter);
+}
+
 bool StreamClock::wait_host(const Tickets& tickets) {
   for (Ticket t : tickets) {
     if (t.epoch <= streams_[t.stream].completed) continue;

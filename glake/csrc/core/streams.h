@@ -57,6 +57,9 @@ class StreamClock : public Completion {
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
   // marks recorded earlier. False if the driver refuses (or a stream is being captured).
   bool wait(StreamId waiter, const Tickets& tickets);
+  // True if wait() would do for this ticket: not where its stream is captured and has no mark
+  // since, nor where the waiter is.
+  bool can_wait(StreamId waiter, Ticket t);
   // Blocks the host until the tickets' work is complete.
   bool wait_host(const Tickets& tickets);
   // The events that cover every free so far on streams that may be asked, epochs closed: for who
