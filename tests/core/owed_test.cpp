@@ -118,6 +118,32 @@ void half_a_growth_serves() {
   finish();
 }
 
+// What a growth has made that the driver refuses to go on with, and to undo, serves the request it
+// was for, with what was idle.
+void half_a_growth_serves_its_own_request() {
+  test::running() = "half a growth and its own request";
+  test::fresh_simulator({{"phantom", "1"}, {"memory", "64MiB"}, {"devices", "1"}});
+  test::configure({{"driver", "sim"}, {"limit", "100%"}});
+  void* idle = glake_malloc(4 * kMiB, 0, nullptr);
+  void* live = glake_malloc(4 * kMiB, 0, nullptr);
+  CHECK(idle != nullptr && live != nullptr);
+  OK(glake_free(idle));
+  {
+    test::CurrentContext context;
+    CUdeviceptr outside = 0;
+    CU(cuMemAlloc(&outside, 50 * kMiB));  // which leaves three granules
+    refuse("cuMemUnmap");
+    void* block = glake_malloc(10 * kMiB, 0, nullptr);
+    CHECK_TEXT(block != nullptr, test::last_error());
+    OK(glake_check(0));
+    allow();
+    OK(glake_free(block));
+    CU(cuMemFree(outside));
+  }
+  OK(glake_free(live));
+  finish();
+}
+
 void contiguous_blocks_are_used_again() {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     test::running() = "contiguous, kind " + std::to_string(kind);
@@ -171,6 +197,7 @@ int main() {
   what_is_owed_is_within_the_limit();
   a_refused_unmap_keeps_its_memory_in_use();
   half_a_growth_serves();
+  half_a_growth_serves_its_own_request();
   contiguous_blocks_are_used_again();
   refused_addresses_are_said();
   return 0;

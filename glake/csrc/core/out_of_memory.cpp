@@ -74,6 +74,7 @@ std::string DeviceAllocator::idle_text(Granules mine) {
 // It begins as PyTorch's does, which other software looks for. A contiguous block takes whole
 // granules, and room for new ones: none that is held can be its part.
 Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGuard& hot) {
+  settle(hot, Use::kAgain);  // as the next request begins
   const bool contiguous = asked.kind != GLAKE_STITCHED;
   const int kind = contiguous ? asked.kind : options_.contiguous_kind;
   const Granules below =

@@ -57,10 +57,14 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
     if (Found found = last_resort(r, hot)) return found;
     if (reclaim_elsewhere(r, hot)) {
       if (Found found = slow_sized(r, hot)) return found;
-      return last_resort(r, hot);
+      if (Found found = last_resort(r, hot)) return found;
     }
   }
-  return {};
+  // Growth that the driver refused half-way, and then to undo, is still mapped: it serves this
+  // request as it would the next.
+  if (debts_.empty()) return {};
+  settle(hot, Use::kAgain);
+  return last_resort(r, hot);
 }
 
 // What is known of every stream decides where memory is stitched from.
