@@ -43,7 +43,7 @@ class Refusal:
 class Plan:
     """The paths of one transfer. Rates are GB/s (1e9 bytes per second); times are estimates.
 
-    `rate` is planned, `plain` that of one copy without glake, `equal_shares` that of GLake's equal
+    `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
     shares; `host` is "local", "interleaved", "pages", "cpu:N" or (no host) ""; a time is None
     where there is no way; `relays_from` is the size in bytes from which several paths should pay
     (None: never). Where every way is dead there are no paths and the rates are 0; the refusals say
@@ -57,7 +57,7 @@ class Plan:
     host: str
     rate: float
     plain: float
-    equal_shares: float
+    equal_split: float
     expected_us: float | None
     plain_us: float | None
     relays_from: int | None
@@ -97,7 +97,7 @@ class Plan:
             f"  planned      {self.rate:7.1f} GB/s{_estimate(self.expected_us)}",
             f"  bound        {absent}" if bound is None else f"  bound        {bound:7.1f} GB/s",
             f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
-            f"  equal shares {self.equal_shares:7.1f} GB/s",
+            f"  equal shares {self.equal_split:7.1f} GB/s",
         ]
         width = max((len(path.name) for path in self.paths), default=0)
         lines += [f"  over {path.name:<{width}} {path.rate:8.1f} GB/s" for path in self.paths]
@@ -178,7 +178,7 @@ def plan(
         bytes=size,
         platform=topology.name,
         host="" if all(place.gpu is not None for place in both) else _host_text(both, host),
-        equal_shares=way.equal_shares,
+        equal_split=way.equal_split,
         relays_from=way.relays_from,
         _bound=way.bound,
         **_sized(answer, size),
@@ -190,7 +190,7 @@ class _Way:
     """What plans of all sizes from one place to another share."""
 
     planner: TransferPlanner
-    equal_shares: float
+    equal_split: float
     relays_from: int | None
     bound: _Bound
 

@@ -23,8 +23,8 @@ from glake.transfer.bench.cases import cases
 from glake.transfer.bench.goals import gains_from, missed
 
 MIB = 1 << 20
-KEYS = {"platform", "transfer", "host", "size", "bound", "achieved", "plain", "equal_shares"}
-RATES = ("achieved", "plain", "equal_shares")
+KEYS = {"platform", "transfer", "host", "size", "bound", "achieved", "plain", "equal_split"}
+RATES = ("achieved", "plain", "equal_split")
 
 
 def _both(edges: list[list[Any]]) -> list[list[Any]]:
@@ -181,9 +181,9 @@ def test_equal_shares_come_near_their_computed_rate(preset_rows: list[dict[str, 
     for host in ("local", "interleaved"):
         row = only(preset_rows, transfer="h2d", host=host, size=64 * MIB)
         shares = baselines.equal_shares("dgx_a100", [("cpu", "cuda:0")], host=host)
-        assert 0.85 * shares <= row["equal_shares"] <= 1.001 * shares
+        assert 0.85 * shares <= row["equal_split"] <= 1.001 * shares
     small = only(preset_rows, transfer="h2d", host="local", size=1000001)
-    assert small["equal_shares"] > small["plain"]
+    assert small["equal_split"] > small["plain"]
 
 
 def test_glake_gains_where_there_is_a_gain(preset_rows: list[dict[str, Any]]) -> None:
@@ -294,7 +294,7 @@ def test_a_child_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def _row(**changed: Any) -> dict[str, Any]:
     row = {
         "transfer": "h2d", "size": 256 * MIB, "gain": True, "bound": 100.0, "achieved": 90.0,
-        "fair_bound": 98.0, "plain": 25.0, "equal_shares": 80.0,
+        "fair_bound": 98.0, "plain": 25.0, "equal_split": 80.0,
         "us": {"achieved": 50.0, "plain": 50.0},
     }  # fmt: skip
     return row | changed
@@ -310,8 +310,8 @@ def _row(**changed: Any) -> dict[str, Any]:
         ({"achieved": 89.0, "jain": 1.0, "transfer": "bidir", "fair_bound": 91.0}, []),
         ({"achieved": 81.0, "jain": 0.9, "transfer": "bidir", "fair_bound": 91.0}, ["fair_bound"]),
         ({"achieved": 87.0, "gain": False}, []),
-        ({"achieved": 24.0, "gain": False, "equal_shares": 25.0}, ["plain"]),
-        ({"achieved": 75.0, "size": 64 * MIB}, ["equal_shares"]),
+        ({"achieved": 24.0, "gain": False, "equal_split": 25.0}, ["plain"]),
+        ({"achieved": 75.0, "size": 64 * MIB}, ["equal_split"]),
         ({"achieved": 25.0, "size": 4 * MIB}, ["plain"]),  # no gain yet
         ({"achieved": 25.0, "size": MIB}, []),
         ({"size": 4096, "us": {"achieved": 13.0, "plain": 10.5}}, ["time"]),

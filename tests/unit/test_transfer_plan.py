@@ -22,7 +22,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 def test_a_plan_says_what_it_does_and_why() -> None:
     plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
-    assert (plan.plain, plan.bound, plan.equal_shares) == pytest.approx(
+    assert (plan.plain, plan.bound, plan.equal_split) == pytest.approx(
         (23.75, 95.0, 83.12), abs=0.01
     )
     assert plan.rate == sum(path.rate for path in plan.paths) == pytest.approx(95)

@@ -63,7 +63,7 @@ class _Bench:
         machine = Machine([list(gpus) for gpus in self._platform.sockets], max(self._sizes))
         others: dict[str, subjects.Subject] = {
             "plain": subjects.plain,
-            "equal_shares": subjects.EqualShares(machine, self._graph),
+            "equal_split": subjects.EqualShares(machine, self._graph),
         }
         try:
             for size in self._sizes:

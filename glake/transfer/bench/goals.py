@@ -16,7 +16,7 @@ _ROUNDING = 1e-4  # of what a row prints
 def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
     """The goals the row misses: `of` what, what it `is` and the `goal`.
 
-    of: "bound", "fair_bound", "plain", "equal_shares", a share of that rate; "time", microseconds
+    of: "bound", "fair_bound", "plain", "equal_split", a share of that rate; "time", microseconds
     beyond a plain copy's; "jain".
     """
     achieved, size = row["achieved"], row["size"]
@@ -35,7 +35,7 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
     elif size >= 256 * _KIB:
         least(0.98, "plain")
     if size >= 64 * _MIB:
-        least(0.95, "equal_shares")
+        least(0.95, "equal_split")
     joint = "jain" in row
     if row["gain"] and size >= 256 * _MIB:
         if not joint:

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 _LINES = (
     ("achieved", "glake", "#15803d", "-"),
     ("plain", "plain", "#6b7280", "-"),
-    ("equal_shares", "equal shares", "#c2410c", "--"),
+    ("equal_split", "equal shares", "#c2410c", "--"),
     ("bound", "bound", "#1d4ed8", ":"),
 )
 _PANELS = 6  # in a row

@@ -58,8 +58,8 @@ def _cells(row: Row, named: tuple[str, str]) -> list[str]:
         *named,
         size_text(row["size"]),
         marked(_rate(row["achieved"]), "time"),
-        *(_rate(row[name]) for name in ("bound", "plain", "equal_shares")),
-        *(ratio(name) for name in ("bound", "plain", "equal_shares")),
+        *(_rate(row[name]) for name in ("bound", "plain", "equal_split")),
+        *(ratio(name) for name in ("bound", "plain", "equal_split")),
         marked(f"{row['jain']:.3f}", "jain") if "jain" in row else "",
     ]
 
