@@ -110,6 +110,91 @@ void check_launches() {
   TRUE(m.read(0, 4) == Bytes(4, 0));
 }
 
+// What is enqueued is known to come before it is done, and only where it may be known.
+void check_what_is_known_ahead() {
+  const Memory m;
+  const auto ahead = [&](std::initializer_list<simcuda_followed> pieces) {
+    return simcuda_known_ahead(m.stream, pieces.begin(), pieces.size());
+  };
+  const auto follow = [&](int makes, std::vector<simcuda_followed> pieces) {
+    simcuda_computed work{};
+    work.compute = [](void*) { return 0; };
+    work.release = [](void*) {};
+    work.makes = makes;
+    work.followed = pieces.data();
+    work.followed_count = pieces.size();
+    OK(static_cast<CUresult>(simcuda_compute(m.stream, &work)));
+  };
+  constexpr int kAllRead = SIMCUDA_ALL_READ, kAnyRead = SIMCUDA_ANY_READ,
+                kWritten = SIMCUDA_ANY_WRITTEN;
+  const CUdeviceptr a = m.at, b = m.at + 4096, c = m.at + 8192;
+  TRUE(ahead({{a, 16, 1, 0}, {b, 16, 0, 1}}) == 0);
+  TRUE(ahead({{b, 16, 0, 1}}) == kAllRead);  // it reads nothing
+  const Bytes source = counting(16);
+  OK(cuMemcpyHtoDAsync(a, source.data(), 16, m.stream));
+  TRUE(ahead({{a, 16, 1, 1}}) == (kAllRead | kAnyRead | kWritten));
+  TRUE(ahead({{a + 8, 16, 1, 0}}) == kAnyRead && ahead({{a + 16, 16, 1, 0}}) == 0);
+  // Computed of it; then of that and of what is not known.
+  follow(SIMCUDA_MAKES_OF_ALL, {{a, 16, 1, 0}, {b, 32, 0, 1}});
+  TRUE(ahead({{b, 32, 1, 0}}) == (kAllRead | kAnyRead));
+  follow(SIMCUDA_MAKES_OF_ALL, {{b, 16, 1, 1}, {c, 4, 1, 0}});
+  TRUE(ahead({{b, 16, 1, 0}}) == 0 && ahead({{b + 16, 16, 1, 0}}) == (kAllRead | kAnyRead));
+  follow(SIMCUDA_MAKES_OF_ANY, {{b, 32, 1, 0}, {c, 32, 0, 1}});
+  follow(SIMCUDA_MAKES_NOTHING, {{b, 4096, 0, 1}});
+  TRUE(ahead({{c, 32, 1, 0}, {b, 4096, 0, 1}}) == (kAllRead | kAnyRead));
+  OK(cuMemcpyDtoDAsync(a + 8, a, 16, m.stream));  // onto itself
+  OK(cuMemsetD8Async(a + 24, 1, 8, m.stream));
+  TRUE(ahead({{a, 32, 1, 0}}) == (kAllRead | kAnyRead));
+  OK(cuMemcpyDtoDAsync(a, b, 24, m.stream));
+  TRUE(ahead({{a, 24, 0, 1}}) == kAllRead && ahead({{a, 25, 0, 1}}) == (kAllRead | kWritten));
+  OK(cuStreamSynchronize(m.stream));
+}
+
+// A graph's work is followed at each launch, whatever is known while it is captured.
+void check_what_a_graph_makes_known() {
+  const Memory m;
+  simcuda_computed work{};
+  work.compute = [](void*) { return 0; };
+  work.release = [](void*) {};
+  work.makes = SIMCUDA_MAKES_OF_ALL;
+  simcuda_followed pieces[] = {{m.at, 16, 1, 0}, {m.at + 4096, 16, 0, 1}};
+  work.followed = pieces;
+  work.followed_count = 2;
+  OK(cuStreamBeginCapture(m.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  TRUE(simcuda_known_ahead(m.stream, pieces, 2) == 7);
+  OK(static_cast<CUresult>(simcuda_compute(m.stream, &work)));
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(m.stream, &graph));
+  CUgraphExec instance = nullptr;
+  OK(cuGraphInstantiate(&instance, graph, 0));
+  const simcuda_followed made = {m.at + 4096, 16, 1, 0};
+  OK(cuGraphLaunch(instance, m.stream));
+  TRUE(simcuda_known_ahead(m.stream, &made, 1) == 0);
+  m.write(0, counting(16));
+  OK(cuGraphLaunch(instance, m.stream));
+  TRUE(simcuda_known_ahead(m.stream, &made, 1) == (SIMCUDA_ALL_READ | SIMCUDA_ANY_READ));
+}
+
+// Streams may wait for words that are written later: then the order of calls says nothing.
+void check_words_waited_for() {
+  const Memory m;
+  const simcuda_followed piece = {m.at, 16, 1, 1};
+  TRUE(simcuda_known_ahead(m.stream, &piece, 1) == 0);
+  OK(cuStreamWaitValue32(m.stream, m.at + 64, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  TRUE(simcuda_known_ahead(m.stream, &piece, 1) == 7);
+}
+
+// A job that never waits: what is queued is bounded, as it is on a GPU.
+void check_launches_without_end() {
+  const Memory m;
+  CUevent first = nullptr;
+  OK(cuEventCreate(&first, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventRecord(first, m.stream));
+  for (int i = 0; i < 40000; ++i) OK(static_cast<CUresult>(simcuda_launch("kernel", m.stream)));
+  OK(cuEventQuery(first));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(m.stream));
+}
+
 // The oldest go when all together are too many.
 void check_how_much_is_kept() {
   const Memory m;
@@ -130,5 +215,9 @@ int main() {
       {"sources are taken at the call", check_sources_are_taken_at_the_call},
       {"launches", check_launches},
       {"how much is kept", check_how_much_is_kept},
+      {"what is known ahead", check_what_is_known_ahead},
+      {"what a graph makes known", check_what_a_graph_makes_known},
+      {"words waited for", check_words_waited_for},
+      {"launches without end", check_launches_without_end},
   });
 }

@@ -26,6 +26,19 @@ struct simcuda_touched {
   int write;
 };
 
+struct simcuda_followed {
+  uint64_t address;
+  size_t bytes;
+  int read, write;
+};
+
+/* What an op that follows known bytes makes known of what it writes. */
+enum {
+  SIMCUDA_MAKES_NOTHING = 0, /* all of it is forgotten */
+  SIMCUDA_MAKES_OF_ALL = 1,  /* it is computed if all that is read is known */
+  SIMCUDA_MAKES_OF_ANY = 2   /* if any is */
+};
+
 struct simcuda_computed {
   /* On a thread that waits or asks in the driver, outside of its mutex; it may call nothing of
    * CUDA. 0, or the CUresult that waiting calls return. Again at each launch of a graph that took
@@ -35,6 +48,9 @@ struct simcuda_computed {
   void* data;
   const struct simcuda_touched* pieces; /* must be mapped when it runs: else ILLEGAL_ADDRESS */
   size_t count;
+  int makes; /* SIMCUDA_MAKES_...: in phantom memory, where there are no pieces */
+  const struct simcuda_followed* followed;
+  size_t followed_count;
 };
 
 /* Ordered work on the stream, or on the graph it is being captured into, as a kernel is; it stands
@@ -53,6 +69,16 @@ SIMCUDA_API int simcuda_uncover(void);
  * the bytes that are now there are not known. */
 SIMCUDA_API size_t simcuda_known_read(uint64_t address, void* to, size_t bytes);
 SIMCUDA_API void simcuda_known_write(int device, uint64_t address, const void* from, size_t bytes);
+/* Where something may be known once all work enqueued so far is done; all of it for a stream that
+ * is being captured, as nobody knows when its graph will be launched. `followed` as of the work
+ * asked for. */
+enum {
+  SIMCUDA_ALL_READ = 1,   /* of all that is read; nothing is read */
+  SIMCUDA_ANY_READ = 2,   /* of a part */
+  SIMCUDA_ANY_WRITTEN = 4 /* of a part of what is written */
+};
+SIMCUDA_API int simcuda_known_ahead(struct CUstream_st* stream,
+                                    const struct simcuda_followed* followed, size_t count);
 /* 1: memory is phantom. */
 SIMCUDA_API int simcuda_phantom(void);
 

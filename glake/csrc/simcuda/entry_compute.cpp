@@ -61,11 +61,36 @@ int simcuda_compute(CUstream handle, const simcuda_computed* work) {
     const simcuda_touched& piece = work->pieces[i];
     op->touched.push_back({piece.address, piece.bytes, piece.write != 0});
   }
+  op->computes = static_cast<Op::Computes>(work->makes);
+  for (size_t i = 0; i < work->followed_count; ++i) {
+    const simcuda_followed& piece = work->followed[i];
+    op->followed.push_back({piece.address, piece.bytes, piece.read != 0, piece.write != 0});
+  }
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked) return not_initialized();
   const std::lock_guard<std::mutex> lock(driver->mutex);
   Stream* stream = driver->streams.resolve(handle, driver->contexts.current());
   return stream != nullptr ? submit(driver, stream, op) : bad_handle("stream");
+}
+
+int simcuda_known_ahead(CUstream handle, const simcuda_followed* followed, size_t count) {
+  constexpr int kEverything = SIMCUDA_ALL_READ | SIMCUDA_ANY_READ | SIMCUDA_ANY_WRITTEN;
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return kEverything;
+  const std::lock_guard<std::mutex> lock(driver->mutex);
+  const Stream* stream = driver->streams.resolve(handle, driver->contexts.current());
+  if (stream == nullptr || stream->capture != nullptr) return kEverything;
+  const Foreseen& foreseen = driver->scheduler.foreseen;
+  int found = SIMCUDA_ALL_READ;
+  for (const simcuda_followed* piece = followed; piece != followed + count; ++piece) {
+    const bool any = foreseen.any(piece->address, piece->bytes);
+    if (piece->read != 0 && any) found |= SIMCUDA_ANY_READ;
+    if (piece->write != 0 && any) found |= SIMCUDA_ANY_WRITTEN;
+    if (piece->read != 0 && !(any && foreseen.all(piece->address, piece->bytes))) {
+      found &= ~SIMCUDA_ALL_READ;
+    }
+  }
+  return found;
 }
 
 size_t simcuda_known_read(uint64_t address, void* to, size_t bytes) {

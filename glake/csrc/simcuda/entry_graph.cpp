@@ -145,11 +145,13 @@ CUresult launch(Driver* driver, Stream* stream, GraphInstance* instance) {
 
 template <class Body>
 CUresult on_instance(Symbol symbol, CUgraphExec handle, CUstream stream, Body&& body) {
-  return on_stream(symbol, stream, [&](Driver& driver, Stream& found) -> CUresult {
+  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) {
     GraphInstance* instance =
         driver.streams.graphs.instances.find(reinterpret_cast<uint64_t>(handle));
     if (instance == nullptr) return bad_handle("graph instance");
-    return body(driver, found, instance);
+    const CUresult result = body(driver, *driver.streams.streams.find(id), instance);
+    driver.scheduler.make_room(lock);
+    return result;
   });
 }
 

@@ -158,7 +158,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
                         void** extra) {
   const Shape shape{{groups_x, groups_y, groups_z}, {threads_x, threads_y, threads_z}};
   return on_stream_blocking(
-      CALL(cuLaunchKernel), stream, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
+      CALL(cuLaunchKernel), stream, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
         const Kernels::Function* found = driver.kernels.find(function);
         if (found == nullptr) return bad_handle("function");
         if (found->context != driver.streams.streams.find(id)->context) {
@@ -168,7 +168,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
         if (found->counted != nullptr) {
           const CUresult shaped = check_any_shape(shape);
           if (shaped != CUDA_SUCCESS) return shaped;
-          return launch_uncomputed(&driver, driver.streams.streams.find(id), found->counted);
+          const char* name = found->counted;
+          const CUresult result = launch_uncomputed(&driver, driver.streams.streams.find(id), name);
+          driver.scheduler.make_room(lock);
+          return result;
         }
         if (extra != nullptr || arguments == nullptr || arguments[0] == nullptr ||
             arguments[1] == nullptr) {

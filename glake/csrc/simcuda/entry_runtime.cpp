@@ -114,9 +114,12 @@ CUresult simcuda::launch_uncomputed(Driver* driver, Stream* stream, const char* 
 }
 
 int simcuda_launch(const char* name, CUstream handle) {
-  return on_stream(CALL(cuLaunchKernel), handle, [&](Driver& driver, Stream& stream) {
-    return launch_uncomputed(&driver, &stream, name);
-  });
+  return on_stream_blocking(
+      CALL(cuLaunchKernel), handle, [&](Driver& driver, uint64_t id, Lock* lock) {
+        const CUresult result = launch_uncomputed(&driver, driver.streams.streams.find(id), name);
+        driver.scheduler.make_room(lock);
+        return result;
+      });
 }
 
 size_t simcuda_launches(char* json, size_t capacity, int clear) {

@@ -7,6 +7,7 @@ namespace simcuda {
 namespace {
 
 constexpr size_t kMostTogether = size_t{64} << 20;  // of host memory
+constexpr size_t kMostRanges = size_t{1} << 18;     // each takes some 200 bytes besides
 // A range is cut where something else is written into it, and the rest is copied.
 constexpr size_t kLongest = size_t{64} << 10;
 
@@ -32,7 +33,7 @@ void Known::keep(int device, uint64_t address, const char* begin, size_t bytes) 
     total_ += length;
     ranges_[address + at] = std::move(range);
   }
-  while (total_ > kMostTogether) {
+  while (total_ > kMostTogether || ranges_.size() > kMostRanges) {
     const auto& oldest = large_.empty() ? small_ : large_;
     take(ranges_.find(oldest.begin()->second));
   }

@@ -60,6 +60,15 @@ struct Op {
   };
   int (*compute)(void* data) = nullptr;
   std::vector<Touched> touched;
+  // In phantom memory instead of `touched`: what is known of what it writes, if what it reads is.
+  enum class Computes { kNothing, kOfAll, kOfAny };
+  struct Followed {
+    uint64_t address = 0;
+    size_t bytes = 0;
+    bool read = false, write = false;
+  };
+  Computes computes = Computes::kNothing;
+  std::vector<Followed> followed;  // until it is enqueued
   // A copy or memset of a call that is computed as a whole: it takes its time and moves no byte.
   bool covered = false;
   bool launch = false;   // of a kernel that is counted, not run

@@ -136,6 +136,10 @@ OpPtr Scheduler::enqueue_graph(Stream* stream, const std::vector<Ordered>& work,
 // Work whose dependencies are known is on its way.
 void Scheduler::admit(Stream* stream, const OpPtr& op) {
   op->seq = ++sequence_;
+  if (phantom_) {
+    foreseen.enqueue(*op);
+    op->followed = {};
+  }
   if (op->kind == Op::Kind::kCopy) {
     links.meet(op.get());
     remember(&stream->unmarked, op);

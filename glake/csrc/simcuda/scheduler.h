@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "foreseen.h"
 #include "host.h"
 #include "known.h"
 #include "landings.h"
@@ -49,6 +50,9 @@ class Scheduler {
   CUresult wait_device(Lock* lock, int device);  // -1: all
   // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on a little.
   CUresult query(Lock* lock, const OpPtr& op);
+  // Of a launch, which waits on a GPU as well where very many are queued: the older half is done,
+  // as far as it can be without the host.
+  void make_room(Lock* lock);
 
   // Takes a kernel's parts from its table as that is now. False, with a violation noted: the table
   // is not in pinned memory.
@@ -68,7 +72,8 @@ class Scheduler {
   Links links;
   void links_changed();
   Landings landings;
-  Known known;  // of phantom memory
+  Known known;        // of phantom memory
+  Foreseen foreseen;  // the same, of all work enqueued
 
  private:
   void admit(Stream* stream, const OpPtr& op);
@@ -141,6 +146,7 @@ class Scheduler {
   std::mutex* mutex_ = nullptr;
   std::mt19937_64 random_;
 
+  size_t room_ = 0;  // pending work at which to make room again
   uint64_t now_ns_ = 0, sequence_ = 0, marks_ = 0, epoch_ns_ = 0, life_ = 0;
   std::list<OpPtr> ready_;      // all they wait for is timed
   std::vector<OpPtr> running_;  // in their latency or moving bytes

@@ -15,6 +15,8 @@ namespace {
 
 // Without anything happening: until threads at work that sleep count as blocked, and until any do.
 constexpr std::chrono::milliseconds kStall{200}, kGiveUp{10000};
+// Pieces of work: a guess, that costs some 30 MB. A GPU takes a thousand launches or so.
+constexpr size_t kMostPending = size_t{1} << 15;
 // Between two looks at words that the host writes.
 constexpr std::chrono::milliseconds kLook{1};
 
@@ -250,6 +252,26 @@ CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
     if (nobody_at_work()) hand_over();
   }
   return CUDA_ERROR_NOT_READY;
+}
+
+void Scheduler::make_room(Lock* lock) {
+  if (threaded_ || applying_ || pending_.size() < std::max(room_, kMostPending)) return;
+  const uint64_t half = std::next(pending_.begin(), static_cast<long>(pending_.size() / 2))->first;
+  const OpPtr last = pending_.at(half);
+  const bool registered = registered_here();
+  if (registered) ++inside_;
+  while (!last->timed && may_advance() && advance(lock)) continue;
+  if (registered) --inside_;
+  std::vector<OpPtr> targets;
+  for (const auto& [seq, op] : pending_) {
+    if (seq > half) break;
+    if (op->timed) targets.push_back(op);
+  }
+  if (!targets.empty()) {
+    const CUresult result = apply(lock, targets);
+    if (result != CUDA_SUCCESS) error_ = result;  // for the call that asks about this work
+  }
+  room_ = pending_.size() + kMostPending / 2;  // where the rest waits for the host
 }
 
 CUresult Scheduler::wait_threaded(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns) {

@@ -18,6 +18,7 @@ struct Driver {
   decltype(&simcuda_phantom) phantom;
   decltype(&simcuda_known_read) known_read;
   decltype(&simcuda_known_write) known_write;
+  decltype(&simcuda_known_ahead) known_ahead;
   decltype(&simcuda_last_message) last_message;
 };
 
@@ -40,6 +41,7 @@ inline const Driver& driver() {
     find("simcuda_phantom", &made.phantom);
     find("simcuda_known_read", &made.known_read);
     find("simcuda_known_write", &made.known_write);
+    find("simcuda_known_ahead", &made.known_ahead);
     find("simcuda_last_message", &made.last_message);
     return made;
   }();

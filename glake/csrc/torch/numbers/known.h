@@ -23,6 +23,12 @@ constexpr size_t kMostOfFloats = size_t{64} << 10, kMostOfIntegers = size_t{4} <
 constexpr size_t kMostTensors = 4096, kMostRuns = 4096;
 constexpr uint64_t kLine = 64;  // bytes; elements lie as far from a line's start as on the GPU
 
+// What an op reads and writes: the stretches of memory that its tensors' elements lie in.
+struct Pieces {
+  std::vector<simcuda_followed> list;
+  std::vector<uint64_t> bases;  // of each, its storage's first address
+};
+
 // What follows an op in its stream.
 struct Known {
   struct Home {  // where aliases of the memory at `base` find their bytes while they are computed
@@ -31,16 +37,14 @@ struct Known {
     std::vector<char> bytes;
     char* at(uint64_t address) { return bytes.data() + (address - first); }
   };
-  struct Piece {
-    size_t home = 0;
-    Extent extent;
-  };
   std::unique_ptr<Work> work;  // nullptr: nothing to compute
   std::vector<Home> homes;
-  std::vector<Piece> reads, writes;
+  std::vector<simcuda_followed> pieces;
+  std::vector<size_t> home_of;  // of each piece; empty: nothing to compute
   int device = 0;
   bool zeros = false;  // what is not known counts as zero
   bool moves = false;  // each byte written is one that was read, where the types are one
+  char* at(size_t piece) { return homes[home_of[piece]].at(pieces[piece].address); }
 };
 
 void settle_homes(Known* known) {
@@ -57,10 +61,10 @@ void settle_homes(Known* known) {
 std::vector<bool> bring(Known* known) {
   settle_homes(known);
   std::vector<bool> found;
-  for (const Known::Piece& piece : known->reads) {
-    char* const to = known->homes[piece.home].at(piece.extent.address);
-    const size_t bytes = driver().known_read(piece.extent.address, to, piece.extent.bytes);
-    found.push_back(bytes == piece.extent.bytes);
+  for (size_t i = 0; i < known->pieces.size(); ++i) {
+    const simcuda_followed& piece = known->pieces[i];
+    found.push_back(piece.read != 0 &&
+                    driver().known_read(piece.address, known->at(i), piece.bytes) == piece.bytes);
   }
   return found;
 }
@@ -74,33 +78,30 @@ bool compute(Known* known) {
   }
 }
 
-void tell(const Known& known, const Extent& extent, const char* bytes) {
-  driver().known_write(known.device, extent.address, bytes, extent.bytes);
+void tell(const Known& known, uint64_t address, size_t bytes, const char* from) {
+  driver().known_write(known.device, address, from, bytes);
 }
 
 // Of an op that moves bytes some are known: where it takes them is seen by moving marks the same
 // way.
 bool move_marked(Known* known, const std::vector<bool>& found) {
   if (!compute(known)) return false;
-  std::vector<std::vector<char>> made;
-  for (const Known::Piece& piece : known->writes) {
-    const char* at = known->homes[piece.home].at(piece.extent.address);
-    made.emplace_back(at, at + piece.extent.bytes);
+  std::vector<std::vector<char>> made(found.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const simcuda_followed& piece = known->pieces[i];
+    if (piece.write != 0) made[i].assign(known->at(i), known->at(i) + piece.bytes);
   }
   settle_homes(known);
   for (size_t i = 0; i < found.size(); ++i) {
-    const Known::Piece& piece = known->reads[i];
-    std::memset(known->homes[piece.home].at(piece.extent.address), found[i] ? 0xff : 0,
-                piece.extent.bytes);
+    if (found[i]) std::memset(known->at(i), 0xff, known->pieces[i].bytes);
   }
   if (!compute(known)) return false;
-  for (size_t i = 0; i < known->writes.size(); ++i) {
-    const Known::Piece& piece = known->writes[i];
-    const char* marks = known->homes[piece.home].at(piece.extent.address);
-    for (size_t at = 0, end = 0; at < piece.extent.bytes; at = end) {
-      while (end < piece.extent.bytes && marks[end] == marks[at]) ++end;
-      tell(*known, {piece.extent.address + at, end - at},
-           marks[at] == '\xff' ? &made[i][at] : nullptr);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const simcuda_followed& piece = known->pieces[i];
+    const char* marks = known->at(i);
+    for (size_t at = 0, end = 0; piece.write != 0 && at < piece.bytes; at = end) {
+      while (end < piece.bytes && marks[end] == marks[at]) ++end;
+      tell(*known, piece.address + at, end - at, marks[at] == '\xff' ? &made[i][at] : nullptr);
     }
   }
   return true;
@@ -112,17 +113,23 @@ int compute_known(void* data) {
   bool computed = false, told = false;
   if (known->work != nullptr) {
     const std::vector<bool> found = bring(known);
-    const auto is_known = [](bool each) { return each; };
-    if (known->zeros || std::all_of(found.begin(), found.end(), is_known)) {
+    const auto of_reads = [&](bool wanted) {
+      size_t count = 0;
+      for (size_t i = 0; i < found.size(); ++i) {
+        count += known->pieces[i].read != 0 && found[i] == wanted ? 1 : 0;
+      }
+      return count;
+    };
+    if (known->zeros || of_reads(false) == 0) {
       computed = compute(known);
-    } else if (known->moves && std::any_of(found.begin(), found.end(), is_known)) {
+    } else if (known->moves && of_reads(true) != 0) {
       told = move_marked(known, found);
     }
   }
-  for (const Known::Piece& piece : known->writes) {
-    if (told) break;
-    tell(*known, piece.extent,
-         computed ? known->homes[piece.home].at(piece.extent.address) : nullptr);
+  for (size_t i = 0; i < known->pieces.size(); ++i) {
+    const simcuda_followed& piece = known->pieces[i];
+    if (told || piece.write == 0) continue;
+    tell(*known, piece.address, piece.bytes, computed ? known->at(i) : nullptr);
   }
   for (Known::Home& home : known->homes) home.bytes = {};  // a graph keeps the work
   return 0;
@@ -130,9 +137,19 @@ int compute_known(void* data) {
 
 void enqueue_known(std::unique_ptr<Known> known, const c10::Stream& stream) {
   known->device = stream.device_index();
+  const int makes = known->work == nullptr ? SIMCUDA_MAKES_NOTHING
+                    : known->moves         ? SIMCUDA_MAKES_OF_ANY
+                                           : SIMCUDA_MAKES_OF_ALL;
+  const simcuda_followed* pieces = known->pieces.data();
+  const size_t count = known->pieces.size();
   const simcuda_computed given = {&compute_known,
                                   [](void* data) { delete static_cast<Known*>(data); },
-                                  known.release(), nullptr, 0};
+                                  known.release(),
+                                  nullptr,
+                                  0,
+                                  makes,
+                                  pieces,
+                                  count};
   const int result = driver().compute(handle_of(stream), &given);
   TORCH_CHECK(result == 0, "the simulated driver refused work of an op (CUresult ", result,
               "): ", last_message());
@@ -160,8 +177,13 @@ bool is_small(const Stack& stack) {
 
 // The stretches of memory that a tensor's elements lie in; one from the first to the last where
 // they are many.
-std::vector<Extent> runs_of(const at::Tensor& tensor) {
+template <class See>
+void each_run(const at::Tensor& tensor, const See& see) {
   const Extent whole = extent_of(tensor);
+  if (whole.bytes == tensor.nbytes()) {  // as most are
+    see(whole);
+    return;
+  }
   std::vector<std::pair<int64_t, int64_t>> steps;  // stride, size; the inner ones first
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1 && tensor.stride(i) > 0)
@@ -174,7 +196,10 @@ std::vector<Extent> runs_of(const at::Tensor& tensor) {
     run += steps[inner].first * (steps[inner].second - 1);
   }
   for (size_t i = inner; i < steps.size(); ++i) count *= static_cast<size_t>(steps[i].second);
-  if (count > kMostRuns) return {whole};
+  if (count > kMostRuns) {
+    see(whole);
+    return;
+  }
   std::vector<Extent> runs = {{whole.address, static_cast<size_t>(run) * tensor.itemsize()}};
   for (size_t i = inner; i < steps.size(); ++i) {
     const size_t before = runs.size();
@@ -185,62 +210,54 @@ std::vector<Extent> runs_of(const at::Tensor& tensor) {
       }
     }
   }
-  return runs;
+  for (const Extent& each : runs) see(each);
 }
 
-// Notes what an op reads and writes, in the order of its arguments and results.
-class Pieces {
- public:
-  // homes: they are to be computed, and so are few.
-  Pieces(Known* known, const Wrapped& op, bool homes) : known_(known), op_(op), homes_(homes) {}
-
-  void arguments(const Stack& arguments) {
-    const auto& schema = op_.op.schema().arguments();
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      // The running statistics of batch norms are written, which not all of their schemas say.
-      const bool running = schema[i].name().rfind("running_", 0) == 0;
-      const bool written = is_written(schema[i]) || running;
-      const bool read = !written || !(schema[i].is_out() || op_.overwrites);
-      note(arguments[i], read, written);
-    }
-  }
-  // Those that are no argument.
-  void results(const Stack& results) {
-    const auto& returns = op_.op.schema().returns();
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (returns[i].alias_info() == nullptr) note(results[i], false, true);
-    }
-  }
-
- private:
-  void note(const c10::IValue& value, bool read, bool written) {
-    if (!homes_ && !written) return;
-    each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!tensor.is_cuda() || !tensor.has_storage() || tensor.numel() == 0) return;
-      const size_t home = homes_ ? home_of(tensor) : 0;
-      for (const Extent& run : runs_of(tensor)) {
-        if (read) known_->reads.push_back({home, run});
-        if (written) known_->writes.push_back({home, run});
-      }
-    });
-  }
-
-  size_t home_of(const at::Tensor& tensor) {
-    const Extent extent = extent_of(tensor);
+void note(const c10::IValue& value, bool read, bool written, Pieces* pieces) {
+  if (!read && !written) return;
+  each_tensor(value, [&](const at::Tensor& tensor) {
+    if (!tensor.is_cuda() || !tensor.has_storage() || tensor.numel() == 0) return;
     const auto base = reinterpret_cast<uint64_t>(tensor.storage().data());
-    const auto [found, fresh] = by_base_.try_emplace(base, known_->homes.size());
-    if (fresh) known_->homes.push_back({{}, base, extent.address, extent.address, {}});
-    Known::Home& home = known_->homes[found->second];
-    home.first = std::min(home.first, extent.address) / kLine * kLine;
-    home.end = std::max(home.end, extent.address + extent.bytes);
-    return found->second;
-  }
+    each_run(tensor, [&](const Extent& run) {
+      pieces->list.push_back({run.address, run.bytes, read ? 1 : 0, written ? 1 : 0});
+      pieces->bases.push_back(base);
+    });
+  });
+}
 
-  Known* known_;
-  const Wrapped& op_;
-  const bool homes_;
-  std::unordered_map<uint64_t, size_t> by_base_;
-};
+// reads: they count too, as the op may be computed.
+void note_arguments(const Wrapped& op, const Stack& arguments, bool reads, Pieces* pieces) {
+  const auto& schema = op.op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensor() && !arguments[i].isList()) continue;
+    // The running statistics of batch norms are written, which not all of their schemas say.
+    const bool written = is_written(schema[i]) || schema[i].name().rfind("running_", 0) == 0;
+    const bool read = !written || !(schema[i].is_out() || op.overwrites);
+    note(arguments[i], reads && read, written, pieces);
+  }
+}
+
+// Those that are no argument.
+void note_results(const Wrapped& op, const Stack& results, Pieces* pieces) {
+  const auto& returns = op.op.schema().returns();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (returns[i].alias_info() == nullptr) note(results[i], false, true, pieces);
+  }
+}
+
+// What to compute with, of pieces that are few.
+void find_homes(const Pieces& pieces, Known* known) {
+  std::unordered_map<uint64_t, size_t> by_base;
+  for (size_t i = 0; i < pieces.list.size(); ++i) {
+    const simcuda_followed& piece = pieces.list[i];
+    const auto [found, fresh] = by_base.try_emplace(pieces.bases[i], known->homes.size());
+    if (fresh) known->homes.push_back({{}, pieces.bases[i], piece.address, piece.address, {}});
+    Known::Home& home = known->homes[found->second];
+    home.first = std::min(home.first, piece.address) / kLine * kLine;
+    home.end = std::max(home.end, piece.address + piece.bytes);
+    known->home_of.push_back(found->second);
+  }
+}
 
 // Small views may lie at both ends of a large storage.
 bool is_compact(const Known& known) {
@@ -258,22 +275,29 @@ void give_homes(const Aliases& aliases, Known* known) {
   }
 }
 
-// What the op has done is told at its place in the stream.
+// What the op has done is told at its place in the stream: not where it reads nothing known and
+// writes where nothing is, as most ops of a job do.
 void follow(const Wrapped& op, const Stack& arguments, const Stack& results, bool computed) {
-  auto known = std::make_unique<Known>();
   computed = computed && is_small(results);
-  Pieces pieces(known.get(), op, computed);
-  pieces.arguments(arguments);
-  pieces.results(results);
-  if (known->writes.empty()) return;
+  Pieces pieces;
+  note_arguments(op, arguments, computed, &pieces);
+  note_results(op, results, &pieces);
+  if (pieces.list.empty()) return;
   const c10::Stream stream = current_stream(device_of(arguments.empty() ? results : arguments));
+  const int ahead = driver().known_ahead(handle_of(stream), pieces.list.data(), pieces.list.size());
+  const bool moves = op.name == "cat";
+  computed = computed && (ahead & (moves ? SIMCUDA_ANY_READ : SIMCUDA_ALL_READ)) != 0;
+  if (!computed && (ahead & SIMCUDA_ANY_WRITTEN) == 0) return;
+  auto known = std::make_unique<Known>();
+  if (computed) find_homes(pieces, known.get());
   if (computed && is_compact(*known)) {
     Aliases aliases;
     known->work = work_of(op, on_the_cpu(op, arguments, &aliases), {});
     add_targets(op, results, &aliases, known->work.get());
-    known->moves = op.name == "cat";
+    known->moves = moves;
     give_homes(aliases, known.get());
   }
+  known->pieces = std::move(pieces.list);
   enqueue_known(std::move(known), stream);
 }
 
@@ -284,8 +308,12 @@ bool find_known(const Wrapped& op, const Stack& arguments, Stack* results) {
   const c10::Device device = device_of(arguments);
   const c10::Stream stream = current_stream(device);
   if (driver().capturing(handle_of(stream)) != 0) return false;  // the CUDA kernel says why not
+  Pieces pieces;
+  note_arguments(op, arguments, true, &pieces);
+  const int ahead = driver().known_ahead(handle_of(stream), pieces.list.data(), pieces.list.size());
+  if (!op.shapes && (ahead & SIMCUDA_ALL_READ) == 0) return false;
   auto known = std::make_unique<Known>();
-  Pieces(known.get(), op, true).arguments(arguments);
+  find_homes(pieces, known.get());
   if (!is_compact(*known)) return false;
   Aliases aliases;
   Stack given = on_the_cpu(op, arguments, &aliases);
@@ -293,7 +321,9 @@ bool find_known(const Wrapped& op, const Stack& arguments, Stack* results) {
   auto found = std::make_shared<std::optional<Stack>>();
   known->work = work_of(op, std::move(given), {});
   known->work->take = [found](Stack made) { *found = std::move(made); };
-  known->writes.clear();  // on_the_gpu() copies what comes out
+  known->pieces = std::move(pieces.list);
+  for (simcuda_followed& piece : known->pieces)
+    piece.write = 0;  // on_the_gpu() copies what comes out
   known->zeros = op.shapes;
   give_homes(aliases, known.get());
   enqueue_known(std::move(known), stream);

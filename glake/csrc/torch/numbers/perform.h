@@ -124,8 +124,11 @@ std::unique_ptr<Work> work_of(const Wrapped& op, Stack arguments, const Draw& dr
 void enqueue(std::unique_ptr<Work> work, const Aliases& aliases, const c10::Stream& stream) {
   work->issued = torch::CapturedTraceback::gather(true, false, false);
   const auto& pieces = aliases.pieces();
-  const simcuda_computed given = {&compute, [](void* data) { delete static_cast<Work*>(data); },
-                                  work.release(), pieces.data(), pieces.size()};
+  const simcuda_computed given = {
+      &compute,       [](void* data) { delete static_cast<Work*>(data); },
+      work.release(), pieces.data(),
+      pieces.size(),  SIMCUDA_MAKES_NOTHING,
+      nullptr,        0};
   const int result = driver().compute(handle_of(stream), &given);
   TORCH_CHECK(result == 0, "the simulated driver refused work of an op (CUresult ", result,
               "): ", last_message());
