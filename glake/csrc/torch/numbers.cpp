@@ -54,6 +54,8 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
   made.overwrites = kOverwrites.count(name) != 0;
   made.shapes = kShapes.count(name) != 0;
   made.masks = kMasks.count(name) != 0;
+  made.check = kChecks.count(name) != 0;
+  made.asks = kAsking.count(name) != 0;
   made.computable =
       made.rule != nullptr || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   const auto& tags = op.getTags();
@@ -63,6 +65,9 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
     if (arguments[i].name() == "generator") {
       made.generator_at = static_cast<int>(i);
       made.random = true;
+    }
+    if (arguments[i].name() == "beta" && arguments[0].name() == "self") {
+      made.beta_at = static_cast<int>(i);
     }
     if (arguments[i].name() == "dropout_p") made.dropout_at = static_cast<int>(i);
   }
@@ -114,6 +119,9 @@ void install(bool known) {
   std::vector<c10::OperatorName> names =
       dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA);
   for (const char* whole : kWhole) names.emplace_back(std::string("aten::") + whole, "");
+  for (const std::string& check : kChecks) {
+    if (known) names.emplace_back("aten::" + check, "");
+  }
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);  // that kernels are replaced
   for (const c10::OperatorName& name : names) {

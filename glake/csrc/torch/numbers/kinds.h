@@ -75,6 +75,12 @@ inline const Names kTrusting = {
     "max_unpool2d", "max_unpool3d",   "grid_sampler_2d", "grid_sampler_3d",
 };
 
+// Memory mode: values that are not known pass these checks, as zeros are finite.
+inline const Names kChecks = {"isfinite", "_is_all_true"};
+
+// Memory mode: their CUDA kernels ask whether values are finite, which zeros read back deny.
+inline const Names kAsking = {"linalg_eig", "linalg_eigvals"};
+
 // Of composite ops that CUDA has no kernel of its own for, those that launch kernels or ask a
 // library that we compute as a whole.
 inline const char* const kWhole[] = {

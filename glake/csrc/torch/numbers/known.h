@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "perform.h"
+#include "shapes.h"
 
 namespace glake::numbers {
 namespace {
@@ -43,6 +44,7 @@ struct Known {
   std::vector<size_t> home_of;  // of each piece; empty: nothing to compute
   int device = 0;
   bool zeros = false;  // what is not known counts as zero
+  bool check = false;  // what is not known passes it
   bool moves = false;  // each byte written is one that was read, where the types are one
   char* at(size_t piece) { return homes[home_of[piece]].at(pieces[piece].address); }
 };
@@ -129,6 +131,10 @@ int compute_known(void* data) {
   for (size_t i = 0; i < known->pieces.size(); ++i) {
     const simcuda_followed& piece = known->pieces[i];
     if (told || piece.write == 0) continue;
+    if (known->check && !computed) {
+      tell(*known, piece.address, piece.bytes, std::vector<char>(piece.bytes, 1).data());
+      continue;
+    }
     tell(*known, piece.address, piece.bytes, computed ? known->at(i) : nullptr);
   }
   for (Known::Home& home : known->homes) home.bytes = {};  // a graph keeps the work
@@ -137,9 +143,9 @@ int compute_known(void* data) {
 
 void enqueue_known(std::unique_ptr<Known> known, const c10::Stream& stream) {
   known->device = stream.device_index();
-  const int makes = known->work == nullptr ? SIMCUDA_MAKES_NOTHING
-                    : known->moves         ? SIMCUDA_MAKES_OF_ANY
-                                           : SIMCUDA_MAKES_OF_ALL;
+  const int makes = known->work == nullptr && !known->check ? SIMCUDA_MAKES_NOTHING
+                    : known->moves || known->check          ? SIMCUDA_MAKES_OF_ANY
+                                                            : SIMCUDA_MAKES_OF_ALL;
   const simcuda_followed* pieces = known->pieces.data();
   const size_t count = known->pieces.size();
   const simcuda_computed given = {&compute_known,
@@ -228,11 +234,15 @@ void note(const c10::IValue& value, bool read, bool written, Pieces* pieces) {
 // reads: they count too, as the op may be computed.
 void note_arguments(const Wrapped& op, const Stack& arguments, bool reads, Pieces* pieces) {
   const auto& schema = op.op.schema().arguments();
+  // "If beta is 0, then the content of self will be ignored" (torch.addmm).
+  const bool ignored =
+      op.beta_at >= 0 && arguments[static_cast<size_t>(op.beta_at)].toScalar().equal(0);
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].isTensor() && !arguments[i].isList()) continue;
     // The running statistics of batch norms are written, which not all of their schemas say.
     const bool written = is_written(schema[i]) || schema[i].name().rfind("running_", 0) == 0;
-    const bool read = !written || !(schema[i].is_out() || op.overwrites);
+    const bool unread = schema[i].is_out() || op.overwrites;
+    const bool read = !(written && unread) && !(ignored && i == 0);
     note(arguments[i], reads && read, written, pieces);
   }
 }
@@ -286,8 +296,9 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
   const c10::Stream stream = current_stream(device_of(arguments.empty() ? results : arguments));
   const int ahead = driver().known_ahead(handle_of(stream), pieces.list.data(), pieces.list.size());
   const bool moves = op.name == "cat";
+  const bool check = op.check && is_small(results);
   computed = computed && (ahead & (moves ? SIMCUDA_ANY_READ : SIMCUDA_ALL_READ)) != 0;
-  if (!computed && (ahead & SIMCUDA_ANY_WRITTEN) == 0) return;
+  if (!computed && !check && (ahead & SIMCUDA_ANY_WRITTEN) == 0) return;
   auto known = std::make_unique<Known>();
   if (computed) find_homes(pieces, known.get());
   if (computed && is_compact(*known)) {
@@ -297,14 +308,26 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
     known->moves = moves;
     give_homes(aliases, known.get());
   }
+  known->check = check;
   known->pieces = std::move(pieces.list);
   enqueue_known(std::move(known), stream);
+}
+
+// What the CUDA kernel allocates besides its results, which are as if nothing were known. That of
+// repeat_interleave allocates little, and takes zeros for negative numbers of repeats.
+void take_workspace(const Wrapped& op, c10::DispatchKeySet keys, const Stack& arguments) {
+  const auto& schema = op.op.schema().arguments();
+  if (!op.shapes || op.name == "repeat_interleave") return;
+  if (std::any_of(schema.begin(), schema.end(), is_written)) return;
+  Stack frame = arguments;
+  call_native(op, keys, &frame);
 }
 
 // An op whose results have a shape that depends on numbers waits for its stream on a GPU too. If it
 // has such a shape, what is not known of small arguments counts as zero; other ops are not
 // computed.
-bool find_known(const Wrapped& op, const Stack& arguments, Stack* results) {
+bool find_known(const Wrapped& op, c10::DispatchKeySet keys, const Stack& arguments,
+                Stack* results) {
   const c10::Device device = device_of(arguments);
   const c10::Stream stream = current_stream(device);
   if (driver().capturing(handle_of(stream)) != 0) return false;  // the CUDA kernel says why not
@@ -325,8 +348,10 @@ bool find_known(const Wrapped& op, const Stack& arguments, Stack* results) {
   for (simcuda_followed& piece : known->pieces)
     piece.write = 0;  // on_the_gpu() copies what comes out
   known->zeros = op.shapes;
+  if (const Rule sizing = sizing_rule(op.name); sizing != nullptr) known->work->rule = sizing;
   give_homes(aliases, known.get());
   enqueue_known(std::move(known), stream);
+  take_workspace(op, keys, arguments);
   guard().synchronizeStream(stream);
   if (!found->has_value()) return false;
   for (const c10::IValue& value : **found) {
@@ -334,42 +359,6 @@ bool find_known(const Wrapped& op, const Stack& arguments, Stack* results) {
         value, [&](const at::Tensor& tensor) { return on_the_gpu(tensor, written, device); }));
   }
   return true;
-}
-
-// A library function that the op asks for is no stand-in's: the op is not run, and what it returns
-// is allocated as its rule for shapes says.
-void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
-  const c10::Device device = device_of(arguments);
-  Stack made;
-  try {
-    const Plain plain;
-    for (const c10::IValue& value : arguments) {
-      made.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kMeta))
-                                      : changed(value, [](const at::Tensor& tensor) {
-                                          return tensor.defined() ? tensor.to(at::kMeta) : tensor;
-                                        }));
-    }
-    op.op.callBoxed(&made);
-  } catch (const std::exception&) {
-    refuse(op, " asks a library function that no stand-in has, and has no rule for shapes");
-  }
-  const auto& returns = op.op.schema().returns();
-  const auto& schema = op.op.schema().arguments();
-  size_t next = 0;  // argument that a result in place is
-  results->clear();
-  for (size_t i = 0; i < made.size(); ++i) {
-    if (returns[i].alias_info() == nullptr) {
-      results->push_back(changed(made[i], [&](const at::Tensor& tensor) {
-        if (!tensor.defined()) return tensor;
-        return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
-      }));
-      continue;
-    }
-    while (next < schema.size() && !is_written(schema[next])) ++next;
-    const at::Tensor into = arguments.at(next++).toTensor();
-    if (into.sizes() != made[i].toTensor().sizes()) into.resize_(made[i].toTensor().sizes());
-    results->emplace_back(into);
-  }
 }
 
 // Masks among indices become the places they are true at, as CUDA's kernels do it too: only they
@@ -415,9 +404,13 @@ void perform_known(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   if (op.masks) find_masks(&arguments);
   const bool computed = op.followed && !draws(op, arguments) && is_small(arguments);
   Stack results;
-  if (!computed || !op.first || !find_known(op, arguments, &results)) {
+  if (!computed || !op.first || !find_known(op, keys, arguments, &results)) {
     results = arguments;
-    if (!call_native(op, keys, &results)) allocate(op, arguments, &results);
+    if (op.name == "repeat_interleave") {
+      repeat_unknown(&results);
+    } else if (op.asks || !call_native(op, keys, &results)) {
+      allocate(op, arguments, &results);
+    }
     follow(op, arguments, results, computed);
   }
   for (c10::IValue& value : results) stack->push_back(std::move(value));

@@ -52,8 +52,9 @@ struct Wrapped {
   Rule rule = nullptr;
   bool wide = false, first = false, index = false, random = false, computable = true;
   // Of memory mode (known.h).
-  bool overwrites = false, shapes = false, masks = false, followed = false;
-  int dropout_at = -1, generator_at = -1;
+  bool overwrites = false, shapes = false, masks = false, followed = false, check = false,
+       asks = false;
+  int dropout_at = -1, generator_at = -1, beta_at = -1;
 };
 
 c10::Device device_of(const Stack& arguments) {
@@ -164,7 +165,7 @@ at::Tensor on_the_gpu(const at::Tensor& tensor, const Written& written, c10::Dev
   }
   at::Tensor made = at::empty_strided(tensor.sizes(), tensor.strides(),
                                       tensor.options().device(device).pinned_memory(false));
-  if (tensor.numel() != 0) made.copy_(tensor);
+  if (tensor.numel() != 0 && !tensor.is_meta()) made.copy_(tensor);
   return made;
 }
 

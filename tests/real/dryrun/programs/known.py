@@ -72,9 +72,40 @@ assert values.shape == (256,) and vectors.shape == (256, 256) and vectors.is_cud
 assert torch.linalg.svd(matrix)[1].shape == (256,)
 assert torch.linalg.cholesky(matrix).shape == torch.linalg.qr(matrix)[0].shape == (256, 256)
 try:
-    torch.linalg.lstsq(matrix, matrix)
+    torch.geqrf(matrix)
 except NotImplementedError as error:
-    assert "lstsq" in str(error) and "known.py" in str(error), error
+    assert "geqrf" in str(error) and "known.py" in str(error), error
 else:
-    raise AssertionError("nothing computes lstsq")
+    raise AssertionError("geqrf has no rule for shapes")
+assert torch.linalg.eig(matrix)[1].shape == (256, 256) and torch.linalg.eigvals(matrix).is_cuda
+tall = torch.randn(5, 256, 8, device="cuda")
+least = torch.linalg.lstsq(tall, torch.randn(5, 256, 3, device="cuda"))
+assert [each.shape for each in least] == [(5, 8, 3), (5, 3), (0,), (0,)]
+assert torch.linalg.lstsq(matrix, matrix[0]).solution.shape == (256,)
+
+# What is not read need not be known; sizes that are known need no bytes of this machine.
+pair = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda")
+ones = torch.ones(2, device="cuda")
+assert (pair @ ones).tolist() == torch.mv(pair, ones).tolist() == [3.0, 7.0]
+assert torch.addmv(torch.empty(2, device="cuda"), pair, ones, beta=0).tolist() == [3.0, 7.0]
+assert torch.baddbmm(pair[None], pair[None], pair[None], beta=0).tolist() == [[[7, 10], [15, 22]]]
+held = int(open("/proc/self/statm").read().split()[1])
+many = torch.repeat_interleave(torch.tensor([1 << 28, 1 << 27], device="cuda"))
+assert many.shape == (3 << 27,) and many[5].item() == 0
+assert torch.bincount(torch.tensor([1 << 28], device="cuda")).shape == ((1 << 28) + 1,)
+assert int(open("/proc/self/statm").read().split()[1]) - held < 1 << 14  # pages: 64 MiB
+lengths = torch.randint(0, 3, (1 << 20,), device="cuda")  # too many to be followed
+assert torch.repeat_interleave(lengths).shape == (0,)
+assert torch.repeat_interleave(lengths, output_size=5).shape == (5,)
+
+# Checks pass, where what they ask for is not known.
+assert torch.isfinite(product[0]).all() and not torch.isfinite(ones / 0).any()
+torch.distributions.Normal(product[0], product[1]).sample()
+
+# What the CUDA kernel takes besides its result.
+torch.cuda.reset_peak_memory_stats()
+before = torch.cuda.memory_allocated()
+unique = torch.unique(torch.arange(1 << 18, device="cuda"))
+assert unique.shape == (1 << 18,)
+assert torch.cuda.max_memory_allocated() - before > 2 * unique.nbytes
 print("followed")

@@ -1,0 +1,119 @@
+// Memory mode: the shapes of what ops make, where the CUDA kernel does not say them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "perform.h"
+
+namespace glake::numbers {
+namespace {
+
+// Results of more elements than this are data: their size is computed, not they.
+constexpr int64_t kMostElements = int64_t{1} << 19;
+
+// The op at the top of the stack, where its result is small; else as many elements that have no
+// bytes.
+void made_or_sized(Stack* stack, int64_t elements, at::Tensor (*make)(const Stack&)) {
+  at::Tensor made =
+      elements <= kMostElements
+          ? make(*stack)
+          : at::empty({elements}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
+  *stack = {c10::IValue(std::move(made))};
+}
+
+// (repeats, output_size)
+void repeat_lengths(Stack* stack) {
+  made_or_sized(stack, (*stack)[0].toTensor().sum().item<int64_t>(), [](const Stack& given) {
+    return at::repeat_interleave(given[0].toTensor(), given[1].toOptional<int64_t>());
+  });
+}
+
+// Of too many lengths to be followed, whose CUDA kernel asks whether all are positive: by zeros, as
+// it is told without that question where the size is given.
+void repeat_unknown(Stack* stack) {
+  const at::Tensor repeats = (*stack)[0].toTensor();
+  const int64_t elements = (*stack)[1].toOptional<int64_t>().value_or(0);
+  *stack = {c10::IValue(at::empty({elements}, repeats.options()))};
+}
+
+// (self, weights, minlength); with weights it is of their type, and computed.
+void bin_counts(Stack* stack) {
+  const at::Tensor self = (*stack)[0].toTensor();
+  const bool weighted = (*stack)[1].isTensor() && (*stack)[1].toTensor().defined();
+  const int64_t most = self.numel() == 0 || weighted ? -1 : self.max().item<int64_t>();
+  made_or_sized(stack, std::max(most + 1, (*stack)[2].toInt()), [](const Stack& given) {
+    return at::bincount(given[0].toTensor(), given[1].toOptional<at::Tensor>(), given[2].toInt());
+  });
+}
+
+// By name: of ops whose result may be far larger than what they read.
+inline Rule sizing_rule(const std::string& name) {
+  if (name == "repeat_interleave") return repeat_lengths;
+  return name == "bincount" ? bin_counts : nullptr;
+}
+
+// (self, b, rcond, driver, solution, residuals, rank, singular_values), which has no meta kernel.
+// By the driver `gels`, the one that CUDA has, the last two are empty.
+void least_squares(Stack* stack) {
+  const at::Tensor a = (*stack)[0].toTensor(), b = (*stack)[1].toTensor();
+  const auto batch_of = [](const at::Tensor& tensor, int64_t behind) {
+    return tensor.sizes().slice(0, static_cast<size_t>(tensor.dim() - behind));
+  };
+  const bool vector = b.dim() == 1 || (a.dim() - 1 == b.dim() && b.sizes() == batch_of(a, 1));
+  const at::Tensor columns = vector ? b.unsqueeze(-1) : b;
+  std::vector<int64_t> batch = at::infer_size(batch_of(a, 2), batch_of(columns, 2));
+  const int64_t rows = a.size(-2), unknowns = a.size(-1);
+  std::vector<int64_t> solution = batch, residuals = batch;
+  solution.push_back(unknowns);
+  if (!vector) solution.push_back(columns.size(-1));
+  residuals.push_back(columns.size(-1));
+  if (rows <= unknowns) residuals = {0};
+  at::Tensor made[] = {at::empty(solution, b.options()), at::empty(residuals, b.options()),
+                       at::empty({0}, b.options().dtype(at::kLong)),
+                       at::empty({0}, b.options().dtype(at::toRealValueType(b.scalar_type())))};
+  stack->assign(std::begin(made), std::end(made));
+}
+
+// A library function that the op asks for is no stand-in's: the op is not run, and what it returns
+// is allocated as its rule for shapes says.
+void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
+  const c10::Device device = device_of(arguments);
+  Stack made;
+  try {
+    const Plain plain;
+    for (const c10::IValue& value : arguments) {
+      made.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kMeta))
+                                      : changed(value, [](const at::Tensor& tensor) {
+                                          return tensor.defined() ? tensor.to(at::kMeta) : tensor;
+                                        }));
+    }
+    if (op.name == "linalg_lstsq") {
+      least_squares(&made);
+    } else {
+      op.op.callBoxed(&made);
+    }
+  } catch (const std::exception&) {
+    refuse(op, " asks a library function that no stand-in has, and has no rule for shapes");
+  }
+  const auto& returns = op.op.schema().returns();
+  const auto& schema = op.op.schema().arguments();
+  size_t next = 0;  // argument that a result in place is
+  results->clear();
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (returns[i].alias_info() == nullptr) {
+      results->push_back(changed(made[i], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return tensor;
+        return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
+      }));
+      continue;
+    }
+    while (next < schema.size() && !is_written(schema[next])) ++next;
+    const at::Tensor into = arguments.at(next++).toTensor();
+    if (into.sizes() != made[i].toTensor().sizes()) into.resize_(made[i].toTensor().sizes());
+    results->emplace_back(into);
+  }
+}
+
+}  // namespace
+}  // namespace glake::numbers
