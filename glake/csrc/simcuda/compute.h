@@ -26,10 +26,12 @@ struct simcuda_touched {
   int write;
 };
 
+enum { SIMCUDA_KEEPS = 2 }; /* written if it is computed, else it stays as it is */
+
 struct simcuda_followed {
   uint64_t address;
   size_t bytes;
-  int read, write;
+  int read, write; /* read: not 0; write: 0, 1 or SIMCUDA_KEEPS */
 };
 
 /* What an op that follows known bytes makes known of what it writes. */

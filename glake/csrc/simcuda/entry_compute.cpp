@@ -64,7 +64,8 @@ int simcuda_compute(CUstream handle, const simcuda_computed* work) {
   op->computes = static_cast<Op::Computes>(work->makes);
   for (size_t i = 0; i < work->followed_count; ++i) {
     const simcuda_followed& piece = work->followed[i];
-    op->followed.push_back({piece.address, piece.bytes, piece.read != 0, piece.write != 0});
+    op->followed.push_back({piece.address, piece.bytes, piece.read != 0, piece.write != 0,
+                            piece.write == SIMCUDA_KEEPS});
   }
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked) return not_initialized();
@@ -85,7 +86,7 @@ int simcuda_known_ahead(CUstream handle, const simcuda_followed* followed, size_
   for (const simcuda_followed* piece = followed; piece != followed + count; ++piece) {
     const bool any = foreseen.any(piece->address, piece->bytes);
     if (piece->read != 0 && any) found |= SIMCUDA_ANY_READ;
-    if (piece->write != 0 && any) found |= SIMCUDA_ANY_WRITTEN;
+    if (piece->write == 1 && any) found |= SIMCUDA_ANY_WRITTEN;
     if (piece->read != 0 && !(any && foreseen.all(piece->address, piece->bytes))) {
       found &= ~SIMCUDA_ALL_READ;
     }

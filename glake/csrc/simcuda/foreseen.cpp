@@ -70,7 +70,7 @@ void Foreseen::compute(const Op& op) {
          return !each.read || all(each.address, each.bytes);
        }));
   for (const Op::Followed& each : op.followed) {
-    if (each.write) set(each.address, each.bytes, known);
+    if (each.write && (known || !each.keeps)) set(each.address, each.bytes, known);
   }
 }
 

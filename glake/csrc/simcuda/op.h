@@ -65,7 +65,7 @@ struct Op {
   struct Followed {
     uint64_t address = 0;
     size_t bytes = 0;
-    bool read = false, write = false;
+    bool read = false, write = false, keeps = false;
   };
   Computes computes = Computes::kNothing;
   std::vector<Followed> followed;  // until it is enqueued

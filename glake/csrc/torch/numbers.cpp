@@ -46,6 +46,7 @@ bool is_native(const c10::OperatorHandle& op, const std::string& name) {
 
 Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
   Wrapped made{op, name, op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA)};
+  const auto& arguments = op.schema().arguments();
   const auto rule = rules().find(c10::toString(op.operator_name()));
   if (rule != rules().end()) made.rule = rule->second;
   made.wide = kWide.count(name) != 0;
@@ -54,13 +55,24 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
   made.overwrites = kOverwrites.count(name) != 0;
   made.shapes = kShapes.count(name) != 0;
   made.masks = kMasks.count(name) != 0;
+  if (const auto keeps = kKeeps.find(name); keeps != kKeeps.end()) made.keeps = keeps->second;
+  const auto moves = kMoves.find(name);
+  const auto is = [&](const char* text) {
+    return std::any_of(arguments.begin(), arguments.end(),
+                       [&](const c10::Argument& each) { return each.name() == text; });
+  };
+  // A value of the host is no byte that was read; a sum is none either.
+  if (moves != kMoves.end() && !is("value") && !is("reduce")) {
+    made.moves = true;
+    made.places = moves->second;
+  }
   made.check = kChecks.count(name) != 0;
+  made.chooses = kChoosing.count(name) != 0 && op.schema().arguments().size() > 1;
   made.asks = kAsking.count(name) != 0;
   made.computable =
       made.rule != nullptr || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   const auto& tags = op.getTags();
   made.random = std::find(tags.begin(), tags.end(), at::Tag::nondeterministic_seeded) != tags.end();
-  const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() == "generator") {
       made.generator_at = static_cast<int>(i);

@@ -124,6 +124,16 @@ def test_small_values_from_the_host_are_followed(dry_run):
         assert code == 0 and "followed" in stdout, stdout + stderr
 
 
+def test_what_scripts_decide_by(dry_run):
+    code, stdout, stderr = dry_run("--allocator", "native", PROGRAMS / "flows.py")
+    assert code == 0 and "decided" in stdout, stdout + stderr
+
+
+def test_a_job_that_never_waits_takes_no_more_memory_of_this_machine(dry_run):
+    code, stdout, stderr = dry_run("--allocator", "native", PROGRAMS / "never_waits.py")
+    assert code == 0 and "bounded" in stdout, stdout + stderr
+
+
 def test_ranks_tell_each_other_values_objects_and_checkpoints(dry_run, tmp_path):
     script = [
         "torchrun",

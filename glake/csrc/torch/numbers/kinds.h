@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace glake::numbers {
@@ -56,7 +57,36 @@ inline const Names kFirst = {
 };
 
 // In place, and what was there before does not count.
-inline const Names kOverwrites = {"copy_", "fill_", "zero_", "_cummax_helper", "_cummin_helper"};
+inline const Names kOverwrites = {
+    "copy_",          "fill_",          "zero_",          "_foreach_copy_",
+    "_foreach_zero_", "_cummax_helper", "_cummin_helper",
+};
+
+// In place, what stays as it is where the op is not computed: zeros hold nothing infinite, so
+// gradient scalers find nothing.
+inline const std::unordered_map<std::string, std::string> kKeeps = {
+    {"_amp_foreach_non_finite_check_and_unscale_", "found_inf"},
+};
+
+// Memory mode: they move bytes, to or from places that the named arguments say, so that what is
+// known of a part stays known.
+inline const std::unordered_map<std::string, std::string> kMoves = {
+    {"cat", ""},
+    {"scatter", "index"},
+    {"scatter_", "index"},
+    {"gather", "index"},
+    {"index_copy", "index"},
+    {"index_copy_", "index"},
+    {"index_select", "index"},
+    {"index", "indices"},
+    {"_index_put_impl_", "indices"},
+    {"where", "condition"},
+};
+
+// They choose among so many at most, by values that are not known (experts, groups of them): each
+// in turn, so that all get the same share. More are words of a vocabulary, and the first is taken.
+inline const Names kChoosing = {"topk", "argmax", "argmin", "max", "min"};
+constexpr int64_t kMostChoices = 512;
 
 // Of kFirst those whose results have a shape that depends on numbers.
 inline const Names kShapes = {
@@ -78,8 +108,8 @@ inline const Names kTrusting = {
 // Memory mode: values that are not known pass these checks, as zeros are finite.
 inline const Names kChecks = {"isfinite", "_is_all_true"};
 
-// Memory mode: their CUDA kernels ask whether values are finite, which zeros read back deny.
-inline const Names kAsking = {"linalg_eig", "linalg_eigvals"};
+// Memory mode: their CUDA kernels ask whether values are finite or fit, which zeros read back deny.
+inline const Names kAsking = {"linalg_eig", "linalg_eigvals", "segment_reduce"};
 
 // Of composite ops that CUDA has no kernel of its own for, those that launch kernels or ask a
 // library that we compute as a whole.

@@ -11,7 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "assumed.h"
 #include "perform.h"
+#include "pieces.h"
 #include "shapes.h"
 
 namespace glake::numbers {
@@ -19,16 +21,9 @@ namespace {
 
 // Guesses. Numbers that are followed are few, those that are data many; ids and masks are of a
 // whole batch, and Python objects travel as bytes.
-constexpr size_t kMostOfFloats = size_t{64} << 10, kMostOfIntegers = size_t{4} << 20,
-                 kMostOfBytes = size_t{16} << 20;
-constexpr size_t kMostTensors = 4096, kMostRuns = 4096;
+constexpr size_t kMostOfFloats = size_t{64} << 10, kMostOfIntegers = size_t{16} << 20;
+constexpr size_t kMostTensors = 4096;
 constexpr uint64_t kLine = 64;  // bytes; elements lie as far from a line's start as on the GPU
-
-// What an op reads and writes: the stretches of memory that its tensors' elements lie in.
-struct Pieces {
-  std::vector<simcuda_followed> list;
-  std::vector<uint64_t> bases;  // of each, its storage's first address
-};
 
 // What follows an op in its stream.
 struct Known {
@@ -42,9 +37,9 @@ struct Known {
   std::vector<Home> homes;
   std::vector<simcuda_followed> pieces;
   std::vector<size_t> home_of;  // of each piece; empty: nothing to compute
+  Assumed assumed;              // what it writes where it is not computed
   int device = 0;
   bool zeros = false;  // what is not known counts as zero
-  bool check = false;  // what is not known passes it
   bool moves = false;  // each byte written is one that was read, where the types are one
   char* at(size_t piece) { return homes[home_of[piece]].at(pieces[piece].address); }
 };
@@ -59,16 +54,28 @@ void settle_homes(Known* known) {
   }
 }
 
-// Brings the bytes that are read; of each piece, whether it is known.
-std::vector<bool> bring(Known* known) {
+// Brings the bytes that are read; of each piece, how many are known.
+std::vector<size_t> bring(Known* known) {
   settle_homes(known);
-  std::vector<bool> found;
+  std::vector<size_t> found;
   for (size_t i = 0; i < known->pieces.size(); ++i) {
     const simcuda_followed& piece = known->pieces[i];
-    found.push_back(piece.read != 0 &&
-                    driver().known_read(piece.address, known->at(i), piece.bytes) == piece.bytes);
+    found.push_back(
+        piece.read == 0 ? 0 : driver().known_read(piece.address, known->at(i), piece.bytes));
   }
   return found;
+}
+
+// Marks in their places which of a piece's bytes are known: those that do not depend on what was
+// there before.
+void mark(Known* known, size_t which) {
+  const simcuda_followed& piece = known->pieces[which];
+  std::vector<char> other(piece.bytes, 1);
+  char* const at = known->at(which);
+  std::memset(at, 0, piece.bytes);
+  driver().known_read(piece.address, at, piece.bytes);
+  driver().known_read(piece.address, other.data(), piece.bytes);
+  for (size_t i = 0; i < piece.bytes; ++i) at[i] = at[i] == other[i] ? '\xff' : 0;
 }
 
 bool compute(Known* known) {
@@ -86,19 +93,20 @@ void tell(const Known& known, uint64_t address, size_t bytes, const char* from) 
 
 // Of an op that moves bytes some are known: where it takes them is seen by moving marks the same
 // way.
-bool move_marked(Known* known, const std::vector<bool>& found) {
+bool move_marked(Known* known) {
   if (!compute(known)) return false;
-  std::vector<std::vector<char>> made(found.size());
-  for (size_t i = 0; i < found.size(); ++i) {
+  const size_t count = known->pieces.size();
+  std::vector<std::vector<char>> made(count);
+  for (size_t i = 0; i < count; ++i) {
     const simcuda_followed& piece = known->pieces[i];
     if (piece.write != 0) made[i].assign(known->at(i), known->at(i) + piece.bytes);
   }
-  settle_homes(known);
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found[i]) std::memset(known->at(i), 0xff, known->pieces[i].bytes);
+  bring(known);
+  for (size_t i = 0; i < count; ++i) {
+    if (known->pieces[i].read == kMoved) mark(known, i);
   }
   if (!compute(known)) return false;
-  for (size_t i = 0; i < found.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const simcuda_followed& piece = known->pieces[i];
     const char* marks = known->at(i);
     for (size_t at = 0, end = 0; piece.write != 0 && at < piece.bytes; at = end) {
@@ -114,28 +122,28 @@ int compute_known(void* data) {
   auto* known = static_cast<Known*>(data);
   bool computed = false, told = false;
   if (known->work != nullptr) {
-    const std::vector<bool> found = bring(known);
-    const auto of_reads = [&](bool wanted) {
-      size_t count = 0;
-      for (size_t i = 0; i < found.size(); ++i) {
-        count += known->pieces[i].read != 0 && found[i] == wanted ? 1 : 0;
-      }
-      return count;
-    };
-    if (known->zeros || of_reads(false) == 0) {
+    const std::vector<size_t> found = bring(known);
+    bool all = true, any = false, places = true;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const simcuda_followed& piece = known->pieces[i];
+      const bool whole = piece.read == 0 || found[i] == piece.bytes;
+      all = all && whole;
+      any = any || found[i] != 0;
+      if (piece.read == kPlaces) places = places && whole;
+    }
+    if (known->zeros || all) {
       computed = compute(known);
-    } else if (known->moves && of_reads(true) != 0) {
-      told = move_marked(known, found);
+    } else if (known->moves && places && any) {
+      told = move_marked(known);
     }
   }
   for (size_t i = 0; i < known->pieces.size(); ++i) {
     const simcuda_followed& piece = known->pieces[i];
     if (told || piece.write == 0) continue;
-    if (known->check && !computed) {
-      tell(*known, piece.address, piece.bytes, std::vector<char>(piece.bytes, 1).data());
-      continue;
-    }
-    tell(*known, piece.address, piece.bytes, computed ? known->at(i) : nullptr);
+    if (piece.write == SIMCUDA_KEEPS && !computed) continue;
+    const bool assumed = known->assumed.address == piece.address;
+    const char* otherwise = assumed ? known->assumed.bytes.data() : nullptr;
+    tell(*known, piece.address, piece.bytes, computed ? known->at(i) : otherwise);
   }
   for (Known::Home& home : known->homes) home.bytes = {};  // a graph keeps the work
   return 0;
@@ -143,9 +151,10 @@ int compute_known(void* data) {
 
 void enqueue_known(std::unique_ptr<Known> known, const c10::Stream& stream) {
   known->device = stream.device_index();
-  const int makes = known->work == nullptr && !known->check ? SIMCUDA_MAKES_NOTHING
-                    : known->moves || known->check          ? SIMCUDA_MAKES_OF_ANY
-                                                            : SIMCUDA_MAKES_OF_ALL;
+  const bool assumes = known->assumed.address != 0;
+  const int makes = known->work == nullptr && !assumes ? SIMCUDA_MAKES_NOTHING
+                    : known->moves || assumes          ? SIMCUDA_MAKES_OF_ANY
+                                                       : SIMCUDA_MAKES_OF_ALL;
   const simcuda_followed* pieces = known->pieces.data();
   const size_t count = known->pieces.size();
   const simcuda_computed given = {&compute_known,
@@ -162,7 +171,6 @@ void enqueue_known(std::unique_ptr<Known> known, const c10::Stream& stream) {
 }
 
 size_t most_of(at::ScalarType type) {
-  if (type == at::kByte) return kMostOfBytes;
   return at::isIntegralType(type, /*includeBool=*/true) ? kMostOfIntegers : kMostOfFloats;
 }
 
@@ -179,80 +187,6 @@ bool is_small(const Stack& stack) {
     });
   }
   return small && tensors <= kMostTensors;
-}
-
-// The stretches of memory that a tensor's elements lie in; one from the first to the last where
-// they are many.
-template <class See>
-void each_run(const at::Tensor& tensor, const See& see) {
-  const Extent whole = extent_of(tensor);
-  if (whole.bytes == tensor.nbytes()) {  // as most are
-    see(whole);
-    return;
-  }
-  std::vector<std::pair<int64_t, int64_t>> steps;  // stride, size; the inner ones first
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.size(i) > 1 && tensor.stride(i) > 0)
-      steps.emplace_back(tensor.stride(i), tensor.size(i));
-  }
-  std::sort(steps.begin(), steps.end());
-  size_t inner = 0, count = 1;
-  int64_t run = 1;
-  for (; inner < steps.size() && steps[inner].first <= run; ++inner) {
-    run += steps[inner].first * (steps[inner].second - 1);
-  }
-  for (size_t i = inner; i < steps.size(); ++i) count *= static_cast<size_t>(steps[i].second);
-  if (count > kMostRuns) {
-    see(whole);
-    return;
-  }
-  std::vector<Extent> runs = {{whole.address, static_cast<size_t>(run) * tensor.itemsize()}};
-  for (size_t i = inner; i < steps.size(); ++i) {
-    const size_t before = runs.size();
-    for (int64_t step = 1; step < steps[i].second; ++step) {
-      const uint64_t offset = static_cast<uint64_t>(step * steps[i].first) * tensor.itemsize();
-      for (size_t j = 0; j < before; ++j) {
-        runs.push_back({runs[j].address + offset, runs[j].bytes});
-      }
-    }
-  }
-  for (const Extent& each : runs) see(each);
-}
-
-void note(const c10::IValue& value, bool read, bool written, Pieces* pieces) {
-  if (!read && !written) return;
-  each_tensor(value, [&](const at::Tensor& tensor) {
-    if (!tensor.is_cuda() || !tensor.has_storage() || tensor.numel() == 0) return;
-    const auto base = reinterpret_cast<uint64_t>(tensor.storage().data());
-    each_run(tensor, [&](const Extent& run) {
-      pieces->list.push_back({run.address, run.bytes, read ? 1 : 0, written ? 1 : 0});
-      pieces->bases.push_back(base);
-    });
-  });
-}
-
-// reads: they count too, as the op may be computed.
-void note_arguments(const Wrapped& op, const Stack& arguments, bool reads, Pieces* pieces) {
-  const auto& schema = op.op.schema().arguments();
-  // "If beta is 0, then the content of self will be ignored" (torch.addmm).
-  const bool ignored =
-      op.beta_at >= 0 && arguments[static_cast<size_t>(op.beta_at)].toScalar().equal(0);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!arguments[i].isTensor() && !arguments[i].isList()) continue;
-    // The running statistics of batch norms are written, which not all of their schemas say.
-    const bool written = is_written(schema[i]) || schema[i].name().rfind("running_", 0) == 0;
-    const bool unread = schema[i].is_out() || op.overwrites;
-    const bool read = !(written && unread) && !(ignored && i == 0);
-    note(arguments[i], reads && read, written, pieces);
-  }
-}
-
-// Those that are no argument.
-void note_results(const Wrapped& op, const Stack& results, Pieces* pieces) {
-  const auto& returns = op.op.schema().returns();
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (returns[i].alias_info() == nullptr) note(results[i], false, true, pieces);
-  }
 }
 
 // What to compute with, of pieces that are few.
@@ -272,7 +206,7 @@ void find_homes(const Pieces& pieces, Known* known) {
 // Small views may lie at both ends of a large storage.
 bool is_compact(const Known& known) {
   return std::all_of(known.homes.begin(), known.homes.end(), [](const Known::Home& home) {
-    return home.end - home.first <= 2 * kMostOfBytes;
+    return home.end - home.first <= 2 * kMostOfIntegers;
   });
 }
 
@@ -295,10 +229,13 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
   if (pieces.list.empty()) return;
   const c10::Stream stream = current_stream(device_of(arguments.empty() ? results : arguments));
   const int ahead = driver().known_ahead(handle_of(stream), pieces.list.data(), pieces.list.size());
-  const bool moves = op.name == "cat";
-  const bool check = op.check && is_small(results);
+  bool moves = op.moves;
+  // With `accumulate` it adds.
+  if (op.name == "_index_put_impl_" && arguments[3].toBool()) moves = false;
+  Assumed assumed = assume(op, arguments, results);
   computed = computed && (ahead & (moves ? SIMCUDA_ANY_READ : SIMCUDA_ALL_READ)) != 0;
-  if (!computed && !check && (ahead & SIMCUDA_ANY_WRITTEN) == 0) return;
+  const bool assumes = assumed.address != 0;
+  if (!computed && !assumes && (ahead & SIMCUDA_ANY_WRITTEN) == 0) return;
   auto known = std::make_unique<Known>();
   if (computed) find_homes(pieces, known.get());
   if (computed && is_compact(*known)) {
@@ -308,7 +245,7 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
     known->moves = moves;
     give_homes(aliases, known.get());
   }
-  known->check = check;
+  known->assumed = std::move(assumed);
   known->pieces = std::move(pieces.list);
   enqueue_known(std::move(known), stream);
 }

@@ -53,7 +53,9 @@ struct Wrapped {
   bool wide = false, first = false, index = false, random = false, computable = true;
   // Of memory mode (known.h).
   bool overwrites = false, shapes = false, masks = false, followed = false, check = false,
-       asks = false;
+       asks = false, chooses = false;
+  bool moves = false;
+  std::string places = "", keeps = "";  // names of arguments, as kMoves and kKeeps say
   int dropout_at = -1, generator_at = -1, beta_at = -1;
 };
 
@@ -97,8 +99,9 @@ Stack on_the_cpu(const Wrapped& op, const Stack& arguments, Aliases* aliases) {
         if (!tensor.defined() || tensor.is_cuda()) return aliases->of(tensor, written);
         if (written || !tensor.device().is_cpu()) return tensor;
         at::Tensor copy = tensor.clone();
-        copy.unsafeGetTensorImpl()->set_wrapped_number(
-            tensor.unsafeGetTensorImpl()->is_wrapped_number());
+        if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+          copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+        }
         return copy;
       }));
     }

@@ -75,6 +75,16 @@ void least_squares(Stack* stack) {
   stack->assign(std::begin(made), std::end(made));
 }
 
+// (self) or (self, a, tau), which have no meta kernel.
+void reflectors(Stack* stack) {
+  const at::Tensor self = (*stack)[0].toTensor();
+  std::vector<int64_t> scales = self.sizes().vec();
+  scales.pop_back();
+  scales.back() = std::min(self.size(-2), self.size(-1));
+  *stack = {c10::IValue(at::empty(self.sizes(), self.options())),
+            c10::IValue(at::empty(scales, self.options()))};
+}
+
 // A library function that the op asks for is no stand-in's: the op is not run, and what it returns
 // is allocated as its rule for shapes says.
 void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
@@ -90,6 +100,8 @@ void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
     }
     if (op.name == "linalg_lstsq") {
       least_squares(&made);
+    } else if (op.name == "geqrf") {
+      reflectors(&made);
     } else {
       op.op.callBoxed(&made);
     }

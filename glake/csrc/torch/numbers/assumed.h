@@ -1,0 +1,63 @@
+// Memory mode: what an op is taken to make of values that are not known, where zeros would lead a
+// script elsewhere than any data.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "kinds.h"
+#include "perform.h"
+
+namespace glake::numbers {
+namespace {
+
+struct Assumed {
+  uint64_t address = 0;  // of one result; 0: nothing is assumed
+  std::vector<char> bytes;
+};
+
+constexpr int64_t kMostAssumed = int64_t{16} << 20;  // bytes
+
+Assumed assumed_of(const at::Tensor& result, const at::Tensor& values) {
+  Assumed made;
+  made.address = reinterpret_cast<uint64_t>(result.data_ptr());
+  made.bytes.resize(values.nbytes());
+  std::memcpy(made.bytes.data(), values.data_ptr(), made.bytes.size());
+  return made;
+}
+
+// Places along `dim`, of `from` there are: row after row takes the next ones.
+Assumed in_turn(const at::Tensor& result, int64_t dim, int64_t from) {
+  const Plain plain;
+  const int64_t each = result.size(dim);
+  const at::Tensor rows =
+      result.dim() == 1 ? at::zeros({1}, at::kLong) : at::arange(result.numel() / each, at::kLong);
+  std::vector<int64_t> others = result.sizes().vec();
+  others[static_cast<size_t>(dim)] = 1;
+  const at::Tensor chosen = (rows.reshape({-1, 1}) * each + at::arange(each, at::kLong)) % from;
+  others.erase(others.begin() + dim);
+  others.push_back(each);
+  return assumed_of(result, chosen.reshape(others).movedim(-1, dim).contiguous());
+}
+
+Assumed assume(const Wrapped& op, const Stack& arguments, const Stack& results) {
+  if (!op.check && !op.chooses) return {};
+  const size_t which = op.chooses ? results.size() - 1 : 0;  // topk, max: the values come first
+  const at::Tensor result = results.at(which).toTensor();
+  const bool written = op.op.schema().returns()[which].alias_info() != nullptr;
+  if (written || result.numel() == 0 || !result.is_contiguous() ||
+      static_cast<int64_t>(result.nbytes()) > kMostAssumed) {
+    return {};
+  }
+  if (op.check) return assumed_of(result, at::ones(result.sizes(), at::kBool));
+  const at::Tensor self = arguments[0].toTensor();
+  const c10::IValue& given = arguments[op.name == "topk" ? 2 : 1];
+  if (self.dim() == 0 || !given.isInt()) return {};
+  const int64_t dim = at::maybe_wrap_dim(given.toInt(), self.dim());
+  if (self.size(dim) > kMostChoices) return {};
+  if (result.dim() == self.dim()) return in_turn(result, dim, self.size(dim));
+  return in_turn(result.unsqueeze(dim), dim, self.size(dim));
+}
+
+}  // namespace
+}  // namespace glake::numbers
