@@ -29,6 +29,10 @@ class CheckpointMismatch(InvalidArgument):
     """The checkpoint is of another model or optimizer."""
 
 
+class NotExported(GlakeError, OSError):
+    """A checkpoint of transformers' could not be written."""
+
+
 class RankLost(GlakeError, RuntimeError):
     """Another rank ended or stopped answering; under torchrun --max-restarts the job goes on."""
 

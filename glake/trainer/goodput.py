@@ -105,9 +105,11 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
     spent = dict.fromkeys(("useful", "stalled", "repeated", "broken"), 0.0)
     spent |= {"restoring": 0.0, "restarting": 0.0}
     before: dict[str, Any] = {}
+    first = True  # whether the last start was of a run that nothing had killed
     for each in log:
         if each["event"] == "start":
-            first = each is first_start
+            # What goes on with a run that had ended was not killed.
+            first = each is first_start or before.get("event") == "end"
             spent["restarting"] += each["joined"] - each["process"]
             spent["restarting" if first else "restoring"] += each["time"] - each["joined"]
             if not first:
@@ -117,7 +119,7 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
         elif each["event"] == "step":
             warming = before.get("event") == "start"
             slow = max(0.0, each["seconds"] - each["stall_s"] - usual) if warming else 0.0
-            spent["restarting" if before is first_start else "restoring"] += slow
+            spent["restarting" if first else "restoring"] += slow
             if counted[each["step"]] is each:
                 spent["stalled"] += each["stall_s"]
                 spent["useful"] += each["seconds"] - each["stall_s"] - slow

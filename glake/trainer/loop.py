@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import math
 import os
 import time
@@ -143,9 +144,11 @@ class _Run:
                 f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
                 f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
             )
+        if config.evaluation.every:
+            self.data.check_evaluation(config.evaluation.steps)
         self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
         if config.export:
-            huggingface.check(config.model)  # before it has been trained
+            huggingface.check(config.export, config.model)
         torch.manual_seed(config.seed)
         with torch.device("meta"):
             model, like = config.model.build(), config.model.build()
@@ -163,7 +166,9 @@ class _Run:
         if self.resumed is not None:
             self._go_on(self.resumed)
         elif config.weights:
-            for name, value in huggingface.matched(like, huggingface.read_weights(config.weights)):
+            for name, value in huggingface.matched(
+                like, huggingface.read_weights(Path(config.weights).expanduser())
+            ):
                 self.sharded.put(name, value)
             self.log.say(f"begins with the weights in {config.weights}")
         self.log.event(
@@ -323,7 +328,8 @@ class _Run:
             self.log.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
         self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
         if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
-            self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
+            with contextlib.suppress(FileNotFoundError):  # removed by somebody
+                self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
         return Outcome(self.step, self.loss, self._evaluated, self.resumed)
 
     def _export(self, folder: str) -> None:
@@ -360,17 +366,26 @@ def _in_memory(model: Any) -> Iterator[None]:
 
 
 def _written_by(config: Experiment.Config) -> Callable[[Path], bool]:
-    """Tells the files of the run itself: they change, and with them what it would train on."""
+    """Tells files that this run writes, or another one: they change, and with them what it would
+    train on."""
     folder, logs = config.checkpoint.folder, config.log.folder or config.checkpoint.folder
     own = [(Checkpoint.NAMES, folder), (log.Log.NAMES, logs)]
     places = [(names, Path(os.path.expanduser(path)).resolve()) for names, path in own if path]
 
+    @functools.cache
+    def names_in(place: Path) -> tuple[str, ...]:
+        """What a trainer writes in a folder: this run, or another one that has its lock there."""
+        found = [name for names, own in places if own == place for name in names]
+        if not found and (place / ".lock").is_file() and (place / "run").is_file():
+            found = [*Checkpoint.NAMES, *log.Log.NAMES]
+        return tuple(found)
+
     def written(path: Path) -> bool:
         whole = path.resolve()
         return any(
-            whole.is_relative_to(place)
-            and any(fnmatch.fnmatch(str(whole.relative_to(place)), name) for name in names)
-            for names, place in places
+            fnmatch.fnmatch(str(whole.relative_to(place)), name)
+            for place in whole.parents
+            for name in names_in(place)
         )
 
     return written

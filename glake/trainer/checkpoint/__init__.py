@@ -174,7 +174,7 @@ class Checkpoint(Configurable):
 
     def _open_memory(self) -> None:
         self._memory = Memory(self.run, self._rank, self._ranks, self._signature)
-        if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        if _first_here():
             self._memory.own()
             for path in sweep(self.run):
                 self._say(f"{path} was left by a job that is gone: removed")
@@ -209,8 +209,8 @@ class Checkpoint(Configurable):
         memory = self._memory
         known = [memory.notes(step).get(_ON_DISK, 0) for step in steps] if memory else []
         newest = max(sum(self._gathered(known), []), default=0)
-        if newest == 0 or newest in on_disk:
-            return False
+        if newest in on_disk or newest < max(on_disk, default=1):
+            return False  # pruned after memory had noted it, if it is older
         self._say(
             f"the checkpoint of step {newest} was removed: what memory holds of later steps is "
             "not used"
@@ -302,6 +302,8 @@ class Checkpoint(Configurable):
         copied = self._copies.submit(HostCopy(state, layout, memory).finish)
         self._copied.append(copied)
 
+        held = self._memory
+
         def write() -> None:
             copied.result()
             there = layout.sharded(state, memory, self._mesh)
@@ -314,6 +316,8 @@ class Checkpoint(Configurable):
                     self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 return
             self._on_disk = step
+            if held is not None and _first_here():
+                held.released()
             if self._rank == 0:
                 disk.prune(self._folder, self.config.keep, self._damaged)
 
@@ -388,6 +392,11 @@ class Checkpoint(Configurable):
         everyone: list[Any] = [None] * self._ranks
         dist.all_gather_object(everyone, value, self._group)
         return everyone
+
+
+def _first_here() -> bool:
+    """Whether this rank speaks for those of its machine."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _locked(path: Path) -> int:

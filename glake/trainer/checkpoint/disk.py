@@ -24,9 +24,10 @@ from glake.trainer.errors import CheckpointMismatch
 MARKER = "whole.json"
 _NAME = "step-"
 _OWN = re.compile(r"step-\d{8,}")  # other names are the user's
-_WRITTEN = re.compile(  # all that a checkpoint is made of; a folder with more in it is the user's
-    r"__\d+_\d+\.distcp(\.tmp)?|\.metadata(\.tmp)?|config\.toml|whole\.json(\.new)?"
-)
+# All that a checkpoint is made of, the first part by torch: a folder with more in it, or without
+# any of torch's, is the user's.
+_TORCHS = re.compile(r"__\d+_\d+\.distcp(\.tmp)?|\.metadata(\.tmp)?")
+_OURS = ("config.toml", f"{MARKER}.new")
 _CHUNK = 4 << 20
 
 
@@ -106,11 +107,11 @@ def _made(path: Path, say: Callable[[str], None]) -> str | None:
     try:
         if _left_over(path):
             shutil.rmtree(path)
-        elif path.exists():
+        elif path.exists() and not (path.is_dir() and not any(path.iterdir())):
             aside = _aside(path)
             path.rename(aside)
             say(f"{path} was there already: it is {aside} now")
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return _reason(error)
     return None
@@ -118,9 +119,11 @@ def _made(path: Path, say: Callable[[str], None]) -> str | None:
 
 def _left_over(path: Path) -> bool:
     """Whether a killed job began to write a checkpoint there, and nobody else put anything in."""
-    if not path.is_dir() or (path / MARKER).exists():
+    if not path.is_dir():
         return False
-    return all(_WRITTEN.fullmatch(each.name) for each in path.iterdir())
+    names = [each.name for each in path.iterdir()]
+    torchs = [name for name in names if _TORCHS.fullmatch(name)]
+    return bool(torchs) and all(name in torchs or name in _OURS for name in names)
 
 
 def _aside(path: Path) -> Path:
@@ -139,7 +142,15 @@ def _saved(path: Path, state: Mapping[str, Any], group: Any) -> tuple[str | None
         dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(path), process_group=group)
         return None, _checksums(path, dist.get_rank(group))
     except (OSError, dcp.CheckpointException) as error:
-        return f"{_reason(error)} ({shutil.disk_usage(path).free} bytes are free)", {}
+        return f"{_reason(error)}{_room(path)}", {}
+
+
+def _room(path: Path) -> str:
+    """What is free there, in words; nothing where the folder has been removed."""
+    try:
+        return f" ({shutil.disk_usage(path).free} bytes are free)"
+    except OSError:
+        return ""
 
 
 def _committed(path: Path, marker: dict[str, Any], config: str) -> str | None:
@@ -205,6 +216,8 @@ def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
 
 
 def _found(path: Path) -> Found:
+    if not (path / MARKER).is_file():
+        return Found(path, {}, f"{MARKER} is no file")
     try:
         marker = json.loads((path / MARKER).read_text())
         facts = [tuple(map(int, each)) for each in marker["files"].values()]

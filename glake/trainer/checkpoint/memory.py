@@ -201,8 +201,15 @@ class Memory:
                 each.clear()
 
     def own(self) -> None:
-        """This run's segments live as long as the process that started the ranks."""
-        self._owned_by(_owner())
+        """This run's segments live as long as the process that started the ranks; those that
+        outlive() was asked for do until released()."""
+        if not _kept(self.folder):
+            self._owned_by(_owner())
+
+    def released(self) -> None:
+        """What outlived its process is on disk now."""
+        if _kept(self.folder):
+            self._owned_by(_owner())
 
     def outlive(self) -> None:
         """They stay until this run goes on, whoever ends: they hold what is nowhere else."""
@@ -240,13 +247,19 @@ def sweep(keep: str, root: Path | None = None) -> list[Path]:
 def _abandoned(folder: Path) -> bool:
     try:
         owner = json.loads((folder / "owner.json").read_text())
-        return "kept" not in owner and bool(
+        return not _kept(folder) and bool(
             owner["namespace"] == _namespace() and _started(owner["pid"]) != owner["started"]
         )
     except (OSError, ValueError, KeyError, TypeError):
         with contextlib.suppress(OSError):
             return time.time() - folder.stat().st_mtime > _YOUNG_S
         return False
+
+
+def _kept(folder: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return "kept" in json.loads((folder / "owner.json").read_text())
+    return False
 
 
 def _owner() -> dict[str, Any]:

@@ -72,6 +72,14 @@ class Data(Configurable):
         """
         return _parts(self._order, step, self._sequences, rank, ranks, pieces)
 
+    def check_evaluation(self, steps: int) -> None:
+        """DataTooShort where the text kept for evaluation is too little for it."""
+        if not any(batch.count for batch in self.evaluation(steps, 0, 1)):
+            raise DataTooShort(
+                f"the text kept for evaluation (data.evaluation = {self.config.evaluation}) has no "
+                "token that is predicted: keep a larger share, or set evaluation.every=0"
+            )
+
     def evaluation(self, steps: int, rank: int, ranks: int) -> Iterator[Batch]:
         """The rank's part of the first `steps` batches of the text that is kept for evaluation,
         the same ones each time. DataTooShort where that text does not make a batch."""

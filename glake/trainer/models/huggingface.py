@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from glake import extras
 from glake.errors import InvalidArgument, InvalidOption
+from glake.trainer.errors import NotExported
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.families import FAMILIES, Family
@@ -93,9 +95,20 @@ def load(directory: str | Path) -> Decoder:
     return model
 
 
-def check(config: Decoder.Config) -> None:
-    """InvalidOption, with what differs, where write() has no form for such a model."""
+def check(directory: str | Path, config: Decoder.Config) -> None:
+    """Whether write() could write such a model there, before it has been trained. InvalidOption
+    where it has no form in transformers; NotExported where the folder takes no file."""
     _described_as(_plain(config))
+    _safetensors()
+    directory = Path(directory).expanduser()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise NotExported(
+            f"no model can be written to {directory}: {error.strerror}; name another folder"
+        ) from None
 
 
 def write(
@@ -109,23 +122,35 @@ def write(
 
     Args: weights: our names and whole parameters, as named_parameters() yields them, in any order.
     file_bytes: the most that one file of several holds, if more than one parameter does.
-    config.json is written last: a directory without it was cut short.
+    A checkpoint that is there stays as it is until the new one is whole. NotExported where the
+    file system refuses it; InvalidArgument, InvalidOption.
     """
-    directory, plain = Path(directory), _plain(config)
+    directory, plain = Path(directory).expanduser(), _plain(config)
     family, described = _described_as(plain)
     with torch.device("meta"):
         shapes = {name: tuple(own.shape) for name, own in plain.build().named_parameters()}
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").unlink(missing_ok=True)
-    writer = _Writer(directory, family, shapes, file_bytes)
+    tensors = _safetensors()
+    fresh = directory / "config.json.part"
     try:
-        for name, value in _merged(config, weights):
-            writer.add(name, value)
-        described["dtype"] = writer.finish()
-    except BaseException:
-        writer.discard()
-        raise
-    _write_text(directory / "config.json", json.dumps(described, indent=2) + "\n")
+        directory.mkdir(parents=True, exist_ok=True)
+        writer = _Writer(directory, family, shapes, file_bytes)
+        try:
+            for name, value in _merged(config, weights):
+                writer.add(name, value)
+            described["dtype"] = writer.prepare()
+            fresh.write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+        except BaseException:
+            writer.discard()
+            fresh.unlink(missing_ok=True)
+            raise
+        (directory / "config.json").unlink(missing_ok=True)  # from here on there are renames alone
+        writer.name_files()
+        os.replace(fresh, directory / "config.json")
+    except (OSError, tensors.SafetensorError) as error:
+        raise NotExported(
+            f"the model could not be written to {directory}: {error}. What was there is as it was; "
+            "make room, or name another folder"
+        ) from error
 
 
 def _base_parameters(model: torch.nn.Module) -> dict[str, tuple[str, torch.Size]]:
@@ -267,12 +292,6 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:4]) + (", ..." if len(listed) > 4 else "")
 
 
-def _write_text(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, "utf-8")
-    os.replace(part, path)
-
-
 class _Writer:
     """Fills files in a planned order; a file is written when all its tensors are there."""
 
@@ -313,26 +332,38 @@ class _Writer:
 
     def discard(self) -> None:
         """Removes what was written."""
-        for path, _ in self.parts:
+        for path in (*(path for path, _ in self.parts), self._index_part):
             path.unlink(missing_ok=True)
 
-    def finish(self) -> str:
-        """Names the files as transformers does; returns the dtype of the weights."""
+    @property
+    def _index_part(self) -> Path:
+        return self.directory / f"{_INDEX}.part"
+
+    def prepare(self) -> str:
+        """Writes all that there is to write; returns the dtype of the weights."""
         if self.missing:
             raise InvalidArgument(
                 f"no values for {len(self.missing)} parameters: {_some(self.missing)}"
             )
         self._flush()
-        for old in (_INDEX, _WHOLE):  # transformers would take either for what is written now
+        if len(self.parts) > 1:
+            where: dict[str, str] = {}
+            for number, (_, names) in enumerate(self.parts, 1):
+                where.update(dict.fromkeys(names, self._final(number)))
+            index = {"metadata": {"total_size": self.total}, "weight_map": where}
+            self._index_part.write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+        return self.dtype
+
+    def _final(self, number: int) -> str:
+        return f"model-{number:05}-of-{len(self.parts):05}.safetensors"
+
+    def name_files(self) -> None:
+        """Gives the files the names that transformers looks for."""
+        for old in (_INDEX, _WHOLE):  # it would take either for what is written now
             (self.directory / old).unlink(missing_ok=True)
         if len(self.parts) == 1:
             os.replace(self.parts[0][0], self.directory / _WHOLE)
-            return self.dtype
-        count, where = len(self.parts), {}
-        for number, (path, names) in enumerate(self.parts, 1):
-            final = f"model-{number:05}-of-{count:05}.safetensors"
-            os.replace(path, self.directory / final)
-            where.update(dict.fromkeys(names, final))
-        index = {"metadata": {"total_size": self.total}, "weight_map": where}
-        _write_text(self.directory / _INDEX, json.dumps(index, indent=2) + "\n")
-        return self.dtype
+            return
+        for number, (path, _) in enumerate(self.parts, 1):
+            os.replace(path, self.directory / self._final(number))
+        os.replace(self._index_part, self.directory / _INDEX)

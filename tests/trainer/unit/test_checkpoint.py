@@ -144,7 +144,8 @@ def test_states_of_a_later_step_are_forgotten_where_a_run_goes_back(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "damage", ["flipped", "short", "gone", "marker", "empty", "folder", "signature", "unmarked"]
+    "damage",
+    ["flipped", "short", "gone", "marker", "empty", "folder", "pipe", "signature", "unmarked"],
 )
 def test_a_damaged_checkpoint_is_skipped_for_the_newest_whole_one(
     tmp_path: Path, damage: str
@@ -165,9 +166,9 @@ def test_a_damaged_checkpoint_is_skipped_for_the_newest_whole_one(
         (newest / disk.MARKER).write_text('{"step": ')
     elif damage == "empty":
         (newest / disk.MARKER).write_text("")
-    elif damage == "folder":
+    elif damage in ("folder", "pipe"):
         (newest / disk.MARKER).unlink()
-        (newest / disk.MARKER).mkdir()
+        (os.mkfifo if damage == "pipe" else os.mkdir)(newest / disk.MARKER)
     elif damage == "signature":
         told = json.loads((newest / disk.MARKER).read_text())
         (newest / disk.MARKER).write_text(json.dumps(told | {"signature": 5}))
@@ -215,12 +216,16 @@ def test_a_folder_with_something_of_the_users_is_neither_removed_nor_written_int
         (folder / f"step-{step:08d}").mkdir(parents=True)
         (folder / f"step-{step:08d}" / "notes.txt").write_text("mine")
     (folder / "step-00000008").write_text("a file")
-    (folder / "step-00000005").mkdir()
+    for name in ("step-00000003", "step-00000005", "step-00000007"):
+        (folder / name).mkdir()
+    (folder / "step-00000003" / "config.toml").write_text("mine")
     (folder / "step-00000005" / "__0_0.distcp").write_text("left by a kill")
     run = Run(folder, every=2, keep=1, memory=False)
     assert run.resumed is None and run.said == ["step-00000005 was never finished: removed"]
     run.steps(1, 8).killed()
     assert markers(folder) == ["step-00000008"]
+    assert (folder / "step-00000003" / "config.toml").exists()
+    assert (folder / "step-00000007").is_dir()
     for step in (4, 6):
         aside = folder / f"step-{step:08d}.before-1"
         assert (aside / "notes.txt").read_text() == "mine"
@@ -255,6 +260,38 @@ def test_whoever_removes_the_newest_checkpoint_goes_back_to_an_older_one(tmp_pat
     again.killed()
 
 
+def test_a_checkpoint_that_was_pruned_was_not_taken_back(tmp_path: Path) -> None:
+    """Memory had noted step 2 as the newest on disk when that of step 4 was being written."""
+    run = Run(tmp_path / "run", every=2, keep=1).steps(1, 5)
+    run.killed()
+    shutil.rmtree(tmp_path / "run" / "step-00000002", ignore_errors=True)
+    for file in run.checkpoint._memory.files:
+        header = file.header()
+        file.seal(header.step, header.notes | {"newest on disk": 2})
+    again = Run(tmp_path / "run", every=2, keep=1)
+    assert again.at == ("memory", 5) and again.said == []
+    again.killed()
+
+
+def test_a_folder_that_is_removed_while_it_is_written_costs_that_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed import checkpoint
+
+    def removed(*_: Any, **__: Any) -> None:
+        shutil.rmtree(tmp_path / "run")
+        raise FileNotFoundError(2, "No such file or directory")
+
+    run = Run(tmp_path / "run", every=2, memory=False)
+    with monkeypatch.context() as gone:
+        gone.setattr(checkpoint, "save", removed)
+        run.steps(1, 2)
+        run.checkpoint._await_written()
+    run.steps(3, 4).killed()
+    assert markers(tmp_path / "run") == ["step-00000004"]
+    assert "step 2 could not be written" in run.said[0] and len(run.said) == 1
+
+
 def _unwritable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_made", lambda *_: os.strerror(28))
 
@@ -272,6 +309,9 @@ def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_writte
     assert run.said == []
     (kept,) = shared.iterdir()
     assert memory.sweep("another", shared) == [] and kept.exists()  # its process may be gone
+    with pytest.raises(CheckpointMismatch):
+        Run(tmp_path / "run", every=0, heads="4")
+    assert memory._abandoned(kept) is False and "kept" in (kept / "owner.json").read_text()
     again = Run(tmp_path / "run", every=0)
     assert again.at == ("memory", 5)
     again.checkpoint.finish(5, again.model, NoOptimizer(), notes)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from glake.errors import InvalidArgument, InvalidOption
+from glake.trainer.errors import NotExported
 from glake.trainer.models import huggingface, sizes
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.lora import with_lora
@@ -175,6 +176,25 @@ def test_a_write_that_fails_leaves_no_parts(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("file_bytes", [20_000, 10**9])
+def test_a_full_disk_leaves_the_checkpoint_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int
+) -> None:
+    first, second = (trained(sizes.llama(2, 32, 4, 64, vocabulary=96)) for _ in range(2))
+    huggingface.write(tmp_path, first.config, first.named_parameters())
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    write_text = Path.write_text
+
+    def full(self: Path, text: str, *more: Any) -> int:
+        write_text(self, text[:5], *more)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(NotExported, match="No space left on device. What was there is as it was"):
+        huggingface.write(tmp_path, second.config, second.named_parameters(), file_bytes=file_bytes)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("index", "text"),
     [
@@ -218,4 +238,4 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
         huggingface.load_weights(model, list(model.named_parameters())[:1])
     with pytest.raises(InvalidArgument, match="no values for 20 parameters: blocks.0"):
         huggingface.write(tmp_path, model.config, list(model.named_parameters())[:1])
-    assert not (tmp_path / "config.json").exists()
+    assert (tmp_path / "config.json").exists()  # what is there stays until it can be replaced

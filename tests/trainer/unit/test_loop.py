@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,13 @@ from glake.errors import InvalidOption, UnknownOption
 from glake.trainer import log, loop, ranks
 from glake.trainer.__main__ import configured, main
 from glake.trainer.checkpoint import memory
-from glake.trainer.errors import CheckpointMismatch, Diverged, PackageMissing, RankLost
+from glake.trainer.errors import (
+    CheckpointMismatch,
+    DataTooShort,
+    Diverged,
+    PackageMissing,
+    RankLost,
+)
 from glake.trainer.goodput import goodput, last_of_each_step, records
 from glake.trainer.models import huggingface, sizes
 
@@ -254,6 +261,7 @@ def test_a_finished_command_run_again_keeps_its_checkpoint_and_its_loss(
 def test_a_run_does_not_train_on_what_it_writes(text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "all"
     (folder / "more").mkdir(parents=True)
+    loop.train(tiny(text, folder / "another", 2, checkpoint__every="1"))
     (folder / "run.txt").write_text(text.read_text())
     (folder / "more" / "log.jsonl").write_text(text.read_text())  # text, by its place
     constant = {"schedule__shape": "constant"}
@@ -278,6 +286,36 @@ def test_evaluations_come_when_they_are_asked_for(text: Path, tmp_path: Path) ->
     found = last_of_each_step(records(tmp_path / "run" / "log.jsonl"))
     assert sorted(found) == [3, 4, 6, 8, 9, 10]
     assert [step for step, each in found.items() if "evaluation" in each] == [3, 6, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data__evaluation": "0.0005"}, "text kept for evaluation .*do not make one sequence"),
+        ({"data__separator": "x", "data__evaluation": "0.01"}, "no token that is predicted"),
+    ],
+)
+def test_text_that_is_too_little_to_evaluate_on_is_refused_before_a_step(
+    text: Path, tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    if "data__separator" in changes:
+        text.write_text(text.read_text() + "x" * 1000)  # documents of one byte
+    with pytest.raises(DataTooShort, match=said):
+        loop.train(tiny(text, tmp_path / "run", evaluation__every="8", **changes))
+    assert losses(tmp_path / "run") == {}
+
+
+def test_a_log_that_is_removed_during_the_run_costs_its_goodput(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop._Run._step
+
+    def removed(self: Any) -> Any:
+        (tmp_path / "run" / "log.jsonl").unlink(missing_ok=True)
+        return step(self)
+
+    monkeypatch.setattr(loop._Run, "_step", removed)
+    assert loop.train(tiny(text, tmp_path / "run", 2)).steps == 2
 
 
 def test_ranks_end_when_torchrun_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,8 +394,13 @@ def test_a_checkpoint_of_transformers_is_trained_and_written(text: Path, tmp_pat
     assert run(main, ["--config", str(first), *options, *idle]).exit_code == 0
     same = dict(huggingface.load(tmp_path / "third").named_parameters())
     assert all(torch.equal(own, same[name]) for name, own in before.named_parameters())
-    refused = run(main, ["--config", "gpt-tiny", *options, "--export", str(second)])
-    assert refused.exit_code == 1 and "no form in transformers" in refused.stderr
+    for model, folder, said in (
+        ("gpt-tiny", second, "no form in transformers"),
+        (str(first), text, "NotExported: no model can be written to .*: File exists"),
+    ):
+        refused = run(main, ["--config", model, *options, "--export", str(folder)])
+        assert refused.exit_code == 1 and re.search(said, refused.stderr)
+        assert "step" not in refused.stderr  # before it has trained
 
 
 def test_in_the_emulation_the_losses_are_the_same_to_the_bit(text: Path, tmp_path: Path) -> None:
@@ -427,8 +470,11 @@ def test_goodput_is_of_the_last_run_and_of_the_trainers_records() -> None:
         return [fields | {"step": at, "time": first + at} for at in range(1, 4)]
 
     foreign = [{"event": "note"}, {"event": "step", "step": 2}, {"no": "event"}, {"event": []}]
-    found = goodput([start("a", 0), *steps(0), start("b", 9), *foreign, *steps(9), *foreign])
+    last = [start("b", 9), *foreign, *steps(9), *foreign]
+    found = goodput([start("a", 0), *steps(0), *last])
     assert found.useful == pytest.approx(3) and found.restarts == 0 and found.share == 1
+    again = [{"event": "end", "time": 12.0}, start("b", 90) | {"time": 95.0}]
+    assert goodput([*last, *again]).share == 1  # nothing had killed it
 
 
 def test_a_line_that_a_kill_tore_is_ended(tmp_path: Path) -> None:
