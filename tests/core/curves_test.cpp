@@ -120,6 +120,42 @@ double among_streams(int count) {
   return static_cast<double>(stream_calls() - before) / (8 * count);
 }
 
+// Calls about streams and events where `count` streams reuse the memory they freed themselves.
+int64_t own_memory(int count) {
+  Fixture f("streams that reuse their own memory", "balanced", "-1", count);
+  std::vector<void*> blocks;
+  for (CUstream stream : f.s) {
+    blocks.push_back(f.get(2 * kGranule, stream));
+    f.held.push_back(f.get(kGranule, stream));  // between two streams' memory
+  }
+  for (void* ptr : blocks) OK(glake_free(ptr));
+  const int64_t before = stream_calls();
+  for (int i = 0; i < 20 * count; ++i) {
+    CUstream stream = f.s[static_cast<size_t>(i % count)];
+    void* large = f.get(2 * kGranule, stream);
+    OK(glake_free(f.get(64 * kKiB, stream)));
+    OK(glake_free(large));
+  }
+  return stream_calls() - before;
+}
+
+// A block that a side stream used is its own stream's again once the device has been synchronised,
+// of which nobody tells glake.
+void freed_after_recording() {
+  Fixture f("a recorded block after a synchronisation", "balanced", "-1", 2);
+  void* first = f.get(8 * kMiB, f.s[0]);
+  CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(first), 0, 1, f.s[1]));
+  OK(glake_record_stream(first, f.s[1]));
+  OK(glake_free(first));
+  const int64_t held = test::stat("reserved_bytes.all.current");
+  void* second = f.get(8 * kMiB, f.s[0]);
+  CHECK(second != first && test::stat("reserved_bytes.all.current") > held);
+  f.held.push_back(second);
+  CU(cuCtxSynchronize());
+  f.held.push_back(f.get(8 * kMiB, f.s[0]));
+  CHECK(f.held.back() == first);
+}
+
 template <typename Value>
 void at_most(const char* what, int n, Value cost, Value most) {
   std::printf("%s, %d: %s\n", what, n, std::to_string(cost).c_str());
@@ -135,5 +171,7 @@ int main() {
   }
   for (int n : {50, 400}) at_most<int64_t>("views looked at", n, among_views(n), 3 * 128);
   for (int n : {4, 64}) at_most("driver calls among streams", n, among_streams(n), 24.0);
+  for (int n : {2, 16}) at_most<int64_t>("driver calls for own memory", n, own_memory(n), 0);
+  freed_after_recording();
   return 0;
 }

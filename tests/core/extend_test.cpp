@@ -46,7 +46,7 @@ class Job {
   // One hole more, which is not the view's.
   void free_part() { drop(parts_[1]); }
   void raise_limit() { OK(glake_set_limit_fraction(0, 148. / 256)); }
-  // Another stream's turn: what was freed on the first is marked.
+  // Another stream's turn.
   void turn() {
     drop(other_);
     other_ = get(4 * kMiB, s[1]);
@@ -159,7 +159,7 @@ void views_in_use_are_not_cut() {
   }
 }
 
-// With one stream nothing is marked until it would help; then the next request profits.
+// Nothing is marked until it would help; then the next request profits.
 void one_stream_marks_when_it_helps() {
   Job job("one stream marks when it helps", false);
   job.free_part();

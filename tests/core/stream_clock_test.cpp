@@ -75,10 +75,39 @@ void completion_is_noticed() {
   Fixture f("0");
   Ticket t = f.clock->stamp(1);
   f.clock->stamp(2);
-  f.clock->turn(3);  // marks what the other streams freed
-  CHECK(f.clock->marks() == 2 && !f.clock->ordered(2, t));
-  f.clock->poll();
+  f.clock->turn(3);
+  CHECK(!f.clock->ordered(2, t));
+  f.clock->ask(t);
+  CHECK(f.clock->marks() == 0);  // an idle stream needs none
   CHECK(f.clock->ordered(2, t) && f.clock->complete(Tickets(t)) && f.clock->waits() == 0);
+}
+
+void nothing_is_recorded_until_asked() {
+  Fixture f("-1");
+  StreamClock& clock = *f.clock;
+  Ticket t = clock.stamp(1);
+  CUevent work;  // that does not complete
+  CU(cuEventCreate(&work, CU_EVENT_DISABLE_TIMING));
+  CU(cuEventRecord(work, f.streams[0]));
+  simcuda_reset_calls();
+  for (int i = 0; i < 500; ++i) {
+    clock.stamp(1);
+    clock.stamp(2);
+    clock.turn(1 + i % 3);
+  }
+  CHECK(simcuda_calls("*") == 0);
+  for (int i = 0; i < 3; ++i) clock.ask(t);  // once a turn
+  CHECK(simcuda_calls("cuEventRecord") == 1 && simcuda_calls("cuStreamQuery") == 1);
+  clock.turn(3);
+  clock.ask(t);  // the mark serves
+  CHECK(simcuda_calls("cuEventRecord") == 1 && simcuda_calls("cuStreamQuery") == 1);
+  CHECK(simcuda_calls("cuEventQuery") == 1);
+  CHECK(!clock.complete(Tickets(t)));
+  CU(cuCtxSynchronize());  // which nobody tells the clock of
+  clock.turn(3);
+  clock.ask(t);
+  CHECK(clock.complete(Tickets(t)));
+  CU(cuEventDestroy(work));
 }
 
 void synchronisation_completes_what_was_before() {
@@ -96,9 +125,9 @@ void marks_stay_bounded() {
   Fixture f("-1");
   Ticket first = f.clock->stamp(1);
   for (int i = 0; i < 2000; ++i) {
-    f.clock->stamp(1);
-    f.clock->stamp(2);
     f.clock->turn(i % 2 == 0 ? 3 : 4);
+    f.clock->ask(f.clock->stamp(1));
+    f.clock->ask(f.clock->stamp(2));
   }
   CHECK(test::number_in(test::ledger(), "events") <= 2 * 64 + 2);
   CHECK(f.clock->wait(2, Tickets(first)) && f.clock->ordered(2, first));
@@ -138,6 +167,7 @@ int main() {
   waits_order_work();
   several_streams_in_one_set();
   completion_is_noticed();
+  nothing_is_recorded_until_asked();
   synchronisation_completes_what_was_before();
   marks_stay_bounded();
   one_stream_makes_no_call();

@@ -229,6 +229,11 @@ class DeviceAllocator {
   Found hit(const Request& r);
   bool wait_budget_spent(const Request& r);
   Found repeat(const Request& r, Address place);
+  struct Place {
+    Segment* head = nullptr;
+    Address begin = 0;
+  };
+  Place ready_place(Arena& arena, const Request& r, bool ask, Segment** waits);
   Found fit(Arena& arena, const Request& r, Wait wait);
   Found fit_between(Arena& arena, const Request& r);
   Found idle_view(const Request& r, Wait wait);
@@ -237,7 +242,6 @@ class DeviceAllocator {
   Found on_view(View* view, Bytes offset, const Request& r);
   bool range_ordered(const Segment* from, Address begin, Bytes size, StreamId s, Tickets* pending);
   bool known_ordered(const Segment* from, Address begin, Bytes size, StreamId s);
-  void ask_candidates(const Request& r);
   void ask_all(const Request& r);
   bool range_free(const Arena& arena, Address begin, Bytes size) const;
   bool wait_for_range(const Segment* from, Address begin, const Request& r);
@@ -312,6 +316,7 @@ class DeviceAllocator {
   Found extend_view(const Request& r, HotGuard& hot);
   Reuse most_reuse(const Request& r, Granules need);
   bool idle(const View& view) const;
+  bool ask_idle(const View& view);
   bool unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot);
 
   // reclaim.cpp: giving memory back.

@@ -47,7 +47,6 @@ std::vector<Run> part_of(const View& view, Granules at, Granules length) {
 DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules need) {
   Reuse best;
   uint64_t most = 0;
-  bool pending = false;
   views_.search([&](View* view) {
     ++stats_.views_walked;
     if (view->owed) return false;
@@ -60,10 +59,7 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
       uint64_t serves = std::min(length * Tuning::kLeastReuse, view->capacity.count - at);
       if (serves < need.count) best.next = std::max(best.next, Granules{serves});
       if (serves < need.count || length <= most + price) return;
-      if (behind != 0 && !idle(*view)) {
-        pending = pending || (view->live == 0 && !captured_);
-        return;
-      }
+      if (behind != 0 && !ask_idle(*view)) return;
       Request part{length * kGranule, 0, r.stream};
       if (!stretch_ordered(*view, at * kGranule, part, nullptr)) return;
       best = {view, {at}, {length}, best.next};
@@ -71,8 +67,6 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
     });
     return false;
   });
-  // By the next time it will be known whether that work is done.
-  if (pending) clock_.mark_all();
   return best;
 }
 
@@ -80,6 +74,14 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
 bool DeviceAllocator::idle(const View& view) const {
   bool held = view.live != 0 || view.pins != 0 || view.owed || captured_;
   return !held && !view.tickets_full && clock_.complete(view.tickets);
+}
+
+// The same, asking the driver whether that work is done.
+bool DeviceAllocator::ask_idle(const View& view) {
+  if (view.live == 0 && !captured_) {
+    for (Ticket t : view.tickets) clock_.ask(t);
+  }
+  return idle(view);
 }
 
 // Unmaps the runs that have just been taken off the view's end. A refusal puts them back.

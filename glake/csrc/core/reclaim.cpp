@@ -135,13 +135,12 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
   if (captured_) return;
   Granules budget{static_cast<uint64_t>(static_cast<double>(limit_.count) * options_.view_budget)};
   if (!(budget < views_.mapped() + n)) return;
-  clock_.poll();
   for (View* view : views_.oldest()) {
     ++stats_.views_walked;
     if (!(budget < views_.mapped() + n)) return;
     if (view->live != 0 || view->pins != 0) continue;
     bool over = budget.count + budget.count / 2 < views_.mapped().count + n.count;
-    if (over && !clock_.complete(view->tickets)) clock_.wait_host(view->tickets);
+    if (!ask_idle(*view) && over) clock_.wait_host(view->tickets);
     evict(view, hot);
   }
 }

@@ -18,28 +18,16 @@ bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes si
   return all;
 }
 
-// The same, asking which of that work is complete. It is asked anew for each request: what is known
-// must not depend on when somebody last asked, or a repeated step would not repeat its placement.
+// The same, asking the driver which of that work is complete.
 bool DeviceAllocator::known_ordered(const Segment* from, Address begin, Bytes size, StreamId s) {
   for (const Segment* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
     for (Ticket t : seg->tickets) {
       if (ordered(s, t)) continue;
-      clock_.poll(t);
+      clock_.ask(t);
       if (!ordered(s, t)) return false;
     }
   }
   return true;
-}
-
-// Asks about the streams whose work alone keeps r from a place at home.
-void DeviceAllocator::ask_candidates(const Request& r) {
-  Tickets pending;
-  Arena& arena = home_of(r);
-  Segment* head = arena.best_fit(r.size);
-  for (int i = 0; i < Tuning::kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
-    range_ordered(head, head->begin, r.size, r.stream, &pending);
-  }
-  clock_.ask_idle(r.stream, pending);
 }
 
 // Makes r's stream wait for what may still use the range: as many tickets at a time as a set holds.
@@ -101,24 +89,39 @@ DeviceAllocator::Found DeviceAllocator::at_home(Arena& arena, Segment* head, Add
   return {s, nullptr, begin};
 }
 
+// A place for r that needs no wait, in the smallest extents: at an extent's start, or else its end.
+// `waits`: the first whose start would need one.
+DeviceAllocator::Place DeviceAllocator::ready_place(Arena& arena, const Request& r, bool ask,
+                                                    Segment** waits) {
+  auto ready = [&](const Segment* from, Address begin) {
+    return ask ? known_ordered(from, begin, r.size, r.stream)
+               : range_ordered(from, begin, r.size, r.stream, nullptr);
+  };
+  Segment* head = arena.best_fit(r.size);
+  for (int i = 0; i < Tuning::kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
+    Address low = head->begin;
+    Address high = head->begin + head->extent - r.size;
+    if (edge_allows(arena, low, r.size, r.stream)) {
+      if (ready(head, low)) return {head, low};
+      if (*waits == nullptr) *waits = head;
+    }
+    if (high == low) continue;
+    const Segment* from = head->mate;
+    while (from->begin > high) from = from->prev;
+    if (edge_allows(arena, high, r.size, r.stream) && ready(from, high)) return {head, high};
+  }
+  return {};
+}
+
 DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait wait) {
   Segment* head = arena.best_fit(r.size);
   if (head == nullptr) return {};
   if (clock_.count() == 1) return at_home(arena, head, head->begin, r);
   Segment* first = nullptr;
-  for (int i = 0; i < Tuning::kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
-    Address low = head->begin;
-    Address high = head->begin + head->extent - r.size;
-    if (edge_allows(arena, low, r.size, r.stream)) {
-      if (known_ordered(head, low, r.size, r.stream)) return at_home(arena, head, low, r);
-      if (first == nullptr) first = head;
-    }
-    if (high == low) continue;
-    const Segment* from = head->mate;
-    while (from->begin > high) from = from->prev;
-    if (edge_allows(arena, high, r.size, r.stream) && known_ordered(from, high, r.size, r.stream)) {
-      return at_home(arena, head, high, r);
-    }
+  // A question may cost an event, and to own memory is none.
+  for (bool ask : {false, true}) {
+    Place place = ready_place(arena, r, ask, &first);
+    if (place.head != nullptr) return at_home(arena, place.head, place.begin, r);
   }
   if (wait == Wait::kNo || first == nullptr) return {};
   if (wait_budget_spent(r)) {
@@ -343,7 +346,7 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
   if (!stretch_free(*view, offset, r.size)) return {};
   Tickets pending;
   if (!stretch_ordered(*view, offset, r, &pending)) {
-    for (Ticket t : pending) clock_.poll(t);
+    for (Ticket t : pending) clock_.ask(t);
     if (!wait_for_stretch(*view, offset, r)) return {};
   }
   ++stats_.view_hits;

@@ -34,11 +34,6 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot, Use::kAgain);
   shared_.refused_now = false;
   drain_caches(false);
-  if (clock_.count() > 1) {
-    ask_candidates(r);
-  } else {
-    clock_.poll();  // views may wait to be cut
-  }
   if (!limbo_.empty()) {
     ask_all(r);
     drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);

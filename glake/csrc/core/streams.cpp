@@ -111,17 +111,10 @@ bool StreamClock::complete(const Tickets& tickets) const {
   return true;
 }
 
-// Where marks fall follows from the order of calls alone, so a repeated step repeats its placement.
 StreamId StreamClock::turn(StreamId id) {
   StreamHandle handle = streams_[id].handle;
   ++turns_;
   polls_ = 0;
-  if (streams_.size() > 1) {
-    if (streams_[id].frees >= Tuning::kEpochFrees) mark(id);
-    for (StreamId other = 0; id != last_ && other < streams_.size(); ++other) {
-      if (other != id && streams_[other].frees != 0) mark(other);
-    }
-  }
   // Also of the only stream: a gone one is taken for not captured.
   if (streams_[id].gone) id = revive(id, handle);
   last_ = id;
@@ -141,10 +134,10 @@ void StreamClock::mark_all() {
   }
 }
 
-// To ask a stream may end its capture, and to ask the default stream any other's: false unless all
-// of those are known not to be captured.
+// To ask the default stream may end any other's capture: not unless none of a few is captured.
 bool StreamClock::may_query(StreamId id) {
-  if (streams_[id].handle != 0) return usable(id);
+  if (streams_[id].handle != 0) return true;
+  if (streams_.size() > Tuning::kPollsATurn) return false;
   for (StreamId other = 0; other < streams_.size(); ++other) {
     const Stream& s = streams_[other];
     bool not_captured = s.gone || (foreign(s) ? !s.capturing : usable(other));
@@ -155,26 +148,20 @@ bool StreamClock::may_query(StreamId id) {
 
 void StreamClock::ask_idle(StreamId waiter) {
   for (StreamId id = 0; id < streams_.size(); ++id) {
-    if (id != waiter) ask_idle_one(id);
+    if (id != waiter && streams_[id].frees != 0) close_epoch(id);
   }
 }
 
-void StreamClock::ask_idle(StreamId waiter, const Tickets& tickets) {
-  for (Ticket t : tickets) {
-    if (t.stream != waiter) ask_idle_one(t.stream);
-  }
-}
-
-void StreamClock::ask_idle_one(StreamId id) {
-  if (streams_[id].frees == 0) return;
+// The driver tells at once that a stream is idle; that an event is past, only some time after it
+// has been recorded.
+void StreamClock::close_epoch(StreamId id) {
+  if (!usable(id) || !same_stream(id)) return;
   bool idle = false;
-  if (!may_query(id) || !same_stream(id)) return;
-  bool told = driver_.stream_idle(device_, streams_[id].handle, &idle).ok();
-  if (told && idle) {
+  if (may_query(id) && driver_.stream_idle(device_, streams_[id].handle, &idle).ok() && idle) {
     streams_[id].frees = 0;
     completed_up_to(id, streams_[id].open++);
   } else {
-    mark(id);
+    record(id);
   }
 }
 
@@ -191,9 +178,9 @@ void StreamClock::thin(std::deque<Mark>& marks) {
   marks.swap(kept);
 }
 
-bool StreamClock::mark(StreamId id) {
-  if (!usable(id)) return false;
-  if (!same_stream(id)) return false;
+bool StreamClock::mark(StreamId id) { return usable(id) && same_stream(id) && record(id); }
+
+bool StreamClock::record(StreamId id) {
   Stream& s = streams_[id];
   EventId event = 0;
   if (!spare_events_.empty()) {
@@ -220,15 +207,20 @@ void StreamClock::poll() {
   for (Stream& s : streams_) poll_one(s);
 }
 
-void StreamClock::poll(Ticket t) {
+void StreamClock::ask(Ticket t) {
   Stream& s = streams_[t.stream];
-  if (s.polled == turns_ || s.marks.empty() || polls_ == Tuning::kPollsATurn) return;
+  if (s.polled == turns_ || polls_ == Tuning::kPollsATurn) return;
+  if (s.marks.empty() && (s.gone || foreign(s))) return;
   ++polls_;
-  poll_one(s);
+  s.polled = turns_;
+  if (covering(t.stream, t.epoch) != nullptr) {
+    poll_one(s);
+  } else {
+    close_epoch(t.stream);
+  }
 }
 
 void StreamClock::poll_one(Stream& s) {
-  s.polled = turns_;
   while (!s.marks.empty()) {
     if (!driver_.query(s.marks.front().event).ok()) break;
     s.completed = s.marks.front().epoch;

@@ -1,6 +1,7 @@
 // Which work is known to be complete, and which is ordered before which stream: one clock per
-// device. Frees on a stream fall into epochs; an epoch is closed by recording one event (a mark),
-// never one event per free. No call is made while only one stream is in use, unless mark_all() is.
+// device. Frees on a stream fall into epochs; an epoch is closed by recording one event (a mark)
+// once somebody wants memory of it, never by a free. While each stream reuses its own memory, no
+// call is made.
 #pragma once
 
 #include <deque>
@@ -38,22 +39,21 @@ class StreamClock : public Completion {
   bool ordered(StreamId waiter, const Tickets& tickets) const;
   bool complete(const Tickets& tickets) const override;
 
-  // Called as an allocation starts on `id`: closes epochs that have grown, so that a later wait is
-  // for work enqueued long before. Returns the stream's id, a new one if its handle is found to
-  // name another stream now.
+  // Called as an allocation starts on `id`; what has been asked may be asked again. Returns the
+  // stream's id, a new one if its handle is found to name another stream now.
   StreamId turn(StreamId id);
   // Closes every epoch with frees in it, so that poll() can tell when they are complete.
   void mark_all();
   // Asks which streams but `waiter` have nothing left to do: what was freed there is complete, even
   // where no mark has closed its epoch. Of the others, epochs are closed.
   void ask_idle(StreamId waiter);
-  // The same of the tickets' streams alone.
-  void ask_idle(StreamId waiter, const Tickets& tickets);
   // Asks the driver which marks have completed.
   void poll();
-  // The same of the ticket's stream alone: once a turn, and of Tuning::kPollsATurn streams at most,
-  // as a request among many streams whose work never ends would else ask them all.
-  void poll(Ticket t);
+  // Asks the driver whether the ticket's work is complete: whether the mark past it is, or, where
+  // there is none, the stream idle. If that one is not, a mark is recorded. Once a turn, and of
+  // Tuning::kPollsATurn streams at most, as a request among many streams whose work never ends
+  // would else ask them all.
+  void ask(Ticket t);
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
   // marks recorded earlier. False if the driver refuses (or a stream is being captured).
   bool wait(StreamId waiter, const Tickets& tickets);
@@ -95,7 +95,7 @@ class StreamClock : public Completion {
     uint64_t open = 1;             // the epoch frees are stamped with now
     uint64_t completed = 0;        // every epoch up to this one is complete
     uint64_t syncing = 0;          // will be complete at end_sync()
-    uint64_t polled = 0;           // the turn in which its marks were last asked for
+    uint64_t polled = 0;           // the turn in which ask() last did
     uint64_t frees = 0;            // in the open epoch
     uint64_t number = 0;           // the driver's; 0: not known
     bool gone = false;             // destroyed: no mark will ever be recorded there
@@ -112,9 +112,10 @@ class StreamClock : public Completion {
   bool foreign(const Stream& s) const;
   void refused(StreamId id, Status s) { streams_[id].gone |= s.stream_gone(); }
   bool may_query(StreamId id);
-  void ask_idle_one(StreamId id);
+  void close_epoch(StreamId id);
   void poll_one(Stream& s);
   bool mark(StreamId id);
+  bool record(StreamId id);
   void completed_up_to(StreamId id, uint64_t epoch);
   void thin(std::deque<Mark>& marks);
   const Mark* covering(StreamId id, uint64_t epoch) const;

@@ -39,10 +39,7 @@ struct Tuning {
   static constexpr uint64_t kWindow = 4096;
   static constexpr uint64_t kLeastStep = 512, kMostStep = 32768;
 
-  // Events. An epoch is closed when allocation moves to another stream, or once it holds so many
-  // frees: small enough that waits are for old work, large enough that an event (about 1 us) stays
-  // rare. Guesses.
-  static constexpr uint64_t kEpochFrees = 64;
+  // Events: guesses.
   static constexpr size_t kMostMarks = 64;  // outstanding on one stream
   static constexpr int kPollsATurn = 8;     // streams
 

@@ -14,16 +14,17 @@ namespace {
 
 constexpr int kDevice = 0;
 constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
+constexpr unsigned kNoTiming = 2;           // CU_EVENT_DISABLE_TIMING
 
 constexpr std::array<const char*, 6> kMemoryCalls = {
     "cuMemAddressReserve", "cuMemCreate", "cuMemMap",
     "cuMemSetAccess",      "cuMemUnmap",  "cuMemRelease"};
 constexpr std::array<const char*, 4> kWaitCalls = {"cuStreamWaitEvent", "cuEventSynchronize",
                                                    "cuStreamSynchronize", "cuCtxSynchronize"};
-// What the core asks about streams and events besides.
-constexpr std::array<const char*, 8> kEventCalls = {
-    "cuEventCreate", "cuEventDestroy", "cuEventRecord",       "cuEventRecordWithFlags",
-    "cuEventQuery",  "cuStreamQuery",  "cuStreamIsCapturing", "cuStreamGetId"};
+// What the core asks about streams and events besides. cuEventRecordWithFlags is the replay's own.
+constexpr std::array<const char*, 7> kEventCalls = {
+    "cuEventCreate", "cuEventDestroy",      "cuEventRecord", "cuEventQuery",
+    "cuStreamQuery", "cuStreamIsCapturing", "cuStreamGetId"};
 
 std::string last_error() {
   std::string text(4096, '\0');
@@ -95,6 +96,8 @@ void GlakePolicy::start(const char* mode, const PolicyConfig& config) {
   require_driver(driver_->init(0), "cuInit");
   require_driver(driver_->retain_context(&context_, kDevice), "cuDevicePrimaryCtxRetain");
   require_driver(driver_->set_context(context_), "cuCtxSetCurrent");
+  require_driver(driver_->create_event(&work_, kNoTiming), "cuEventCreate");
+  driver_->reset_calls();
 }
 
 // Sets an option for the life of the replay.
@@ -108,6 +111,8 @@ void GlakePolicy::stop() {
   glake_shutdown();
   for (const auto& [stream, handle] : streams_) driver_->destroy_stream(handle);
   streams_.clear();
+  if (work_ != nullptr) driver_->destroy_event(work_);
+  work_ = nullptr;
   if (context_ != nullptr) {
     driver_->set_context(nullptr);
     driver_->release_context(kDevice);
@@ -136,8 +141,10 @@ uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
                    " of the largest device";
     return 0;
   }
-  void* block = glake_malloc(bytes, kDevice, stream_of(stream));
-  if (block != nullptr) return reinterpret_cast<uintptr_t>(block);
+  made_on_ = stream_of(stream);
+  void* block = glake_malloc(bytes, kDevice, made_on_);
+  made_ = reinterpret_cast<uintptr_t>(block);
+  if (made_ != 0) return made_;
   oom_message_ = last_error();
   if (glake_last_error(nullptr, 0) != GLAKE_OUT_OF_MEMORY) {
     throw ReplayError("the allocator core: allocation of " + std::to_string(bytes) +
@@ -148,15 +155,34 @@ uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
 
 void GlakePolicy::release(uint64_t block) {
   require_core(glake_free(reinterpret_cast<void*>(static_cast<uintptr_t>(block))), "free");
+  freed_ = block;
 }
 
 void GlakePolicy::record_stream(uint64_t block, uint32_t stream) {
   require_core(glake_record_stream(reinterpret_cast<void*>(static_cast<uintptr_t>(block)),
                                    stream_of(stream)),
                "record_stream");
+  const auto users = users_.find(block);
+  if (users != users_.end()) users->second.recorded.push_back(stream_of(stream));
 }
 
-void GlakePolicy::tick() { driver_->tick(1); }
+// A piece of the job's work on the stream, such as a kernel: complete after so many ticks.
+void GlakePolicy::work_on(void* stream) {
+  require_driver(driver_->record_with_flags(work_, stream, 0), "cuEventRecordWithFlags");
+}
+
+// What is enqueued until a block is freed may use it to the last: a stream is idle only once that
+// is complete. Done here, where no call is timed.
+void GlakePolicy::tick() {
+  if (made_ != 0) users_[made_] = {made_on_, {}};
+  if (const auto users = users_.find(freed_); users != users_.end()) {
+    work_on(users->second.own);
+    for (void* stream : users->second.recorded) work_on(stream);
+    users_.erase(users);
+  }
+  made_ = freed_ = 0;
+  driver_->tick(1);
+}
 
 // Asked after every event, so the driver is asked only when memory has come or gone.
 uint64_t GlakePolicy::physical_bytes() const {

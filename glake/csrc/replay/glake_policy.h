@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -45,12 +46,21 @@ class GlakePolicy : public Policy {
   void set_option(const char* key, const std::string& value);
   void* stream_of(uint32_t stream);
   uint32_t number_of(const void* stream) const;
+  void work_on(void* stream);
 
   std::unique_ptr<SimDriver> driver_;
   Prices prices_;
   void* context_ = nullptr;
   std::vector<std::pair<uint32_t, void*>> streams_;
   std::vector<std::pair<std::string, std::string>> saved_options_;
+  struct Users {
+    void* own = nullptr;
+    std::vector<void*> recorded;
+  };
+  std::unordered_map<uint64_t, Users> users_;  // of live blocks
+  uint64_t made_ = 0, freed_ = 0;              // by this event; 0: none
+  void* made_on_ = nullptr;
+  void* work_ = nullptr;  // the event whose records are the job's work
   mutable int64_t seen_calls_ = -1;
   mutable uint64_t physical_ = 0;
   std::string oom_message_;

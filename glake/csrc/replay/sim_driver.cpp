@@ -26,6 +26,7 @@ SimDriver::SimDriver(const std::string& wanted)
   }
   resolve(configure, "simcuda_configure");
   resolve(reset, "simcuda_reset");
+  resolve(reset_calls, "simcuda_reset_calls");
   resolve(calls, "simcuda_calls");
   resolve(cost_us, "simcuda_cost_us");
   resolve(price, "simcuda_price");
@@ -37,6 +38,9 @@ SimDriver::SimDriver(const std::string& wanted)
   resolve(set_context, "cuCtxSetCurrent");
   resolve(create_stream, "cuStreamCreate");
   resolve(destroy_stream, "cuStreamDestroy_v2");
+  resolve(create_event, "cuEventCreate");
+  resolve(record_with_flags, "cuEventRecordWithFlags");
+  resolve(destroy_event, "cuEventDestroy_v2");
   resolve(memory_info, "cuMemGetInfo_v2");
 }
 

@@ -18,6 +18,7 @@ struct SimDriver {
 
   int (*configure)(const char* key, const char* value);
   int (*reset)();
+  void (*reset_calls)();
   int64_t (*calls)(const char* symbol);
   double (*cost_us)(const char* symbol);
   int (*price)(const char* symbol, double* first_us, double* further_us);
@@ -29,6 +30,9 @@ struct SimDriver {
   int (*set_context)(void* context);
   int (*create_stream)(void** stream, unsigned flags);
   int (*destroy_stream)(void* stream);
+  int (*create_event)(void** event, unsigned flags);
+  int (*record_with_flags)(void* event, void* stream, unsigned flags);
+  int (*destroy_event)(void* event);
   int (*memory_info)(size_t* free_bytes, size_t* total_bytes);
 
   // "" stands for the simulator beside the core's own library.
