@@ -2,6 +2,7 @@
 // (benchmarks/allocator/curves.py takes the times).
 #include <memory>
 
+#include "core/block.h"
 #include "harness.h"
 
 namespace {
@@ -173,5 +174,6 @@ int main() {
   for (int n : {4, 64}) at_most("driver calls among streams", n, among_streams(n), 24.0);
   for (int n : {2, 16}) at_most<int64_t>("driver calls for own memory", n, own_memory(n), 0);
   freed_after_recording();
+  at_most<size_t>("bytes of the records", 1, sizeof(glake::Block) + sizeof(glake::Segment), 192);
   return 0;
 }

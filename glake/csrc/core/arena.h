@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "core/extent_index.h"
+#include "core/slabs.h"
 #include "core/tickets.h"
 #include "types.h"
 
@@ -40,10 +40,7 @@ struct Segment {
 class SegmentPool {
  public:
   Segment* make() {
-    if (idle_ == nullptr) {
-      store_.emplace_back();
-      return &store_.back();
-    }
+    if (idle_ == nullptr) return store_.make();
     Segment* s = idle_;
     idle_ = s->next;
     *s = Segment{};
@@ -55,7 +52,7 @@ class SegmentPool {
   }
 
  private:
-  std::deque<Segment> store_;
+  Slabs<Segment> store_;
   Segment* idle_ = nullptr;
 };
 

@@ -199,8 +199,7 @@ void DeviceAllocator::record_stream(Block* block, StreamHandle stream) {
   HotGuard hot(hot_);
   StreamId id = clock_.id_of(stream);
   if (id == block->stream_id) return;
-  std::vector<StreamId>& recorded = block->recorded;
-  if (std::find(recorded.begin(), recorded.end(), id) == recorded.end()) recorded.push_back(id);
+  block->recorded.add(id);
 }
 
 void DeviceAllocator::hold(Block* block) {
@@ -223,9 +222,9 @@ bool DeviceAllocator::order_after_recorded(Block* block) {
     if (!clock_.wait(block->stream_id, Tickets(clock_.stamp(s)))) return false;
   }
   // A shared block's own stream stays, which keeps the block out of a thread's cache.
-  auto other = [block](StreamId s) { return s != block->stream_id; };
-  std::vector<StreamId>& recorded = block->recorded;
-  recorded.erase(std::remove_if(recorded.begin(), recorded.end(), other), recorded.end());
+  const bool own = own_recorded(*block) != 0;
+  block->recorded.clear();
+  if (own) block->recorded.add(block->stream_id);
   return true;
 }
 

@@ -155,9 +155,7 @@ class DeviceAllocator {
 
  private:
   // 1 if the block's own stream is among the recorded ones (share(), hand_out()).
-  static size_t own_recorded(const Block& b) {
-    return static_cast<size_t>(std::count(b.recorded.begin(), b.recorded.end(), b.stream_id));
-  }
+  static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
   // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
   void require(Status s, const char* what) const;
   void reserve_arenas();

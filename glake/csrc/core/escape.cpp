@@ -19,7 +19,8 @@ Block* DeviceAllocator::hand_out(Chunk* chunk, const Request& r, StreamHandle st
   b->device = this;
   b->chunk = chunk;
   chunk->live = true;
-  b->recorded.assign(1, r.stream);
+  b->recorded.clear();
+  b->recorded.add(r.stream);
   ++live_;
   b->small_pool = false;
   stats_.allocate(b->small_pool, b->size, b->requested);

@@ -138,7 +138,7 @@ uint64_t DeviceAllocator::share(Block& block, const HeldAt& held, uint64_t id) {
   shared_.shares.emplace(id, Share{&block, held.ptr, held.bytes});
   block.share = id;
   // As if its own stream were recorded: a free then passes free_locked(), which ends the share.
-  if (block.recorded.empty()) block.recorded.push_back(block.stream_id);
+  if (block.recorded.empty()) block.recorded.add(block.stream_id);
   return id;
 }
 

@@ -36,8 +36,7 @@ void DeviceAllocator::end_share(Block* b) {
   shared_.shares.erase(b->share);
   b->share = 0;
   // share() recorded the block's own stream.
-  b->recorded.erase(std::remove(b->recorded.begin(), b->recorded.end(), b->stream_id),
-                    b->recorded.end());
+  b->recorded.remove(b->stream_id);
 }
 
 void DeviceAllocator::free_locked(Block* b) {

@@ -1,7 +1,7 @@
 // After which work freed memory is safe: a few (stream, epoch) pairs.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 
 namespace glake {
@@ -22,60 +22,69 @@ class Tickets {
   static constexpr int kMax = 8;
 
   Tickets() = default;
-  explicit Tickets(Ticket t) : count_(1) { items_[0] = t; }
-  // Copies what is there, most often one: the hot path copies sets.
+  explicit Tickets(Ticket t) : one_(t), count_(1) {}
+  ~Tickets() {
+    if (wide_) delete[] many_;
+  }
   Tickets(const Tickets& other) { *this = other; }
   Tickets& operator=(const Tickets& other) {
+    if (this == &other) return *this;
+    if (other.count_ > 1) widen();
+    std::copy(other.begin(), other.end(), items());
     count_ = other.count_;
-    for (int i = 0; i < count_; ++i) items_[i] = other.items_[i];
     return *this;
   }
 
-  const Ticket* begin() const { return items_.data(); }
-  const Ticket* end() const { return items_.data() + count_; }
+  const Ticket* begin() const { return wide_ ? many_ : &one_; }
+  const Ticket* end() const { return begin() + count_; }
   bool empty() const { return count_ == 0; }
   void clear() { count_ = 0; }
 
   // False, and nothing changed, when there is no room for one more stream.
   bool add(Ticket t) {
-    for (int i = 0; i < count_; ++i) {
-      if (items_[i].stream != t.stream) continue;
-      if (items_[i].epoch < t.epoch) items_[i] = t;
+    for (Ticket* mine = items(); mine != end(); ++mine) {
+      if (mine->stream != t.stream) continue;
+      if (mine->epoch < t.epoch) *mine = t;
       return true;
     }
     if (count_ == kMax) return false;
-    items_[count_++] = t;
+    if (count_ == 1) widen();
+    items()[count_++] = t;
     return true;
   }
 
   bool same_streams(const Tickets& other) const {
     if (count_ != other.count_) return false;
-    if (count_ == 1) return items_[0].stream == other.items_[0].stream;
-    for (int i = 0; i < count_; ++i) {
-      if (!other.has(items_[i].stream)) return false;
-    }
-    return true;
+    if (count_ == 1) return begin()->stream == other.begin()->stream;
+    return std::all_of(begin(), end(), [&](Ticket t) { return other.has(t.stream); });
   }
   bool operator==(const Tickets& other) const {
-    if (count_ != other.count_) return false;
-    for (int i = 0; i < count_; ++i) {
-      if (items_[i].stream != other.items_[i].stream || items_[i].epoch != other.items_[i].epoch) {
-        return false;
-      }
-    }
-    return true;
+    return std::equal(begin(), end(), other.begin(), other.end(), [](Ticket a, Ticket b) {
+      return a.stream == b.stream && a.epoch == b.epoch;
+    });
   }
 
  private:
   bool has(uint64_t stream) const {
-    for (int i = 0; i < count_; ++i) {
-      if (items_[i].stream == stream) return true;
-    }
-    return false;
+    return std::any_of(begin(), end(), [=](Ticket t) { return t.stream == stream; });
+  }
+  Ticket* items() { return wide_ ? many_ : &one_; }
+  // Room for kMax, which stays.
+  void widen() {
+    if (wide_) return;
+    auto* many = new Ticket[kMax];
+    many[0] = one_;
+    many_ = many;
+    wide_ = true;
   }
 
-  int count_ = 0;
-  std::array<Ticket, kMax> items_;  // the first count_ are set
+  // Every segment has a set, and almost all name one stream.
+  union {
+    Ticket one_{0, 0};
+    Ticket* many_;
+  };
+  int count_ = 0;  // of those that are set
+  bool wide_ = false;
 };
 
 // Whether the work tickets name is known to be complete.

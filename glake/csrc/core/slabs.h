@@ -1,0 +1,35 @@
+// Records that are never moved nor given back, in slabs, so that one costs its own size and no
+// more.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace glake {
+
+template <typename Record>
+class Slabs {
+ public:
+  Record* make() {
+    if (used_ == kRecords || slabs_.empty()) {
+      slabs_.push_back(std::make_unique<Record[]>(kRecords));
+      used_ = 0;
+    }
+    return &slabs_.back()[used_++];
+  }
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& slab : slabs_) {
+      const size_t end = slab == slabs_.back() ? used_ : kRecords;
+      for (size_t i = 0; i < end; ++i) visit(slab[i]);
+    }
+  }
+
+ private:
+  static constexpr size_t kRecords = 256;
+  std::vector<std::unique_ptr<Record[]>> slabs_;
+  size_t used_ = 0;  // of the last
+};
+
+}  // namespace glake
