@@ -194,6 +194,23 @@ void what_is_cached_is_bounded() {
   CHECK(host("driver_allocs") - pinned <= 8);
 }
 
+// A small block that is kept must not keep a large one: the next large request would pin another.
+void small_blocks_hold_no_large_ones() {
+  test::running() = "small blocks hold no large ones";
+  Session session;
+  std::vector<void*> kept;
+  OK(glake_host_free(get(256 * kMiB)));
+  for (int i = 0; i < 64; ++i) kept.push_back(get(kMiB));
+  for (size_t size : {4 * kKiB, 10 * kMiB}) {
+    for (int round = 0; round < 12; ++round) {
+      kept.push_back(get(size));
+      OK(glake_host_free(get(256 * kMiB)));
+    }
+  }
+  CHECK(host("reserved_bytes.current") <= static_cast<int64_t>(9 * 440 * kMiB / 8));
+  for (void* ptr : kept) OK(glake_host_free(ptr));
+}
+
 void every_call_refused() {
   for (int64_t times : {1, 2, -1}) {
     for (int code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
@@ -264,6 +281,7 @@ int main() {
   destroyed_stream();
   shutdown_needs_them_freed();
   what_is_cached_is_bounded();
+  small_blocks_hold_no_large_ones();
   every_call_refused();
   many_threads();
   return 0;

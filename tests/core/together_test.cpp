@@ -252,8 +252,9 @@ void events_leave_with_their_stream() {
     void* mine = glake_malloc(5 * kMiB, 0, s);
     CHECK(mine != nullptr);
     OK(glake_record_stream(other, s));
+    CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(mine), 1, 5 * kMiB, s));
     OK(glake_free(mine));
-    OK(glake_free(get(3 * kMiB)));  // allocation turns to another stream: a mark on s
+    OK(glake_free(get(5 * kMiB)));  // another stream wants it: a mark on s, which is busy
     OK(glake_free(other));
     CU(cuStreamDestroy(s));
     OK(glake_empty_cache(0));

@@ -1,7 +1,6 @@
 #include "core/host_pool.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/tuning.h"
 
@@ -77,14 +76,16 @@ Bytes HostPool::most_held(Bytes size) const {
 }
 
 // A large block may stand for half as large a request, as it would among classes that are powers
-// of two; and for any, rather than that more is pinned than may be.
+// of two, and for less rather than that more is pinned than may be: as long as what is lost so fits
+// beside what is live. A small request never holds a large block, which it might do for long.
 HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (HostBlock* block = take_ready(size, requested, size > kMostClass ? 2 * size : size)) {
-    return block;
-  }
-  const bool more = static_cast<Bytes>(reserved_.current) + size > most_held(size);
-  return more ? take_ready(size, requested, std::numeric_limits<Bytes>::max()) : nullptr;
+  if (size <= kMostClass) return take_ready(size, requested, size);
+  const Bytes most = most_held(size), live = static_cast<Bytes>(allocated_.current) + size;
+  const Bytes spare = most > live ? most - live : 0;
+  if (HostBlock* block = take_ready(size, requested, size + std::min(size, spare))) return block;
+  const bool more = static_cast<Bytes>(reserved_.current) + size > most;
+  return more ? take_ready(size, requested, size + spare) : nullptr;
 }
 
 // What must go back before `size` more is pinned: of the blocks that nobody uses, those freed
