@@ -35,14 +35,16 @@ typedef enum glake_status {
   GLAKE_DRIVER_ERROR = 8,     /* the driver refused a call; the books are as before it */
   GLAKE_FORKED = 9,           /* called in a forked child: CUDA does not survive fork */
   GLAKE_INTERNAL = 10,        /* a broken invariant: please report it */
-  GLAKE_CORRUPTED = 11,       /* a caller wrote outside its block, or into one it had freed */
-  GLAKE_COPY_FAILED = 12,     /* the text says which bytes of the destination are written */
+  GLAKE_CORRUPTED = 11,   /* somebody wrote where nobody may: beside a block, or in saved bytes */
+  GLAKE_COPY_FAILED = 12, /* the text says which bytes of the destination are written */
   GLAKE_COPY_CANCELLED = 13,  /* likewise */
   GLAKE_COPY_REFUSED = 14,    /* it cannot be done in the way asked for */
   GLAKE_BUSY_TIMEOUT = 15,    /* not done in time; what was asked for goes on */
   GLAKE_TRANSFER_CLOSED = 16, /* glake_transfer_open() first */
   GLAKE_MEMORY_OWED = 17,     /* the driver refused to take memory back; call again */
-  GLAKE_REENTERED = 18        /* called in a signal handler that interrupted glake (option debug) */
+  GLAKE_REENTERED = 18,       /* called in a signal handler that interrupted glake (option debug) */
+  GLAKE_REGION_PAUSED = 19,   /* glake_region_resume() first */
+  GLAKE_REGION_REFUSED = 20   /* it cannot be paused, resumed or kept there; the text says why */
 } glake_status;
 
 /* Device memory, at least `bytes` long, 512-byte aligned, usable at once by work on `stream` (a
@@ -197,6 +199,40 @@ GLAKE_API int glake_pool_restore(glake_checkpoint* checkpoint, void* self,
                                  void (*allocated)(void* self, void* ptr, size_t bytes,
                                                    void* stream));
 
+/* ---- Regions ----------------------------------------------------------------------------------
+ * Private pools with a name, and perhaps a budget, that can be paused (docs/regions.md): their
+ * granules go back to the driver, their blocks stay live at their addresses, and resuming brings
+ * the bytes back. Any private pool can be paused; what another thread does there meanwhile waits
+ * for nothing: no work on it may be enqueued, and no graph that uses it replayed, until it is
+ * resumed. */
+
+enum { GLAKE_REGION_HOST = 1, GLAKE_REGION_DISK = 2, GLAKE_REGION_DISCARD = 3 };
+
+/* The pool of the region of that name, the same on every device: made with the first call. A name
+ * has 1 to 200 bytes, and no control characters, quotes or backslashes. */
+GLAKE_API int glake_region_pool(const char* name, glake_pool* pool);
+/* The most granules the region may hold on each device from now on, in bytes (rounded down to
+ * 2 MiB); 0: no such bound. An allocation above it is GLAKE_OUT_OF_MEMORY. */
+GLAKE_API int glake_region_budget(glake_pool region, uint64_t bytes);
+/* Where glake_malloc on the calling thread takes memory from now on: a private pool, or {0, 0}. The
+ * pool before is stored in `before`, unless that is NULL. */
+GLAKE_API int glake_set_pool(glake_pool pool, glake_pool* before);
+
+/* Waits for the device, saves the bytes of live blocks to pinned host memory (over all paths if the
+ * transfer engine is open), or to a file without a name in `folder`, or nowhere (they are undefined
+ * afterwards), and gives the granules back. Blocks may be freed while it is paused.
+ * GLAKE_REGION_REFUSED: while a stream is captured, and of pinned, shared, lent or just copied
+ * memory. After an error all is as before, but for GLAKE_MEMORY_OWED: it is paused, and
+ * the driver refuses to take all of it back. */
+GLAKE_API int glake_region_pause(int device, glake_pool region, int to, const char* folder);
+/* All granules again, at the same addresses and in the same views, and the bytes; with `verify`
+ * they are read again and compared. What was saved is compared with its checksum in any case. After
+ * GLAKE_OUT_OF_MEMORY, GLAKE_CORRUPTED, or any other error the region is paused as before. */
+GLAKE_API int glake_region_resume(int device, glake_pool region, int verify);
+/* A JSON array, as glake_stats: each region, and each other pool that is paused, of each device in
+ * use. `state`: 0 in use, 1 paused, 2 on its way. */
+GLAKE_API size_t glake_regions(char* json, size_t capacity);
+
 /* ---- Memory that others must see whole --------------------------------------------------------
  */
 
@@ -289,13 +325,15 @@ GLAKE_API int glake_visit_history(int device, void* self,
  * call glake. One observer; NULL ends it. */
 GLAKE_API int glake_observe(void* self, void (*observe)(void* self, const glake_event* event));
 
-/* A snapshot: every physical byte held is in exactly one segment, and every byte of a segment in
- * one block of it. A stitched block is a segment of its own, at the address its caller has. */
+/* A snapshot: every physical byte held is in exactly one segment that is not paused, and every byte
+ * of a segment in one block of it. A stitched block is a segment of its own, at the address its
+ * caller has. */
 typedef struct glake_segment_info {
   uint64_t address, bytes;
   void* stream;
   glake_pool pool;
   int device, large, kind; /* kind: GLAKE_STITCHED, ... */
+  int paused;              /* 1: it holds no memory now, and its blocks are those of a region */
 } glake_segment_info;
 
 enum { GLAKE_INACTIVE = 0, GLAKE_ACTIVE = 1, GLAKE_AWAITING_FREE = 2 };

@@ -43,7 +43,7 @@ int visit(int device, void* self, void (*segment)(void* self, const glake_segmen
       const glake_context_hooks* hooks = Watch::instance().hooks();
       for (const glake::SegmentShot& s : shot) {
         glake_segment_info info{s.address, s.bytes, pointer(s.stream), s.pool, device,
-                                s.large,   s.kind};
+                                s.large,   s.kind,  s.paused};
         glake::Alone outside(false);  // the caller's functions may call glake
         segment(self, &info);
         for (const glake::BlockShot& b : s.blocks) {

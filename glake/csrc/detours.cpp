@@ -83,7 +83,16 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
   process.check_usable();
   if (process.detoured(kUnread)) process.prepare();
   Asked asked;
+  const PoolId pool = process.detoured(kKinds) ? Process::pool_of_thread() : PoolId{};
   if (process.detoured(kKinds)) asked.kind = process.kind_of(bytes, &asked.by_size);
+  if (pool != PoolId{}) {
+    if (asked.kind == GLAKE_STITCHED || asked.by_size) {
+      return pool_malloc(process, bytes, device, stream, pool);
+    }
+    throw Error(GLAKE_REGION_REFUSED, "a contiguous block cannot be of " +
+                                          RegionBook::instance().text(pool) +
+                                          ": allocate it outside, as it cannot be paused");
+  }
   if (asked.kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, asked);
   return detoured_malloc(process, bytes, device, stream, {0, 0}, true,
                          [stream](ThreadCache& cache, Bytes size) {

@@ -69,6 +69,20 @@ class Play {
     }
     verify();
   }
+  // Pauses, if the driver lets us; and resumes: afterwards the contents are those of before.
+  bool pause(glake_pool pool, int to) {
+    const int code = glake_region_pause(0, pool, to, to == GLAKE_REGION_DISK ? "/tmp" : nullptr);
+    if (code != GLAKE_OK) refused({GLAKE_DRIVER_ERROR, GLAKE_MEMORY_OWED, GLAKE_OUT_OF_MEMORY});
+    verify();
+    return code == GLAKE_OK || code == GLAKE_MEMORY_OWED;
+  }
+  bool resume(glake_pool pool, int verified = 1) {
+    const int code = glake_region_resume(0, pool, verified);
+    if (code != GLAKE_OK) refused({GLAKE_DRIVER_ERROR, GLAKE_OUT_OF_MEMORY});
+    verify();
+    return code == GLAKE_OK;
+  }
+  bool armed() const { return armed_; }
   glake_checkpoint* checkpoint(glake_pool pool) {
     glake_checkpoint* now = glake_pool_checkpoint(0, pool);
     CHECK(now != nullptr);

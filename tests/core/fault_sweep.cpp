@@ -6,6 +6,7 @@
 
 #include "fault_lifecycle.h"
 #include "fault_pools.h"
+#include "fault_regions.h"
 #include "fault_scenario.h"
 
 using test::kGranule;
@@ -340,8 +341,8 @@ void survey(const Scenario& s) {
 // Every scenario there is. To add some: a function that returns them, in a header of its own.
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (const auto& group : {growing(), stitching(), cutting(), crossing(), pooling(), ending(),
-                            lifecycle(), threads()}) {
+  for (const auto& group : {growing(), stitching(), cutting(), crossing(), pooling(), pausing(),
+                            ending(), lifecycle(), threads()}) {
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;

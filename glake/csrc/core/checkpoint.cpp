@@ -53,6 +53,8 @@ Block* DeviceAllocator::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamH
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
   DeviceAllocator& pool = need_pool(id);
+  pool.drop_freed();
+  pool.require_resumed();
   Request r = request_from(pool, bytes, stream);
   bool free = ptr % kAlignment == 0 && pool.started_;
   if (free) {
@@ -172,6 +174,8 @@ RestoreLog DeviceAllocator::restore(PoolId id, const Checkpoint& then) {
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
   DeviceAllocator& pool = need_pool(id);
+  pool.drop_freed();
+  pool.require_resumed();
   if (!pool.started_) {
     if (then.empty()) return {};
     throw Error(GLAKE_INVALID_ARGUMENT, "the pool has no memory: it has ended since");

@@ -294,6 +294,7 @@ uint64_t DeviceAllocator::live_blocks() {
     for (DeviceAllocator* heap : heaps()) {
       heap->drain_limbo(Wait::kAllowed);
       heap->drain_whole();
+      heap->drop_freed();
       all = all && heap->limbo_.empty();
     }
     return all;

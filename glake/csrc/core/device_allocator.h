@@ -29,6 +29,7 @@
 #include "core/hot_lock.h"
 #include "core/options.h"
 #include "core/pins.h"
+#include "core/regions.h"
 #include "core/snapshot.h"
 #include "core/stats.h"
 #include "core/streams.h"
@@ -85,6 +86,22 @@ class DeviceAllocator {
   void empty_pool(PoolId id);
   Checkpoint checkpoint(PoolId id);
   RestoreLog restore(PoolId id, const Checkpoint& then);
+
+  // Pausing a pool (regions.h), asked of the device's own heap: begin, then the copies with no lock
+  // held, then finish or cancel. Throws Error.
+  std::vector<SavedPart> begin_pause(PoolId id);
+  void finish_pause(PoolId id, std::unique_ptr<SavedBytes> saved);
+  void cancel_pause(PoolId id);
+  struct Resumed {
+    SavedBytes* saved = nullptr;  // null: there is nothing to be written
+    bool whole = false;
+    std::vector<std::pair<Address, Address>> live;  // blocks, sorted
+  };
+  Resumed begin_resume(PoolId id);
+  void end_resume(PoolId id);
+  void cancel_resume(PoolId id);
+  std::vector<RegionInfo> regions();
+
   // The pool a block of this heap belongs to; {0, 0}: the device's own memory.
   PoolId pool_id() const { return pool_ != nullptr ? pool_->id : PoolId{}; }
 
@@ -189,10 +206,12 @@ class DeviceAllocator {
     PoolId id;
     int users = 0;
     unsigned flags = 0;
-    uint64_t released_at = 0;          // synchronisations begun when the last user left
-    std::map<Address, Block*> blocks;  // live
-    uint64_t lent = 0;                 // live blocks that others borrowed
-    std::vector<Whole> whole;          // NO_SPLIT: freed blocks, kept as they are
+    uint64_t released_at = 0;            // synchronisations begun when the last user left
+    std::map<Address, Block*> blocks;    // live
+    uint64_t lent = 0;                   // live blocks that others borrowed
+    std::vector<Whole> whole;            // NO_SPLIT: freed blocks, kept as they are
+    const RegionName* region = nullptr;  // null: none
+    std::unique_ptr<PausedHeap> paused;  // null: in use
     bool whole_only() const { return (flags & GLAKE_POOL_NO_SPLIT) != 0; }
   };
 
@@ -271,7 +290,9 @@ class DeviceAllocator {
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Segment* claimed, Granules first);
   Granules under_limit() const;
-  Granules room() const;
+  Granules device_room() const;
+  Granules budget_room() const;
+  Granules room() const { return std::min(device_room(), budget_room()); }
   Granules above_limit() const;
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
@@ -331,6 +352,7 @@ class DeviceAllocator {
   void make_view_room(Granules n, HotGuard& hot);
   Granules trim(Granules want, HotGuard& hot);
   void trim_all(bool synced, HotGuard& hot);
+  void trim_idle(bool synced, HotGuard& hot);
   enum class Use { kNoMore, kAgain };
   void settle(HotGuard& hot, Use use = Use::kNoMore);
   void give_back(HotGuard& hot);
@@ -362,6 +384,24 @@ class DeviceAllocator {
   void abandon_pools();
   void close_pools(Status* s);
   std::string pools_text();
+
+  // regions.cpp
+  PausedHeap* paused() const { return pool_ != nullptr ? pool_->paused.get() : nullptr; }
+  std::string region_text() const;
+  void require_resumed() const;
+  void require_pausable();
+  void list_homes();
+  std::vector<SavedPart> bytes_to_save();
+  bool unmap_homes();
+  Status map_homes();
+  Status grant(Address at, uint64_t granules);
+  void give_homes(HotGuard& hot);
+  void tell_paused(bool paused);
+  void drop_freed();
+  void trim_paused(bool synced, HotGuard& hot);
+  void map_again(HotGuard& hot);
+  Error cannot_resume(const std::string& said, Granules needs, Granules lacks);
+  Granules paused_granules();
 
   // checkpoint.cpp
   bool free_at(Address ptr, Bytes size);

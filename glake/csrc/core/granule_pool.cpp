@@ -67,6 +67,37 @@ Status GranulePool::back(const Arena& arena, Address begin, Granules n,
   return s;
 }
 
+Status GranulePool::create(const Arena& arena, uint64_t g) {
+  Handle& handle = homes_[arena.id()][g].handle;
+  if (!debts_.take(&handle)) {
+    Status s = driver_.create(device_, &handle);
+    if (!s.ok()) {
+      handle = 0;
+      return refused("cuMemCreate", {0}, s);
+    }
+  }
+  ++physical_;
+  ++own_;
+  return {};
+}
+
+Status GranulePool::map(const Arena& arena, uint64_t g) {
+  Status s = driver_.map(arena.granule_at(g), homes_[arena.id()][g].handle);
+  return s.ok() ? s : refused("cuMemMap", {0}, s);
+}
+
+void GranulePool::release(const Arena& arena, uint64_t g, Granules n) {
+  Debt releases;
+  for (uint64_t i = 0; i < n.count; ++i) {
+    Granule& granule = homes_[arena.id()][g + i];
+    releases.handles.push_back(granule.handle);
+    granule.handle = 0;
+  }
+  physical_ -= n.count;
+  own_ -= n.count;
+  debts_.owe(std::move(releases));
+}
+
 Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
   Status s = refusals_.note("cuMemUnmap", driver_.unmap(begin, n.bytes()));
   if (!s.ok()) {

@@ -40,6 +40,12 @@ class GranulePool {
   // release is refused are owed.
   Status unback(const Arena& arena, Address begin, Granules n);
 
+  // Of a paused heap's home granules (regions.cpp), one after the other: memory for one, from what
+  // is owed first; mapping it; and giving up the memory of granules that nothing maps.
+  Status create(const Arena& arena, uint64_t g);
+  Status map(const Arena& arena, uint64_t g);
+  void release(const Arena& arena, uint64_t g, Granules n);
+
   Handle handle(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].handle; }
   uint32_t& aliases(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].aliases; }
   uint32_t aliases(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].aliases; }

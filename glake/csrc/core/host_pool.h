@@ -28,6 +28,8 @@ class HostPool {
   void free(void* ptr);
   Bytes requested(void* ptr);  // of a live block; throws Error
   void record(void* ptr, int device, StreamHandle stream);
+  // Afterwards record() of this device's streams makes no driver call. Throws Error.
+  void attach(int device);
   // Gives back every block nobody holds or uses. Throws Error when the driver refuses.
   void empty_cache();
   std::string stats_json();
@@ -50,7 +52,6 @@ class HostPool {
   };
 
   static Bytes class_of(Bytes bytes);
-  void attach(int device);
   int home();
   HostBlock* take_ready(Bytes size, Bytes requested, Bytes most);
   HostBlock* take_cached(Bytes size, Bytes requested);

@@ -159,6 +159,12 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
            "again.";
   }
   const Bytes short_by = missing.bytes();
+  if (budget_room() < device_room() && budget_room() < Granules::floor(needed) + Granules{1}) {
+    const Bytes budget = pool_->region->budget.load();
+    return region_text() + " holds " + size_text(granules_.own().bytes()) + " of its budget of " +
+           size_text(budget) + ": raise the budget by " + size_text(short_by) +
+           ", or free about as much of the region.";
+  }
   Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
@@ -191,9 +197,14 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
 
 // Who else on the device holds memory, and how to get at it.
 std::string DeviceAllocator::pools_text() {
-  std::string text;
+  std::string text, paused;
   for (DeviceAllocator* heap : heaps()) {
     Bytes bytes = heap->granules_.own().bytes();
+    if (const PausedHeap* p = heap->paused()) {
+      paused += (paused.empty() ? "" : ", ") + heap->region_text() + " is paused (" +
+                size_text(p->missing.bytes()) + ")";
+      continue;
+    }
     if (heap == this || bytes == 0) continue;
     Bytes idle = heap->small_->free_bytes() + heap->large_->free_bytes();
     const Pool* pool = heap->pool_.get();
@@ -202,16 +213,17 @@ std::string DeviceAllocator::pools_text() {
       text += "the device's own memory holds ";
     } else {
       for (const Whole& w : pool->whole) idle += w.block->size;
-      text += "private pool {" + std::to_string(pool->id.first) + ", " +
-              std::to_string(pool->id.second) + "} holds ";
+      text += (pool->region == nullptr ? "private " : "") + RegionBook::instance().text(pool->id) +
+              " holds ";
     }
     text += size_text(bytes) + " (" + size_text(idle) + " idle";
     if (pool != nullptr && heap->captured_) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
     text += ")";
   }
-  if (text.empty()) return "";
-  return text + ": ending graphs and pools that are no longer needed gives theirs back. ";
+  if (!paused.empty()) paused += ". ";
+  if (text.empty()) return paused;
+  return text + ": ending graphs and pools that are no longer needed gives theirs back. " + paused;
 }
 
 }  // namespace glake

@@ -58,6 +58,8 @@ void DeviceAllocator::enable_peer(int peer) {
 }
 
 void DeviceAllocator::mapped_ranges(std::vector<std::pair<Address, Bytes>>* ranges) const {
+  const bool gone = paused() != nullptr && paused()->state == PauseState::kPaused;
+  if (gone) return;  // it is granted as it is mapped again
   for (const Arena* arena : {small_.get(), large_.get()}) {
     for (const Segment* seg = arena->first_segment(); seg != nullptr; seg = seg->next) {
       if (seg->state == SegmentState::kAbsent) continue;

@@ -105,6 +105,7 @@ void DeviceAllocator::require_live(const Block& block, Address begin) const {
 void DeviceAllocator::pin(const Block& block, const HeldAt& held, PinOwner owner) {
   HotGuard hot(hot_);
   require_live(block, held.begin);
+  require_resumed();
   pins_.pin(block, held.ptr, {small_.get(), large_.get()}, owner);
 }
 
@@ -134,6 +135,7 @@ uint64_t DeviceAllocator::pinned_granules() {
 uint64_t DeviceAllocator::share(Block& block, const HeldAt& held, uint64_t id) {
   HotGuard hot(hot_);
   require_live(block, held.begin);
+  require_resumed();
   if (block.share != 0) return block.share;
   shared_.shares.emplace(id, Share{&block, held.ptr, held.bytes});
   block.share = id;

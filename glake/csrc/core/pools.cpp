@@ -6,9 +6,7 @@
 namespace glake {
 namespace {
 
-std::string name_of(PoolId id) {
-  return "pool {" + std::to_string(id.first) + ", " + std::to_string(id.second) + "}";
-}
+std::string name_of(PoolId id) { return RegionBook::instance().text(id); }
 
 }  // namespace
 
@@ -30,7 +28,8 @@ DeviceAllocator& DeviceAllocator::need_pool(PoolId id) {
   DeviceAllocator* pool = find_pool(id);
   if (pool != nullptr) return *pool;
   throw Error(GLAKE_INVALID_ARGUMENT,
-              device_text(device_) + " has no " + name_of(id) + "; glake_pool_retain() makes it");
+              device_text(device_) + " has no " + name_of(id) +
+                  "; an allocation from it, or glake_pool_retain(), makes it");
 }
 
 // The pool's heap, made if need be: one whose pool has ended, or a new one.
@@ -45,6 +44,7 @@ DeviceAllocator& DeviceAllocator::open_pool(PoolId id) {
   }
   if (heap == nullptr) heap = std::make_unique<DeviceAllocator>(*this);
   heap->pool_->id = id;
+  heap->pool_->region = RegionBook::instance().find(id);
   return *heap;
 }
 
@@ -93,6 +93,8 @@ void DeviceAllocator::set_pool_flags(PoolId id, unsigned flags) {
   HotGuard hot(hot_);
   if (flags == 0 && find_pool(id) == nullptr) return;
   DeviceAllocator& pool = need_pool(id);
+  pool.drop_freed();
+  pool.require_resumed();
   pool.pool_->flags = flags;
   if (!pool.pool_->whole_only()) pool.drain_whole();
 }
@@ -122,7 +124,7 @@ Block* DeviceAllocator::allocate_from(PoolId id, Bytes bytes, StreamHandle strea
   {
     HotGuard hot(hot_);
     DeviceAllocator* pool = find_pool(id);
-    if (pool != nullptr && pool->started_) {
+    if (pool != nullptr && pool->started_ && pool->paused() == nullptr) {
       if (Block* b = pool->quick(request_from(*pool, bytes, stream), stream)) return b;
     }
   }
@@ -131,6 +133,8 @@ Block* DeviceAllocator::allocate_from(PoolId id, Bytes bytes, StreamHandle strea
   require(scope.status(), "to make its context current");
   HotGuard hot(hot_);
   DeviceAllocator& pool = open_pool(id);
+  pool.drop_freed();
+  pool.require_resumed();
   pool.start_pool(hot);
   Request r = request_from(pool, bytes, stream);
   if (Block* b = pool.quick(r, stream)) return b;
@@ -214,9 +218,11 @@ std::vector<DeviceAllocator*> DeviceAllocator::heaps() {
 void DeviceAllocator::end_pools() {
   for (auto it = shared_.pools.begin(); it != shared_.pools.end();) {
     DeviceAllocator& heap = *it->second;
+    heap.drop_freed();
     Pool& pool = *heap.pool_;
-    bool empty = pool.users == 0 && pool.blocks.empty() && pool.whole.empty() && pool.lent == 0 &&
-                 heap.limbo_.empty() && heap.granules_.own().count == 0 && heap.views_.count() == 0;
+    bool empty = pool.paused == nullptr && pool.users == 0 && pool.blocks.empty() &&
+                 pool.whole.empty() && pool.lent == 0 && heap.limbo_.empty() &&
+                 heap.granules_.own().count == 0 && heap.views_.count() == 0;
     if (!empty) {
       ++it;
       continue;
@@ -263,7 +269,7 @@ bool DeviceAllocator::reclaim_elsewhere(const Request& r, HotGuard& hot) {
 
 Granules DeviceAllocator::shrink(Granules want, HotGuard& hot) {
   thaw();
-  if (captured_) return {0};
+  if (captured_ || paused() != nullptr) return {0};
   drain_caches(true);
   drain_limbo(Wait::kNo);
   drain_whole();
@@ -280,9 +286,10 @@ Granules DeviceAllocator::shrink(Granules want, HotGuard& hot) {
 // Not for a graph: the lender would have the bytes again while the graph may still be replayed.
 Block* DeviceAllocator::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
   if (captured_) return nullptr;
+  if (pool_ != nullptr && pool_->region != nullptr) return nullptr;  // it could not be paused
   for (DeviceAllocator* heap : heaps()) {
     bool may = heap != this && heap->pool_ != nullptr && !heap->captured_ &&
-               (heap->pool_->flags & GLAKE_POOL_USE_ON_OOM) != 0;
+               heap->paused() == nullptr && (heap->pool_->flags & GLAKE_POOL_USE_ON_OOM) != 0;
     if (!may) continue;
     Block* b = nullptr;
     if (heap->pool_->whole_only()) {

@@ -5,6 +5,7 @@
 #include "alone.h"
 #include "core/debug.h"
 #include "core/watch.h"
+#include "transfer/engine.h"  // whose owner is destroyed here
 
 namespace glake {
 namespace {
@@ -316,11 +317,13 @@ void Process::settle_ipc() {
   if (started != nullptr) started->settle();
 }
 
-// A thread's kind, given up when the thread ends.
+// A thread's kind and pool, given up when the thread ends.
 struct Process::ThreadKind {
   int kind = GLAKE_STITCHED;
+  PoolId pool{};
+  bool own() const { return kind != GLAKE_STITCHED || pool != PoolId{}; }
   ~ThreadKind() {
-    if (kind == GLAKE_STITCHED) return;
+    if (!own()) return;
     std::lock_guard<std::mutex> guard(instance().mutex_);
     instance().use_kinds(-1);
   }
@@ -349,10 +352,23 @@ int Process::kind_of(Bytes bytes, bool* by_size) const {
 int Process::set_kind(int kind) {
   ThreadKind& mine = ThreadKind::mine();
   int before = mine.kind;
-  int step = (kind != GLAKE_STITCHED ? 1 : 0) - (before != GLAKE_STITCHED ? 1 : 0);
+  const bool own_before = mine.own();
   std::lock_guard<std::mutex> guard(mutex_);
   mine.kind = kind;
-  use_kinds(step);
+  use_kinds((mine.own() ? 1 : 0) - (own_before ? 1 : 0));
+  return before;
+}
+
+PoolId Process::pool_of_thread() { return ThreadKind::mine().pool; }
+
+PoolId Process::set_pool(PoolId pool) {
+  check_usable();
+  ThreadKind& mine = ThreadKind::mine();
+  const PoolId before = mine.pool;
+  const bool own_before = mine.own();
+  std::lock_guard<std::mutex> guard(mutex_);
+  mine.pool = pool;
+  use_kinds((mine.own() ? 1 : 0) - (own_before ? 1 : 0));
   return before;
 }
 

@@ -18,13 +18,19 @@ namespace transfer {
 class Engine;
 }
 
+// Where a paused region's bytes go: GLAKE_REGION_*.
+struct PauseTo {
+  int kind;
+  std::string folder;
+};
+
 // What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
 // asks one question.
 enum Detour : uint32_t {
   kTraced = 1,
   kWatched = 2,  // core/watch.h
   kDebug = 4,    // core/debug.h
-  kKinds = 8,    // some blocks come from the escape pool
+  kKinds = 8,    // some blocks come from the escape pool, or from a thread's own pool
   kUnread = 16,  // the options, which may ask for the others, have not been read yet
   kCopied = 32,  // copies of no stream's order are under way: what they use must not be freed
 };
@@ -101,6 +107,16 @@ class Process {
   // `contiguous` (`by_size`). set_kind() returns the kind before.
   int kind_of(Bytes bytes, bool* by_size) const;
   int set_kind(int kind);
+  // Where the calling thread's later blocks come from: a private pool, or {0, 0}. Returns the pool
+  // before.
+  static PoolId pool_of_thread();
+  PoolId set_pool(PoolId pool);
+
+  // Regions (core/regions.h). Throw Error.
+  void pause_region(int device, PoolId id, const PauseTo& to);
+  void resume_region(int device, PoolId id, bool verify);
+  void set_region_budget(PoolId id, Bytes bytes);
+  std::string regions();
 
   // One more after each shutdown: what names something of before is void.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
@@ -158,7 +174,7 @@ class Process {
   std::unique_ptr<transfer::Engine> transfer_;
   std::atomic<transfer::Engine*> transfer_in_use_{nullptr};
   std::atomic<int> transfer_users_{0};
-  int kinds_ = 0;  // threads with a kind of their own
+  int kinds_ = 0;  // threads with a kind or a pool of their own
   // Read on the way of every allocation, set under mutex_.
   std::atomic<Bytes> contiguous_from_{0};
   std::atomic<int> contiguous_kind_{GLAKE_CONTIGUOUS_VMM};

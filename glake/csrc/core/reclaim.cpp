@@ -12,7 +12,9 @@ void DeviceAllocator::release_pieces(Block* b, const Tickets& tickets) {
   PointerMap::find(b->ptr)->erase(b);
   if (b->view != nullptr) {
     use_edges(b->pieces, b->stream_id, -1);
-    show_stitched(b->pieces, b->ptr, b->size, false);
+    if (paused() == nullptr || paused()->state == PauseState::kSaving) {
+      show_stitched(b->pieces, b->ptr, b->size, false);
+    }
     --b->view->live;
     for (Ticket t : tickets) b->view->tickets_full |= !b->view->tickets.add(t);
   }
@@ -363,6 +365,11 @@ void DeviceAllocator::trim_heaps(bool synced, HotGuard& hot) {
 // Every view and granule that nobody holds and no work uses. A synchronisation just before covers
 // work no ticket had room for.
 void DeviceAllocator::trim_all(bool synced, HotGuard& hot) {
+  if (paused() != nullptr) return trim_paused(synced, hot);
+  trim_idle(synced, hot);
+}
+
+void DeviceAllocator::trim_idle(bool synced, HotGuard& hot) {
   thaw();
   if (captured_) return;
   drain_limbo(Wait::kNo);

@@ -37,6 +37,7 @@ std::string DeviceAllocator::stats_json() {
   number("glake.shared_blocks", shared_.shares.size());
   number("glake.shareable", driver_.traits(device_).shareable ? 1 : 0);
   number("glake.rdma_capable", driver_.traits(device_).rdma_capable ? 1 : 0);
+  number("glake.paused_bytes", paused_granules().bytes());
   number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
   number("glake.whole_free_bytes", whole_free().bytes());
   uint64_t live = 0;
@@ -64,6 +65,8 @@ std::string DeviceAllocator::stats_json() {
   for (auto& [id, pool] : shared_.pools) {
     std::string name = std::to_string(id.first) + "." + std::to_string(id.second) + ".";
     number(("glake.pool." + name + "reserved_bytes").c_str(), pool->granules_.own().bytes());
+    const PausedHeap* p = pool->paused();
+    number(("glake.pool." + name + "paused_bytes").c_str(), p != nullptr ? p->missing.bytes() : 0);
     number(("glake.pool." + name + "users").c_str(), static_cast<uint64_t>(pool->pool_->users));
   }
   number("glake.debug_checks", debug_ != nullptr ? debug_->checks() : 0);
@@ -131,7 +134,9 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
     std::string wrong = arena->check();
     if (!wrong.empty()) return wrong;
   }
-  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != granules_.own()) {
+  Granules has = granules_.own();
+  if (const PausedHeap* p = paused()) has = has + p->missing;
+  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != has) {
     return "granules behind the arenas are not those held from the driver";
   }
   std::string pins = pins_.check();

@@ -13,8 +13,8 @@ Granules DeviceAllocator::under_limit() const {
   return physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
 }
 
-// By how much the arenas may grow.
-Granules DeviceAllocator::room() const {
+// By how much the arenas may grow; a region's also within its budget.
+Granules DeviceAllocator::device_room() const {
   return under_limit() < limit_ ? limit_ - under_limit() : Granules{0};
 }
 

@@ -16,7 +16,8 @@ namespace {
 // Builds runs out of neighbouring blocks.
 class Runs {
  public:
-  Runs(Snapshot& out, bool large, glake_pool pool) : out_(out), large_(large), pool_(pool) {}
+  Runs(Snapshot& out, bool large, glake_pool pool, bool paused)
+      : out_(out), large_(large), pool_(pool), paused_(paused) {}
 
   void add(BlockShot block) {
     if (open_ == nullptr || open_->address + open_->bytes != block.address) start(block);
@@ -39,10 +40,12 @@ class Runs {
     open_->address = block.address;
     open_->large = large_;
     open_->pool = pool_;
+    open_->paused = paused_;
   }
   Snapshot& out_;
   bool large_;
   glake_pool pool_;
+  bool paused_;
   SegmentShot* open_ = nullptr;  // out_'s last
 };
 
@@ -108,8 +111,9 @@ void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
   std::vector<const Block*> stitched;
   PoolId id = pool_id();
   glake_pool pool{id.first, id.second};
+  const bool paused_now = paused() != nullptr && paused()->state == PauseState::kPaused;
   for (const Arena* arena : {small_.get(), large_.get()}) {
-    Runs runs(out, arena == large_.get(), pool);
+    Runs runs(out, arena == large_.get(), pool, paused_now);
     for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
       auto owner = owners.find(s);
       bool nobodys = s->state == SegmentState::kBusy && owner == owners.end();
@@ -134,6 +138,7 @@ void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
     segment.bytes = b->size;
     segment.large = true;
     segment.pool = pool;
+    segment.paused = paused_now;
     segment.blocks.push_back(shot_of(*b, waiting.count(b) != 0));
     out.push_back(std::move(segment));
   }

@@ -26,6 +26,7 @@ struct SegmentShot {
   glake_pool pool{0, 0};
   bool large = false;
   int kind = GLAKE_STITCHED;
+  bool paused = false;            // its memory is the driver's
   std::vector<BlockShot> blocks;  // in address order, without a gap
 };
 

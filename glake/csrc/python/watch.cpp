@@ -177,9 +177,10 @@ void on_event(void* self, const glake_event* e) {
 }
 
 void on_segment(void* self, const glake_segment_info* s) {
-  static_cast<Visit*>(self)->out.append(py::make_tuple(
-      s->address, s->bytes, reinterpret_cast<uintptr_t>(s->stream),
-      py::make_tuple(s->pool.first, s->pool.second), s->large != 0, s->kind, py::list()));
+  static_cast<Visit*>(self)->out.append(
+      py::make_tuple(s->address, s->bytes, reinterpret_cast<uintptr_t>(s->stream),
+                     py::make_tuple(s->pool.first, s->pool.second), s->large != 0, s->kind,
+                     py::list(), s->paused != 0));
 }
 
 void on_block(void* self, const glake_block_record* b) {

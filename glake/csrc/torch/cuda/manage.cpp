@@ -93,7 +93,7 @@ std::vector<native::StreamSegmentSize> CudaAllocator::getExpandableSegmentSizes(
   struct Sums {
     std::map<std::pair<void*, bool>, size_t> bytes;
     void segment(const glake_segment_info& each) {
-      bytes[{each.stream, each.large == 0}] += each.bytes;
+      if (each.paused == 0) bytes[{each.stream, each.large == 0}] += each.bytes;
     }
     void block(const glake_block_record&) {}
   } sums;

@@ -73,7 +73,7 @@ caching::DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
     struct Count {
       decltype(count)& add;
       void segment(const glake_segment_info& each) {
-        add({each.pool.first, each.pool.second}, each.large != 0, each.bytes);
+        if (each.paused == 0) add({each.pool.first, each.pool.second}, each.large != 0, each.bytes);
       }
       void block(const glake_block_record&) {}
     } visit{count};

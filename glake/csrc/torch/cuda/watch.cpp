@@ -16,7 +16,7 @@ struct Segments {
 
   void segment(const glake_segment_info& each) {
     MempoolId_t owner{each.pool.first, each.pool.second};
-    wanted = pool == kNoPool || pool == owner;
+    wanted = (pool == kNoPool || pool == owner) && each.paused == 0;  // others have no memory
     if (!wanted) return;
     caching::SegmentInfo& info = made.emplace_back();
     info.device = static_cast<DeviceIndex>(each.device);

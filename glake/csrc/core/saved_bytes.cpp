@@ -1,0 +1,325 @@
+#include "core/saved_bytes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "core/process.h"
+#include "transfer/engine.h"
+
+namespace glake {
+namespace {
+
+// Four sums side by side, as one multiplication must wait for the last. Each step can be undone, so
+// that one changed word always shows; more do but for one in 2^64.
+uint64_t sum_of(const char* from, Bytes bytes) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  constexpr size_t kLanes = 4;
+  uint64_t lanes[kLanes] = {1, 2, 3, 4};
+  auto step = [](uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * kOdd;
+    return sum ^ sum >> 29;
+  };
+  uint64_t words[kLanes] = {};
+  for (; bytes >= sizeof words; bytes -= sizeof words, from += sizeof words) {
+    std::memcpy(words, from, sizeof words);
+    for (size_t i = 0; i < kLanes; ++i) lanes[i] = step(lanes[i], words[i]);
+  }
+  std::memset(words, 0, sizeof words);
+  std::memcpy(words, from, bytes);
+  uint64_t sum = bytes;
+  for (size_t i = 0; i < kLanes; ++i) sum = step(step(lanes[i], words[i]), sum);
+  return sum;
+}
+
+Error system_error(const std::string& what, const std::string& way_out) {
+  return Error(GLAKE_REGION_REFUSED, what + ": " + std::strerror(errno) + "; " + way_out);
+}
+
+// Pinned host memory for one scope.
+class Staging {
+ public:
+  Staging(HostPool& host, RegionCopier& copier, Bytes bytes)
+      : host_(host), copier_(copier), memory_(static_cast<char*>(host.allocate(bytes))) {}
+  ~Staging() {
+    copier_.record(memory_);
+    host_.free(memory_);
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  char* memory() const { return memory_; }
+
+ private:
+  HostPool& host_;
+  RegionCopier& copier_;
+  char* memory_;
+};
+
+}  // namespace
+
+RegionCopier::RegionCopier(Driver& driver, HostPool& host, int device)
+    : driver_(driver), host_(host), device_(device) {
+  host_.attach(device_);
+  try {
+    engine_ = std::make_unique<TransferUse>();
+  } catch (const Error& e) {
+    if (e.code() != GLAKE_TRANSFER_CLOSED) throw;  // without it copies are plain
+  }
+  scope_ = std::make_unique<DeviceScope>(driver_, device_);
+  require(scope_->status(), "to make its context current");
+  require(driver_.create_stream(&stream_), "a stream to copy a region's bytes");
+}
+
+// After a failure the host memory is given up next: no copy may use it any more.
+RegionCopier::~RegionCopier() {
+  for (uint64_t id : transfers_) {
+    std::string text;
+    (*engine_)->wait(id, kNoTimeout, &text);
+    while (!(*engine_)->settled(id)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (*engine_)->release(id);
+  }
+  if (stream_ == 0) return;
+  (void)driver_.synchronize_stream(device_, stream_);
+  (void)driver_.destroy_stream(stream_);
+}
+
+void RegionCopier::require(Status s, const char* what) const {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(device_) + " " + what + ": " +
+                                      driver_.describe(s));
+}
+
+void RegionCopier::record(void* host) {
+  if (!idle_) host_.record(host, device_, stream_);
+}
+
+bool RegionCopier::copying(Address begin, Address end) const {
+  return engine_ != nullptr && (*engine_)->copying(begin, end);
+}
+
+void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes base,
+                         bool to_host) {
+  constexpr Bytes kLeast = kMiB;  // below it a plain copy is as fast
+  std::vector<glake_copy_part> by_engine;
+  idle_ = false;
+  auto at_host = [&](const SavedPart& part) {
+    return reinterpret_cast<Address>(host) + part.offset - base;
+  };
+  auto large = [&](const SavedPart& part) {
+    return engine_ != nullptr && part.block && part.bytes >= kLeast;
+  };
+  for (size_t i = 0; i < parts.size();) {
+    const SavedPart& part = parts[i];
+    const Address there = at_host(part);
+    if (large(part)) {
+      by_engine.push_back(to_host ? glake_copy_part{there, part.at, part.bytes}
+                                  : glake_copy_part{part.at, there, part.bytes});
+      ++i;
+      continue;
+    }
+    // Neighbours on both sides are one copy.
+    Bytes bytes = part.bytes;
+    for (++i; i < parts.size() && !large(parts[i]); ++i) {
+      const bool next = parts[i].at == part.at + bytes && at_host(parts[i]) == there + bytes;
+      if (!next) break;
+      bytes += parts[i].bytes;
+    }
+    Status s = to_host ? driver_.copy(there, part.at, bytes, stream_)
+                       : driver_.copy(part.at, there, bytes, stream_);
+    require(s, "a copy of a region's bytes");
+  }
+  if (by_engine.empty()) return;
+  glake_copy_request request{};
+  request.size = sizeof request;
+  request.parts = by_engine.data();
+  request.count = by_engine.size();
+  request.dst_device = to_host ? GLAKE_HOST : device_;
+  request.src_device = to_host ? device_ : GLAKE_HOST;
+  request.stream = reinterpret_cast<void*>(stream_);
+  request.stream_device = device_;
+  request.ordered = 1;
+  request.flags = GLAKE_COPY_TRACKED;
+  transfers_.push_back((*engine_)->begin((*engine_)->read(request)));
+}
+
+void RegionCopier::finish() {
+  for (; !transfers_.empty(); transfers_.pop_back()) {
+    std::string text;
+    const int end = (*engine_)->wait(transfers_.back(), kNoTimeout, &text);
+    if (end != GLAKE_OK) throw Error(static_cast<glake_status>(end), text);
+    (*engine_)->release(transfers_.back());
+  }
+  require(driver_.synchronize_stream(device_, stream_), "to wait for copies of a region's bytes");
+  idle_ = true;
+}
+
+SavedBytes::SavedBytes(HostPool& host, int to, std::string folder)
+    : host_(host), to_(to), folder_(std::move(folder)) {}
+
+SavedBytes::~SavedBytes() {
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.memory != nullptr) host_.free(chunk.memory);
+  }
+  if (file_ >= 0) close(file_);
+}
+
+std::string SavedBytes::place() const {
+  return to_ == GLAKE_REGION_DISK ? "a file in " + folder_ : "pinned host memory";
+}
+
+void SavedBytes::add(Address at, Bytes bytes, bool block) {
+  while (bytes != 0) {
+    const Bytes here = std::min(bytes, kChunk - total_ % kChunk);
+    parts_.push_back({at, here, total_, block});
+    at += here;
+    total_ += here;
+    bytes -= here;
+  }
+  total_ = round_up(total_, kAlignment);  // as blocks are: then neighbours stay neighbours
+}
+
+// Without a name from the first moment on: whatever ends the process, nothing is left.
+void SavedBytes::make_file() {
+  std::string path = folder_ + "/glake-region-XXXXXX";
+  file_ = mkostemp(&path[0], O_CLOEXEC);  // 0600
+  if (file_ < 0) {
+    throw system_error("no file can be made in " + folder_, "name a folder this user may write to");
+  }
+  unlink(path.c_str());
+  errno = posix_fallocate(file_, 0, static_cast<off_t>(std::max<Bytes>(total_, 1)));
+  if (errno != 0) {
+    throw system_error(size_text(total_) + " cannot be kept in " + folder_,
+                       "name a folder with that much room, or pause to host memory");
+  }
+}
+
+void SavedBytes::write(const Chunk& chunk, const char* from, Bytes at) {
+  for (Bytes done = 0; done < chunk.bytes;) {
+    const ssize_t n = pwrite(file_, from + done, chunk.bytes - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw system_error("the region's bytes cannot be written to " + folder_,
+                         "name another folder, or pause to host memory");
+    }
+    done += static_cast<Bytes>(n);
+  }
+}
+
+void SavedBytes::read(const Chunk& chunk, char* to, Bytes at) {
+  for (Bytes done = 0; done < chunk.bytes;) {
+    const ssize_t n = pread(file_, to + done, chunk.bytes - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = EIO;
+    if (n <= 0) {
+      throw system_error("the region's bytes cannot be read back from " + folder_,
+                         "resume again when the disk can be read");
+    }
+    done += static_cast<Bytes>(n);
+  }
+}
+
+void SavedBytes::check(const Chunk& chunk, const char* memory) const {
+  if (sum_of(memory, chunk.bytes) == chunk.sum) return;
+  throw Error(GLAKE_CORRUPTED, "the region's bytes in " + place() +
+                                   " are not those that were saved: something has written there");
+}
+
+std::vector<SavedPart> SavedBytes::within(const std::vector<SavedPart>& parts, size_t chunk) const {
+  auto before = [](const SavedPart& part, Bytes offset) { return part.offset < offset; };
+  auto first = std::lower_bound(parts.begin(), parts.end(), chunk * kChunk, before);
+  auto last = std::lower_bound(first, parts.end(), (chunk + 1) * kChunk, before);
+  return {first, last};
+}
+
+void SavedBytes::record(RegionCopier& copier) {
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.memory != nullptr) copier.record(chunk.memory);
+  }
+}
+
+void SavedBytes::save(RegionCopier& copier) {
+  try {
+    read_all(copier);
+  } catch (...) {
+    record(copier);
+    throw;
+  }
+}
+
+void SavedBytes::write_back(RegionCopier& copier, bool verify,
+                            const std::vector<SavedPart>& wanted) {
+  try {
+    write_all(copier, verify, wanted);
+  } catch (...) {
+    record(copier);
+    throw;
+  }
+}
+
+void SavedBytes::read_all(RegionCopier& copier) {
+  if (to_ == GLAKE_REGION_DISCARD || total_ == 0) return;
+  const bool disk = to_ == GLAKE_REGION_DISK;
+  for (Bytes at = 0; at < total_; at += kChunk) {
+    chunks_.push_back({nullptr, std::min(kChunk, total_ - at), 0});
+    Chunk& chunk = chunks_.back();
+    if (disk) continue;
+    chunk.memory = static_cast<char*>(host_.allocate(chunk.bytes));
+  }
+  if (!disk) {
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+      copier.start(within(parts_, i), chunks_[i].memory, i * kChunk, true);
+    }
+    copier.finish();
+    for (Chunk& chunk : chunks_) chunk.sum = sum_of(chunk.memory, chunk.bytes);
+    return;
+  }
+  make_file();
+  Staging staging(host_, copier, chunks_.front().bytes);
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    copier.start(within(parts_, i), staging.memory(), i * kChunk, true);
+    copier.finish();
+    chunks_[i].sum = sum_of(staging.memory(), chunks_[i].bytes);
+    write(chunks_[i], staging.memory(), i * kChunk);
+  }
+}
+
+void SavedBytes::write_all(RegionCopier& copier, bool verify,
+                           const std::vector<SavedPart>& wanted) {
+  if (chunks_.empty() || wanted.empty()) return;
+  const bool disk = to_ == GLAKE_REGION_DISK;
+  const Bytes largest = chunks_.front().bytes;
+  std::unique_ptr<Staging> staging, back;
+  if (disk) staging = std::make_unique<Staging>(host_, copier, largest);
+  if (verify) back = std::make_unique<Staging>(host_, copier, largest);
+  auto memory = [&](size_t i) { return disk ? staging->memory() : chunks_[i].memory; };
+  auto compare = [&](size_t i) {
+    const std::vector<SavedPart> parts = within(wanted, i);
+    copier.start(parts, back->memory(), i * kChunk, true);
+    copier.finish();
+    for (const SavedPart& part : parts) {
+      const Bytes at = part.offset - i * kChunk;
+      if (std::memcmp(back->memory() + at, memory(i) + at, part.bytes) == 0) continue;
+      throw Error(GLAKE_CORRUPTED, "the " + size_text(part.bytes) + " at " + hex(part.at) +
+                                       " are not what was written there from " + place());
+    }
+  };
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    if (disk) read(chunks_[i], memory(i), i * kChunk);
+    check(chunks_[i], memory(i));
+    copier.start(within(wanted, i), memory(i), i * kChunk, false);
+    if (!disk) continue;
+    copier.finish();
+    if (verify) compare(i);
+  }
+  if (disk) return;
+  copier.finish();
+  for (size_t i = 0; i < chunks_.size() && verify; ++i) compare(i);
+}
+
+}  // namespace glake

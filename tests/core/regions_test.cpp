@@ -1,0 +1,435 @@
+// Regions that pause and resume: the same addresses and bytes, granules with the driver meanwhile,
+// refusals by name, budgets, and out of memory on resume.
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <thread>
+
+#include "harness.h"
+
+namespace {
+
+using test::kGranule;
+using test::kKiB;
+using test::kMiB;
+
+constexpr int kTo[] = {GLAKE_REGION_HOST, GLAKE_REGION_DISK, GLAKE_REGION_DISCARD};
+
+class Fixture {
+ public:
+  explicit Fixture(const char* what, const char* limit = "64MiB", const test::Options& more = {}) {
+    test::running() = what;
+    test::Options options{{"memory", "128MiB"}, {"devices", "1"}};
+    options.insert(options.end(), more.begin(), more.end());
+    test::fresh_simulator(options);
+    test::configure({{"driver", "sim"}, {"limit", limit}});
+    context = std::make_unique<test::CurrentContext>();
+    for (CUstream& stream : s) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(glake_region_pool("weights", &weights));
+  }
+  ~Fixture() {
+    OK(glake_check(0));
+    OK(glake_shutdown());
+    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    context.reset();
+    test::check_nothing_left();
+  }
+  std::unique_ptr<test::CurrentContext> context;
+  CUstream s[3] = {};
+  glake_pool weights{};
+};
+
+// A folder that is removed again; nothing may be left in it.
+class Folder {
+ public:
+  Folder() { CHECK(mkdtemp(path_) != nullptr); }
+  ~Folder() { CHECK_TEXT(rmdir(path_) == 0, path_); }
+  const char* path() const { return path_; }
+
+ private:
+  char path_[32] = "/tmp/glake-regions-XXXXXX";
+};
+
+void* get(size_t bytes, glake_pool pool, CUstream stream = nullptr) {
+  void* ptr = glake_pool_malloc(bytes, 0, stream, pool);
+  CHECK(ptr != nullptr);
+  return ptr;
+}
+
+CUdeviceptr address(const void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
+
+void stamp(void* ptr, size_t bytes, uint32_t word, CUstream stream = nullptr) {
+  CU(cuMemsetD32Async(address(ptr), word, bytes / 4, stream));
+}
+
+bool holds(const void* ptr, size_t bytes, uint32_t word, CUstream stream = nullptr) {
+  std::vector<uint32_t> words(bytes / 4);
+  CU(cuMemcpyDtoHAsync(words.data(), address(ptr), bytes, stream));
+  CU(cuStreamSynchronize(stream));
+  for (uint32_t w : words) {
+    if (w != word) return false;
+  }
+  return true;
+}
+
+int64_t used() { return test::number_in(test::ledger(), "used_bytes"); }
+
+bool says(const char* text) {
+  CHECK_TEXT(test::last_error().find(text) != std::string::npos, std::string("wanted: ") + text);
+  return true;
+}
+
+std::string regions() {
+  return test::text_of([](char* to, size_t room) { return glake_regions(to, room); });
+}
+
+int pause(glake_pool pool, int to, const Folder& folder) {
+  return glake_region_pause(0, pool, to, to == GLAKE_REGION_DISK ? folder.path() : nullptr);
+}
+
+void there_and_back() {
+  for (int to : kTo) {
+    Fixture f("there and back");
+    test::running() += ", to " + std::to_string(to);
+    Folder folder;
+    void* own = glake_malloc(3 * kMiB, 0, nullptr);
+    stamp(own, 3 * kMiB, 9);
+    void* large = get(37 * kMiB, f.weights, f.s[0]);
+    void* small = get(1000, f.weights, f.s[1]);
+    stamp(large, 37 * kMiB, 7, f.s[0]);
+    stamp(small, 1000, 8, f.s[1]);
+    const int64_t before = used();
+    OK(pause(f.weights, to, folder));
+    CHECK(used() == before - static_cast<int64_t>(38 * kMiB + kGranule));
+    CHECK(test::stat("glake.paused_bytes") == before - used());
+    CHECK(test::number_in(regions(), "state") == 1 && test::number_in(regions(), "blocks") == 2);
+    OK(glake_check(0));
+    test::check_books({{own, 3 * kMiB, 0}, {large, 37 * kMiB, 0}, {small, 1000, 0}});
+    // Another may have the memory meanwhile.
+    void* other = glake_malloc(50 * kMiB, 0, nullptr);
+    CHECK(other != nullptr);
+    stamp(other, 50 * kMiB, 5);
+    OK(glake_free(other));
+    CHECK(glake_pool_malloc(kMiB, 0, nullptr, f.weights) == nullptr);
+    CHECK(glake_last_error(nullptr, 0) == GLAKE_REGION_PAUSED && says("region \"weights\""));
+    GIVES(GLAKE_REGION_REFUSED, pause(f.weights, to, folder));
+    GIVES(GLAKE_REGION_PAUSED, glake_pin(large));
+    OK(glake_record_stream(large, f.s[2]));
+    OK(glake_region_resume(0, f.weights, 1));
+    CHECK(test::stat("glake.paused_bytes") == 0);
+    if (to != GLAKE_REGION_DISCARD) {
+      CHECK(holds(large, 37 * kMiB, 7, f.s[0]) && holds(small, 1000, 8, f.s[1]));
+    } else {
+      stamp(large, 37 * kMiB, 7, f.s[0]);  // mapped, and may be written
+    }
+    CHECK(holds(own, 3 * kMiB, 9));
+    GIVES(GLAKE_REGION_REFUSED, glake_region_resume(0, f.weights, 1));
+    CHECK(says("is not paused"));
+    for (void* ptr : {own, large, small}) OK(glake_free(ptr));
+    CHECK(test::stat("glake.live_blocks") == 0);
+  }
+}
+
+// Blocks through views: every mapping comes back, and what is free stays free.
+void views() {
+  Fixture f("views", "24MiB");
+  std::vector<void*> parts;
+  for (int i = 0; i < 6; ++i) parts.push_back(get(4 * kMiB, f.weights));
+  for (int i : {0, 2, 4}) OK(glake_free(parts[static_cast<size_t>(i)]));
+  void* stitched = get(11 * kMiB, f.weights);
+  CHECK(test::stat("glake.stitches") == 1);
+  stamp(stitched, 11 * kMiB, 3);
+  for (int i : {1, 3, 5}) stamp(parts[static_cast<size_t>(i)], 4 * kMiB, static_cast<uint32_t>(i));
+  for (int round = 0; round < 3; ++round) {
+    OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+    CHECK(used() == 0);
+    OK(glake_check(0));
+    OK(glake_empty_cache(0));
+    OK(glake_region_resume(0, f.weights, round % 2));
+    OK(glake_check(0));
+    CHECK(holds(stitched, 11 * kMiB, 3));
+    for (int i : {1, 3, 5}) {
+      CHECK(holds(parts[static_cast<size_t>(i)], 4 * kMiB, static_cast<uint32_t>(i)));
+    }
+  }
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  OK(glake_free(stitched));  // while it is paused: its granules need not come back
+  OK(glake_region_resume(0, f.weights, 1));
+  CHECK(used() == static_cast<int64_t>(12 * kMiB));
+  for (int i : {1, 3, 5}) {
+    CHECK(holds(parts[static_cast<size_t>(i)], 4 * kMiB, static_cast<uint32_t>(i)));
+    OK(glake_free(parts[static_cast<size_t>(i)]));
+  }
+}
+
+void freed_while_paused() {
+  Fixture f("freed while paused");
+  void* a = get(9 * kMiB, f.weights, f.s[0]);
+  void* b = get(700 * kKiB, f.weights, f.s[1]);
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  OK(glake_record_stream(b, f.s[2]));
+  OK(glake_free(a));
+  OK(glake_free(b));
+  OK(glake_check(0));
+  // Nothing of it is left: it is as if it had never been paused.
+  void* c = get(kMiB, f.weights);
+  OK(glake_free(c));
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  OK(glake_free(get(5 * kMiB, f.weights)));
+  void* d = get(5 * kMiB, f.weights);
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());  // d is live
+  OK(glake_free(d));
+}
+
+void refused_by_name() {
+  Fixture f("refused by name");
+  Folder folder;
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  void* a = get(5 * kMiB, f.weights);
+  stamp(a, 5 * kMiB, 1);
+  OK(glake_pin(a));
+  GIVES(GLAKE_REGION_REFUSED, glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  CHECK(says("region \"weights\" on cuda:0 cannot be paused: 6.00 MiB of it are pinned"));
+  OK(glake_unpin(a));
+  char handle[640];
+  CHECK(glake_ipc_share(a, handle, sizeof handle) != 0);
+  GIVES(GLAKE_REGION_REFUSED, glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  CHECK(says("may be opened by other processes"));
+  OK(glake_free(a));
+  a = get(5 * kMiB, f.weights);
+  stamp(a, 5 * kMiB, 1);
+  glake_pool pool{3, 0};
+  OK(glake_pool_retain(0, pool));
+  void* captured = get(kMiB, pool, f.s[0]);
+  CU(cuStreamBeginCapture(f.s[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(glake_free(get(kMiB, pool, f.s[0])));
+  GIVES(GLAKE_REGION_REFUSED, glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  CHECK(says("a stream is being captured"));
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(f.s[0], &graph));
+  CU(cuGraphDestroy(graph));
+  OK(glake_free(captured));
+  OK(glake_pool_release(0, pool));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_region_pause(0, f.weights, 4, nullptr));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_region_pause(0, f.weights, GLAKE_REGION_DISK, nullptr));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_region_pause(0, f.weights, GLAKE_REGION_HOST, "/tmp"));
+  GIVES(GLAKE_REGION_REFUSED,
+        glake_region_pause(0, f.weights, GLAKE_REGION_DISK, "/no/such/folder"));
+  CHECK(says("/no/such/folder") && holds(a, 5 * kMiB, 1));
+  glake_pool bad{};
+  for (const char* name : {"", "a\"b", "a\nb"}) {
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_region_pool(name, &bad));
+  }
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_region_budget({3, 0}, 1));
+  OK(glake_free(a));
+}
+
+// Lent memory is its borrower's: it stays where it is.
+void lent() {
+  Fixture f("lent", "16MiB");
+  glake_pool pool{3, 0};
+  OK(glake_pool_retain(0, pool));
+  OK(glake_pool_set_flags(0, pool, GLAKE_POOL_USE_ON_OOM));
+  void* keeps = get(4 * kMiB, pool);
+  OK(glake_free(get(10 * kMiB, pool)));
+  void* borrowed = glake_malloc(9 * kMiB, 0, nullptr);
+  CHECK(borrowed != nullptr);
+  GIVES(GLAKE_REGION_REFUSED, glake_region_pause(0, pool, GLAKE_REGION_HOST, nullptr));
+  CHECK(says("pool {3, 0}") && says("lent to other pools"));
+  OK(glake_free(borrowed));
+  OK(glake_region_pause(0, pool, GLAKE_REGION_HOST, nullptr));
+  CHECK(glake_malloc(15 * kMiB, 0, nullptr) != nullptr);  // has the memory, borrows none
+  GIVES(GLAKE_OUT_OF_MEMORY, glake_region_resume(0, pool, 1));
+  OK(glake_free(keeps));
+  OK(glake_pool_release(0, pool));
+  OK(glake_check(0));
+  const std::string held = test::stats();
+  CHECK(test::number_in(held, "glake.live_blocks") == 1);
+  struct Live {
+    void* ptr = nullptr;
+  } live;
+  OK(glake_visit_memory(
+      0, &live, [](void*, const glake_segment_info*) {},
+      [](void* self, const glake_block_record* b) {
+        if (b->state == GLAKE_ACTIVE) {
+          static_cast<Live*>(self)->ptr = reinterpret_cast<void*>(b->address);
+        }
+      }));
+  OK(glake_free(live.ptr));
+}
+
+void out_of_memory_leaves_it_paused() {
+  for (int to : {GLAKE_REGION_HOST, GLAKE_REGION_DISK}) {
+    Fixture f("out of memory leaves it paused", "32MiB");
+    Folder folder;
+    void* a = get(20 * kMiB, f.weights);
+    stamp(a, 20 * kMiB, 4);
+    OK(pause(f.weights, to, folder));
+    void* other = glake_malloc(20 * kMiB, 0, nullptr);
+    CHECK(other != nullptr);
+    for (int i = 0; i < 2; ++i) {
+      GIVES(GLAKE_OUT_OF_MEMORY, glake_region_resume(0, f.weights, 1));
+      CHECK(says("Tried to resume region \"weights\" on cuda:0, which needs 20.00 MiB") &&
+            says("Free about 8.00 MiB, or raise GLAKE_LIMIT"));
+      OK(glake_check(0));
+      CHECK(test::stat("glake.paused_bytes") == static_cast<int64_t>(20 * kMiB));
+    }
+    CHECK(glake_malloc(20 * kMiB, 0, nullptr) == nullptr);
+    CHECK(says("region \"weights\" on cuda:0 is paused (20.00 MiB)"));
+    OK(glake_free(other));  // idle memory is given back for it
+    OK(glake_region_resume(0, f.weights, 1));
+    CHECK(holds(a, 20 * kMiB, 4));
+    OK(glake_free(a));
+  }
+}
+
+// The same when it is the driver that has no more.
+void the_driver_has_no_more() {
+  Fixture f("the driver has no more", "120MiB");
+  void* a = get(60 * kMiB, f.weights);
+  stamp(a, 60 * kMiB, 4);
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  CUdeviceptr others = 0;
+  CU(cuMemAlloc(&others, 100 * kMiB));
+  GIVES(GLAKE_OUT_OF_MEMORY, glake_region_resume(0, f.weights, 1));
+  CHECK(says("which has no more: it said"));
+  OK(glake_check(0));
+  CHECK(used() == static_cast<int64_t>(100 * kMiB));
+  CU(cuMemFree(others));
+  OK(glake_region_resume(0, f.weights, 1));
+  CHECK(holds(a, 60 * kMiB, 4));
+  OK(glake_free(a));
+}
+
+void budgets() {
+  Fixture f("budgets");
+  OK(glake_region_budget(f.weights, 11 * kMiB));
+  void* a = get(6 * kMiB, f.weights);
+  CHECK(glake_pool_malloc(6 * kMiB, 0, nullptr, f.weights) == nullptr);
+  CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
+  CHECK(says("region \"weights\" on cuda:0 holds 6.00 MiB of its budget of 11.00 MiB") &&
+        says("raise the budget by 2.00 MiB"));
+  void* own = glake_malloc(6 * kMiB, 0, nullptr);
+  CHECK(own != nullptr);
+  void* b = get(4 * kMiB, f.weights);
+  OK(glake_region_budget(f.weights, 12 * kMiB));
+  void* c = get(2 * kMiB, f.weights);
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  OK(glake_region_budget(f.weights, kGranule));  // lowered: what it has comes back
+  OK(glake_region_resume(0, f.weights, 1));
+  CHECK(test::number_in(regions(), "reserved_bytes") == static_cast<int64_t>(12 * kMiB));
+  OK(glake_region_budget(f.weights, 0));
+  for (void* ptr : {a, own, b, c}) OK(glake_free(ptr));
+}
+
+// Each thread its own region, the innermost counts, and a contiguous block is none of it.
+void threads_and_nesting() {
+  Fixture f("threads and nesting");
+  glake_pool cache{}, again{}, before{1, 1};
+  OK(glake_region_pool("cache", &cache));
+  OK(glake_region_pool("weights", &again));
+  CHECK(again.second == f.weights.second && cache.second != f.weights.second);
+  OK(glake_set_pool(f.weights, &before));
+  CHECK(before.first == 0 && before.second == 0);
+  void* a = glake_malloc(3 * kMiB, 0, nullptr);
+  OK(glake_set_pool(cache, &before));
+  CHECK(before.second == f.weights.second);
+  void* b = glake_malloc(5 * kMiB, 0, nullptr);
+  void* c = nullptr;
+  std::thread([&] { c = glake_malloc(kMiB, 0, nullptr); }).join();
+  OK(glake_set_kind(GLAKE_CONTIGUOUS_VMM));
+  CHECK(glake_malloc(kMiB, 0, nullptr) == nullptr);
+  CHECK(glake_last_error(nullptr, 0) == GLAKE_REGION_REFUSED && says("region \"cache\""));
+  CHECK(glake_set_kind(GLAKE_STITCHED) == GLAKE_CONTIGUOUS_VMM);
+  OK(glake_set_pool({0, 0}, nullptr));
+  const std::string now = test::stats();
+  auto name = [](glake_pool p) {
+    return "glake.pool." + std::to_string(p.first) + "." + std::to_string(p.second);
+  };
+  CHECK_TEXT(
+      test::number_in(now, name(f.weights) + ".reserved_bytes") == static_cast<int64_t>(4 * kMiB),
+      regions());
+  CHECK_TEXT(
+      test::number_in(now, name(cache) + ".reserved_bytes") == static_cast<int64_t>(6 * kMiB),
+      regions());
+  OK(glake_region_pause(0, cache, GLAKE_REGION_HOST, nullptr));
+  stamp(a, 3 * kMiB, 1);
+  CHECK(holds(a, 3 * kMiB, 1));
+  for (void* ptr : {a, b, c}) OK(glake_free(ptr));
+}
+
+// A graph over a region's blocks, replayed after a resume; and a pool that a graph has captured, of
+// which freed memory is saved too.
+void graphs() {
+  Fixture f("graphs");
+  void* from = get(3 * kMiB, f.weights);
+  void* to = get(3 * kMiB, f.weights);
+  stamp(from, 3 * kMiB, 11);
+  glake_pool pool{5, 0};
+  OK(glake_pool_retain(0, pool));
+  OK(glake_free(get(kMiB, pool, f.s[0])));
+  CU(cuCtxSynchronize());
+  CU(cuStreamBeginCapture(f.s[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+  void* between = get(3 * kMiB, pool, f.s[0]);
+  CU(cuMemcpyDtoDAsync(address(between), address(from), 3 * kMiB, f.s[0]));
+  CU(cuMemcpyDtoDAsync(address(to), address(between), 3 * kMiB, f.s[0]));
+  OK(glake_free(between));
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  CU(cuStreamEndCapture(f.s[0], &graph));
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  CU(cuGraphLaunch(exec, f.s[0]));
+  for (glake_pool p : {f.weights, pool}) {
+    OK(glake_region_pause(0, p, GLAKE_REGION_HOST, nullptr));
+  }
+  CHECK(used() == 0);
+  OK(glake_empty_cache(0));
+  for (glake_pool p : {f.weights, pool}) OK(glake_region_resume(0, p, 1));
+  CU(cuStreamSynchronize(f.s[0]));
+  CHECK(holds(to, 3 * kMiB, 11) && holds(between, 3 * kMiB, 11));
+  stamp(from, 3 * kMiB, 12, f.s[0]);
+  CU(cuGraphLaunch(exec, f.s[0]));
+  CHECK(holds(to, 3 * kMiB, 12, f.s[0]));
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+  OK(glake_pool_release(0, pool));
+  for (void* ptr : {from, to}) OK(glake_free(ptr));
+}
+
+void snapshots_tell() {
+  Fixture f("snapshots tell");
+  void* a = get(3 * kMiB, f.weights);
+  OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+  struct Seen {
+    int64_t paused = 0, other = 0;
+  } seen;
+  OK(glake_visit_memory(
+      0, &seen,
+      [](void* self, const glake_segment_info* s) {
+        auto& sums = *static_cast<Seen*>(self);
+        (s->paused != 0 ? sums.paused : sums.other) += static_cast<int64_t>(s->bytes);
+      },
+      [](void*, const glake_block_record*) {}));
+  CHECK(seen.paused == static_cast<int64_t>(4 * kMiB) && seen.other == 0);
+  OK(glake_free(a));
+}
+
+}  // namespace
+
+int main() {
+  there_and_back();
+  views();
+  freed_while_paused();
+  refused_by_name();
+  lent();
+  out_of_memory_leaves_it_paused();
+  the_driver_has_no_more();
+  budgets();
+  threads_and_nesting();
+  graphs();
+  snapshots_tell();
+  return 0;
+}
