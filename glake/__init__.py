@@ -26,6 +26,8 @@ from glake.errors import (
     MemoryOwed,
     OutOfMemory,
     Reentered,
+    RegionPaused,
+    RegionRefused,
     TransferClosed,
     UnknownOption,
 )
@@ -33,6 +35,7 @@ from glake.errors import (
 if TYPE_CHECKING:
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
+    from glake.allocator.regions import Region, pause, region, regions, resume
     from glake.allocator.sharing import contiguous, pin, unpin
     from glake.allocator.snapshot import dump_snapshot, record_memory_history, snapshot
     from glake.allocator.stats import stats, step
@@ -47,6 +50,11 @@ _HOME = {
     "covered_share": ("glake.allocator.emulation", "covered_share"),
     "contiguous": ("glake.allocator.sharing", "contiguous"),
     "pin": ("glake.allocator.sharing", "pin"),
+    "Region": ("glake.allocator.regions", "Region"),
+    "region": ("glake.allocator.regions", "region"),
+    "pause": ("glake.allocator.regions", "pause"),
+    "resume": ("glake.allocator.regions", "resume"),
+    "regions": ("glake.allocator.regions", "regions"),
     "unpin": ("glake.allocator.sharing", "unpin"),
     "stats": ("glake.allocator.stats", "stats"),
     "step": ("glake.allocator.stats", "step"),
@@ -102,6 +110,9 @@ __all__ = [
     "MemoryOwed",
     "OutOfMemory",
     "Reentered",
+    "Region",
+    "RegionPaused",
+    "RegionRefused",
     "TransferClosed",
     "UnknownOption",
     "__version__",
@@ -113,9 +124,13 @@ __all__ = [
     "enable",
     "findings",
     "library_path",
+    "pause",
     "pin",
     "record",
     "record_memory_history",
+    "region",
+    "regions",
+    "resume",
     "snapshot",
     "stats",
     "step",

@@ -72,7 +72,7 @@ class Internal(GlakeError, AssertionError):
 
 
 class Corrupted(GlakeError, RuntimeError):
-    """Somebody wrote outside a block or after freeing it; the text names the blocks."""
+    """Somebody wrote outside a block, after freeing it, or into a paused region's bytes."""
 
     status = 11
 
@@ -122,6 +122,18 @@ class Reentered(GlakeError, RuntimeError):
     status = 18
 
 
+class RegionPaused(GlakeError, RuntimeError):
+    """The region is paused, or on its way to or from it: nothing is allocated there till resumed."""
+
+    status = 19
+
+
+class RegionRefused(GlakeError, RuntimeError):
+    """A region cannot be paused, resumed, or kept where it is to go; the text says why."""
+
+    status = 20
+
+
 _BY_STATUS: dict[int, type[GlakeError]] = {
     kind.status: kind
     for kind in (
@@ -143,6 +155,8 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
         TransferClosed,
         MemoryOwed,
         Reentered,
+        RegionPaused,
+        RegionRefused,
     )
 }
 

@@ -78,7 +78,7 @@ def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
 
 def _segments(device: int) -> list[dict[str, Any]]:
     found = []
-    for address, size, stream, pool, large, kind, blocks in _C.memory(device):
+    for address, size, stream, pool, large, kind, blocks, paused in _C.memory(device):
         shown = [_block(block) for block in blocks]
         active = [each for each in shown if each["state"] != "inactive"]
         allocated = [each for each in active if each["state"] == "active_allocated"]
@@ -91,6 +91,7 @@ def _segments(device: int) -> list[dict[str, Any]]:
                 "segment_type": "large" if large else "small",
                 "segment_pool_id": pool,
                 "is_expandable": kind == 0,
+                "paused": paused,  # of a region: it holds no memory now
                 "allocated_size": sum(each["size"] for each in allocated),
                 "active_size": sum(each["size"] for each in active),
                 "requested_size": sum(each["requested_size"] for each in active),

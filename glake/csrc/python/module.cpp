@@ -11,6 +11,7 @@ void bind_replay(py::module_& module);  // replay.cpp
 namespace glake::python {
 void bind_watch(py::module_& module);     // watch.cpp
 void bind_sharing(py::module_& module);   // memory.cpp
+void bind_regions(py::module_& module);   // regions.cpp
 void bind_transfer(py::module_& module);  // transfer.cpp
 void bind_plans(py::module_& module);     // plan.cpp
 }  // namespace glake::python
@@ -137,6 +138,7 @@ PYBIND11_MODULE(_C, module) {
   bind_driver(module);
   glake::python::bind_watch(module);
   glake::python::bind_sharing(module);
+  glake::python::bind_regions(module);
   glake::python::bind_transfer(module);
   glake::python::bind_plans(module);
   glake::replay::bind_replay(module);

@@ -239,9 +239,10 @@ void bind_watch(py::module_& module) {
              "Keeps the last `entries` events of each device; `when`: which carry a stack.");
   module.def("history", &history, py::arg("device") = 0,
              "[(action, address, bytes, stream, pool, time_ns, tag, frames)], oldest first.");
-  module.def("memory", &memory, py::arg("device") = 0,
-             "[(address, bytes, stream, pool, large, kind, blocks)]; a block is (address, bytes, "
-             "requested, state, stream, tag, frames).");
+  module.def(
+      "memory", &memory, py::arg("device") = 0,
+      "[(address, bytes, stream, pool, large, kind, blocks, paused)]; a block is (address, bytes, "
+      "requested, state, stream, tag, frames).");
   module.def("set_tag", &set_tag, py::arg("tag"),
              "A name for the calling thread's later blocks; None: no name.");
   module.def("findings", &findings, "What the debug modes found and nobody has read; \"\": none.");

@@ -1,0 +1,214 @@
+"""Regions: memory with a name and perhaps a budget, which can be paused and resumed.
+
+A paused region keeps its tensors and their addresses; its memory is the driver's meanwhile, and its
+bytes wait in host memory, in a file, or nowhere. docs/regions.md says when that can be done. Every
+function raises the errors of glake.errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from glake import _C, config
+from glake.errors import GlakeError, InvalidArgument, RegionRefused
+
+_PLACES = {"host": 1, "disk": 2, "discard": 3}
+_STATES = ("in use", "paused", "on its way")
+_names: dict[tuple[int, int], str] = {}
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region on one device; sizes in bytes."""
+
+    name: str
+    device: int
+    state: str  # "in use", "paused", or "on its way" while another thread pauses or resumes it
+    to: str | None  # where its bytes are while it is paused: "host", "disk", "discard"
+    budget: int | None
+    blocks: int
+    live: int  # in blocks, paused or not
+    reserved: int  # held from the driver now
+    paused: int  # that resuming takes from the driver
+    saved: int  # in host memory or the file
+
+
+@contextlib.contextmanager
+def region(name: str, budget: int | str | None = None) -> Iterator[None]:
+    """Blocks the calling thread allocates inside, on any device, are the region's.
+
+    They stay so until they are freed. Regions nest, the innermost counts, and each thread has its
+    own; also a decorator. Contiguous blocks (glake.contiguous) are refused inside.
+
+    Args:
+        name: 1 to 200 bytes without control characters, quotes or backslashes. The same name is the
+            same region.
+        budget: the most memory it may hold on each device from now on, in bytes or as text such as
+            "4GiB"; 0: no bound; None: as it was. An allocation above it is out of memory.
+
+    Raises:
+        InvalidArgument: no such name can be, or the budget is negative or no size.
+    """
+    pool = _pool(name)
+    if budget is not None:
+        _C.region_budget(pool, _size(budget))
+    before = _C.set_pool(pool)
+    try:
+        yield
+    finally:
+        _C.set_pool(before)
+
+
+def pause(
+    name: str,
+    to: str = "host",
+    folder: str | os.PathLike[str] | None = None,
+    device: int | None = None,
+) -> int:
+    """Gives the region's memory back to the driver, on one device or on all it has memory on.
+
+    Waits for the device's work. Tensors stay, at their addresses; until resume() nothing may read
+    or write them, neither kernels nor replays of graphs. They may be freed.
+
+    Args:
+        name: of a region that has memory.
+        to: "host" (pinned memory), "disk" (a file without a name in `folder`, gone with the
+            process), or "discard" (what they hold is undefined after resume()).
+        folder: for "disk" only.
+        device: its number; None: all.
+
+    Returns:
+        Bytes that went back to the driver.
+
+    Raises:
+        RegionRefused: paused already; while a stream is captured; memory that is pinned, shared,
+            lent or being copied; no room in the folder. Nothing has changed.
+        InvalidArgument: no such region, or a wrong argument.
+        OutOfMemory: no pinned host memory for it. Nothing has changed.
+        MemoryOwed: it is paused, but the driver refuses to take all of it back.
+        DriverError: nothing has changed.
+        Where several devices are paused, those before the one that is refused are resumed.
+    """
+    if to not in _PLACES:
+        raise InvalidArgument(f"a region goes to {', '.join(map(repr, _PLACES))}, not to {to!r}")
+    if (folder is None) == (to == "disk"):
+        raise InvalidArgument('a region paused to "disk", and only that, needs a folder')
+    where = os.fspath(Path(folder).resolve()) if folder is not None else ""
+    pool = _known(name)
+    done: list[int] = []
+    given = 0
+    for at in _devices(name, device):
+        before = at.reserved
+        try:
+            _C.region_pause(at.device, pool, _PLACES[to], where)
+        except GlakeError:
+            for resumed in done:
+                _C.region_resume(resumed, pool, True)
+            raise
+        done.append(at.device)
+        given += before
+    return given
+
+
+def resume(name: str, device: int | None = None, verify: bool = True) -> int:
+    """Memory and bytes again, at the same addresses, on one device or on all where it is paused.
+
+    Args:
+        name: of a paused region.
+        device: its number; None: all.
+        verify: read back and compare what has been written; without it, what was saved is still
+            compared with its checksum.
+
+    Returns:
+        Bytes taken from the driver.
+
+    Raises:
+        OutOfMemory: idle memory is not enough. The region stays paused, nothing is lost.
+        Corrupted: what was saved, or has arrived, is not what was there. It stays paused.
+        RegionRefused: it is not paused; a stream is captured.
+        DriverError: it stays paused.
+        Where it is paused on several devices, those before the one that is refused stay resumed:
+        call again.
+    """
+    pool = _known(name)
+    waiting = [at for at in _devices(name, device) if at.state != "in use"]
+    if not waiting:
+        raise RegionRefused(f"region {name!r} is paused on no device: there is nothing to resume")
+    for at in waiting:
+        _C.region_resume(at.device, pool, verify)
+    return sum(at.paused for at in waiting)
+
+
+def regions() -> list[Region]:
+    """Every region that has memory, or has had, by device; opens no driver.
+
+    Graphs' pools are none, and cannot be paused from here.
+    """
+    found = []
+    for at in _C.regions():
+        name = _names.get((at["first"], at["second"]))
+        if name is None:
+            continue
+        state = _STATES[at["state"]]
+        to = {number: place for place, number in _PLACES.items()}.get(at["to"])
+        found.append(
+            Region(
+                name=name,
+                device=at["device"],
+                state=state,
+                to=to,
+                budget=at["budget"] or None,
+                blocks=at["blocks"],
+                live=at["live_bytes"],
+                reserved=at["reserved_bytes"],
+                paused=at["paused_bytes"],
+                saved=at["saved_bytes"],
+            )
+        )
+    return found
+
+
+def _pool(name: str) -> tuple[int, int]:
+    if not isinstance(name, str):
+        raise TypeError(f"a region's name is a string, not {name!r}")
+    pool = _C.region_pool(name)
+    _names[pool] = name
+    return pool
+
+
+def _known(name: str) -> tuple[int, int]:
+    for pool, known in _names.items():
+        if known == name:
+            return pool
+    made = ", ".join(map(repr, sorted(_names.values()))) or "none"
+    raise InvalidArgument(f"there is no region {name!r}; glake.region() has made: {made}")
+
+
+def _devices(name: str, device: int | None) -> list[Region]:
+    """Where the region has memory, or its bytes wait."""
+    found = [at for at in regions() if at.name == name and (at.reserved or at.paused)]
+    if device is not None:
+        found = [at for at in found if at.device == device]
+    if not found:
+        where = "any device" if device is None else f"cuda:{device}"
+        raise InvalidArgument(
+            f"region {name!r} has no memory on {where}: allocate in it first "
+            f"(with glake.region({name!r}))"
+        )
+    return found
+
+
+def _size(budget: int | str) -> int:
+    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
+        raise TypeError(f"a budget is bytes, or text such as '4GiB', not {budget!r}")
+    try:
+        bytes_ = config.parse_bytes(budget) if isinstance(budget, str) else budget
+    except ValueError as error:
+        raise InvalidArgument(f"budget {budget!r}: {error}") from None
+    if bytes_ < 0:
+        raise InvalidArgument(f"a budget of {bytes_} bytes: 0 is no bound, and none is below it")
+    return bytes_

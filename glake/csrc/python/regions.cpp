@@ -1,0 +1,61 @@
+// Bindings of the section "Regions" of csrc/capi.h.
+#include <string>
+
+#include "python/binding.h"
+
+namespace glake::python {
+namespace {
+
+py::tuple named(glake_pool pool) { return py::make_tuple(pool.first, pool.second); }
+
+glake_pool to_pool(const std::pair<uint64_t, uint64_t>& pool) { return {pool.first, pool.second}; }
+
+}  // namespace
+
+void bind_regions(py::module_& module) {
+  using Pool = std::pair<uint64_t, uint64_t>;
+  module.def(
+      "region_pool",
+      [](const std::string& name) {
+        glake_pool pool{};
+        // A NUL in it would end the text early for C.
+        const std::string text = name.find('\0') == std::string::npos ? name : "";
+        check(released(glake_region_pool, text.c_str(), &pool));
+        return named(pool);
+      },
+      py::arg("name"), "The pool of the region of that name.");
+  module.def(
+      "region_budget",
+      [](const Pool& pool, const py::int_& bytes) {
+        check(released(glake_region_budget, to_pool(pool), static_cast<uint64_t>(to_bytes(bytes))));
+      },
+      py::arg("pool"), py::arg("bytes"), "The most bytes it may hold on each device; 0: any.");
+  module.def(
+      "set_pool",
+      [](const Pool& pool) {
+        glake_pool before{};
+        check(released(glake_set_pool, to_pool(pool), &before));
+        return named(before);
+      },
+      py::arg("pool"), "Where the calling thread's later blocks come from; the pool before.");
+  module.def(
+      "region_pause",
+      [](const py::int_& device, const Pool& pool, int to, const std::string& folder) {
+        check(released(glake_region_pause, to_device(device), to_pool(pool), to, folder.c_str()));
+      },
+      py::arg("device"), py::arg("pool"), py::arg("to"), py::arg("folder") = "",
+      "Gives a region's granules back to the driver; `to`: 1 host, 2 disk, 3 discard.");
+  module.def(
+      "region_resume",
+      [](const py::int_& device, const Pool& pool, bool verify) {
+        check(released(glake_region_resume, to_device(device), to_pool(pool), verify ? 1 : 0));
+      },
+      py::arg("device"), py::arg("pool"), py::arg("verify") = true,
+      "Granules and bytes again, at the same addresses.");
+  module.def(
+      "regions",
+      [] { return read_json([](char* to, size_t room) { return glake_regions(to, room); }); },
+      "Each region of each device in use.");
+}
+
+}  // namespace glake::python

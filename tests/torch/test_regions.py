@@ -1,0 +1,119 @@
+"""Regions under torch's emulation: weights paused between steps, and what is refused."""
+
+
+def test_training_goes_on_as_if_nothing_had_been_paused(passes):
+    passes(
+        """
+        import tempfile, torch, glake
+
+        def losses(pauses):
+            torch.manual_seed(1)
+            with glake.region("weights"):
+                model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Linear(512, 1))
+            optimizer = torch.optim.AdamW(model.parameters())
+            addresses = [p.data_ptr() for p in model.parameters()]
+            told = []
+            for step in range(6):
+                if pauses:
+                    to = ("host", "disk")[step % 2]
+                    folder = tempfile.gettempdir() if to == "disk" else None
+                    given = glake.pause("weights", to=to, folder=folder)
+                    (region,) = [r for r in glake.regions() if r.name == "weights"]
+                    assert region.state == "paused" and region.to == to and region.reserved == 0
+                    assert given == region.paused > 0 and region.saved >= region.live
+                    assert glake.stats()["glake.paused_bytes"] == given
+                    torch.ones(1 << 20)  # others go on
+                    assert glake.resume("weights") == given
+                loss = model(torch.randn(8, 256)).square().mean()
+                loss.backward()
+                with glake.region("optimizer"):
+                    optimizer.step()
+                optimizer.zero_grad()
+                if pauses:
+                    glake.pause("optimizer")
+                    glake.resume("optimizer", verify=False)
+                told.append(loss.item())
+            assert addresses == [p.data_ptr() for p in model.parameters()]
+            glake.check()
+            return told
+
+        assert losses(True) == losses(False)
+        """
+    )
+
+
+def test_refusals_name_the_region(passes):
+    passes(
+        """
+        import torch, glake
+
+        def fails(kind, text, call):
+            try:
+                call()
+            except kind as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(f"no {kind.__name__}")
+
+        fails(glake.InvalidArgument, "no region 'cache'", lambda: glake.pause("cache"))
+        with glake.region("cache", budget="8MiB"):
+            kept = torch.ones(1 << 20)
+            with glake.region("inner"):
+                inner = torch.ones(1 << 18)
+            fails(RuntimeError, 'region "cache" on cuda:0 holds', lambda: torch.ones(2 << 20))
+        outside = torch.ones(2 << 20)
+        sizes = {r.name: r.live for r in glake.regions()}
+        assert sizes == {"cache": 4 << 20, "inner": 1 << 20}, sizes
+        fails(glake.InvalidArgument, "not to 'tape'", lambda: glake.pause("cache", to="tape"))
+        fails(glake.InvalidArgument, "needs a folder", lambda: glake.pause("cache", to="disk"))
+        fails(glake.RegionRefused, "/no/such", lambda: glake.pause("cache", "disk", "/no/such"))
+        fails(glake.RegionRefused, "on no device", lambda: glake.resume("cache"))
+        glake.pin(kept.data_ptr())
+        fails(glake.RegionRefused, "are pinned", lambda: glake.pause("cache"))
+        glake.unpin(kept.data_ptr())
+        glake.pause("cache")
+        fails(glake.RegionRefused, "paused already", lambda: glake.pause("cache"))
+        with glake.region("cache"):
+            fails(RuntimeError, 'region "cache" on cuda:0 is paused', lambda: torch.ones(9))
+        segments = glake.snapshot()["segments"]
+        assert any(s["paused"] for s in segments)
+        assert sum(s["total_size"] for s in segments if not s["paused"]) == (
+            glake.stats()["reserved_bytes.all.current"]
+        )
+        del inner
+        glake.resume("cache")
+        assert bool((kept == 1).all()) and bool((outside == 1).all())
+        glake.pause("cache", to="discard")
+        del kept  # nothing is left to be resumed
+        with glake.region("cache", budget=0):
+            torch.ones(4 << 20)
+        fails(TypeError, "a string", lambda: glake.region(3).__enter__())
+        fails(glake.InvalidArgument, "quotes", lambda: glake.region('a"b').__enter__())
+        fails(glake.InvalidArgument, "budget", lambda: glake.region("a", "much").__enter__())
+        """
+    )
+
+
+def test_each_thread_has_its_own(passes):
+    passes(
+        """
+        import threading, torch, glake
+
+        made, both = {}, threading.Barrier(2)
+
+        def work(name):
+            with glake.region(name):
+                both.wait()
+                made[name] = [torch.ones(1 << 16) for _ in range(8)]
+                both.wait()
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert {r.name: r.blocks for r in glake.regions()} == {"a": 8, "b": 8}
+        glake.pause("a")
+        assert all(bool((t == 1).all()) for t in made["b"])
+        glake.resume("a")
+        assert all(bool((t == 1).all()) for t in made["a"])
+        """
+    )
