@@ -123,7 +123,7 @@ class Reentered(GlakeError, RuntimeError):
 
 
 class RegionPaused(GlakeError, RuntimeError):
-    """The region is paused, or on its way to or from it: nothing is allocated there till resumed."""
+    """The region is paused, or on its way there or back: nothing is allocated there meanwhile."""
 
     status = 19
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -361,6 +362,43 @@ void threads_and_nesting() {
   for (void* ptr : {a, b, c}) OK(glake_free(ptr));
 }
 
+// One thread pauses and resumes, others allocate elsewhere, ask, and free the region's blocks.
+void beside_other_threads() {
+  Fixture f("beside other threads", "96MiB");
+  std::vector<void*> kept, freed;
+  for (int i = 0; i < 8; ++i) kept.push_back(get(kMiB + 512, f.weights));
+  for (int i = 0; i < 200; ++i) freed.push_back(get(9 * kKiB, f.weights));
+  for (void* ptr : kept) stamp(ptr, kMiB + 512, 6);
+  CU(cuCtxSynchronize());
+  std::atomic<bool> over{false};
+  std::thread busy([&] {
+    while (!over.load()) {
+      void* ptr = glake_malloc(3 * kMiB, 0, nullptr);
+      CHECK(ptr != nullptr);
+      OK(glake_free(ptr));
+      CHECK(!regions().empty() && !test::stats().empty());
+    }
+  });
+  std::thread freeing([&] {
+    for (void* ptr : freed) {
+      OK(glake_free(ptr));
+      std::this_thread::yield();
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
+    OK(glake_check(0));
+    OK(glake_region_resume(0, f.weights, i % 2));
+  }
+  over.store(true);
+  busy.join();
+  freeing.join();
+  for (void* ptr : kept) {
+    CHECK(holds(ptr, kMiB + 512, 6));
+    OK(glake_free(ptr));
+  }
+}
+
 // A graph over a region's blocks, replayed after a resume; and a pool that a graph has captured, of
 // which freed memory is saved too.
 void graphs() {
@@ -429,6 +467,7 @@ int main() {
   the_driver_has_no_more();
   budgets();
   threads_and_nesting();
+  beside_other_threads();
   graphs();
   snapshots_tell();
   return 0;

@@ -1,5 +1,17 @@
 """Regions under torch's emulation: weights paused between steps, and what is refused."""
 
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "regions.md"
+
+
+def test_the_example_runs(passes):
+    example = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert example is not None
+    (line,) = passes(example[1], on=False)
+    assert "name='weights', device=0, state='paused', to='host'" in line
+
 
 def test_training_goes_on_as_if_nothing_had_been_paused(passes):
     passes(

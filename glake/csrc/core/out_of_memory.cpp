@@ -201,6 +201,7 @@ std::string DeviceAllocator::pools_text() {
   for (DeviceAllocator* heap : heaps()) {
     Bytes bytes = heap->granules_.own().bytes();
     if (const PausedHeap* p = heap->paused()) {
+      if (heap == this) continue;
       paused += (paused.empty() ? "" : ", ") + heap->region_text() + " is paused (" +
                 size_text(p->missing.bytes()) + ")";
       continue;

@@ -97,8 +97,13 @@ Address Slots::fresh_device(int gpu, Bytes bytes) {
       driver_.destroy_stream(std::exchange(stream, known));
     }
   }
-  void* ptr = process_.detoured(kDebug) ? detoured_malloc(process_, bytes, gpu, stream)
-                                        : plain_malloc(process_, bytes, gpu, stream);
+  auto plain = [stream](ThreadCache& cache, Bytes size) {
+    return cache.device()->allocate(size, stream, cache);
+  };
+  // Of no kind or region that the calling thread has chosen for its own blocks.
+  void* ptr = process_.detoured(kDebug)
+                  ? detoured_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
+                  : plain_malloc(process_, bytes, gpu, stream);
   s = driver_.synchronize_stream(gpu, stream);
   if (s.ok()) return reinterpret_cast<Address>(ptr);
   give(gpu, reinterpret_cast<Address>(ptr));

@@ -134,3 +134,9 @@ def test_without_numbers_what_is_read_back_is_zero(program, memory):
     phantom = str(int(memory == "phantom"))
     said = program("memory_mode.py", memory, install=False, GLAKE_SIM_PHANTOM=phantom)
     assert said.split() == ["zeros"]
+
+
+def test_regions_pause_between_steps_and_replays(program):
+    """Weights and optimizer that come back are those that went: the losses are the same."""
+    glake = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
+    assert program("regions.py", **glake).strip().endswith("equal")
