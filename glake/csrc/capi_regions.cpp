@@ -58,7 +58,8 @@ int glake_region_pause(int device, glake_pool region, int to, const char* folder
     const bool named = folder != nullptr && *folder != '\0';
     require(named == (to == GLAKE_REGION_DISK), "GLAKE_REGION_DISK, and only it, needs a folder");
     const glake::PauseTo where{to, named ? folder : ""};
-    glake::watched_trim([&] { Process::instance().pause_region(device, region_of(region), where); });
+    glake::watched_trim(
+        [&] { Process::instance().pause_region(device, region_of(region), where); });
   });
 }
 

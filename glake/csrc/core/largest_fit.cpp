@@ -135,8 +135,7 @@ Bytes DeviceAllocator::largest_fit(const Request& r, Granules growth) {
   if (pool_ != nullptr) blocks(*pool_);
   for (DeviceAllocator* heap : heaps()) {
     bool lends = heap != this && heap->pool_ != nullptr && !captured_ && !heap->captured_ &&
-                 heap->paused() == nullptr &&
-                 (heap->pool_->flags & GLAKE_POOL_USE_ON_OOM) != 0;
+                 heap->paused() == nullptr && (heap->pool_->flags & GLAKE_POOL_USE_ON_OOM) != 0;
     if (!lends) continue;
     if (heap->pool_->whole_only()) {
       blocks(*heap->pool_);
