@@ -1,5 +1,6 @@
-// Pausing and resuming a region: what the device's books need (regions.cpp), and the copies
-// between.
+// Pausing and resuming a region: the device's books (regions.cpp), and the copies between.
+#include <algorithm>
+
 #include "core/process.h"
 #include "core/saved_bytes.h"
 
@@ -32,9 +33,9 @@ void Process::pause_region(int device, PoolId id, const PauseTo& to) {
 
 void Process::resume_region(int device, PoolId id, bool verify) {
   DeviceAllocator& own = this->device(device);
+  HostPool& pinned = host();
   const DeviceAllocator::Resumed resumed = own.begin_resume(id);
   if (resumed.saved == nullptr) return;
-  HostPool& pinned = host();
   auto live = [&](Address at) {
     if (resumed.whole) return true;
     auto after = [](Address a, const std::pair<Address, Address>& block) {
