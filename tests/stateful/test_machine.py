@@ -357,7 +357,7 @@ class Machine(RuleBasedStateMachine):
         assert stats["glake.whole_free_bytes"] <= stats["glake.free_bytes"]
         assert stats["glake.free_bytes"] + held <= physical
         segments = _C.memory(0)
-        blocks = [block for segment in segments for block in segment[-1]]
+        blocks = [block for *_, inside, _ in segments for block in inside]
         shown = sum(segment[1] for segment in segments)
         assert shown == sum(block[1] for block in blocks)
         assert sum(block[1] for block in blocks if block[3] == ACTIVE) == held

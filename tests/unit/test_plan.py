@@ -248,8 +248,7 @@ def test_the_recording_process_ends_with_the_one_that_started_it(tmp_path):
     recording = (
         "import sys, time; from glake.trace import child\n"
         "child._end_with(int(sys.argv[1]))\n"
-        "open(sys.argv[2] + '/started', 'w')\n"
-        "try: time.sleep(100)\n"
+        "try: open(sys.argv[2] + '/started', 'w'); time.sleep(100)\n"
         "except child.Ended: open(sys.argv[2] + '/ended', 'w')\n"
     )
     starting = (

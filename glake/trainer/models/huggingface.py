@@ -184,6 +184,8 @@ def _described(directory: Path) -> dict[str, Any]:
         described: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InvalidArgument(f"{directory} has no config.json: no checkpoint directory") from None
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InvalidArgument(f"{path} is no JSON: {error}") from None
     if not isinstance(described, dict):
