@@ -124,10 +124,10 @@ def test_a_repeated_step_asks_the_driver_for_nothing(yardstick, allocator):
 
 
 def test_events_of_side_streams_are_at_most_those_in_the_docs(yardstick):
-    """An event for each block recorded and one for each turn between streams, asked once each."""
+    """Where work completes at once a stream is found idle when its memory is wanted: no event."""
     told, _ = yardstick
-    names = ("cuEventRecord", "cuEventQuery")
+    names = ("cuEventRecord", "cuEventQuery", "cuStreamQuery")
     theirs = calls(told["expandable"]["side_streams"]["steps"], names)
     ours = calls(told["glake"]["side_streams"]["steps"], names)
-    for name in names:
-        assert ours[name] <= 2 * theirs[name] + 8, (theirs, ours)
+    assert theirs["cuEventRecord"] >= 48 and "cuEventRecord" not in ours, (theirs, ours)
+    assert sum(ours.values()) <= sum(theirs.values()) + 8, (theirs, ours)
