@@ -36,7 +36,7 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
   guarded([&] {
     require(request != nullptr, "glake_copy_start needs a request");
     TransferUse use;
-    id = use->begin(use->read(*request));
+    id = use->begin(*request);
   });
   return id;
 }
@@ -44,14 +44,14 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
 int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
   return guarded([&] {
     std::string text;
-    const int end = TransferUse()->wait(id, timeout_ns, &text);
+    const int end = TransferUse()->copy(id)->wait(timeout_ns, &text);
     require_end(end, std::move(text));
   });
 }
 
 int glake_copy_done(uint64_t id) {
   bool done = false;
-  const int code = guarded([&] { done = TransferUse()->done(id); });
+  const int code = guarded([&] { done = TransferUse()->copy(id)->done(); });
   return code == GLAKE_OK ? (done ? 1 : 0) : -code;
 }
 
@@ -66,17 +66,17 @@ int glake_copy_stream_wait(uint64_t id, int device, void* stream) {
 }
 
 int glake_copy_cancel(uint64_t id) {
-  return guarded([&] { TransferUse()->cancel(id); });
+  return guarded([&] { TransferUse()->copy(id)->cancel(); });
 }
 
 int glake_copy_release(uint64_t id) {
-  return guarded([&] { TransferUse()->release(id); });
+  return guarded([&] { TransferUse()->copy(id)->release(); });
 }
 
 int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total) {
   return guarded([&] {
     glake::Bytes arrived = 0, all = 0;
-    TransferUse()->progress(id, &arrived, &all);
+    TransferUse()->copy(id)->progress(&arrived, &all);
     if (done != nullptr) *done = arrived;
     if (total != nullptr) *total = all;
   });
@@ -84,7 +84,7 @@ int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total) {
 
 size_t glake_copy_result(uint64_t id, char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(TransferUse()->result(id), json, capacity); });
+  guarded([&] { length = copy_out(TransferUse()->copy(id)->result(), json, capacity); });
   return length;
 }
 

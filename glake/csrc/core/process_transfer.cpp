@@ -5,9 +5,48 @@
 
 #include "core/debug.h"
 #include "core/process.h"
+#include "detours.h"
 #include "transfer/engine.h"
 
 namespace glake {
+namespace {
+
+// The process's allocator, as the engine sees it.
+class TransferAllocator final : public transfer::Allocator {
+ public:
+  explicit TransferAllocator(Process& process) : process_(process) {}
+
+  void open_device(int device) override { process_.device(device); }
+  int used_device() override { return process_.used_device(); }
+  void enable_peer(int gpu, int from) override { process_.device(gpu).enable_peer(from); }
+  HostPool& host() override { return process_.host(); }
+  Owned owned(Address at) override { return process_.owned(at); }
+  void ask_before_free(bool ask) override { process_.set_detour(kCopied, ask); }
+
+  Address allocate(int gpu, Bytes bytes, StreamHandle stream) override {
+    const auto plain = [stream](ThreadCache& cache, Bytes size) {
+      return cache.device()->allocate(size, stream, cache);
+    };
+    return reinterpret_cast<Address>(
+        process_.detoured(kDebug)
+            ? detoured_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
+            : plain_malloc(process_, bytes, gpu, stream));
+  }
+
+  void free(Address block) override {
+    void* ptr = reinterpret_cast<void*>(block);
+    if (process_.detoured(kDebug)) {
+      detoured_free(process_, ptr);
+    } else {
+      plain_free(process_, ptr);
+    }
+  }
+
+ private:
+  Process& process_;
+};
+
+}  // namespace
 
 TransferUse::TransferUse() {
   Process& process = Process::instance();
@@ -26,8 +65,9 @@ void Process::open_transfer(const std::string& topology, const std::string& name
     throw Error(GLAKE_INVALID_ARGUMENT,
                 "the transfer engine is open; glake_transfer_close() it first");
   }
-  HostPool& pool = host();
-  transfer_ = std::make_unique<transfer::Engine>(*driver_, *this, pool, topology, name);
+  host();  // opens the driver
+  transfer_ = std::make_unique<transfer::Engine>(
+      *driver_, std::make_unique<TransferAllocator>(*this), topology, name);
   transfer_in_use_.store(transfer_.get());
 }
 

@@ -80,9 +80,9 @@ RegionCopier::RegionCopier(Driver& driver, HostPool& host, int device)
 RegionCopier::~RegionCopier() {
   for (uint64_t id : transfers_) {
     std::string text;
-    (*engine_)->wait(id, kNoTimeout, &text);
+    (*engine_)->copy(id)->wait(kNoTimeout, &text);
     while (!(*engine_)->settled(id)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    (*engine_)->release(id);
+    (*engine_)->copy(id)->release();
   }
   if (stream_ == 0) return;
   (void)driver_.synchronize_stream(device_, stream_);
@@ -145,15 +145,15 @@ void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes 
   request.stream_device = device_;
   request.ordered = 1;
   request.flags = GLAKE_COPY_TRACKED;
-  transfers_.push_back((*engine_)->begin((*engine_)->read(request)));
+  transfers_.push_back((*engine_)->begin(request));
 }
 
 void RegionCopier::finish() {
   for (; !transfers_.empty(); transfers_.pop_back()) {
     std::string text;
-    const int end = (*engine_)->wait(transfers_.back(), kNoTimeout, &text);
+    const int end = (*engine_)->copy(transfers_.back())->wait(kNoTimeout, &text);
     if (end != GLAKE_OK) throw Error(static_cast<glake_status>(end), text);
-    (*engine_)->release(transfers_.back());
+    (*engine_)->copy(transfers_.back())->release();
   }
   require(driver_.synchronize_stream(device_, stream_), "to wait for copies of a region's bytes");
   idle_ = true;

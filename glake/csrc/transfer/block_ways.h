@@ -21,6 +21,12 @@ struct BlockCosts {
   double kernel_rate = 0.9;                            // of a copy engine's
 };
 
+inline BlockCosts block_costs(uint64_t copy_ns) {
+  BlockCosts costs;
+  costs.copy_ns = static_cast<double>(copy_ns);
+  return costs;
+}
+
 // The pieces of a chunk or a request, as far as they cost.
 struct BlockLoad {
   size_t pieces = 0, small = 0;

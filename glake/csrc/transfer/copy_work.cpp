@@ -1,5 +1,5 @@
 // What a submitter asks the driver for: one hop of a chunk.
-#include "transfer/engine.h"
+#include "transfer/block_ways.h"
 #include "transfer/submitter.h"
 
 namespace glake::transfer {
@@ -78,7 +78,7 @@ Status Submitter::copy_one(const Flight& flight, Address dst, Address src, Bytes
 // better, or all there is.
 Status Submitter::copy_together(Flight* flight) {
   const Hop& hop = flight->step();
-  const BlockCosts costs = engine_.block_costs();
+  const BlockCosts costs = block_costs(tools_.copy_ns);
   BlockLoad load;
   for (const Piece& piece : pieces_) load.add(piece.bytes, costs);
   const bool batches = !between_gpus(hop) && driver_.has_batches();
@@ -107,9 +107,9 @@ Status Submitter::copy_together(Flight* flight) {
 bool Submitter::kernel_reaches(const Flight& flight) {
   const Hop& hop = flight.step();
   if (!flight.transfer->request.known) return false;
-  if (!engine_.kernel_.ready(engine_of(hop))) return false;
+  if (!tools_.kernel.ready(engine_of(hop))) return false;
   if (!between_gpus(hop)) return true;
-  if (!engine_.reach(hop.to.gpu, hop.from.gpu)) return false;
+  if (!tools_.devices.reach(hop.to.gpu, hop.from.gpu)) return false;
   if (!flight.last()) return true;
   return driver_.accessible(pieces_.front().dst) && driver_.accessible(pieces_.back().dst);
 }
@@ -122,11 +122,11 @@ Status Submitter::copy_by_kernel(Flight* flight) {
   const int gpu = engine_of(hop);
   const Bytes bytes = flight->range.bytes();
   const bool staged = (hop.from.host() || hop.to.host()) &&
-                      better_staged(bytes, flight->link, engine_.block_costs()) &&
+                      better_staged(bytes, flight->link, block_costs(tools_.copy_ns)) &&
                       side_by_side(hop.from.host());
   try {
-    flight->table = engine_.slots_.lend(Place{}, pieces_.size() * sizeof(CopyBlock), kLeastTable);
-    if (staged) flight->bounce = engine_.slots_.lend(Place{gpu}, bytes);
+    flight->table = tools_.slots.lend(Place{}, pieces_.size() * sizeof(CopyBlock), kLeastTable);
+    if (staged) flight->bounce = tools_.slots.lend(Place{gpu}, bytes);
   } catch (const Error&) {
     flight->table.reset();
     return driver_.unsupported();  // without room for it the chunk goes as a batch does
@@ -143,7 +143,7 @@ Status Submitter::copy_by_kernel(Flight* flight) {
     s = driver_.copy(bounce, pieces_.front().src, bytes, flight->stream);
   }
   if (s.ok()) {
-    s = engine_.kernel_.launch(gpu, flight->table.at(), pieces_.size(), flight->stream);
+    s = tools_.kernel.launch(gpu, flight->table.at(), pieces_.size(), flight->stream);
   }
   if (s.ok() && staged && hop.to.host()) {
     s = driver_.copy(pieces_.front().dst, bounce, bytes, flight->stream);

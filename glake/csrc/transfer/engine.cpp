@@ -1,62 +1,124 @@
 #include "transfer/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 
-#include "core/process.h"
-#include "transfer/plain.h"
+#include "transfer/block_ways.h"
 #include "transfer/text.h"
 
 namespace glake::transfer {
 namespace {
 
-constexpr Bytes kAlwaysPlain = kMiB;  // below it no plan is asked for
+constexpr Bytes kAlwaysPlain = kMiB;         // below it no plan is asked for
+constexpr double kHandOver = 5'000;          // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;          // in time, of kernels over the driver's copies
+constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing that is late
+constexpr uint64_t kForever = UINT64_MAX;
 
-}  // namespace
-
-Engine::Engine(Driver& driver, Process& process, HostPool& host, const std::string& platform,
-               const std::string& name)
-    : driver_(driver),
-      process_(process),
-      slots_(driver, process),
-      kernel_(driver),
-      holds_(host),
-      marks_(driver),
-      pins_(driver),
-      devices_(driver.device_count()) {
-  const auto count = static_cast<size_t>(devices_);
-  plain_streams_ = std::make_unique<std::atomic<StreamHandle>[]>(2 * count);
-  opened_ = std::make_unique<std::atomic<bool>[]>(count);
-  for (size_t i = 0; i < count; ++i) {
-    plain_streams_[2 * i] = plain_streams_[2 * i + 1] = 0;
-    opened_[i] = false;
-  }
-  if (platform.empty()) return;
+std::unique_ptr<topology::Topology> parsed(const std::string& platform, const std::string& name) {
+  if (platform.empty()) return nullptr;
   try {
-    topology_ = std::make_unique<topology::Topology>(topology::Topology::parse(platform, name));
+    return std::make_unique<topology::Topology>(topology::Topology::parse(platform, name));
   } catch (const topology::TopologyError& e) {
     throw Error(GLAKE_INVALID_ARGUMENT, std::string("the topology: ") + e.what());
   }
-  if (topology_->gpus() < devices_) {
-    throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology_->gpus()) +
-                                            " GPUs, the driver " + std::to_string(devices_));
-  }
-  planner_ = std::make_unique<Planner>(*topology_);
-  slots_.know(topology_.get());
-  for (int gpu = devices_; gpu < topology_->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-Engine::~Engine() {
-  if (demands_event_ >= 0) ::close(demands_event_);
+}  // namespace
+
+Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::string& platform,
+               const std::string& name)
+    : driver_(driver),
+      allocator_(std::move(allocator)),
+      topology_(parsed(platform, name)),
+      devices_(driver, *allocator_),
+      scheduler_(driver, topology_.get(), devices_.count()),
+      slots_(driver, *allocator_, topology_.get()),
+      kernel_(driver),
+      ranges_(*allocator_),
+      runner_({driver, devices_, slots_, staging_, kernel_, mutex_, scheduler_.copy_ns()},
+              scheduler_, ranges_),
+      order_(driver, allocator_->host(), runner_),
+      plain_(driver, devices_),
+      tracked_(driver),
+      pins_(driver),
+      timer_(driver, devices_, slots_, topology_.get()) {}
+
+AnyCopy Engine::copy(uint64_t id) {
+  switch (kind_of(id)) {
+    case CopyKind::kPlain:
+      return AnyCopy(PlainCopy(driver_, devices_, PlainId(id)));
+    case CopyKind::kTracked:
+      return AnyCopy(TrackedCopy(driver_, devices_, tracked_, id));
+    case CopyKind::kRouted:
+      break;
+  }
+  return AnyCopy(RoutedCopy(driver_, devices_, runner_, order_, id));
+}
+
+bool Engine::settled(uint64_t id) {
+  const bool released = kind_of(id) == CopyKind::kRouted && runner_.known(id) == nullptr;
+  return released || copy(id)->settled();
+}
+
+void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
+  devices_.require(device, " for the stream");
+  copy(id)->hold_stream(device, stream);
+}
+
+uint64_t Engine::begin(const glake_copy_request& given) {
+  Request request = make_request(driver_, *allocator_, topology_.get(), given,
+                                 devices_.some(given.dst_device, given.src_device));
+  scheduler_.use_gpus(request);
+  if (!request.ordered) {
+    const Parts parts = request.parts;
+    const uint64_t id = start(std::move(request));
+    ranges_.add(parts, [copy = copy(id)]() mutable { return copy->settled(); });
+    return id;
+  }
+  const bool same =
+      request.also_stream == request.stream && request.also_device == request.stream_device;
+  if (!request.also_ordered || same) return start(std::move(request));
+  return begin_joined(std::move(request));
+}
+
+// Two streams and one copy: a copy between two GPUs begins after the work of both, and both wait.
+uint64_t Engine::begin_joined(Request request) {
+  const int device = request.stream_device, other = request.also_device;
+  const StreamHandle stream = request.stream, also = request.also_stream;
+  devices_.require(other, " for the stream");
+  devices_.open(device);
+  devices_.open(other);
+  if (captured(device, stream) != captured(other, also)) {
+    throw Error(GLAKE_COPY_REFUSED,
+                "one of the two GPUs' streams is being captured, the other is not: capture both, "
+                "or name the stream the copy belongs to");
+  }
+  follow(driver_, device, stream, other, also);
+  const uint64_t id = start(std::move(request));
+  try {
+    stream_wait(id, other, also);
+  } catch (const Error&) {
+    // The copy is under way and cannot be undone; nobody is left holding it.
+    std::string text;
+    copy(id)->wait(kForever, &text);
+    copy(id)->release();
+    throw;
+  }
+  return id;
+}
+
+bool Engine::captured(int device, StreamHandle stream) {
+  bool captured = false;
+  const Status s = driver_.is_capturing(device, stream, &captured);
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
+  return captured;
 }
 
 uint64_t Engine::start(Request request) {
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
              simple = (request.flags & kDirect) != 0;
   const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
-  const bool possible = plain_possible(request);
+  const bool possible = plain_.possible(request);
   const bool small = request.parts.total() < kAlwaysPlain;
   if (local && (request.flags & kChecksum) != 0) {
     throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within " +
@@ -67,252 +129,158 @@ uint64_t Engine::start(Request request) {
     throw Error(GLAKE_COPY_REFUSED, device_text(request.stream_device) +
                                         ", whose stream it is, does not reach the memory");
   }
-  open_device(request.stream_device);
-  bool captured = false;
-  if (request.ordered) {
-    Status s = driver_.is_capturing(request.stream_device, request.stream, &captured);
-    if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
-  }
-  if (captured && (wanted || !possible)) {
+  devices_.open(request.stream_device);
+  if (request.ordered && captured(request.stream_device, request.stream)) {
+    if (!wanted && possible) return plain(request, true);
     throw Error(
         GLAKE_COPY_REFUSED,
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
-  if (captured) return plain(request, true);
-  const TransferPlan plan = plan_alone(request);
-  if (possible && !request.pageable && !wanted && !worthwhile(request, plan) &&
-      !pays_beside_others(request) && !kernel_pays(request, plan)) {
+  const TransferPlan plan = scheduler_.plan_alone(request);
+  if (possible && !request.pageable && !wanted && !scheduler_.worthwhile(request, plan) &&
+      !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
     const uint64_t id = plain(request, false);
-    note_plain(request, plan.plain);
+    scheduler_.note_plain(request, plan.plain);
     return id;
   }
+  return start_routed(std::move(request), plan, possible);
+}
+
+// `possible`: one plain copy reaches both ends, too.
+uint64_t Engine::start_routed(Request request, const TransferPlan& plan, bool possible) {
   auto transfer = std::make_shared<Transfer>(std::move(request));
-  if (transfer->request.ordered && !order(transfer)) {
+  if (transfer->request.ordered && !order_.place(transfer)) {
     const char* const why = "the driver has no stream that waits for a value";
     if (!possible) throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": copy without a stream");
     return plain(transfer->request, false, why);
   }
-  Lock lock(mutex_);
-  const uint64_t id = next_id_++;
-  transfer->plan.plain = plan.plain;
-  transfers_[id] = transfer;
-  const bool runs = transfer->state == State::kRunning && !transfer->listed;
-  if (runs) {
-    transfer->listed = true;
-    running_.push_back(transfer);
+  return runner_.add(transfer, plan.plain);
+}
+
+// `why`: the reason it is not more, where that is not the copy's own.
+uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
+  const int device = request.stream_device;
+  const StreamHandle stream = plain_.stream_for(request);
+  const bool tracked = (request.flags & kTracked) != 0 && !captured;
+  if (!tracked && !PlainId::fits(stream)) {
+    throw Error(GLAKE_INTERNAL, "a stream's handle has more than 53 bits");
   }
-  lock.unlock();
-  if (runs) replan();
-  return id;
+  TrackedCopies::TrackPtr track = tracked ? tracked_.make(device) : nullptr;
+  plain_.submit(request, stream);
+  if (!tracked) return PlainId(device, stream, captured).id();
+  return tracked_.put(std::move(track), stream, request.parts.total(), why);
 }
 
-// Wakes the threads that have something to do.
-void Engine::rouse(uint64_t now) {
-  for (auto& [gpu, submitter] : submitters_) {
-    if (submitter->wanted(now)) submitter->wake();
-  }
+// Whether many blocks go better through the engine, whose kernels copy them, than as the driver's
+// own copies, over one path as well.
+bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
+  if (request.parts.count() < 2 || plan.plain <= 0) return false;
+  const BlockCosts costs = block_costs(scheduler_.copy_ns());
+  BlockLoad load;
+  for (size_t i = 0; i < request.parts.count(); ++i) load.add(request.parts[i].bytes, costs);
+  const bool between = !request.src.host() && !request.dst.host();
+  const BlockWay way = best_way(load, plan.plain, costs, !between && driver_.has_batches(), false);
+  const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
+  const double kernels =
+      kHandOver + costs.copy_ns * chunks + block_ns(BlockWay::kKernel, load, plan.plain, costs);
+  if (kernels * kLeastGain >= block_ns(way, load, plan.plain, costs)) return false;
+  const int gpu = request.src.host() ? request.dst.gpu : request.src.gpu;
+  devices_.open(gpu);
+  DeviceScope scope(driver_, gpu);
+  return scope.status().ok() && kernel_.ready(gpu);
 }
 
-// After anything happened to a transfer: ends it if nothing more will.
-void Engine::conclude(Lock* lock, const std::shared_ptr<Transfer>& transfer) {
-  if (transfer->stranded()) last_resort(transfer);
-  if (!transfer->over() && transfer->ready()) {
-    if (running_.size() == 1 && running_[0] == transfer) {
-      lock->unlock();
-      slots_.trim();  // before anybody is told that all is done
-      lock->lock();
-    }
-    if (!transfer->over()) finish(transfer.get());
-  }
-  const bool again = !lessons_.empty() || (transfer->over() && !running_.empty());
-  if (again) {
-    lock->unlock();
-    replan();
-    lock->lock();
-  }
-  rouse(driver_.now_ns());
+void Engine::lend(uint32_t relays, std::vector<double> factors) {
+  scheduler_.lend(relays, std::move(factors));
+  runner_.replan();
 }
 
-void Engine::finish(Transfer* transfer) {
-  transfer->end(driver_.now_ns());
-  auto same = [&](const auto& other) { return other.get() == transfer; };
-  running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
-  for (auto& [gpu, submitter] : submitters_) submitter->remove(transfer);
-  tell_demands();
-  ++finished_;
-  failed_ += transfer->state == State::kFailed;
-  for (const auto& lane : transfer->lanes) {
-    bytes_ += lane->landed;
-    resent_ += lane->resent;
-    auto& [chunks, bytes] = carried_[lane->name()];
-    chunks += lane->chunks;
-    bytes += lane->landed;
-  }
+HostPins& Engine::pins() {
+  pins_.use(devices_.some());
+  return pins_;
 }
 
-std::shared_ptr<Transfer> Engine::find(uint64_t id) {
-  Lock lock(mutex_);
-  auto found = transfers_.find(id);
-  if (found != transfers_.end()) return found->second;
-  throw Error(GLAKE_INVALID_ARGUMENT,
-              "no transfer has the id " + std::to_string(id) + "; it may have been released");
-}
-
-int Engine::wait(uint64_t id, uint64_t timeout_ns, std::string* text) {
-  if (PlainId(id).valid()) return wait_plain(id, text);
-  if (Marks::is(id)) return marks_.wait(id, timeout_ns, text);
-  using Clock = std::chrono::steady_clock;
-  const std::shared_ptr<Transfer> transfer = find(id);
-  const bool bounded = timeout_ns < UINT64_MAX / 4;
-  const auto until = Clock::now() + std::chrono::nanoseconds(bounded ? timeout_ns : 0);
-  Lock lock(mutex_);
-  while (!transfer->over()) {
-    if (bounded && Clock::now() >= until) {
-      *text = "transfer " + std::to_string(id) + " is not done after " +
-              std::to_string(timeout_ns) + " ns";
-      return GLAKE_BUSY_TIMEOUT;
-    }
-    if (transfer->state == State::kWaiting) {
-      await_gate(&lock, transfer);
-    } else if (bounded) {
-      transfer->changed.wait_until(lock, until);
-    } else {
-      transfer->changed.wait(lock);
-    }
-  }
-  if (transfer->state == State::kDone) return GLAKE_OK;
-  *text = transfer->state == State::kFailed
-              ? transfer->error_text
-              : "the transfer was cancelled: " + transfer->destination_state();
-  return transfer->state == State::kFailed ? transfer->error : GLAKE_COPY_CANCELLED;
-}
-
-bool Engine::done(uint64_t id) {
-  if (PlainId(id).valid()) {
-    const PlainId plain(id);
-    bool idle = plain.captured();
-    if (!idle) driver_.stream_idle(plain.device(), plain.stream(), &idle);
-    return idle;
-  }
-  if (Marks::is(id)) return marks_.done(id);
-  const std::shared_ptr<Transfer> transfer = find(id);
-  Lock lock(mutex_);
-  const EventId passed = transfer->state == State::kWaiting ? transfer->passed : 0;
-  const bool over = transfer->over();
-  lock.unlock();
-  if (passed != 0) driver_.query(passed);  // time moves where it is the driver's
-  return over;
-}
-
-void Engine::cancel(uint64_t id) {
-  if (PlainId(id).valid() || Marks::is(id)) return;  // it is the driver's
-  const std::shared_ptr<Transfer> transfer = find(id);
-  Lock lock(mutex_);
-  if (transfer->over()) return;
-  transfer->cancelled = true;
-  conclude(&lock, transfer);
-}
-
-// Nobody asks for it any more; it goes on.
-void Engine::release(uint64_t id) {
-  if (PlainId(id).valid()) return;
-  if (Marks::is(id)) return marks_.release(id);
-  const std::shared_ptr<Transfer> transfer = find(id);
-  Lock lock(mutex_);
-  transfer->released = transfer->over() && transfer->unfinished != 0;
-  if (!transfer->released) transfers_.erase(id);
-  if (transfer->passed != 0) passed_.push_back(std::exchange(transfer->passed, 0));
-}
-
-void Engine::progress(uint64_t id, Bytes* done, Bytes* total) {
-  *done = *total = 0;
-  if (PlainId(id).valid()) return;
-  if (Marks::is(id)) {
-    *total = marks_.bytes(id);
-    *done = marks_.done(id) ? *total : 0;
-    return;
-  }
-  const std::shared_ptr<Transfer> transfer = find(id);
-  Lock lock(mutex_);
-  *done = transfer->landed.bytes();
-  *total = transfer->total();
-}
-
-std::string Engine::result(uint64_t id) {
-  if (PlainId(id).valid() || Marks::is(id)) {
-    JsonText out;
-    out.text("state", done(id) ? "done" : "running").flag("relayed", false);
-    std::string refusals;
-    if (Marks::is(id)) {
-      out.number("bytes", static_cast<double>(marks_.bytes(id)));
-      if (const char* why = marks_.why(id)) {
-        refusals = JsonText().text("path", "*").text("reason", why).done();
-      }
-    }
-    out.flag("captured", PlainId(id).valid() && PlainId(id).captured());
-    return out.raw("paths", "[]").raw("refusals", "[" + refusals + "]").done();
-  }
-  const std::shared_ptr<Transfer> transfer = find(id);
-  Lock lock(mutex_);
-  return transfer->json(driver_.now_ns());
+void Engine::place_of(const void* ptr, int* device, int* pinned) {
+  DeviceScope scope(driver_, devices_.some());
+  PointerFacts facts;
+  Status s = scope.status();
+  if (s.ok()) s = driver_.pointer_facts(reinterpret_cast<Address>(ptr), &facts);
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(ptr) + driver_.describe(s));
+  using Kind = PointerFacts::Kind;
+  const bool on_gpu = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
+  *device = on_gpu ? facts.device : GLAKE_HOST;
+  *pinned = facts.kind != Kind::kUnregistered;
 }
 
 std::string Engine::stats() {
-  Lock lock(mutex_);
   JsonText out;
   auto number = [&](const char* key, uint64_t value) {
     out.number(key, static_cast<double>(value));
   };
-  number("plain_copies", plain_copies_.load());
-  number("plain_bytes", plain_bytes_.load());
-  number("transfers", finished_);
-  number("failed", failed_);
-  number("bytes", bytes_);
-  number("resent", resent_);
-  number("running", running_.size());
-  number("waiting", gates_.size());
-  number("threads", submitters_.size());
+  number("plain_copies", plain_.count());
+  number("plain_bytes", plain_.bytes());
+  runner_.describe(&out);
+  number("waiting", order_.waiting());
   number("slots", slots_.count());
   number("kernel_launches", kernel_.launches());
   out.text("without_kernels", kernel_.why());
-  out.flag("lent", !lent_.empty());
-  if (planner_ != nullptr) out.raw("relays", gpus_text(lent_relays_ | own_.load()));
-  std::string list;
-  for (const auto& [name, health] : health_.all()) {
-    JsonText one;
-    one.text("path", name).text("state", path_state_name(health.state()));
-    one.text("why", health.why()).number("failures", static_cast<double>(health.failures()));
-    const auto& [chunks, bytes] = carried_[name];
-    one.number("chunks", static_cast<double>(chunks)).number("bytes", static_cast<double>(bytes));
-    list += (list.empty() ? "" : ", ") + one.done();
+  out.flag("lent", scheduler_.has_parts());
+  if (scheduler_.knows_links()) {
+    out.raw("relays", scheduler_.board().gpus_text(scheduler_.relays()));
   }
-  return out.raw("paths", "[" + list + "]").done();
+  return out.done();
 }
 
 std::string Engine::explain(Place dst, Place src, Bytes bytes) {
   Request request(Parts({{1, 1, bytes}}));
   request.dst = dst;
   request.src = src;
-  const TransferPlan plan = plan_alone(request);
+  const TransferPlan plan = scheduler_.plan_alone(request);
   JsonText out;
   out.number("bytes", static_cast<double>(bytes))
       .number("rate", plan.rate)
       .number("plain", plan.plain);
-  out.flag("worthwhile", worthwhile(request, plan));
+  out.flag("worthwhile", scheduler_.worthwhile(request, plan));
   std::string list;
   for (const PlannedPath& path : plan.paths) {
     JsonText one;
     one.text("path", path.path.name).number("rate", path.rate);
     list += (list.empty() ? "" : ", ") + one.done();
   }
-  out.raw("paths", "[" + list + "]");
-  list.clear();
-  for (const Refusal& refusal : plan.refusals) {
-    JsonText one;
-    one.text("path", refusal.path).text("reason", refusal.reason);
-    list += (list.empty() ? "" : ", ") + one.done();
+  return out.raw("paths", "[" + list + "]").raw("refusals", refusals_json(plan.refusals)).done();
+}
+
+void Engine::end_all() {
+  tracked_.stop_waits();
+  for (const TransferPtr& transfer : runner_.all()) {
+    runner_.end(transfer);
+    order_.retire(transfer);
   }
-  return out.raw("refusals", "[" + list + "]").done();
+}
+
+void Engine::close() {
+  end_all();
+  order_.shut();
+  tracked_.close(kHoldUp);
+  if (!order_.reap(kHoldUp)) {
+    throw Error(GLAKE_BUSY_TIMEOUT,
+                "a stream still has work before a transfer it was given; synchronise it, then "
+                "close the transfer engine again");
+  }
+  const std::string left = runner_.stop();
+  staging_.close();
+  if (!left.empty()) {
+    throw Error(GLAKE_DRIVER_ERROR, left +
+                                        ". What they use stays in use until the process ends; "
+                                        "closing again gives back the rest");
+  }
+  devices_.close();
+  ranges_.close();
+  pins_.close();
+  timer_.close();
+  slots_.close();
+  kernel_.close();
+  order_.close();
 }
 
 }  // namespace glake::transfer

@@ -1,8 +1,6 @@
-// Links are shared by the copies that flow, not by plans: what follows from a plan for the copies
-// of each hop.
-#include <algorithm>
+#include "transfer/link_shares.h"
 
-#include "transfer/engine.h"
+#include <algorithm>
 
 namespace glake::transfer {
 namespace {
@@ -14,7 +12,7 @@ constexpr double kManyChunks = 12;   // each way: fewer do not make up for waiti
 
 }  // namespace
 
-std::map<int, double> Engine::loads_of(const topology::Route& route) const {
+std::map<int, double> LinkShares::loads_of(const topology::Route& route) const {
   std::map<int, double> loads;
   for (const auto& load : route) {
     for (const auto& [limit, weight] : topology_->limits_of(load.edge)) {
@@ -24,12 +22,21 @@ std::map<int, double> Engine::loads_of(const topology::Route& route) const {
   return loads;
 }
 
-// Under the lock. What each hop of the lanes could carry at most, and beside the others.
-void Engine::measure_links() {
+void LinkShares::join(Lane* lane) {
+  const Path& path = lane->planned.path;
+  for (size_t h = 0; h < lane->hops.size(); ++h) {
+    const Place &from = path.hops[h].from, &to = path.hops[h].to;
+    auto& use = uses_[{from.gpu, from.node, to.gpu, to.node}];
+    if (use == nullptr) use = std::make_shared<LinkUse>(loads_of(path.hops[h].route));
+    if (lane->hops[h].use() != use.get()) lane->hops[h].share(use, path.worker);
+  }
+}
+
+void LinkShares::measure(const std::vector<TransferPtr>& running) {
   if (topology_ == nullptr) return;
   std::vector<double> taken(topology_->limits().size(), 0.0);  // edges are the first limits
   const auto each_hop = [&](auto&& visit) {
-    for (const auto& transfer : running_) {
+    for (const auto& transfer : running) {
       for (const auto& lane : transfer->lanes) {
         for (size_t h = 0; h < lane->hops.size() && !lane->closed; ++h) {
           visit(*transfer, lane.get(), h);
@@ -45,7 +52,7 @@ void Engine::measure_links() {
     use->planned += planned;
     use->chunks += static_cast<double>(transfer.left()) * planned /
                    std::max(transfer.plan.rate, planned) /
-                   static_cast<double>(lane->most(copy_ns()));
+                   static_cast<double>(lane->most(copy_ns_));
     unsigned& flows = lane->hops[h].worker().flows;
     flows = std::min(flows + kLeastFlows, kMostFlows);
     for (const auto& [limit, load] : use->loads)
@@ -66,12 +73,12 @@ void Engine::measure_links() {
     const bool both = back != uses_.end() && coupled(*use, *back->second, taken);
     use->back = both ? back->second.get() : nullptr;
   }
-  for (const auto& transfer : running_) share_links(transfer.get(), taken);
+  for (const auto& transfer : running) share(transfer.get(), running.size() == 1, taken);
 }
 
 // Whether the two ways of a link fill, between themselves, a limit that counts both.
-bool Engine::coupled(const LinkUse& one, const LinkUse& other,
-                     const std::vector<double>& taken) const {
+bool LinkShares::coupled(const LinkUse& one, const LinkUse& other,
+                         const std::vector<double>& taken) const {
   if (one.planned > kAlike * other.planned || other.planned > kAlike * one.planned) return false;
   if (std::min(one.chunks, other.chunks) < kManyChunks) return false;
   for (const auto& [limit, load] : one.loads) {
@@ -88,11 +95,11 @@ bool Engine::coupled(const LinkUse& one, const LinkUse& other,
 // A lane that goes over two full links takes from both, and is held to its share; so is one that
 // shares a full link with lanes of another socket's memory, which would be done later. In a full
 // link a wide lane has as many more flows as it is wider than those beside it.
-void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
+void LinkShares::share(Transfer* transfer, bool alone, const std::vector<double>& taken) const {
   std::vector<std::vector<int>> full;
   for (const auto& lane : transfer->lanes) {
     full.push_back(lane->closed ? std::vector<int>() : full_limits(*lane, taken));
-    lane->paced = running_.size() > 1 || full.back().size() > 1;
+    lane->paced = !alone || full.back().size() > 1;
   }
   for (size_t i = 0; i < full.size(); ++i) {
     Lane& lane = *transfer->lanes[i];
@@ -120,7 +127,7 @@ void Engine::share_links(Transfer* transfer, const std::vector<double>& taken) {
 }
 
 // Limits that the lane shares with others and that have no room beside them.
-std::vector<int> Engine::full_limits(const Lane& lane, const std::vector<double>& taken) const {
+std::vector<int> LinkShares::full_limits(const Lane& lane, const std::vector<double>& taken) const {
   std::map<int, double> own;
   for (const HopMeter& hop : lane.hops) {
     for (const auto& [limit, load] : hop.use()->loads) own[limit] += load * lane.planned.rate;

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "capi_guard.h"
-#include "core/process.h"
+#include "core/host_pool.h"
 #include "transfer/host_access.h"
 #include "transfer/overlap.h"
 
@@ -52,8 +52,10 @@ struct End {
 // All parts' places at one side.
 class Ends {
  public:
-  Ends(Driver& driver, const char* name, int declared, bool checked, int context)
+  Ends(Driver& driver, Allocator& allocator, const char* name, int declared, bool checked,
+       int context)
       : driver_(driver),
+        allocator_(allocator),
         name_(name),
         written_(name[0] == 'd'),
         declared_(declared),
@@ -140,7 +142,7 @@ class Ends {
       range_ = std::prev(after)->second;
       return range_.where;
     }
-    const Owned owned = Process::instance().owned(at);
+    const Owned owned = allocator_.owned(at);
     return owned.device >= 0 ? in_block(owned, at, bytes) : ask(at, bytes);
   }
 
@@ -270,6 +272,7 @@ class Ends {
   }
 
   Driver& driver_;
+  Allocator& allocator_;
   const char* name_;
   bool written_;
   int declared_;
@@ -364,7 +367,7 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
 
 }  // namespace
 
-Request make_request(Driver& driver, const topology::Topology* topology,
+Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context) {
   if (given.size != sizeof(glake_copy_request)) {
     bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
@@ -378,8 +381,10 @@ Request make_request(Driver& driver, const topology::Topology* topology,
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
   const bool small = parts.total() < kTrusted, checked = (given.flags & kChecked) != 0;
-  const End dst = Ends(driver, "dst", given.dst_device, checked, context).find(given, small);
-  const End src = Ends(driver, "src", given.src_device, checked, context).find(given, small);
+  const auto find = [&](const char* name, int device) {
+    return Ends(driver, allocator, name, device, checked, context).find(given, small);
+  };
+  const End dst = find("dst", given.dst_device), src = find("src", given.src_device);
   request.dst = dst.place;
   request.src = src.place;
   if (request.dst.host() && request.src.host()) {

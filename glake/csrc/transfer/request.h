@@ -3,6 +3,7 @@
 
 #include "capi_transfer.h"
 #include "driver/driver.h"
+#include "transfer/allocator.h"
 #include "transfer/parts.h"
 #include "transfer/plan.h"
 
@@ -43,7 +44,7 @@ struct Request {
 // (kChecked). Of others, glake's own memory is known to lie in one live block, and the driver is
 // asked about the rest in the context of device `context`, which must be open. `topology` may be
 // null. Throws Error.
-Request make_request(Driver& driver, const topology::Topology* topology,
+Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context);
 
 }  // namespace glake::transfer

@@ -1,7 +1,6 @@
 #include "transfer/slots.h"
 
-#include "core/process.h"
-#include "detours.h"
+#include "core/host_pool.h"
 
 namespace glake::transfer {
 
@@ -60,12 +59,12 @@ Address Slots::fresh(int* place, Bytes bytes) {
       *place = kAnyHost;
     }
   }
-  return reinterpret_cast<Address>(process_.host().allocate(bytes));
+  return reinterpret_cast<Address>(allocator_.host().allocate(bytes));
 }
 
 Address Slots::fresh_host(int socket, Bytes bytes) {
   auto made =
-      std::make_unique<PlacedBuffer>(driver_, process_.used_device(), topology_, socket, bytes);
+      std::make_unique<PlacedBuffer>(driver_, allocator_.used_device(), topology_, socket, bytes);
   const Address at = made->at();
   std::lock_guard<std::mutex> guard(mutex_);
   placed_.push_back(std::move(made));
@@ -75,7 +74,7 @@ Address Slots::fresh_host(int socket, Bytes bytes) {
 // The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
 // is waited for: almost always it is idle.
 Address Slots::fresh_device(int gpu, Bytes bytes) {
-  process_.device(gpu);  // its context
+  allocator_.open_device(gpu);
   StreamHandle stream = 0;
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -97,28 +96,16 @@ Address Slots::fresh_device(int gpu, Bytes bytes) {
       driver_.destroy_stream(std::exchange(stream, known));
     }
   }
-  auto plain = [stream](ThreadCache& cache, Bytes size) {
-    return cache.device()->allocate(size, stream, cache);
-  };
-  // Of no kind or region that the calling thread has chosen for its own blocks.
-  void* ptr = process_.detoured(kDebug)
-                  ? detoured_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
-                  : plain_malloc(process_, bytes, gpu, stream);
+  const Address at = allocator_.allocate(gpu, bytes, stream);
   s = driver_.synchronize_stream(gpu, stream);
-  if (s.ok()) return reinterpret_cast<Address>(ptr);
-  give(gpu, reinterpret_cast<Address>(ptr));
+  if (s.ok()) return at;
+  give(gpu, at);
   throw Error(GLAKE_DRIVER_ERROR, "a relay buffer's stream: " + driver_.describe(s));
 }
 
 void Slots::give(int place, Address at) {
-  void* ptr = reinterpret_cast<void*>(at);
-  if (place < 0) {
-    process_.host().free(ptr);
-  } else if (process_.detoured(kDebug)) {
-    detoured_free(process_, ptr);
-  } else {
-    plain_free(process_, ptr);
-  }
+  if (place >= 0) return allocator_.free(at);
+  allocator_.host().free(reinterpret_cast<void*>(at));
 }
 
 void Slots::take_back(int place, Bytes bytes, Address at) noexcept {

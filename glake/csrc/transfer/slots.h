@@ -10,13 +10,10 @@
 #include <vector>
 
 #include "driver/driver.h"
+#include "transfer/allocator.h"
 #include "transfer/placed_buffer.h"
 #include "transfer/plan.h"
 #include "types.h"
-
-namespace glake {
-class Process;
-}
 
 namespace glake::transfer {
 
@@ -47,12 +44,12 @@ class Slot {
 
 class Slots {
  public:
-  Slots(Driver& driver, Process& process) : driver_(driver), process_(process) {}
+  // `topology` may be null. Host memory of a socket is had there, where the system allows it.
+  Slots(Driver& driver, Allocator& allocator, const topology::Topology* topology)
+      : driver_(driver), allocator_(allocator), topology_(topology) {}
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  // From now on host memory of a socket is had there, where the system allows it.
-  void know(const topology::Topology* topology) { topology_ = topology; }
   // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
   // (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
@@ -75,9 +72,9 @@ class Slots {
   void give(int place, Address at);
 
   Driver& driver_;
-  Process& process_;
+  Allocator& allocator_;
+  const topology::Topology* const topology_;
   mutable std::mutex mutex_;  // of everything below; held across no driver call
-  const topology::Topology* topology_ = nullptr;
   std::map<Key, std::vector<Address>> free_;
   std::vector<std::unique_ptr<PlacedBuffer>> placed_;
   std::set<int> elsewhere_;              // sockets on which no memory is to be had

@@ -6,21 +6,18 @@
 #include <algorithm>
 #include <set>
 
-#include "core/process.h"
-#include "transfer/engine.h"
-
 namespace glake::transfer {
 namespace {
 
 constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
 constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
-constexpr int kQuestions = 4;                  // to a stream, of which each copy fails one
+constexpr int kQuestions = 4;                  // each failed copy of a stream fails one
 constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
 
 }  // namespace
 
-Submitter::Submitter(Engine& engine, int gpu)
-    : engine_(engine), driver_(engine.driver_), gpu_(gpu), streams_(driver_) {
+Submitter::Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu)
+    : tools_(tools), listener_(listener), driver_(tools.driver), gpu_(gpu), streams_(driver_) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -50,13 +47,13 @@ void Submitter::wake() {
 bool Submitter::wanted(uint64_t now) const {
   if (awake_) return false;
   return !lost_.empty() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.transfer->allowance(*entry.lane, now, engine_.copy_ns()) != 0;
+    return entry.transfer->allowance(*entry.lane, now, tools_.copy_ns) != 0;
   });
 }
 
 std::string Submitter::stop() {
   {
-    Lock lock(engine_.mutex_);
+    Lock lock(tools_.mutex);
     stopping_ = true;
     woken_.notify_one();
   }
@@ -67,7 +64,7 @@ std::string Submitter::stop() {
 void Submitter::run() {
   const std::string name = "glake-copy-" + std::to_string(gpu_);
   pthread_setname_np(pthread_self(), name.c_str());
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   doze(&lock);
   while (!stopping_) {
     if (!lost_.empty()) look_for_lost(&lock);  // their paths may be used again
@@ -92,10 +89,10 @@ void Submitter::run() {
   left_ = std::move(left);
 }
 
-// What a copy still uses that may never end is nobody's any more.
+// Buffers of copies that may never end are given to nobody else.
 std::string Submitter::end() {
   reap(kFarewell);
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   std::vector<Flight> lost = std::move(lost_);
   lock.unlock();
   std::set<std::string> names;
@@ -140,8 +137,8 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
                    [](const Entry& a, const Entry& b) { return a.turn < b.turn; });
   for (Entry& entry : entries_) {
     Lane& lane = *entry.lane;
-    const Bytes bytes = entry.transfer->allowance(lane, now, engine_.copy_ns());
-    if (bytes == 0 || lane.hops.front().moment(now, engine_.copy_ns()) > now) continue;
+    const Bytes bytes = entry.transfer->allowance(lane, now, tools_.copy_ns);
+    if (bytes == 0 || lane.hops.front().moment(now, tools_.copy_ns) > now) continue;
     entry.turn = ++turns_;
     flight->transfer = entry.transfer;
     flight->lane = &lane;
@@ -164,7 +161,7 @@ void Submitter::begin(Flight flight) {
   try {
     outfit(&flight);
   } catch (const std::exception& e) {
-    Lock lock(engine_.mutex_);
+    Lock lock(tools_.mutex);
     flight.transfer->close_lane(flight.lane, e.what());
     --flight.lane->in_first_hop;
     return_chunk(&flight, "");
@@ -172,23 +169,23 @@ void Submitter::begin(Flight flight) {
     flight.slots.clear();
     flight.stage.reset();
     lock.lock();
-    engine_.conclude(&lock, flight.transfer);
+    listener_.chunk_ended(&lock, flight.transfer);
     return;
   }
   launch(std::move(flight));
 }
 
 void Submitter::outfit(Flight* flight) {
-  engine_.prepare(flight->lane->planned.path);
+  tools_.devices.prepare(flight->lane->planned.path);
   const std::vector<Hop>& hops = flight->lane->planned.path.hops;
   for (size_t i = 0; i + 1 < hops.size(); ++i) {
-    flight->slots.push_back(engine_.slots_.lend(hops[i].to, flight->range.bytes()));
+    flight->slots.push_back(tools_.slots.lend(hops[i].to, flight->range.bytes()));
   }
   if (!flight->transfer->request.pageable) return;
-  flight->stage = engine_.slots_.lend(Place{}, flight->range.bytes());
+  flight->stage = tools_.slots.lend(Place{}, flight->range.bytes());
   if (!flight->transfer->request.src.host()) return;
-  engine_.staging_.copy(flight->transfer->request.parts, flight->range, flight->stage.at(),
-                        Staging::Way::kIn);
+  tools_.staging.copy(flight->transfer->request.parts, flight->range, flight->stage.at(),
+                      Staging::Way::kIn);
 }
 
 // The bytes are neither here nor there: they are taken anew, by this lane or another.
@@ -215,9 +212,9 @@ std::string Submitter::failure(const Flight& flight, Status status) const {
 
 // Whether the chunk's next copy waits for a better moment.
 bool Submitter::hold(Flight* flight) {
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   const uint64_t now = driver_.now_ns();
-  const uint64_t until = flight->lane->hops[flight->hop].moment(now, engine_.copy_ns());
+  const uint64_t until = flight->lane->hops[flight->hop].moment(now, tools_.copy_ns);
   if (until <= now) return false;
   flight->held_until = until;
   flights_.push_back(std::move(*flight));
@@ -228,15 +225,15 @@ bool Submitter::hold(Flight* flight) {
 void Submitter::launch(Flight flight) {
   flight.held_until = 0;
   {
-    Lock lock(engine_.mutex_);
-    flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), engine_.copy_ns());
+    Lock lock(tools_.mutex);
+    flight.alone = flight.lane->alone(flight.hop, flight.range.bytes(), tools_.copy_ns);
     flight.link = flight.lane->hops[flight.hop].link();
     flight.flows = flight.lane->hops[flight.hop].worker().flows;
   }
   Bytes enqueued = 0;
   const Status status = enqueue(&flight, &enqueued);
   const std::string why = status.ok() ? "" : failure(flight, status);
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   Lane& lane = *flight.lane;
   const uint64_t now = driver_.now_ns();
   if (enqueued < flight.range.bytes()) {
@@ -256,19 +253,19 @@ void Submitter::launch(Flight flight) {
     std::shared_ptr<Transfer> transfer = flight.transfer;
     flight = Flight{};  // its buffers go back before the transfer may end
     lock.lock();
-    engine_.conclude(&lock, transfer);
+    listener_.chunk_ended(&lock, transfer);
     return;
   }
-  flight.expected = lane.hops[flight.hop].submit(now, flight.range.bytes(), engine_.copy_ns());
+  flight.expected = lane.hops[flight.hop].submit(now, flight.range.bytes(), tools_.copy_ns);
   flight.deadline = now + 3 * (flight.expected - now) + kGrace;
   if (flight.unsure) return give_up(&lock, std::move(flight), why);
   if (flight.seen_done) flight.expected = now;
   flights_.push_back(std::move(flight));
 }
 
-// Under the engine's lock: when a chunk that waits for its moment may go on, or be taken.
+// Under the lock: when a chunk that waits for its moment may go on, or be taken.
 uint64_t Submitter::next_moment(uint64_t now) {
-  const uint64_t copy_ns = engine_.copy_ns();
+  const uint64_t copy_ns = tools_.copy_ns;
   uint64_t next = UINT64_MAX;
   for (const Entry& entry : entries_) {
     const HopMeter& hop = entry.lane->hops.front();
@@ -286,7 +283,7 @@ uint64_t Submitter::next_moment(uint64_t now) {
 // Waits until a copy is done, or overdue.
 void Submitter::wait() {
   const uint64_t now = driver_.now_ns();
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   uint64_t until = next_moment(now);
   lock.unlock();
   events_.clear();
@@ -334,14 +331,14 @@ void Submitter::complete(Flight flight, Status status) {
   std::string why = status.ok() ? "" : failure(flight, status);
   if (!status.ok() && !quiesce(flight)) {
     flight.unsure = true;
-    Lock lock(engine_.mutex_);
+    Lock lock(tools_.mutex);
     return give_up(&lock, std::move(flight), why);
   }
   const bool back =
       status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
   if (back) {
-    engine_.staging_.copy(flight.transfer->request.parts, flight.range, flight.stage.at(),
-                          Staging::Way::kOut);
+    tools_.staging.copy(flight.transfer->request.parts, flight.range, flight.stage.at(),
+                        Staging::Way::kOut);
   }
   flight.event.reset();
   flight.table.reset();
@@ -354,17 +351,17 @@ void Submitter::complete(Flight flight, Status status) {
     flight.slots.clear();  // before the transfer may end
     flight.stage.reset();
   }
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   Lane& lane = *flight.lane;
   if (flight.hop == 0) --lane.in_first_hop;
   if (!why.empty()) {
     lane.hops[flight.hop].withdraw(flight.range.bytes());
     return_chunk(&flight, why);
-    engine_.conclude(&lock, flight.transfer);
+    listener_.chunk_ended(&lock, flight.transfer);
     return;
   }
   const uint64_t now = driver_.now_ns();
-  lane.hops[flight.hop].complete(now, flight.range.bytes(), engine_.copy_ns());
+  lane.hops[flight.hop].complete(now, flight.range.bytes(), tools_.copy_ns);
   if (!ends) {
     ++flight.hop;
     lock.unlock();
@@ -377,13 +374,13 @@ void Submitter::complete(Flight flight, Status status) {
   const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;
   const int slow = links_alone ? lane.slow_hop(now) : -1;
   if (slow >= 0) {
-    engine_.learn(&lane, static_cast<size_t>(slow));
+    listener_.fell_behind(lane, static_cast<size_t>(slow));
     lane.slow = 0;
   }
-  engine_.conclude(&lock, flight.transfer);
+  listener_.chunk_ended(&lock, flight.transfer);
 }
 
-// Under the engine's lock.
+// Under the lock.
 void Submitter::land(const Flight& flight) {
   Lane& lane = *flight.lane;
   flight.transfer->landed.add(flight.range);

@@ -10,13 +10,41 @@
 #include <utility>
 #include <vector>
 
+#include "transfer/copy_kernel.h"
+#include "transfer/devices.h"
 #include "transfer/slots.h"
+#include "transfer/staging.h"
 #include "transfer/transfer.h"
 #include "transfer/work_streams.h"
 
 namespace glake::transfer {
 
-class Engine;
+// What submitters work with; all of it outlives them.
+struct SubmitterTools {
+  Driver& driver;
+  Devices& devices;
+  Slots& slots;
+  Staging& staging;
+  CopyKernel& kernel;
+  std::mutex& mutex;  // of transfers, lanes and path states: the runner's
+  uint64_t copy_ns;   // what starting a copy costs
+};
+
+// Whom a submitter tells.
+class ChunkListener {
+ public:
+  // A chunk of the transfer has landed, failed or been dropped. The lock is held, and may be given
+  // up meanwhile.
+  virtual void chunk_ended(std::unique_lock<std::mutex>* lock,
+                           const std::shared_ptr<Transfer>& transfer) = 0;
+  // Under the lock: a hop of the lane is slower than planned.
+  virtual void fell_behind(const Lane& lane, size_t hop) = 0;
+  // Without the lock: a copy of it may read and write for ever.
+  virtual void given_up(const std::shared_ptr<Transfer>& transfer) = 0;
+
+ protected:
+  ~ChunkListener() = default;
+};
 
 // A chunk under way over a lane.
 struct Flight {
@@ -32,7 +60,7 @@ struct Flight {
   int device = -1;  // the stream's
   uint64_t expected = 0, deadline = 0;
   uint64_t held_until = 0;       // not submitted before
-  uint64_t lost = 0;             // of those given up, the how manieth
+  uint64_t lost = 0;             // its number among the copies that were given up
   Rate link = 0;                 // of this hop, were it alone
   unsigned flows = kLeastFlows;  // of this hop
   bool alone = false;            // behind the lane's copy before, not beside it
@@ -49,13 +77,13 @@ class Submitter {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  Submitter(Engine& engine, int gpu);
+  Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu);
   Submitter(const Submitter&) = delete;
   Submitter& operator=(const Submitter&) = delete;
   ~Submitter();
 
   int gpu() const { return gpu_; }
-  // Under the engine's lock. A simulated driver's time waits for a thread that is woken.
+  // Under the lock. A simulated driver's time waits for a thread that is woken.
   void add(const std::shared_ptr<Transfer>& transfer, Lane* lane);
   void remove(const Transfer* transfer);
   void wake();
@@ -108,10 +136,11 @@ class Submitter {
   std::string end();
   std::string failure(const Flight& flight, Status status) const;
 
-  Engine& engine_;
+  const SubmitterTools tools_;
+  ChunkListener& listener_;
   Driver& driver_;
   const int gpu_;
-  // Under the engine's lock.
+  // Under the lock.
   std::vector<Entry> entries_;
   uint64_t turns_ = 0;
   bool awake_ = false, stopping_ = false;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "numbers.h"
+#include "transfer/plan.h"
 
 namespace glake::transfer {
 
@@ -32,5 +33,16 @@ class JsonText {
  private:
   std::string all_;
 };
+
+// A list of {path, reason}.
+inline std::string refusals_json(const std::vector<Refusal>& refusals) {
+  std::string list;
+  for (const Refusal& refusal : refusals) {
+    JsonText one;
+    one.text("path", refusal.path).text("reason", refusal.reason);
+    list += (list.empty() ? "" : ", ") + one.done();
+  }
+  return "[" + list + "]";
+}
 
 }  // namespace glake::transfer

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/process.h"
-#include "transfer/engine.h"
-
 namespace glake::transfer {
 namespace {
 
@@ -37,7 +34,7 @@ class CopyTimer::Event {
     if (event_ != 0) timer_->events_[device_].push_back(event_);
   }
   void record(int device, StreamHandle stream) {
-    Driver& driver = timer_->engine_.driver_;
+    Driver& driver = timer_->driver_;
     if (event_ == 0) {
       device_ = device;
       std::vector<EventId>& spare = timer_->events_[device];
@@ -68,7 +65,9 @@ struct CopyTimer::Running {
   std::vector<Event> ends;
 };
 
-CopyTimer::CopyTimer(Engine& engine) : engine_(engine) {}
+CopyTimer::CopyTimer(Driver& driver, Devices& devices, Slots& slots,
+                     const topology::Topology* topology)
+    : driver_(driver), devices_(devices), slots_(slots), topology_(topology) {}
 CopyTimer::~CopyTimer() = default;
 
 void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats) const {
@@ -83,12 +82,12 @@ void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int rep
   if (repeats < 1 || repeats > kMostRepeats) {
     refuse_to_time(std::to_string(repeats) + " repeats: 1 to " + std::to_string(kMostRepeats));
   }
-  const int sockets = engine_.topology_ == nullptr ? 1 : engine_.topology_->sockets();
+  const int sockets = topology_ == nullptr ? 1 : topology_->sockets();
   for (const TimedCopy& copy : copies) {
     if (copy.dst.host() && copy.src.host())
       refuse_to_time("a copy to time has a GPU at one end at least");
     for (const Place& place : {copy.dst, copy.src}) {
-      if (place.gpu >= engine_.devices_) {
+      if (place.gpu >= devices_.count()) {
         throw Error(GLAKE_INVALID_DEVICE, "no " + device_text(place.gpu));
       }
       if (place.host() && (place.node < 0 || place.node >= sockets)) {
@@ -102,17 +101,17 @@ void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int rep
 // One buffer of a GPU is source and destination of all its copies: nobody reads what they write.
 Address CopyTimer::buffer(Place place, std::map<int, size_t>* used) {
   if (place.host()) return host_buffer(place.node, (*used)[place.node]++);
-  engine_.open_device(place.gpu);
+  devices_.open(place.gpu);
   Slot& slot = gpus_[place.gpu];
-  if (!slot) slot = engine_.slots_.lend(place, kGpuBuffer);
+  if (!slot) slot = slots_.lend(place, kGpuBuffer);
   return slot.at();
 }
 
 Address CopyTimer::host_buffer(int socket, size_t nth) {
   auto& buffers = hosts_[socket];
   if (nth == buffers.size()) {
-    buffers.push_back(std::make_unique<PlacedBuffer>(engine_.driver_, engine_.some_device(-1, -1),
-                                                     engine_.topology_.get(), socket, kHostBuffer));
+    buffers.push_back(
+        std::make_unique<PlacedBuffer>(driver_, devices_.some(), topology_, socket, kHostBuffer));
   }
   return buffers[nth]->at();
 }
@@ -120,40 +119,38 @@ Address CopyTimer::host_buffer(int socket, size_t nth) {
 StreamHandle CopyTimer::stream(int device, size_t nth) {
   auto& streams = streams_[device];
   if (nth == streams.size()) {
-    engine_.open_device(device);
-    DeviceScope scope(engine_.driver_, device);
+    devices_.open(device);
+    DeviceScope scope(driver_, device);
     StreamHandle made = 0;
     Status s = scope.status();
-    if (s.ok()) s = engine_.driver_.create_stream(&made);
-    expect_ok(engine_.driver_, s, "a stream");
+    if (s.ok()) s = driver_.create_stream(&made);
+    expect_ok(driver_, s, "a stream");
     streams.push_back(made);
   }
   return streams[nth];
 }
 
 void CopyTimer::submit(const TimedCopy& copy, const Running& run, Bytes bytes, int round) {
-  Driver& driver = engine_.driver_;
   const auto number = static_cast<Bytes>(round);
   const Address dst = run.dst + bytes * (number % (run.dst_room / bytes));
   const Address src = run.src + bytes * (number % (run.src_room / bytes));
-  DeviceScope scope(driver, run.device);
+  DeviceScope scope(driver_, run.device);
   Status s = scope.status();
   if (s.ok()) {
     const bool peers = !copy.dst.host() && !copy.src.host();
-    s = peers ? driver.copy_peer(dst, copy.dst.gpu, src, copy.src.gpu, bytes, run.stream)
-              : driver.copy(dst, src, bytes, run.stream);
+    s = peers ? driver_.copy_peer(dst, copy.dst.gpu, src, copy.src.gpu, bytes, run.stream)
+              : driver_.copy(dst, src, bytes, run.stream);
   }
-  expect_ok(driver, s, "a copy");
+  expect_ok(driver_, s, "a copy");
 }
 
 // No stream goes on before all have come so far: while they do, the next copies are enqueued.
 void CopyTimer::begin_together(std::vector<Running>* running) {
-  Driver& driver = engine_.driver_;
   Running& first = running->front();
   const auto follow = [&](Running& behind, Running& ahead) {
     Event event(*this);
     event.record(ahead.device, ahead.stream);
-    expect_ok(driver, driver.wait_stream(behind.device, behind.stream, event.id()),
+    expect_ok(driver_, driver_.wait_stream(behind.device, behind.stream, event.id()),
               "joining streams");
   };
   for (size_t i = 1; i < running->size(); ++i) follow(first, (*running)[i]);
@@ -181,14 +178,14 @@ void CopyTimer::remember_end(Running* run) {
     last.record(run->device, run->stream);
     ends_.push_back(std::move(last));
   } catch (const Error&) {
-    engine_.driver_.synchronize_stream(run->device, run->stream);
+    driver_.synchronize_stream(run->device, run->stream);
   }
 }
 
 // Waits for copies of before, which use the buffers.
 void CopyTimer::settle(uint64_t timeout_ns) {
   for (; !ends_.empty(); ends_.pop_back()) {
-    const Status s = engine_.driver_.wait_event(ends_.back().id(), timeout_ns);
+    const Status s = driver_.wait_event(ends_.back().id(), timeout_ns);
     if (s.not_ready()) {
       throw Error(GLAKE_BUSY_TIMEOUT, "copies that were timed stand still: after " +
                                           std::to_string(timeout_ns / 1'000'000'000) +
@@ -200,7 +197,6 @@ void CopyTimer::settle(uint64_t timeout_ns) {
 void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats, uint64_t* ns) {
   check(copies, bytes, repeats);
   std::lock_guard<std::mutex> guard(mutex_);
-  Driver& driver = engine_.driver_;
   settle(kStuck);
   std::vector<Running> running;
   std::map<int, size_t> hosts, streams;
@@ -218,16 +214,16 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
                        {}});
     for (int round = 0; round < repeats; ++round) running.back().ends.emplace_back(*this);
     if (!copy.dst.host() && !copy.src.host()) {
-      engine_.reach(copy.dst.gpu, copy.src.gpu);
-      engine_.reach(copy.src.gpu, copy.dst.gpu);
+      devices_.reach(copy.dst.gpu, copy.src.gpu);
+      devices_.reach(copy.src.gpu, copy.dst.gpu);
     }
   }
   try {
     enqueue(copies, bytes, repeats, &running);
     for (const Running& run : running) {
-      const Status s = driver.wait_event(run.ends.back().id(), kStuck);
+      const Status s = driver_.wait_event(run.ends.back().id(), kStuck);
       if (s.not_ready()) throw Error(GLAKE_BUSY_TIMEOUT, "copies that are timed stand still");
-      expect_ok(driver, s, "a copy");
+      expect_ok(driver_, s, "a copy");
     }
   } catch (const Error&) {
     for (Running& run : running) remember_end(&run);
@@ -236,9 +232,9 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
   for (size_t i = 0; i < running.size(); ++i) {
     for (int round = 0; round < repeats; ++round) {
       const auto r = static_cast<size_t>(round);
-      const Status s = driver.elapsed_ns(running[i].start.id(), running[i].ends[r].id(),
-                                         &ns[i * static_cast<size_t>(repeats) + r]);
-      expect_ok(driver, s, "the time of a copy");
+      const Status s = driver_.elapsed_ns(running[i].start.id(), running[i].ends[r].id(),
+                                          &ns[i * static_cast<size_t>(repeats) + r]);
+      expect_ok(driver_, s, "the time of a copy");
     }
   }
 }
@@ -248,19 +244,19 @@ void CopyTimer::close() {
   settle(kStuck);
   for (auto& [device, streams] : streams_) {
     for (; !streams.empty(); streams.pop_back()) {
-      expect_ok(engine_.driver_, engine_.driver_.destroy_stream(streams.back()), "a stream");
+      expect_ok(driver_, driver_.destroy_stream(streams.back()), "a stream");
     }
   }
   for (auto& [device, events] : events_) {
     for (; !events.empty(); events.pop_back()) {
-      expect_ok(engine_.driver_, engine_.driver_.destroy_event(events.back()), "an event");
+      expect_ok(driver_, driver_.destroy_event(events.back()), "an event");
     }
   }
   for (auto& [socket, buffers] : hosts_) {
     for (; !buffers.empty(); buffers.pop_back()) buffers.back()->unpin();
   }
   gpus_.clear();
-  engine_.slots_.trim();
+  slots_.trim();
 }
 
 }  // namespace glake::transfer

@@ -7,13 +7,12 @@
 #include <mutex>
 #include <vector>
 
+#include "transfer/devices.h"
 #include "transfer/placed_buffer.h"
 #include "transfer/plan.h"
 #include "transfer/slots.h"
 
 namespace glake::transfer {
-
-class Engine;
 
 // Between two places, one of them a GPU at least; host memory is of one socket.
 struct TimedCopy {
@@ -24,7 +23,8 @@ struct TimedCopy {
 // each copy of a set that uses a socket's.
 class CopyTimer {
  public:
-  explicit CopyTimer(Engine& engine);
+  // `topology` may be null.
+  CopyTimer(Driver& driver, Devices& devices, Slots& slots, const topology::Topology* topology);
   ~CopyTimer();
   CopyTimer(const CopyTimer&) = delete;
   CopyTimer& operator=(const CopyTimer&) = delete;
@@ -51,7 +51,10 @@ class CopyTimer {
   void remember_end(Running* run);
   void settle(uint64_t timeout_ns);
 
-  Engine& engine_;
+  Driver& driver_;
+  Devices& devices_;
+  Slots& slots_;
+  const topology::Topology* topology_;
   std::mutex mutex_;  // one set at a time
   std::map<int, Slot> gpus_;
   std::map<int, std::vector<std::unique_ptr<PlacedBuffer>>> hosts_;  // by socket

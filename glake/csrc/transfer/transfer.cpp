@@ -90,13 +90,23 @@ size_t Transfer::own_pool(const Lane& lane) const {
 }
 
 // A lane's own socket first; another's where no path serves it.
-const Transfer::Pool* Transfer::pool_for(const Lane& lane) const {
-  const Pool& own = pools_[own_pool(lane)];
-  if (own.bytes != 0) return &own;
+int Transfer::index_for(const Lane& lane) const {
+  const size_t own = own_pool(lane);
+  if (pools_[own].bytes != 0) return static_cast<int>(own);
   for (size_t i = 0; i < pools_.size(); ++i) {
-    if (pools_[i].bytes != 0 && planned_rate(i) <= 0) return &pools_[i];
+    if (pools_[i].bytes != 0 && planned_rate(i) <= 0) return static_cast<int>(i);
   }
-  return nullptr;
+  return -1;
+}
+
+const Transfer::Pool* Transfer::pool_for(const Lane& lane) const {
+  const int index = index_for(lane);
+  return index < 0 ? nullptr : &pools_[static_cast<size_t>(index)];
+}
+
+Transfer::Pool* Transfer::pool_for(const Lane& lane) {
+  const int index = index_for(lane);
+  return index < 0 ? nullptr : &pools_[static_cast<size_t>(index)];
 }
 
 Rate Transfer::planned_rate(size_t pool) const {
@@ -118,7 +128,7 @@ bool Transfer::live(const Lane& lane) const {
 }
 
 Range Transfer::take(const Lane& lane, Bytes wanted) {
-  Pool& pool = const_cast<Pool&>(*pool_for(lane));
+  Pool& pool = *pool_for(lane);
   Range& front = pool.ranges.front();
   const Bytes bytes = even_part(front.bytes(), wanted);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, bytes, front.end)};
@@ -310,7 +320,7 @@ void Transfer::end(uint64_t now) {
   } else {
     state = left() != 0 ? State::kCancelled : State::kDone;
   }
-  hold.let_go();
+  gate.open();
   waiters.clear();
   changed.notify_all();
 }
@@ -343,13 +353,7 @@ std::string Transfer::json(uint64_t now) const {
     resent += lane->resent;
   }
   out.raw("paths", "[" + list + "]").number("resent", static_cast<double>(resent));
-  list.clear();
-  for (const Refusal& refusal : refusals) {
-    JsonText one;
-    one.text("path", refusal.path).text("reason", refusal.reason);
-    list += (list.empty() ? "" : ", ") + one.done();
-  }
-  out.raw("refusals", "[" + list + "]");
+  out.raw("refusals", refusals_json(refusals));
   list.clear();
   for (const Range& r : unknown.ranges()) {
     list +=

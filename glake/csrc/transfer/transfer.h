@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "transfer/holds.h"
 #include "transfer/lane.h"
 #include "transfer/request.h"
+#include "transfer/stream_gates.h"
 
 namespace glake::transfer {
 
@@ -64,9 +64,9 @@ class Transfer {
   TransferPlan plan;  // rates only are used after replan()
   unsigned in_flight = 0;
   uint64_t started_ns = 0, ended_ns = 0;
-  Hold hold;                  // of the caller's stream
-  std::vector<Hold> waiters;  // of other streams
-  EventId passed = 0;         // recorded behind the hold on the caller's stream
+  StreamGate gate;                  // of the caller's stream
+  std::vector<StreamGate> waiters;  // of other streams
+  EventId passed = 0;               // recorded behind the gate on the caller's stream
   std::condition_variable changed;
 
  private:
@@ -78,6 +78,8 @@ class Transfer {
   size_t pool_at(Bytes offset) const;
   size_t own_pool(const Lane& lane) const;
   const Pool* pool_for(const Lane& lane) const;
+  Pool* pool_for(const Lane& lane);
+  int index_for(const Lane& lane) const;
   Rate planned_rate(size_t pool) const;
   bool live(const Lane& lane) const;
   bool may_take(const Lane& lane, uint64_t now, uint64_t copy_ns) const;

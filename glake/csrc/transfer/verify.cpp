@@ -1,7 +1,6 @@
 // Checksums: whether a chunk arrived as it was sent, for those who trust no link or relay buffer.
 #include <cstring>
 
-#include "transfer/engine.h"
 #include "transfer/submitter.h"
 
 namespace glake::transfer {
@@ -50,7 +49,7 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   }
   Flight back;
   back.device = place.gpu;
-  back.stage = engine_.slots_.lend(Place{}, flight.range.bytes());
+  back.stage = tools_.slots.lend(Place{}, flight.range.bytes());
   const Address copy = back.stage.at();
   DeviceScope scope(driver_, place.gpu);
   Status s = scope.status();
@@ -64,7 +63,7 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   if (s.ok()) s = driver_.wait_event(back.event.id(), kMostWait);
   if (!s.ok()) {
     if (back.stream != 0 && !quiesce(back)) {
-      Lock lock(engine_.mutex_);
+      Lock lock(tools_.mutex);
       lost_.push_back(std::move(back));
     }
     throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));

@@ -1,5 +1,10 @@
-// Names of plain copies: everything there is to know of one is in its id, so that a small copy
-// costs one driver call, no lock and no memory. Waiting for it is waiting for its stream.
+// Ids of copies. The two highest kinds of bits say which way a copy went; nothing else looks at
+// them.
+//
+//   plain    everything there is to know of one is in its id, so that a small copy costs one driver
+//            call, no lock and no memory. Waiting for it is waiting for its stream.
+//   tracked  a plain copy with an event of its own
+//   routed   a transfer over paths that the engine chose
 #pragma once
 
 #include <cstdint>
@@ -30,5 +35,14 @@ class PlainId {
                             kCaptured = uint64_t{1} << 61;
   uint64_t id_;
 };
+
+constexpr int kTrackedShift = 60;  // 0001 | number
+constexpr uint64_t tracked_id(uint64_t number) { return uint64_t{1} << kTrackedShift | number; }
+
+enum class CopyKind { kPlain, kTracked, kRouted };
+inline CopyKind kind_of(uint64_t id) {
+  if (PlainId(id).valid()) return CopyKind::kPlain;
+  return id >> kTrackedShift == 1 ? CopyKind::kTracked : CopyKind::kRouted;
+}
 
 }  // namespace glake::transfer

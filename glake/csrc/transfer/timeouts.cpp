@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "transfer/engine.h"
 #include "transfer/submitter.h"
 
 namespace glake::transfer {
@@ -20,7 +19,7 @@ void Submitter::overdue(size_t index, uint64_t now) {
       "copy " + std::to_string(flight.hop + 1) + " of " + flight.lane->name() +
       (flight.late ? " stands still, and as it writes the destination no other may take its place"
                    : " is not done in three times the time it should take");
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   if (flight.last() && !flight.late) {
     flight.late = true;
     flight.lane->health->suspect(why);
@@ -37,16 +36,12 @@ void Submitter::overdue(size_t index, uint64_t now) {
 
 // Nobody knows when the copy ends: its buffers stay with it until that is seen, what it writes of
 // the destination may come at any time, and the memory of both ends must not become another's.
-// Under the engine's lock.
+// Under the lock.
 void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
   const std::shared_ptr<Transfer> transfer = flight.transfer;
-  if (transfer->request.ordered) {  // others are guarded from their start
-    Engine::Guard range = Engine::guard_of(transfer->request.parts);
-    range.transfer = transfer;
-    lock->unlock();
-    engine_.guard(std::move(range));
-    lock->lock();
-  }
+  lock->unlock();
+  listener_.given_up(transfer);
+  lock->lock();
   Lane& lane = *flight.lane;
   lane.hops[flight.hop].withdraw(flight.range.bytes());
   if (flight.hop == 0) --lane.in_first_hop;
@@ -61,10 +56,10 @@ void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
   ++transfer->unfinished;
   lane.health->lose();
   lost_.push_back(std::move(flight));
-  engine_.conclude(lock, transfer);
+  listener_.chunk_ended(lock, transfer);
 }
 
-// Under the engine's lock, on any thread. Without it while the driver is asked: a simulated one may
+// Under the lock, on any thread. Without it while the driver is asked: a simulated one may
 // run callers' functions meanwhile, among them ours that take it. Buffers go back on the
 // submitter's thread when it next has nothing to do; there, too, it waits for streams where no
 // event tells.
@@ -92,7 +87,7 @@ bool Submitter::look_for_lost(Lock* lock) {
   return untold;
 }
 
-// Under the engine's lock.
+// Under the lock.
 void Submitter::found(Flight* flight) {
   flight->seen_done = true;
   if (flight->transfer == nullptr) return;
@@ -104,7 +99,7 @@ void Submitter::found(Flight* flight) {
 void Submitter::reap(uint64_t timeout_ns) {
   std::vector<Flight> open, done;
   {
-    Lock lock(engine_.mutex_);
+    Lock lock(tools_.mutex);
     open.swap(lost_);
   }
   const auto over = [&](const Flight& flight) {
@@ -117,7 +112,7 @@ void Submitter::reap(uint64_t timeout_ns) {
                                            [&](const Flight& flight) { return !over(flight); });
   done.assign(std::make_move_iterator(first), std::make_move_iterator(open.end()));
   open.erase(first, open.end());
-  Lock lock(engine_.mutex_);
+  Lock lock(tools_.mutex);
   for (Flight& flight : done) {
     if (!flight.seen_done) found(&flight);
   }

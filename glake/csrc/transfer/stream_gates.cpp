@@ -1,4 +1,4 @@
-#include "transfer/holds.h"
+#include "transfer/stream_gates.h"
 
 #include <cstring>
 
@@ -11,21 +11,21 @@ constexpr size_t kPage = 4096, kWordStride = 64;  // a cache line each
 
 }  // namespace
 
-Hold& Hold::operator=(Hold&& other) noexcept {
-  let_go();
+StreamGate& StreamGate::operator=(StreamGate&& other) noexcept {
+  open();
   owner_ = std::exchange(other.owner_, nullptr);
   word_ = other.word_;
   value_ = other.value_;
   return *this;
 }
 
-void Hold::let_go() noexcept {
+void StreamGate::open() noexcept {
   if (owner_ == nullptr) return;
   __atomic_store_n(word_, value_, __ATOMIC_RELEASE);
   std::exchange(owner_, nullptr)->give(word_);
 }
 
-Hold Holds::take() {
+StreamGate StreamGates::take() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (spare_.empty()) {
     void* page = pool_.allocate(kPage);
@@ -42,12 +42,12 @@ Hold Holds::take() {
   return {this, word, __atomic_load_n(word, __ATOMIC_RELAXED) + 1};
 }
 
-void Holds::give(uint32_t* word) noexcept {
+void StreamGates::give(uint32_t* word) noexcept {
   std::lock_guard<std::mutex> guard(mutex_);
   spare_.push_back(word);  // room was reserved when it was made
 }
 
-void Holds::close() {
+void StreamGates::close() {
   std::lock_guard<std::mutex> guard(mutex_);
   spare_.clear();
   for (; !pages_.empty(); pages_.pop_back()) pool_.free(pages_.back());

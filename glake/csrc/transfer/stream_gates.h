@@ -14,36 +14,37 @@ class HostPool;
 
 namespace glake::transfer {
 
-class Holds;
+class StreamGates;
 
 // One word, lent to one transfer. Its number only grows, so it may be lent again while a stream
 // has not come to the wait for an earlier one yet.
-class Hold {
+class StreamGate {
  public:
-  Hold() = default;
-  Hold(Holds* owner, uint32_t* word, uint32_t value) : owner_(owner), word_(word), value_(value) {}
-  Hold(Hold&& other) noexcept { *this = std::move(other); }
-  Hold& operator=(Hold&& other) noexcept;
-  ~Hold() { let_go(); }
+  StreamGate() = default;
+  StreamGate(StreamGates* owner, uint32_t* word, uint32_t value)
+      : owner_(owner), word_(word), value_(value) {}
+  StreamGate(StreamGate&& other) noexcept { *this = std::move(other); }
+  StreamGate& operator=(StreamGate&& other) noexcept;
+  ~StreamGate() { open(); }
 
   Address at() const { return reinterpret_cast<Address>(word_); }
   uint32_t value() const { return value_; }
   explicit operator bool() const { return owner_ != nullptr; }
-  void let_go() noexcept;
+  void open() noexcept;
 
  private:
-  Holds* owner_ = nullptr;
+  StreamGates* owner_ = nullptr;
   uint32_t* word_ = nullptr;
   uint32_t value_ = 0;
 };
 
-class Holds {
+class StreamGates {
  public:
-  explicit Holds(HostPool& pool) : pool_(pool) {}
-  Holds(const Holds&) = delete;
-  Holds& operator=(const Holds&) = delete;
+  explicit StreamGates(HostPool& pool) : pool_(pool) {}
+  StreamGates(const StreamGates&) = delete;
+  StreamGates& operator=(const StreamGates&) = delete;
 
-  Hold take();  // throws Error when there is no pinned memory
+  StreamGate take();  // throws Error when there is no pinned memory
   void give(uint32_t* word) noexcept;
   // Gives the memory back; no stream may wait any more.
   void close();
