@@ -14,7 +14,7 @@ ifeq ($(WERROR),1)
 export CMAKE_ARGS := $(CMAKE_ARGS) -DGLAKE_WERROR=ON
 endif
 STEP = @$(PYTHON) tools/step.py
-CXX_FILES = $(shell find glake/csrc tests benchmarks -name '*.h' -o -name '*.c' -o -name '*.cpp')
+CXX_FILES = $(shell find glake/csrc glake/include simcuda tests benchmarks -name '*.h' -o -name '*.c' -o -name '*.cpp')
 # Scripts that measure (docs/benchmarks.md); make_*.py make inputs, and are run by hand.
 BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
@@ -61,6 +61,7 @@ lint: $(VENV)/.requirements
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) tools/layers.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 
 bench: build

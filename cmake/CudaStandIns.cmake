@@ -1,7 +1,7 @@
 # The stand-ins for CUDA's libraries over simcuda (docs/real.md): with their sonames and version
 # nodes in lib/cuda, so that a CUDA build of PyTorch finds in them what it asks of NVIDIA's.
 
-set(runtime "${csrc}/simcuda/runtime")
+set(runtime "${simcuda}/runtime")
 add_custom_target(glake_cuda)
 
 # add_standin(NAME FILE [NODE node] [DEFINES ...] SOURCES ...)
@@ -10,7 +10,7 @@ function(add_standin name file)
   set(target "cuda_${name}")
   add_library(${target} SHARED ${given_SOURCES})
   target_compile_definitions(${target} PRIVATE ${given_DEFINES})
-  target_include_directories(${target} PRIVATE "${runtime}/standins")
+  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${runtime}/standins")
   target_link_libraries(${target} PRIVATE simcuda glake_options)
   target_link_options(${target} PRIVATE "LINKER:-soname,${file}")
   if(given_NODE)
@@ -69,5 +69,5 @@ add_plain(nvshmem libnvshmem_host.so.3 nvshmem_host 3 NODE NVSHMEM)
 add_plain(curand libcurand.so.10 curand 1)
 target_link_options(cuda_cuda PRIVATE LINKER:--no-as-needed)  # what it is for: simcuda's symbols
 
-file(GLOB nvml_sources CONFIGURE_DEPENDS "${runtime}/nvml/*.cpp" "${csrc}/topology/*.cpp")
-add_standin(nvml libnvidia-ml.so.1 SOURCES ${nvml_sources})
+file(GLOB nvml_sources CONFIGURE_DEPENDS "${runtime}/nvml/*.cpp")
+add_standin(nvml libnvidia-ml.so.1 SOURCES ${nvml_sources} ${topology_sources})

@@ -71,8 +71,13 @@ _HOME = {
 
 
 def library_path() -> Path:
-    """Path of libglake.so, the C interface of csrc/capi.h."""
+    """Path of libglake.so, the C interface of include/glake/glake.h."""
     return Path(__file__).resolve().parent / "lib" / "libglake.so"
+
+
+def include_path() -> Path:
+    """Folder to compile C programs with: `#include <glake/glake.h>` is glake's C interface."""
+    return Path(__file__).resolve().parent / "include"
 
 
 def __getattr__(name: str) -> Any:
@@ -123,6 +128,7 @@ __all__ = [
     "dump_snapshot",
     "enable",
     "findings",
+    "include_path",
     "library_path",
     "pause",
     "pin",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import glake
-from glake import config, library_path
+from glake import config, include_path, library_path
 from glake.errors import GlakeError
 from glake.groups import Group
 from glake.info import describe, no_device
@@ -139,13 +139,14 @@ def run(
 
 @main.command()
 @click.option("--library", is_flag=True, help="Print the path of libglake.so, nothing else.")
+@click.option("--include", is_flag=True, help="Print the folder of glake/glake.h, nothing else.")
 @click.option("--options", is_flag=True, help="List the options, what they take and mean.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--check", is_flag=True, help="Fail unless the driver opens and has a device.")
-def info(library: bool, options: bool, as_json: bool, check: bool) -> None:
+def info(library: bool, include: bool, options: bool, as_json: bool, check: bool) -> None:
     """Show version, driver, devices and options in force."""
-    if library:
-        click.echo(library_path())
+    if library or include:
+        click.echo(library_path() if library else include_path())
         return
     if options:
         click.echo("\n\n".join(map(_explained, config.OPTIONS.values())))

@@ -2,7 +2,7 @@
 
 `read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
 misspelt one is never silently ignored. A variable with an empty value is as one not set. The C++
-core checks the same names and values for programs without Python (glake_options() in csrc/capi.h);
+core checks the same names and values for programs without Python (glake_options() in glake.h);
 tests/unit/test_numbers.py compares the two. In every locale a number is digits, with a point before
 the last of them if you like (8, 0.9, .5).
 """

@@ -1,4 +1,4 @@
-"""The exceptions glake raises, one per status of its C interface (csrc/capi.h)."""
+"""The exceptions glake raises, one per status of its C interface (include/glake/glake.h)."""
 
 
 class GlakeError(Exception):

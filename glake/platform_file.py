@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from glake.errors import InvalidOption
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
-MOST_GPUS = 16  # as csrc/topology
+MOST_GPUS = 16  # as csrc/plan/topology.h
 MOST_RATE = 1e5  # GB/s; more is bytes or megabytes given for gigabytes
 _FIELDS = ("gpus", "sockets", "edges", "joint", "assumed", "numa_nodes", "bounds", "per_copy_us")
 _NEEDED = ("gpus", "sockets", "edges")

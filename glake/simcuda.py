@@ -1,4 +1,4 @@
-"""Control of the simulated driver (csrc/simcuda/simcuda.h): faults, clock, calls, books.
+"""Control of the simulated driver (simcuda/include/simcuda/simcuda.h): faults, clock, calls, books.
 
 For tests and benchmarks. The library is the one GLAKE_DRIVER=sim uses, so what is set here holds
 for glake in this process. Loading it touches no device; nothing is loaded before the first call.

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-COSTS = ROOT / "glake" / "csrc" / "simcuda" / "costs.json"
+COSTS = ROOT / "simcuda" / "costs.json"
 PAGE = 2 << 20
 # The case of the rows that give each call's line over its sizes.
 BY_SIZE = {

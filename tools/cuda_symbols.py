@@ -3,7 +3,7 @@
     tools/cuda_symbols.py FOLDER_OF_TORCH_LIBRARIES [--version 2.14.1] [--check]
 
 Reads what the libraries in torch/lib ask of NVIDIA's (nm, readelf; nothing is run) and adds the
-names that no list has yet to glake/csrc/simcuda/runtime/standins/lists/NAME.def as UNSUPPORTED:
+names that no list has yet to simcuda/runtime/standins/lists/NAME.def as UNSUPPORTED:
 what a name shall do is then decided by hand, in the list. Names are never removed, so that the
 lists are the union over PyTorch's releases. --check writes nothing; exits 1 if names are missing.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNTIME = ROOT / "glake" / "csrc" / "simcuda" / "runtime"
+RUNTIME = ROOT / "simcuda" / "runtime"
 LISTS = RUNTIME / "standins" / "lists"
 # Libraries by the beginning of a name; the first that fits. The lists carry the version nodes.
 PREFIXES = (

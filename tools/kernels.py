@@ -2,7 +2,8 @@
 
     tools/kernels.py [--check] [--verify] [--nvrtc LIBRARY] [--ptxas PROGRAM]
 
-Without options it writes the PTX of every glake/csrc/transfer/kernels/*.cu into *_ptx.h beside it.
+Without options it writes the PTX of every kernel of glake/csrc/transfer/run/kernels into *_ptx.h
+beside it.
 --check: only says whether that would change anything. --verify: assembles what is committed for
 several GPUs with ptxas. Both compilers come from pip, need no GPU, and are no dependency of glake:
 
@@ -24,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-KERNELS = ROOT / "glake" / "csrc" / "transfer" / "kernels"
+KERNELS = ROOT / "glake" / "csrc" / "transfer" / "run" / "kernels"
 TARGET = "compute_70"  # every later GPU compiles it for itself
 # The oldest PTX with all that is used: older drivers refuse text of a newer version, whatever is in
 # it. ptxas refuses instructions newer than the version (--verify).

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "capi.h"
+#include "glake/glake.h"
 #include "measure.h"
 #include "replay/policy.h"
 #include "simcuda/simcuda.h"

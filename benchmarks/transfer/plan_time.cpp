@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "topology/json.h"
-#include "transfer/planner.h"
+#include "base/json.h"
+#include "plan/planner.h"
 
 namespace {
 

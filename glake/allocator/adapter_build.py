@@ -31,6 +31,8 @@ from glake import config, extras
 from glake.errors import GlakeError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
+# glake's C interface, and what simcuda has for the adapter `numbers`.
+INCLUDE = (SOURCES.parent / "include", SOURCES.parent / "lib" / "include")
 CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"
 NUMBERS = "numbers"
@@ -109,7 +111,7 @@ def _compiler() -> list[str]:
 def _flags(name: str, include: Path, version: str) -> list[str]:
     minor = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     flags = [f"-std=c++{20 if minor >= (2, 14) else 17}", "-fPIC", "-Wall", "-Wextra"]
-    flags += [f"-I{SOURCES}", "-isystem", str(include)]
+    flags += [*(f"-I{folder}" for folder in (SOURCES, *INCLUDE)), "-isystem", str(include)]
     if name == CUDA:
         for directory in cuda_headers():
             flags += ["-isystem", str(directory)]
@@ -162,11 +164,8 @@ def _key(command: list[str]) -> str:
     digest = hashlib.sha256()
     about = [torch.version, torch.commit, platform.machine(), *command]
     digest.update("\0".join(about).encode())
-    for source in (
-        *sorted((SOURCES / "torch").rglob("*.*")),
-        *sorted(SOURCES.glob("*.h")),
-        SOURCES / "simcuda/compute.h",
-    ):
+    headers = (found for folder in (SOURCES / "base", *INCLUDE) for found in folder.rglob("*.h"))
+    for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(headers)):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:20]
 

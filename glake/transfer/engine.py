@@ -26,7 +26,7 @@ Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own
 Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
-_DIRECT, _RELAYED, _TRACKED, _CHECKSUM, _CHECKED = 1, 2, 4, 8, 16  # csrc/capi_transfer.h
+_DIRECT, _RELAYED, _TRACKED, _CHECKSUM, _CHECKED = 1, 2, 4, 8, 16  # include/glake/glake.h
 
 _lock = threading.RLock()
 _open: Engine | None = None

@@ -14,7 +14,7 @@ from glake.transfer.topology import Topology
 # Where host memory without a socket lies: on the GPU's own socket; on all, changing every few MiB
 # (so that each chunk has one socket); on all, changing every page.
 HOSTS = ("local", "interleaved", "pages")
-_SPREAD, _STRIPED = -1, -2  # as csrc/transfer/plan.h
+_SPREAD, _STRIPED = -1, -2  # as csrc/plan/plan.h
 
 PlatformLike = str | os.PathLike[str] | Topology | Platform | None
 

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "../../glake/csrc/transfer/kernels/copy_blocks.h"
-#include "../../glake/csrc/transfer/kernels/copy_blocks_ptx.h"
+#include "../../glake/csrc/transfer/run/kernels/copy_blocks.h"
+#include "../../glake/csrc/transfer/run/kernels/copy_blocks_ptx.h"
 
 namespace kernels {
 

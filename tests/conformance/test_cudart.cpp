@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "sim_harness.h"
-#include "simcuda/runtime.h"
+#include "simcuda/driver/runtime.h"
 #include "simcuda/runtime/cudart/types.h"
 
 using namespace cudart;  // NOLINT: types of the interface under test

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "sim_harness.h"
-#include "simcuda/runtime.h"
+#include "simcuda/driver/runtime.h"
 
 // At these versions whatever cuda.h says.
 extern "C" CUresult cuGraphNodeGetDependencies_v2(CUgraphNode, CUgraphNode*, CUgraphEdgeData*,

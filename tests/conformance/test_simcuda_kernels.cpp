@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "sim_harness.h"
-#include "transfer/kernels/copy_blocks.h"
-#include "transfer/kernels/copy_blocks_ptx.h"
+#include "transfer/run/kernels/copy_blocks.h"
+#include "transfer/run/kernels/copy_blocks_ptx.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 
 #include "sim_harness.h"
 #include "simcuda/compute.h"
-#include "simcuda/known.h"
-#include "simcuda/runtime.h"
+#include "simcuda/driver/known.h"
+#include "simcuda/driver/runtime.h"
 
 namespace {
 

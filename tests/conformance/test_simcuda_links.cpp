@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/json.h"
 #include "sim_harness.h"
-#include "topology/json.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/json.h"
 #include "sim_harness.h"
-#include "topology/json.h"
 
 namespace {
 

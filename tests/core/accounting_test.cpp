@@ -3,8 +3,8 @@
 // live blocks, whichever addresses they are reached through.
 #include <algorithm>
 
-#include "core/process.h"
 #include "harness.h"
+#include "process/process.h"
 
 using namespace glake;
 

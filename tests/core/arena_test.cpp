@@ -1,6 +1,6 @@
 // Arena against a byte map: random takes, gives, claims and disclaims at several granules' scale,
 // every query compared with what the map says, and Arena::check() after every step.
-#include "core/arena.h"
+#include "memory/arena.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "capi.h"
+#include "glake/glake.h"
 #include "simcuda/simcuda.h"
 
 #define CHECK(condition)                                                                       \

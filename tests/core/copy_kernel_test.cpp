@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness.h"
-#include "transfer/kernels/copy_blocks.h"
+#include "transfer/run/kernels/copy_blocks.h"
 
 namespace gpu {
 
@@ -73,7 +73,7 @@ void __stcs(T* to, T value) {
 #define __global__
 #define __device__
 #define __launch_bounds__(threads)
-#include "transfer/kernels/copy_blocks.cu"
+#include "transfer/run/kernels/copy_blocks.cu"
 
 }  // namespace gpu
 

@@ -2,8 +2,8 @@
 // (benchmarks/allocator/curves.py takes the times).
 #include <memory>
 
-#include "core/block.h"
 #include "harness.h"
+#include "memory/block.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "capi.h"
+#include "glake/glake.h"
 #include "simcuda/simcuda.h"
 
 namespace test {

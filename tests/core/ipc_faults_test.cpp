@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "core/ipc_socket.h"
+#include "ipc/ipc_socket.h"
 #include "ipc_play.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "core/ipc_socket.h"
+#include "ipc/ipc_socket.h"
 #include "ipc_play.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Options: what each takes and refuses, sizes with suffixes, the environment.
-#include "core/options.h"
+#include "base/options.h"
 
 #include <cstdlib>
 #include <utility>

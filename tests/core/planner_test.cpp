@@ -1,6 +1,6 @@
 // Plans against the bounds of every platform of the platforms file, and on machines made up at
 // random: no link over its capacity, fair shares, reasons for what is not used.
-#include "transfer/planner.h"
+#include "plan/planner.h"
 
 #include <dlfcn.h>
 
@@ -10,8 +10,8 @@
 #include <regex>
 #include <sstream>
 
+#include "base/json.h"
 #include "harness.h"
-#include "topology/json.h"
 
 namespace {
 

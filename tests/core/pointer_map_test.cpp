@@ -1,5 +1,5 @@
 // From addresses to blocks: chains within a slot, regions over several pages, removal.
-#include "core/pointer_map.h"
+#include "memory/pointer_map.h"
 
 #include "harness.h"
 

@@ -1,7 +1,7 @@
 // StreamClock on the simulated driver: what is ordered before what, what is complete, and that it
 // makes no call while one stream is in use.
-#include "core/streams.h"
 #include "harness.h"
+#include "memory/streams.h"
 
 using namespace glake;
 

@@ -2,8 +2,8 @@
 // meanwhile, drivers without kernels, captures, and what a kernel must never be given.
 #include <algorithm>
 
-#include "transfer/block_ways.h"
-#include "transfer/overlap.h"
+#include "plan/block_ways.h"
+#include "transfer/call/overlap.h"
 #include "transfer_play.h"
 
 using test::Buffer;

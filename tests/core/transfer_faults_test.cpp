@@ -3,7 +3,7 @@
 // call failing in turn leaves nothing behind.
 #include <algorithm>
 
-#include "topology/topology.h"
+#include "plan/topology.h"
 #include "transfer_play.h"
 
 using test::await_settled;

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "topology/topology.h"
+#include "plan/topology.h"
 #include "transfer_play.h"
 
 using test::Buffer;

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "capi_transfer.h"
+#include "glake/glake.h"
 #include "harness.h"
 
 namespace test {

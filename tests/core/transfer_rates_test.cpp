@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "topology/json.h"
+#include "base/json.h"
 #include "transfer_play.h"
 
 using glake::topology::Json;

@@ -1,5 +1,5 @@
 // Views and their index: finding by address, length and use; the runs under a stretch.
-#include "core/view.h"
+#include "memory/view.h"
 
 #include "harness.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <thread>
 
-#include "core/process.h"
 #include "harness.h"
+#include "process/process.h"
 
 using test::kKiB;
 using test::kMiB;

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "../core/harness.h"
-#include "core/process.h"
+#include "process/process.h"
 
 namespace fuzz {
 

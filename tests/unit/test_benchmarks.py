@@ -82,7 +82,7 @@ def test_every_program_is_tried_here() -> None:
 
 
 def test_plans_are_timed_on_every_platform(binaries: Path) -> None:
-    platforms = ROOT / "glake" / "csrc" / "simcuda" / "platforms.json"
+    platforms = ROOT / "simcuda" / "platforms.json"
     done = subprocess.run(
         [str(binaries / PLAN_TIME), str(platforms)], capture_output=True, text=True, check=True
     )

@@ -8,7 +8,7 @@ import pytest
 import glake
 from glake import errors
 
-HEADER = Path(glake.__file__).parent / "csrc" / "capi.h"
+HEADER = Path(glake.__file__).parent / "include" / "glake" / "glake.h"
 
 
 def statuses() -> dict[str, int]:

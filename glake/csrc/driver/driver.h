@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "types.h"
+#include "base/types.h"
 
 namespace glake {
 
@@ -29,6 +29,12 @@ inline StreamHandle given_name(StreamHandle s) {
 }
 inline StreamHandle default_stream(StreamHandle given) {
   return given == kPerThreadHandle ? this_thread_stream() : 0;
+}
+// The stream a caller of the C interface names: NULL and CU_STREAM_LEGACY are one,
+// CU_STREAM_PER_THREAD is the calling thread's.
+inline StreamHandle stream_of(void* stream) {
+  const auto given = reinterpret_cast<StreamHandle>(stream);
+  return given - 1 > 1 ? given : default_stream(given);
 }
 
 // A driver's answer; 0 is success.

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "types.h"
+#include "base/types.h"
 
 namespace glake::driver {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "capi.h"
+#include "glake/glake.h"
 #include "python/unlocked.h"
 
 namespace py = pybind11;

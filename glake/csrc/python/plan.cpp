@@ -5,10 +5,10 @@
 #include <memory>
 #include <utility>
 
-#include "numbers.h"
+#include "base/numbers.h"
+#include "plan/estimate.h"
+#include "plan/planner.h"
 #include "python/binding.h"
-#include "transfer/estimate.h"
-#include "transfer/planner.h"
 
 namespace glake::python {
 namespace {

@@ -3,8 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "../replay/engine.h"
-#include "../replay/policy.h"
+#include "replay/engine.h"
+#include "replay/policy.h"
 #include "trace.h"
 #include "unlocked.h"
 

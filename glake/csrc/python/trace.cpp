@@ -4,8 +4,8 @@
 
 #include <exception>
 
-#include "../replay/facts.h"
-#include "../replay/steps.h"
+#include "replay/facts.h"
+#include "replay/steps.h"
 
 namespace py = pybind11;
 

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "../replay/trace.h"
+#include "replay/trace.h"
 
 namespace glake::replay {
 

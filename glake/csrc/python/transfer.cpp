@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "capi_transfer.h"
+#include "glake/glake.h"
 #include "python/binding.h"
 
 namespace glake::python {

@@ -14,7 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "capi.h"
+#include "glake/glake.h"
 #include "python/binding.h"
 
 namespace py = pybind11;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "numbers.h"
+#include "base/numbers.h"
 
 namespace glake::replay {
 std::string size_text(uint64_t bytes) {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 
-#include "../capi.h"
 #include "caching_policy.h"
 #include "driver_cost.h"
+#include "glake/glake.h"
 #include "sim_driver.h"
 
 namespace glake::replay {

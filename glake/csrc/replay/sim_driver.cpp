@@ -1,8 +1,8 @@
 // Opening simcuda and resolving its symbols.
 #include "sim_driver.h"
 
-#include "../capi.h"
 #include "driver_cost.h"
+#include "glake/glake.h"
 
 namespace glake::replay {
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <limits>
 
-#include "../utf8.h"
+#include "base/utf8.h"
 
 namespace glake::replay {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "capi.h"
+#include "glake/glake.h"
 
 // Every function an adapter calls, by its name without glake_.
 #define GLAKE_ENTRIES(X) \

@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-#include "numbers.h"
+#include "base/numbers.h"
 #include "torch/library.h"
 
 struct CUstream_st;

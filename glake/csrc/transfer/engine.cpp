@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
-#include "transfer/block_ways.h"
-#include "transfer/text.h"
+#include "plan/plan_json.h"
 
 namespace glake::transfer {
 namespace {
 
 constexpr Bytes kAlwaysPlain = kMiB;         // below it no plan is asked for
-constexpr double kHandOver = 5'000;          // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.03;          // in time, of kernels over the driver's copies
 constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing that is late
 constexpr uint64_t kForever = UINT64_MAX;
 
@@ -171,19 +168,9 @@ uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
   return tracked_.put(std::move(track), stream, request.parts.total(), why);
 }
 
-// Whether many blocks go better through the engine, whose kernels copy them, than as the driver's
-// own copies, over one path as well.
+// Whether kernels of the engine's copy many blocks better, where they run.
 bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
-  if (request.parts.count() < 2 || plan.plain <= 0) return false;
-  const BlockCosts costs = block_costs(scheduler_.copy_ns());
-  BlockLoad load;
-  for (size_t i = 0; i < request.parts.count(); ++i) load.add(request.parts[i].bytes, costs);
-  const bool between = !request.src.host() && !request.dst.host();
-  const BlockWay way = best_way(load, plan.plain, costs, !between && driver_.has_batches(), false);
-  const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
-  const double kernels =
-      kHandOver + costs.copy_ns * chunks + block_ns(BlockWay::kKernel, load, plan.plain, costs);
-  if (kernels * kLeastGain >= block_ns(way, load, plan.plain, costs)) return false;
+  if (!scheduler_.kernels_pay(request, plan, driver_.has_batches())) return false;
   const int gpu = request.src.host() ? request.dst.gpu : request.src.gpu;
   devices_.open(gpu);
   DeviceScope scope(driver_, gpu);

@@ -2,9 +2,9 @@
 //
 //   request    what a caller wants copied, checked
 //   copy       what the caller then waits for: plain, tracked or routed (copy.h)
-//   transfer   a routed copy under way; a lane: one path of it, with its accounts
+//   transfer   a routed copy under way; a run: one path of it, with its accounts
 //   scheduler  which paths a transfer takes; runner: the transfers under way
-//   submitter  a thread per worker GPU, which claims chunks of lanes and copies them
+//   submitter  a thread per worker GPU, which claims chunks of runs and copies them
 //   slot       a relay buffer, from glake's own memory
 //   gate       what keeps a caller's stream waiting until the transfer is done
 #pragma once
@@ -15,13 +15,13 @@
 #include <variant>
 #include <vector>
 
-#include "transfer/copy_kernel.h"
-#include "transfer/host_pins.h"
-#include "transfer/plain_copies.h"
-#include "transfer/routed_copy.h"
-#include "transfer/staging.h"
-#include "transfer/timing.h"
-#include "transfer/tracked_copies.h"
+#include "transfer/buffers/host_pins.h"
+#include "transfer/buffers/staging.h"
+#include "transfer/call/plain_copies.h"
+#include "transfer/call/tracked_copies.h"
+#include "transfer/run/copy_kernel.h"
+#include "transfer/run/routed_copy.h"
+#include "transfer/run/timing.h"
 
 namespace glake::transfer {
 
@@ -91,7 +91,7 @@ class Engine {
   CopyKernel kernel_;
   Staging staging_;
   LiveRanges ranges_;
-  std::mutex mutex_;  // of transfers, lanes and path states
+  std::mutex mutex_;  // of transfers, runs and path states
   Runner runner_;
   StreamOrder order_;
   PlainCopies plain_;

@@ -23,7 +23,7 @@ from glake.transfer.place import ends
 _SLOTS, _LANES = 4, 2  # of each relay of equal shares: buffers, and streams in and out
 _LEAST_CHUNK, _MOST_CHUNK, _CHUNKS = 256 << 10, 4 << 20, 16
 _GRAIN = 4096  # GLake rounds its parts to pages
-_PAGES_NODE, _STRIPED_NODE = -1, -2  # csrc/transfer/plan.h
+_PAGES_NODE, _STRIPED_NODE = -1, -2  # csrc/plan/plan.h
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Who may use what: the links of one machine shared among processes, and the books of it.
 
-All demands of all clients are planned together, max-min fair (csrc/transfer/planner.h). A client's
+All demands of all clients are planned together, max-min fair (csrc/plan/planner.h). A client's
 part of a limit is what its own demands load it with in that plan, plus an even share of what nobody
 does. A little of every limit is kept out of the plan, so that this share is never nothing and a
 first copy can begin at once. The parts of a limit never add up to more than all of it.

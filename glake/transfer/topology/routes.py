@@ -1,6 +1,6 @@
 """The way a plain copy takes through a platform, what it carries, and what kind of way it is.
 
-The same routes as csrc/topology takes: NVLink where there is one, else the shortest way through
+The routes of csrc/plan/topology.cpp: NVLink where there is one, else the shortest way through
 switches and root complexes. For showing a platform and probing it; plans are made in C++.
 """
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "capi.h"
+#include "glake/glake.h"
 #include "simcuda/simcuda.h"
 
 #define CHECK(condition)                                                   \

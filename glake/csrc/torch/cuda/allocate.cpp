@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <string_view>
 
-#include "numbers.h"
+#include "base/numbers.h"
+#include "base/types.h"
 #include "torch/cuda/allocator.h"
 #include "torch/cuda/rounding.h"
-#include "types.h"
 
 namespace glake::adapter {
 

@@ -11,9 +11,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/types.h"
 #include "torch/cuda/routes.h"
 #include "torch/library.h"
-#include "types.h"
 
 namespace glake::adapter {
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <map>
 
+#include "base/types.h"
 #include "torch/cuda/allocator.h"
-#include "types.h"
 
 namespace glake::adapter {
 

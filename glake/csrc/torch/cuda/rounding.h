@@ -4,7 +4,7 @@
 
 #include <c10/core/AllocatorConfig.h>
 
-#include "types.h"
+#include "base/types.h"
 
 namespace glake::adapter {
 

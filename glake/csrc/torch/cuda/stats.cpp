@@ -1,6 +1,6 @@
 // torch's DeviceStats: glake's own numbers, and besides them the memory of foreign pools.
+#include "base/types.h"
 #include "torch/cuda/allocator.h"
-#include "types.h"
 
 namespace glake::adapter {
 

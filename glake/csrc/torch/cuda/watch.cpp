@@ -1,8 +1,8 @@
 // Snapshots, history and observers.
 #include <c10/core/AllocatorConfig.h>
 
+#include "base/types.h"
 #include "torch/cuda/allocator.h"
-#include "types.h"
 
 namespace glake::adapter {
 

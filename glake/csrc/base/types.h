@@ -1,0 +1,86 @@
+// The nouns of glake, in one page.
+//
+//   granule   2 MiB of physical device memory: one driver handle, mapped at its home address
+//   range     reserved virtual addresses
+//   arena     a long range whose granules are mapped in address order ("home"); blocks of it are
+//             split and merged at 512 bytes
+//   segment   a run of bytes of an arena: busy, free, or absent (no granule behind it)
+//   extent    a maximal run of free segments; what best fit searches
+//   view      a range in which granules from anywhere are mapped side by side ("stitched"); their
+//             home mappings stay, so building one unmaps and synchronises nothing
+//   block     what a caller holds: one segment, or the segments under a stretch of a view
+//   ticket    (stream, epoch): the work after which a freed segment is safe on any stream
+//   epoch     a stretch of frees on one stream, closed by one event (a "mark")
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/numbers.h"
+#include "glake/glake.h"
+
+namespace glake {
+
+using Address = uint64_t;
+using Bytes = uint64_t;
+
+constexpr Bytes kKiB = 1024;
+constexpr Bytes kMiB = 1024 * kKiB;
+constexpr Bytes kGiB = 1024 * kMiB;
+
+constexpr Bytes kAlignment = 512;     // of every block, as torch's allocator gives
+constexpr Bytes kGranule = 2 * kMiB;  // the driver's mapping granularity on every GPU so far
+constexpr Bytes kSmallLimit = kMiB;   // blocks up to this size live in the small arena
+constexpr Bytes kRegionAlign = kGiB;  // of reserved ranges: the pointer map's page
+constexpr Bytes kMaxRequest = kMostSize;
+
+// A count of granules is not a count of bytes: the compiler keeps the two apart.
+struct Granules {
+  uint64_t count = 0;
+  constexpr Bytes bytes() const { return count * kGranule; }
+  static constexpr Granules floor(Bytes b) { return {b / kGranule}; }
+  static constexpr Granules ceil(Bytes b) { return {(b + kGranule - 1) / kGranule}; }
+  constexpr bool operator==(const Granules& o) const { return count == o.count; }
+  constexpr bool operator!=(const Granules& o) const { return count != o.count; }
+  constexpr bool operator<(const Granules& o) const { return count < o.count; }
+  constexpr bool operator<=(const Granules& o) const { return count <= o.count; }
+  constexpr Granules operator+(const Granules& o) const { return {count + o.count}; }
+  constexpr Granules operator-(const Granules& o) const { return {count - o.count}; }
+};
+
+constexpr Bytes round_up(Bytes b, Bytes unit) { return (b + unit - 1) / unit * unit; }
+constexpr Bytes round_down(Bytes b, Bytes unit) { return b / unit * unit; }
+
+// An address as texts name it.
+inline std::string hex(Address a) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(a));
+  return text;
+}
+inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
+
+// A size as texts name it.
+inline std::string size_text(Bytes b) {
+  if (b < kKiB) return counted(b, "byte");
+  bool gib = b >= kGiB, mib = b >= kMiB;
+  auto unit = static_cast<double>(gib ? kGiB : mib ? kMiB : kKiB);
+  return fixed_text(static_cast<double>(b) / unit, 2) + (gib ? " GiB" : mib ? " MiB" : " KiB");
+}
+
+// What crosses the C interface as a glake_status and a sentence.
+class Error : public std::exception {
+ public:
+  Error(glake_status code, std::string text) : code_(code), text_(std::move(text)) {}
+  glake_status code() const { return code_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  glake_status code_;
+  std::string text_;
+};
+
+}  // namespace glake

@@ -1,0 +1,223 @@
+// The C interface: arguments checked, exceptions turned into codes, nothing else.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "capi/capi_guard.h"
+#include "debug/debug_device.h"
+#include "glake/glake.h"
+#include "process/detours.h"
+#include "process/process.h"
+
+namespace glake::capi {
+
+__thread int last_code = GLAKE_OK;
+
+namespace {
+std::string& last_text() {
+  thread_local std::string text;
+  return text;
+}
+}  // namespace
+
+int fail(int code, const char* text) noexcept {
+  last_text() = text;
+  return last_code = code;  // last: a handler may have set its own
+}
+
+// Allocates nothing: the handler may have interrupted malloc itself.
+int fail_reentered() noexcept { return last_code = GLAKE_REENTERED; }
+
+void require_size(size_t bytes) {
+  constexpr size_t kExbibyte = size_t{1} << 60;  // what PyTorch says from there on, others look for
+  if (bytes != 0 && bytes <= kMaxRequest) return;
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              (bytes >= kExbibyte ? std::string("Tried to allocate more than 1EB memory: ")
+                                  : std::string()) +
+                  "cannot allocate " + std::to_string(bytes) + " bytes: a block has 1 to " +
+                  std::to_string(kMaxRequest) + " bytes" +
+                  (bytes > SIZE_MAX / 2 ? " (was the size negative?)" : ""));
+}
+
+size_t copy_out(const std::string& text, char* out, size_t capacity) {
+  if (out != nullptr && capacity != 0) {
+    size_t n = std::min(text.size(), capacity - 1);
+    std::memcpy(out, text.data(), n);
+    out[n] = '\0';
+  }
+  return text.size();
+}
+
+}  // namespace glake::capi
+
+using namespace glake::capi;
+using glake::Block;
+using glake::DeviceAllocator;
+using glake::Process;
+
+extern "C" {
+
+void* glake_malloc(size_t bytes, int device, void* stream) {
+  void* result = nullptr;
+  if (Process* plain = Process::plain()) {
+    caught([&] {
+      require_size(bytes);
+      result = glake::plain_malloc(*plain, bytes, device, glake::stream_of(stream));
+    });
+  } else {
+    guarded([&] {
+      require_size(bytes);
+      result = glake::detoured_malloc(Process::instance(), bytes, device, glake::stream_of(stream));
+    });
+  }
+  return result;
+}
+
+int glake_free(void* ptr) {
+  if (ptr == nullptr) return last_code = GLAKE_OK;
+  if (Process* plain = Process::plain()) return caught([&] { glake::plain_free(*plain, ptr); });
+  return guarded([&] { glake::detoured_free(Process::instance(), ptr); });
+}
+
+int glake_record_stream(void* ptr, void* stream) {
+  return guarded([&] {
+    Process& process = Process::instance();
+    Block& b = process.block(ptr, false);
+    if (process.detoured(glake::kTraced)) process.trace().recorded(ptr, glake::stream_of(stream));
+    b.device->record_stream(&b, glake::stream_of(stream));
+  });
+}
+
+int glake_empty_cache(int device) {
+  return guarded([&] {
+    DeviceAllocator& allocator = Process::instance().device(device);
+    if (debug_of(allocator) != nullptr) {
+      debug_of(allocator)->check();  // what goes back can be checked no more
+      debug_of(allocator)->release_kept();
+    }
+    Process::instance().settle_ipc();
+    glake::watched_trim([&] { allocator.empty_cache(); });
+  });
+}
+
+size_t glake_stats(int device, char* json, size_t capacity) {
+  size_t length = 0;
+  guarded(
+      [&] { length = copy_out(Process::instance().device(device).stats_json(), json, capacity); });
+  return length;
+}
+
+int64_t glake_owed_bytes(int device) {
+  int64_t bytes = 0;
+  int code = guarded([&] {
+    Process::instance().check_usable();
+    Process::instance().for_each_device([&](DeviceAllocator& used) {
+      if (used.device() == device) bytes = static_cast<int64_t>(used.owed_bytes());
+    });
+  });
+  return code == GLAKE_OK ? bytes : -code;
+}
+
+int glake_reset_peak_stats(int device) {
+  return guarded([&] { Process::instance().device(device).reset_peaks(); });
+}
+
+int glake_last_error(char* text, size_t capacity) {
+  if (last_code == GLAKE_REENTERED) {
+    constexpr char kText[] =
+        "called in a signal handler (or an observer) that interrupted glake on this thread, whose "
+        "locks are held: as with malloc, set a flag there and call glake later";
+    if (text != nullptr && capacity != 0) {
+      size_t n = std::min(sizeof kText, capacity);
+      std::memcpy(text, kText, n);
+      text[n - 1] = '\0';
+    }
+    return last_code;
+  }
+  if (last_code == GLAKE_OK || glake::Alone::now()) {  // there the text may be half written
+    if (text != nullptr && capacity != 0) *text = '\0';
+    return last_code;
+  }
+  glake::Alone alone(Process::checked());
+  copy_out(last_text(), text, capacity);
+  return last_code;
+}
+
+int glake_configure(const char* key, const char* value) {
+  return guarded([&] {
+    require(key != nullptr && value != nullptr, "glake_configure needs a key and a value");
+    Process::instance().configure(key, value);
+  });
+}
+
+size_t glake_options(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(Process::instance().options(), json, capacity); });
+  return length;
+}
+
+int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
+  return guarded([&] {
+    Block& b = Process::instance().block(ptr, false);
+    if (bytes != nullptr) *bytes = Process::instance().requested(ptr, b);
+    if (device != nullptr) *device = b.device->device();
+    if (stream != nullptr) *stream = reinterpret_cast<void*>(glake::given_name(b.stream));
+  });
+}
+
+int glake_device_count(void) {
+  int count = 0;
+  int code = guarded([&] { count = Process::instance().device_count(); });
+  return code == GLAKE_OK ? count : -code;
+}
+
+int glake_enable_peer_access(int device, int peer) {
+  return guarded([&] {
+    require(device != peer, "a device reaches its own memory already");
+    Process::instance().device(peer);  // its context must exist
+    Process::instance().device(device).enable_peer(peer);
+  });
+}
+
+int glake_mark_step(int device) {
+  return guarded([&] {
+    Process& process = Process::instance();
+    process.device(device).mark_step();
+    if (process.detoured(glake::kTraced)) process.trace().step();
+  });
+}
+
+int glake_trace(const char* path) {
+  return guarded([&] {
+    if (path == nullptr) {
+      Process::instance().stop_trace();
+    } else {
+      Process::instance().start_trace(path);
+    }
+  });
+}
+
+int glake_check(int device) {
+  return guarded([&] {
+    DeviceAllocator& allocator = Process::instance().device(device);
+    allocator.check();
+    if (debug_of(allocator) == nullptr) return;
+    debug_of(allocator)->check();
+    std::string found = glake::FindingBook::instance().read();
+    if (!found.empty()) throw glake::Error(GLAKE_CORRUPTED, found);
+  });
+}
+
+int glake_shutdown(void) {
+  return guarded([&] { Process::instance().shutdown(); });
+}
+
+const char* glake_driver_path(void) {
+  const char* path = "";
+  guarded([&] { path = Process::instance().driver_path(); });
+  return path;
+}
+
+const char* glake_version(void) { return GLAKE_VERSION; }
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+// What every function of the C interface shares: exceptions become the thread's last error.
+#pragma once
+
+#include <new>
+#include <string>
+
+#include "base/alone.h"
+#include "base/types.h"
+#include "driver/driver.h"
+#include "process/process.h"
+
+namespace glake::capi {
+
+// Sets the calling thread's last error, and returns its code.
+int fail(int code, const char* text) noexcept;
+
+// The code lies in the static block: every call clears it, so reaching it must cost nothing.
+extern __thread int last_code __attribute__((tls_model("initial-exec")));
+
+// Runs `body`; what it throws becomes the thread's last error. For the hot path, which asks what
+// guarded() asks with the rest (Process::plain()).
+template <typename Body>
+int caught(Body&& body) noexcept {
+  try {
+    body();
+    last_code = GLAKE_OK;
+    return GLAKE_OK;
+  } catch (const Error& e) {
+    return fail(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(GLAKE_OUT_OF_MEMORY, "no host memory left for glake's books");
+  } catch (const std::exception& e) {
+    return fail(GLAKE_INTERNAL, e.what());
+  }
+}
+
+// GLAKE_REENTERED, without a call that a signal handler may not make.
+int fail_reentered() noexcept;
+
+// The same, refused in a signal handler that interrupted glake. Nothing comes before it in a
+// function of the C interface, and nothing with a destructor lives longer.
+template <typename Body>
+int guarded(Body&& body) noexcept {
+  if (Alone::now()) return fail_reentered();
+  Alone alone(Process::checked());
+  return caught(body);
+}
+
+inline void require(bool ok, const char* text) {
+  if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);
+}
+
+// Throws Error unless a block can have so many bytes.
+void require_size(size_t bytes);
+
+// Copies as much as fits, and returns the text's whole length.
+size_t copy_out(const std::string& text, char* out, size_t capacity);
+
+}  // namespace glake::capi

@@ -1,0 +1,126 @@
+// The C interface of memory that others must see whole: contiguous blocks, pins, other processes,
+// pinned host memory.
+#include "capi/capi_guard.h"
+#include "glake/glake.h"
+#include "process/detours.h"
+#include "process/process.h"
+
+using namespace glake::capi;
+using glake::Block;
+using glake::Process;
+
+namespace {
+
+glake::Address address(void* ptr) { return reinterpret_cast<glake::Address>(ptr); }
+
+bool is_kind(int kind) {
+  return kind == GLAKE_STITCHED || kind == GLAKE_CONTIGUOUS_VMM || kind == GLAKE_CONTIGUOUS_LEGACY;
+}
+
+void require_kind(int kind) {
+  if (is_kind(kind)) return;
+  throw glake::Error(GLAKE_INVALID_ARGUMENT,
+                     "no kind of memory has the number " + std::to_string(kind) +
+                         "; it is GLAKE_STITCHED (0), GLAKE_CONTIGUOUS_VMM (1) or "
+                         "GLAKE_CONTIGUOUS_LEGACY (2)");
+}
+
+}  // namespace
+
+extern "C" {
+
+void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind) {
+  if (kind == GLAKE_STITCHED) return glake_malloc(bytes, device, stream);
+  void* result = nullptr;
+  guarded([&] {
+    require_size(bytes);
+    require_kind(kind);
+    result = glake::contiguous_malloc(Process::instance(), bytes, device, glake::stream_of(stream),
+                                      {kind});
+  });
+  return result;
+}
+
+int glake_set_kind(int kind) {
+  int before = GLAKE_STITCHED;
+  int code = guarded([&] {
+    require_kind(kind);
+    before = Process::instance().set_kind(kind);
+  });
+  return code == GLAKE_OK ? before : -code;
+}
+
+int glake_pin(void* ptr) {
+  return guarded([&] {
+    Process& process = Process::instance();
+    Block& b = process.block(ptr, false);
+    b.device->pin(b, process.held_at(ptr, b), glake::PinOwner::kCaller);
+  });
+}
+
+int glake_unpin(void* ptr) {
+  return guarded([&] { Process::instance().unpin(ptr); });
+}
+
+size_t glake_ipc_share(void* ptr, char* handle, size_t capacity) {
+  size_t length = 0;
+  guarded([&] {
+    Process& process = Process::instance();
+    Block& b = process.block(ptr, false);
+    length = copy_out(process.ipc().share(b, process.held_at(ptr, b)), handle, capacity);
+  });
+  return length;
+}
+
+void* glake_ipc_open(const char* handle, int device, size_t* bytes) {
+  void* result = nullptr;
+  guarded([&] {
+    require(handle != nullptr, "glake_ipc_open needs the text of glake_ipc_share");
+    Process& process = Process::instance();
+    glake::Bytes size = 0;
+    glake::DeviceAllocator& on = process.device(device);
+    result = reinterpret_cast<void*>(process.ipc().open(handle, on, &size));
+    if (bytes != nullptr) *bytes = size;
+  });
+  return result;
+}
+
+int glake_ipc_close(void* ptr) {
+  return guarded([&] { Process::instance().ipc().close(address(ptr)); });
+}
+
+void* glake_host_malloc(size_t bytes) {
+  void* result = nullptr;
+  guarded([&] {
+    require_size(bytes);
+    result = Process::instance().host().allocate(bytes);
+  });
+  return result;
+}
+
+int glake_host_free(void* ptr) {
+  return guarded([&] {
+    if (ptr == nullptr) return;
+    Process& process = Process::instance();
+    if (process.detoured(glake::kCopied)) {
+      process.refuse_copied(ptr, process.host().requested(ptr));
+    }
+    process.host().free(ptr);
+  });
+}
+
+int glake_host_record_stream(void* ptr, int device, void* stream) {
+  return guarded([&] { Process::instance().host().record(ptr, device, glake::stream_of(stream)); });
+}
+
+int glake_host_empty_cache(void) {
+  return guarded([] { Process::instance().host().empty_cache(); });
+}
+
+size_t glake_host_stats(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(Process::instance().host().stats_json(), json, capacity); });
+  return length;
+}
+
+}  // extern "C"

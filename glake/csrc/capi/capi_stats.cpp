@@ -1,0 +1,56 @@
+// The C interface of limits, and of statistics as values.
+#include <algorithm>
+#include <cstring>
+
+#include "capi/capi_guard.h"
+#include "process/process.h"
+
+using namespace glake::capi;
+using glake::Process;
+
+extern "C" {
+
+int glake_get_stats(int device, glake_device_stats* stats, size_t size) {
+  return guarded([&] {
+    require(stats != nullptr && size != 0, "glake_get_stats needs a place and its size");
+    glake_device_stats values = Process::instance().device(device).values();
+    std::memset(stats, 0, size);
+    std::memcpy(stats, &values, std::min(size, sizeof values));
+  });
+}
+
+int glake_reset_accumulated_stats(int device) {
+  return guarded([&] { Process::instance().device(device).reset_accumulated(); });
+}
+
+int glake_set_limit_fraction(int device, double fraction) {
+  return guarded([&] { Process::instance().device(device).set_limit_fraction(fraction); });
+}
+
+double glake_limit_fraction(int device) {
+  double fraction = 0;
+  int code = guarded([&] { fraction = Process::instance().device(device).limit_fraction(); });
+  return code == GLAKE_OK ? fraction : -code;
+}
+
+int glake_claim_outside(int device, int64_t bytes) {
+  return guarded([&] { Process::instance().device(device).claim_outside(bytes); });
+}
+
+int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes) {
+  return guarded([&] {
+    glake::Bytes free = 0, total = 0;
+    Process::instance().device(device).memory_info(&free, &total);
+    if (free_bytes != nullptr) *free_bytes = free;
+    if (total_bytes != nullptr) *total_bytes = total;
+  });
+}
+
+int glake_largest_free(int device, size_t* bytes) {
+  return guarded([&] {
+    require(bytes != nullptr, "glake_largest_free needs a place for the size");
+    *bytes = Process::instance().device(device).largest_free();
+  });
+}
+
+}  // extern "C"

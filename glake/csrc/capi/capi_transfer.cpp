@@ -1,0 +1,173 @@
+// The C interface of transfers.
+#include "capi/capi_guard.h"
+#include "glake/glake.h"
+#include "process/process.h"
+#include "transfer/engine.h"
+
+using namespace glake::capi;
+using glake::Process;
+using glake::TransferUse;
+
+namespace {
+
+// How a wait ended, as the status of the call.
+void require_end(int end, std::string text) {
+  if (end != GLAKE_OK) throw glake::Error(static_cast<glake_status>(end), std::move(text));
+}
+
+}  // namespace
+
+extern "C" {
+
+int glake_transfer_open(const char* topology, const char* name) {
+  return guarded([&] {
+    Process::instance().open_transfer(topology == nullptr ? "" : topology,
+                                      name == nullptr ? "" : name);
+  });
+}
+
+int glake_transfer_close(void) {
+  return guarded([] { Process::instance().close_transfer(); });
+}
+
+uint64_t glake_copy_start(const glake_copy_request* request) {
+  uint64_t id = 0;
+  guarded([&] {
+    require(request != nullptr, "glake_copy_start needs a request");
+    TransferUse use;
+    id = use->begin(*request);
+  });
+  return id;
+}
+
+int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
+  return guarded([&] {
+    std::string text;
+    const int end = TransferUse()->copy(id)->wait(timeout_ns, &text);
+    require_end(end, std::move(text));
+  });
+}
+
+int glake_copy_done(uint64_t id) {
+  bool done = false;
+  const int code = guarded([&] { done = TransferUse()->copy(id)->done(); });
+  return code == GLAKE_OK ? (done ? 1 : 0) : -code;
+}
+
+int glake_copy_settled(uint64_t id) {
+  bool settled = false;
+  const int code = guarded([&] { settled = TransferUse()->settled(id); });
+  return code == GLAKE_OK ? (settled ? 1 : 0) : -code;
+}
+
+int glake_copy_stream_wait(uint64_t id, int device, void* stream) {
+  return guarded([&] { TransferUse()->stream_wait(id, device, glake::stream_of(stream)); });
+}
+
+int glake_copy_cancel(uint64_t id) {
+  return guarded([&] { TransferUse()->copy(id)->cancel(); });
+}
+
+int glake_copy_release(uint64_t id) {
+  return guarded([&] { TransferUse()->copy(id)->release(); });
+}
+
+int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total) {
+  return guarded([&] {
+    glake::Bytes arrived = 0, all = 0;
+    TransferUse()->copy(id)->progress(&arrived, &all);
+    if (done != nullptr) *done = arrived;
+    if (total != nullptr) *total = all;
+  });
+}
+
+size_t glake_copy_result(uint64_t id, char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->copy(id)->result(), json, capacity); });
+  return length;
+}
+
+size_t glake_transfer_stats(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->stats(), json, capacity); });
+  return length;
+}
+
+size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes, char* json,
+                           size_t capacity) {
+  size_t length = 0;
+  guarded([&] {
+    length = copy_out(TransferUse()->explain({dst_device, node}, {src_device, node}, bytes), json,
+                      capacity);
+  });
+  return length;
+}
+
+int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes, int repeats,
+                      uint64_t* ns) {
+  return guarded([&] {
+    TransferUse use;
+    if (count == 0) return use->timer().close();
+    require(copies != nullptr && ns != nullptr,
+            "glake_time_copies needs copies and room for times");
+    std::vector<glake::transfer::TimedCopy> timed;
+    for (size_t i = 0; i < count; ++i) {
+      timed.push_back(
+          {{copies[i].dst_device, copies[i].dst_node}, {copies[i].src_device, copies[i].src_node}});
+    }
+    use->timer().time(timed, bytes, repeats, ns);
+  });
+}
+
+int glake_transfer_lend(uint32_t relays, const double* factors, size_t count) {
+  return guarded([&] {
+    require(factors != nullptr || count == 0, "glake_transfer_lend needs its factors");
+    TransferUse()->lend(relays, std::vector<double>(factors, factors + count));
+  });
+}
+
+size_t glake_transfer_demands(char* json, size_t capacity) {
+  size_t length = 0;
+  guarded([&] { length = copy_out(TransferUse()->demands(), json, capacity); });
+  return length;
+}
+
+int glake_transfer_demands_event(void) {
+  int event = -1;
+  guarded([&] { event = TransferUse()->demands_event(); });
+  return event;
+}
+
+int glake_register_host(void* base, size_t bytes, int background) {
+  return guarded([&] { TransferUse()->pins().add(base, bytes, background != 0); });
+}
+
+int glake_register_host_wait(void* base, uint64_t timeout_ns) {
+  return guarded([&] {
+    std::string text;
+    const int end = TransferUse()->pins().wait(base, timeout_ns, &text);
+    require_end(end, std::move(text));
+  });
+}
+
+int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total) {
+  return guarded([&] {
+    glake::Bytes done = 0, all = 0;
+    TransferUse()->pins().progress(base, &done, &all);
+    if (pinned != nullptr) *pinned = done;
+    if (total != nullptr) *total = all;
+  });
+}
+
+int glake_unregister_host(void* base) {
+  return guarded([&] { TransferUse()->pins().remove(base); });
+}
+
+int glake_place_of(const void* ptr, int* device, int* pinned) {
+  return guarded([&] {
+    require(device != nullptr && pinned != nullptr, "glake_place_of needs room for its answers");
+    TransferUse()->place_of(ptr, device, pinned);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,204 @@
+#include "debug/debug_device.h"
+
+#include <algorithm>
+
+#include "heap/device_allocator.h"
+
+namespace glake {
+DebugDevice::DebugDevice(Driver& driver, DeviceAllocator& device, int number,
+                         const DebugModes& modes)
+    : driver_(driver), device_(device), number_(number), modes_(modes), landing_(driver) {}
+
+void DebugDevice::require(Status s, const char* what) const {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(number_) + " " + what +
+                                      " for a check: " + driver_.describe(s));
+}
+
+// A stream under capture records what is enqueued instead of running it; a destroyed one is
+// refused.
+bool DebugDevice::may_touch(StreamHandle stream) {
+  bool capturing = false;
+  return driver_.is_capturing(number_, stream, &capturing).ok() && !capturing;
+}
+
+void* DebugDevice::allocated(Block* block, Bytes requested, const char* tag,
+                             const ContextRef& context) {
+  auto h = std::make_shared<Holding>();
+  h->ptr = block->ptr + overhead() / 2;
+  h->requested = requested;
+  h->begin = block->ptr;
+  h->size = block->size;
+  h->stream = block->stream;
+  h->device = number_;
+  h->tag = tag;
+  h->allocated = context;
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  bool touch = scope.status().ok() && may_touch(h->stream);
+  Batch batch;
+  copy_filled(batch, *block, touch);
+  if (touch) {
+    bool filled = !modes_.poison || driver_.fill(h->ptr, kFreshByte, requested, h->stream).ok();
+    h->guarded = modes_.guard && fill_guards(*h, h->stream);
+    if (!filled || h->guarded != modes_.guard) skip();
+  } else {
+    skip();
+  }
+  finish(std::move(batch), h->stream);
+  live_[h->ptr] = h;
+  return reinterpret_cast<void*>(h->ptr);
+}
+
+HoldingPtr DebugDevice::take(Address ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = live_.find(ptr);
+  if (found == live_.end()) return nullptr;
+  HoldingPtr h = std::move(found->second);
+  live_.erase(found);
+  return h;
+}
+
+Address DebugDevice::inner(Address ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = live_.find(ptr);
+  return found != live_.end() ? found->second->begin : ptr;
+}
+
+void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& context,
+                       ThreadCache& cache) {
+  bool kept = false;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    h->freed = context;
+    DeviceScope scope(driver_, number_);
+    // Work on recorded streams may still use the block: what is enqueued here must come after it.
+    bool touch =
+        scope.status().ok() && may_touch(h->stream) && block->device->order_after_recorded(block);
+    Batch batch;
+    if (touch) {
+      if (h->guarded && !copy_guards(batch, h, h->stream)) skip();
+      kept = modes_.poison && driver_.fill(h->begin, kFreedByte, h->size, h->stream).ok();
+    }
+    if (!touch || kept != modes_.poison) skip();
+    finish(std::move(batch), h->stream);
+    collect();
+    if (kept) {
+      block->device->hold(block);
+      kept_.push_back({block, h});
+      kept_bytes_ += h->size;
+      while (kept_bytes_ > kMostKept) {
+        give(kept_.front());
+        kept_.pop_front();
+      }
+    }
+  }
+  if (!kept) block->device->free(block, cache);
+}
+
+void DebugDevice::give(const Kept& kept) {
+  // Memory a private pool has lent goes back to the pool, whose blocks are not looked at.
+  if (kept.block->device->pool_id() == PoolId{}) {
+    std::lock_guard<std::mutex> guard(filled_mutex_);
+    auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
+    for (const Segment* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
+      filled_.emplace(p->begin, Filled{p->end(), kept.holding, offset});
+      offset += static_cast<int64_t>(p->size);
+    }
+  }
+  kept_bytes_ -= kept.holding->size;
+  kept.block->device->give_held(kept.block);
+}
+
+bool DebugDevice::release_kept() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  bool any = !kept_.empty();
+  for (; !kept_.empty(); kept_.pop_front()) give(kept_.front());
+  return any;
+}
+
+std::string DebugDevice::explain(Address ptr) {
+  HoldingPtr freed;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (const Kept& kept : kept_) {
+      if (kept.holding->ptr == ptr) freed = kept.holding;
+    }
+    std::lock_guard<std::mutex> filled(filled_mutex_);
+    for (const auto& [begin, f] : filled_) {
+      if (f.block->ptr == ptr && freed == nullptr) freed = f.block;
+    }
+  }
+  if (freed == nullptr) return "";
+  std::string text = " has been freed already: a block of " + std::to_string(freed->requested) +
+                     " bytes" + (freed->tag != nullptr ? std::string(", tag ") + freed->tag : "");
+  for (const auto& [title, context] :
+       {std::pair{"allocated", &freed->allocated}, std::pair{"freed", &freed->freed}}) {
+    std::string stack = context->describe();
+    if (!stack.empty()) text += std::string("\n  ") + title + " at:\n" + stack;
+  }
+  return text;
+}
+
+void DebugDevice::forget(Address home, Bytes bytes) { cut_filled(home, home + bytes); }
+
+// Takes what is filled in [begin, end) off the books.
+std::vector<std::pair<Address, DebugDevice::Filled>> DebugDevice::cut_filled(Address begin,
+                                                                             Address end) {
+  std::lock_guard<std::mutex> guard(filled_mutex_);
+  std::vector<std::pair<Address, Filled>> cut;
+  auto it = filled_.upper_bound(begin);
+  if (it != filled_.begin()) --it;
+  while (it != filled_.end() && it->first < end) {
+    auto [a, f] = *it;
+    if (f.end <= begin) {
+      ++it;
+      continue;
+    }
+    it = filled_.erase(it);
+    Address from = std::max(a, begin), to = std::min(f.end, end);
+    if (a < from) filled_.emplace(a, Filled{from, f.block, f.offset});
+    if (to < f.end) {
+      filled_.emplace(to, Filled{f.end, f.block, f.offset + static_cast<int64_t>(to - a)});
+    }
+    cut.emplace_back(from, Filled{to, f.block, f.offset + static_cast<int64_t>(from - a)});
+  }
+  return cut;
+}
+
+bool DebugDevice::fill_guards(const Holding& h, StreamHandle stream) {
+  Address after = h.ptr + h.requested;
+  return driver_.fill(h.begin, kGuardByte, h.ptr - h.begin, stream).ok() &&
+         driver_.fill(after, kGuardByte, h.begin + h.size - after, stream).ok();
+}
+
+// The bytes of a new block that were filled when others freed them, at the addresses it has now.
+void DebugDevice::copy_filled(Batch& batch, const Block& block, bool touch) {
+  Address at = block.ptr;
+  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
+    for (auto& [begin, f] : cut_filled(p->begin, p->end())) {
+      bool copied = touch && copy(batch, block.stream,
+                                  {nullptr, nullptr, f.end - begin, at + (begin - p->begin),
+                                   kFreedByte, Damage::kAfterFree, f.offset, f.block});
+      if (!copied) skip();
+    }
+    at += p->size;
+  }
+}
+
+Status DebugDevice::close() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  if (!scope.status().ok()) return scope.status();
+  Status s = driver_.synchronize(number_);
+  if (!s.ok()) return s;
+  read_all();
+  s = landing_.close();
+  while (s.ok() && !spare_events_.empty()) {
+    s = driver_.destroy_event(spare_events_.back());
+    if (s.ok()) spare_events_.pop_back();
+  }
+  return s;
+}
+
+}  // namespace glake

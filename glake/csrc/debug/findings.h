@@ -1,0 +1,71 @@
+// What the debug modes have found: which block was damaged, by what kind of write, where the block
+// came from. Kept until somebody reads it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "driver/driver.h"
+#include "watch/context.h"
+
+namespace glake {
+
+// A block as long as a finding may have to name it: while it is live, and after its free while its
+// bytes are nobody else's.
+struct Holding {
+  Address ptr = 0;  // the caller's
+  Bytes requested = 0;
+  Address begin = 0;  // with its guards
+  Bytes size = 0;
+  StreamHandle stream = 0;
+  int device = 0;
+  const char* tag = nullptr;
+  bool guarded = false;
+  ContextRef allocated, freed;
+};
+using HoldingPtr = std::shared_ptr<Holding>;
+
+enum class Damage { kBefore, kAfter, kAfterFree };
+
+struct Finding {
+  struct Byte {
+    int64_t offset;  // from the caller's first byte
+    uint8_t expected, found;
+  };
+  static constexpr size_t kShown = 8;
+
+  Damage kind = Damage::kBefore;
+  HoldingPtr block;
+  std::vector<Byte> bytes;  // the first few
+  uint64_t count = 0;
+  int64_t first = 0, last = 0;
+
+  // A paragraph. No lock may be held: it describes contexts.
+  std::string text() const;
+};
+
+// Compares `n` bytes that should all be `expected`. `offset` is the first one's from the block's
+// caller's pointer. True, and *finding filled in, if some are not.
+bool find_damage(const char* bytes, Bytes n, uint8_t expected, int64_t offset, Finding* finding);
+
+class FindingBook {
+ public:
+  static FindingBook& instance();
+  void add(Finding finding);
+  // All unread findings as text, and none is unread any more; "" if there are none. No lock may be
+  // held.
+  std::string read();
+  uint64_t found() const { return found_.load(); }
+
+ private:
+  static constexpr size_t kMost = 200;
+  std::mutex mutex_;
+  std::vector<Finding> unread_;
+  uint64_t beyond_ = 0;  // found while the book was full
+  std::atomic<uint64_t> found_{0};
+};
+
+}  // namespace glake

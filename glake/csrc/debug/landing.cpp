@@ -1,0 +1,45 @@
+#include "debug/landing.h"
+
+namespace glake {
+
+Landing::Slab* Landing::take(Bytes n, char** place) {
+  if (filling_ == nullptr || filling_->used + n > kSlab) {
+    if (idle_.empty()) {
+      void* base = nullptr;
+      if (slabs_.size() == kMostSlabs || !driver_.allocate_host(kSlab, &base).ok()) return nullptr;
+      slabs_.push_back(std::make_unique<Slab>());
+      slabs_.back()->base = static_cast<char*>(base);
+      idle_.push_back(slabs_.back().get());
+    }
+    Slab* left = filling_;
+    filling_ = idle_.back();
+    idle_.pop_back();
+    if (left != nullptr && left->copies == 0) {
+      left->used = 0;
+      idle_.push_back(left);
+    }
+  }
+  *place = filling_->base + filling_->used;
+  filling_->used += n;
+  ++filling_->copies;
+  return filling_;
+}
+
+void Landing::done(Slab* slab) {
+  if (--slab->copies != 0) return;
+  slab->used = 0;
+  if (slab != filling_) idle_.push_back(slab);
+}
+
+Status Landing::close() {
+  filling_ = nullptr;
+  idle_.clear();
+  while (!slabs_.empty()) {
+    Status s = driver_.free_host(slabs_.back()->base);
+    if (!s.ok()) return s;
+    slabs_.pop_back();
+  }
+  return {};
+}
+
+}  // namespace glake

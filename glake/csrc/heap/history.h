@@ -1,0 +1,49 @@
+// Remembers where the last large requests were placed, and follows the sequence: a training step
+// asks for the same sizes in the same order as the step before, and repeating its placement exactly
+// is what makes a repeated step free of driver calls. A guess only: the caller checks that the
+// place is free now, and falls back to searching. (The idea of planning from a recorded step is
+// STAlloc's, arXiv 2507.16274; here it is automatic and needs no marks.)
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/tuning.h"
+#include "base/types.h"
+#include "memory/tickets.h"
+
+namespace glake {
+
+class PlacementHistory {
+ public:
+  // One that is not used takes no memory.
+  explicit PlacementHistory(bool used = true)
+      : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
+
+  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
+  // `slot` names the entry for placed().
+  Address expect(Bytes size, StreamId stream, uint64_t* slot);
+  uint64_t count() const { return count_; }
+  // Requests since the counterpart of the last one: a step's, once steps repeat.
+  uint64_t period() const { return cursor_ == 0 ? Tuning::kRemembered : count_ - cursor_ + 1; }
+  void placed(uint64_t slot, Address ptr) { ring_[slot % Tuning::kRemembered].ptr = ptr; }
+
+ private:
+  static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;
+  struct Entry {
+    uint64_t what = 0;  // size and stream
+    Address ptr = 0;
+  };
+  static uint64_t key(Bytes size, StreamId stream) {
+    return (size / kAlignment) * kMaxStreams + stream + 1;
+  }
+  static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
+
+  std::vector<Entry> ring_;
+  std::vector<uint64_t> index_;  // hash of a context -> the request that followed it, + 1
+  uint64_t count_ = 0;           // requests ever
+  uint64_t hash_ = 0;            // of the last kAgreeing requests
+  uint64_t cursor_ = 0;          // the request expected next, + 1; 0: following nothing
+};
+
+}  // namespace glake

@@ -1,0 +1,46 @@
+// What keeps granules from others while a search for more lets the device's lock go.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "heap/device_allocator.h"
+
+namespace glake {
+
+// Granules taken out of their arenas while hot_ is let go, and given back at the scope's end.
+class DeviceAllocator::Hold {
+ public:
+  Hold(DeviceAllocator& device, StreamId stream) : device_(device), stream_(stream) {}
+  ~Hold() { release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  // The runs' past work must be ordered before the stream's next.
+  void take(const std::vector<Run>& runs) {
+    for (const Run& run : runs) {
+      Segment* head = run.arena->extent_at_prefix(run.granule);
+      Segment* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
+      s->stream = stream_;
+      used_.emplace_back(run.arena, s);
+    }
+  }
+  // A segment just backed: no work has used it.
+  void adopt(Arena& arena, Segment* s) { fresh_.emplace_back(&arena, s); }
+  void release() {
+    const Completion* completion = device_.completion();
+    for (auto& [arena, s] : used_) {
+      arena->give(s, Tickets(device_.clock_.stamp(stream_)), completion);
+    }
+    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, completion);
+    used_.clear();
+    fresh_.clear();
+  }
+
+ private:
+  DeviceAllocator& device_;
+  StreamId stream_;
+  std::vector<std::pair<Arena*, Segment*>> used_, fresh_;
+};
+
+}  // namespace glake

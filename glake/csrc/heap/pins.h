@@ -1,0 +1,47 @@
+// Pins: what must stay where it is though its block may be freed, by the pointer it was pinned
+// through. Under the device's hot lock.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "memory/contiguous.h"
+#include "memory/granule_pool.h"
+#include "memory/view.h"
+
+namespace glake {
+
+enum class PinOwner { kCaller, kProcess };  // glake_pin(), or another process that opened it
+
+// All that was pinned through one pointer: of several blocks, if it was given out again meanwhile.
+struct Pin {
+  uint64_t counts[2] = {0, 0};  // by owner
+  std::vector<std::pair<Arena*, uint64_t>> granules;
+  std::vector<View*> views;
+  std::vector<Chunk*> chunks;
+};
+
+class PinTable {
+ public:
+  explicit PinTable(GranulePool& granules) : granules_(granules) {}
+
+  // Pins what lies under the block, once more; `ptr` is its caller's pointer.
+  void pin(const Block& block, Address ptr, const std::vector<Arena*>& arenas, PinOwner owner);
+  // False if that owner has not pinned it.
+  bool unpin(Address ptr, PinOwner owner);
+  uint64_t count(PinOwner owner) const;
+  uint64_t granules() const { return pinned_; }
+  // What is inconsistent, or "".
+  std::string check() const;
+
+ private:
+  static uint64_t& index(Pin& pin, PinOwner owner) {
+    return pin.counts[owner == PinOwner::kCaller ? 0 : 1];
+  }
+  GranulePool& granules_;
+  std::unordered_map<Address, Pin> pins_;
+  uint64_t pinned_ = 0;  // granules with a pin
+};
+
+}  // namespace glake

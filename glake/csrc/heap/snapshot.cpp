@@ -1,0 +1,170 @@
+// The walk over everything a device holds. Home memory is shown as runs of neighbouring backed
+// bytes; the bytes under a stitched block are cut out of them and shown at the block's own address,
+// so that every physical byte appears once.
+#include "heap/snapshot.h"
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "heap/device_allocator.h"
+#include "watch/watch.h"
+
+namespace glake {
+namespace {
+
+// Builds runs out of neighbouring blocks.
+class Runs {
+ public:
+  Runs(Snapshot& out, bool large, glake_pool pool, bool paused)
+      : out_(out), large_(large), pool_(pool), paused_(paused) {}
+
+  void add(BlockShot block) {
+    if (open_ == nullptr || open_->address + open_->bytes != block.address) start(block);
+    bool idle = block.requested == 0;
+    SegmentShot& run = *open_;
+    run.bytes += block.bytes;
+    bool merges = idle && !run.blocks.empty() && run.blocks.back().requested == 0;
+    if (merges) {
+      run.blocks.back().bytes += block.bytes;
+    } else {
+      run.blocks.push_back(std::move(block));
+    }
+  }
+  void cut() { open_ = nullptr; }
+
+ private:
+  void start(const BlockShot& block) {
+    out_.emplace_back();
+    open_ = &out_.back();
+    open_->address = block.address;
+    open_->large = large_;
+    open_->pool = pool_;
+    open_->paused = paused_;
+  }
+  Snapshot& out_;
+  bool large_;
+  glake_pool pool_;
+  bool paused_;
+  SegmentShot* open_ = nullptr;  // out_'s last
+};
+
+}  // namespace
+
+BlockShot DeviceAllocator::shot_of(const Block& b, bool waits) {
+  BlockShot shot;
+  shot.address = b.ptr;
+  shot.bytes = b.size;
+  shot.requested = b.requested;
+  shot.stream = b.stream;
+  if (b.state.load() == BlockState::kLive) {
+    shot.state = GLAKE_ACTIVE;
+  } else if (waits) {
+    shot.state = GLAKE_AWAITING_FREE;
+  }
+  if (shot.state == GLAKE_INACTIVE) {  // kept by a thread's cache for its next request
+    shot.requested = 0;
+    return shot;
+  }
+  Note note = Watch::instance().note(b.ptr);
+  if (note.requested != 0) shot.requested = note.requested;
+  shot.tag = note.tag;
+  shot.context = std::move(note.context);
+  return shot;
+}
+
+Snapshot DeviceAllocator::snapshot() {
+  Snapshot out;
+  std::lock_guard<FairMutex> slow(slow_);
+  HotGuard hot(hot_);
+  std::vector<std::unique_lock<SpinLock>> still;  // private pools have no caches
+  for (auto& cache : caches_) still.emplace_back(cache->lock());
+  SegmentOwners owners;
+  blocks_.for_each([&](const Block& b) {
+    for (const Segment* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
+  });
+  for (const DeviceAllocator* heap : heaps()) heap->walk(owners, &out);
+  walk_contiguous(&out);
+  return out;
+}
+
+// The same to those who follow events and statistics: the bytes of a stitched block leave their
+// homes for its own address, or come back. So the segments told of are those of a snapshot.
+void DeviceAllocator::show_stitched(const Segment* pieces, Address ptr, Bytes size, bool out) {
+  for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {
+    if (small_->contains(p->begin)) {
+      stats_.reserved_bytes.move(!out, static_cast<int64_t>(p->size));
+    }
+  }
+  if (!Watch::recording()) return;
+  if (!out) Watch::event(GLAKE_SEGMENT_UNMAP, device_, ptr, size);
+  for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {
+    Watch::event(out ? GLAKE_SEGMENT_UNMAP : GLAKE_SEGMENT_MAP, device_, p->begin, p->size);
+  }
+  if (out) Watch::event(GLAKE_SEGMENT_MAP, device_, ptr, size);
+}
+
+void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
+  Snapshot& out = *all;
+  std::unordered_set<const Block*> waiting(held_.begin(), held_.end());
+  for (const Held& held : limbo_) waiting.insert(held.block);
+  std::vector<const Block*> stitched;
+  PoolId id = pool_id();
+  glake_pool pool{id.first, id.second};
+  const bool paused_now = paused() != nullptr && paused()->state == PauseState::kPaused;
+  for (const Arena* arena : {small_.get(), large_.get()}) {
+    Runs runs(out, arena == large_.get(), pool, paused_now);
+    for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
+      auto owner = owners.find(s);
+      bool nobodys = s->state == SegmentState::kBusy && owner == owners.end();
+      if (s->state == SegmentState::kAbsent || nobodys) {
+        runs.cut();  // nothing behind it, or only what a refused undo still owes
+      } else if (s->state == SegmentState::kFree) {
+        BlockShot idle;
+        idle.address = s->begin;
+        idle.bytes = s->size;
+        runs.add(std::move(idle));
+      } else if (owner->second->view == nullptr) {
+        runs.add(shot_of(*owner->second, waiting.count(owner->second) != 0));
+      } else {
+        runs.cut();
+        if (s == owner->second->pieces) stitched.push_back(owner->second);
+      }
+    }
+  }
+  for (const Block* b : stitched) {
+    SegmentShot segment;
+    segment.address = b->ptr;
+    segment.bytes = b->size;
+    segment.large = true;
+    segment.pool = pool;
+    segment.paused = paused_now;
+    segment.blocks.push_back(shot_of(*b, waiting.count(b) != 0));
+    out.push_back(std::move(segment));
+  }
+}
+
+// The escape pool: a segment for each chunk, live or cached.
+void DeviceAllocator::walk_contiguous(Snapshot* all) const {
+  contiguous_.for_each([&](const Chunk& c) {
+    SegmentShot segment;
+    segment.address = c.base;
+    segment.bytes = c.bytes;
+    segment.large = true;
+    segment.kind = c.kind;
+    Bytes used = 0;
+    if (c.live) {
+      segment.stream = c.block->stream;
+      segment.blocks.push_back(shot_of(*c.block, false));
+      used = c.block->size;
+    }
+    if (used != c.bytes) {
+      BlockShot idle;
+      idle.address = c.base + used;
+      idle.bytes = c.bytes - used;
+      segment.blocks.push_back(std::move(idle));
+    }
+    all->push_back(std::move(segment));
+  });
+}
+
+}  // namespace glake

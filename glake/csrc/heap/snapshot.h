@@ -1,0 +1,35 @@
+// What a device holds at one moment: see glake_visit_memory (capi.h).
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+#include "driver/driver.h"
+#include "watch/context.h"
+
+namespace glake {
+
+struct BlockShot {
+  Address address = 0;
+  Bytes bytes = 0;
+  Bytes requested = 0;  // 0: nobody's
+  int state = GLAKE_INACTIVE;
+  StreamHandle stream = 0;
+  const char* tag = nullptr;
+  ContextRef context;
+};
+
+struct SegmentShot {
+  Address address = 0;
+  Bytes bytes = 0;
+  StreamHandle stream = 0;  // of a contiguous block; granules are no stream's
+  glake_pool pool{0, 0};
+  bool large = false;
+  int kind = GLAKE_STITCHED;
+  bool paused = false;            // its memory is the driver's
+  std::vector<BlockShot> blocks;  // in address order, without a gap
+};
+
+using Snapshot = std::vector<SegmentShot>;
+
+}  // namespace glake

@@ -1,0 +1,74 @@
+#include "heap/thread_cache.h"
+
+#include <sched.h>
+
+namespace glake {
+namespace {
+
+void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
+  // Written only under the cache's lock: a plain read and write, atomic for readers elsewhere.
+  Bytes now = counter.load(std::memory_order_relaxed);
+  counter.store(add ? now + n : now - n, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void SpinLock::relax() { sched_yield(); }
+
+Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
+  Slot& home = slots_[slot_of(size, stream)];
+  std::lock_guard<SpinLock> guard(lock_);
+  Slot& slot = home.holds(size, stream) ? home : neighbour(home);
+  if (!slot.holds(size, stream)) return nullptr;
+  Block* b = slot.blocks[--slot.count];
+  bool small = size <= kSmallLimit;
+  move_bytes(small ? small_bytes_ : large_bytes_, size, false);
+  (small ? small_ : large_).allocate(size, requested);
+  changed_.store(true, std::memory_order_relaxed);
+  b->requested = requested;
+  b->state.store(BlockState::kLive, std::memory_order_relaxed);
+  return b;
+}
+
+bool ThreadCache::put(Block* b) {
+  Slot& home = slots_[slot_of(b->size, b->stream)];
+  bool small = b->small();
+  std::atomic<Bytes>& held = small ? small_bytes_ : large_bytes_;
+  std::lock_guard<SpinLock> guard(lock_);
+  Slot& other = neighbour(home);
+  Slot& slot = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
+  if (!slot.takes(*b)) return false;
+  if (held.load(std::memory_order_relaxed) + b->size >
+      (small ? small_capacity_ : large_capacity_)) {
+    return false;
+  }
+  slot.size = b->size;
+  slot.stream = b->stream;
+  slot.blocks[slot.count++] = b;
+  move_bytes(held, b->size, true);
+  (small ? small_ : large_).free(b->size, b->requested);
+  changed_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+void ThreadCache::drain(bool small_too, std::vector<Block*>& out) {
+  std::lock_guard<SpinLock> guard(lock_);
+  for (Slot& slot : slots_) {
+    if (slot.count == 0 || (slot.size <= kSmallLimit && !small_too)) continue;
+    for (int i = 0; i < slot.count; ++i) {
+      out.push_back(slot.blocks[i]);
+      move_bytes(slot.size <= kSmallLimit ? small_bytes_ : large_bytes_, slot.size, false);
+    }
+    slot.count = 0;
+  }
+}
+
+void ThreadCache::publish_locked(Stats& stats) {
+  changed_.store(false, std::memory_order_relaxed);
+  if (!small_.empty()) stats.merge(true, small_);
+  if (!large_.empty()) stats.merge(false, large_);
+  small_ = StatDelta{};
+  large_ = StatDelta{};
+}
+
+}  // namespace glake

@@ -1,0 +1,89 @@
+// A thread's own freed blocks, kept whole for the next request of the same size and stream: the hit
+// path takes this cache's lock, which nobody else wants, and nothing more.
+//
+// Small blocks always pass through it. Large ones do only while threads contend for the device's
+// lock, since a cached block cannot be split, merged or stitched.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "base/stats.h"
+#include "base/tuning.h"
+#include "memory/block.h"
+
+namespace glake {
+
+// Held for some ten instructions by its thread; by another only when memory is being reclaimed.
+class SpinLock {
+ public:
+  void lock() {
+    while (taken_.exchange(true, std::memory_order_acquire)) {
+      while (taken_.load(std::memory_order_relaxed)) relax();
+    }
+  }
+  void unlock() { taken_.store(false, std::memory_order_release); }
+
+ private:
+  static void relax();
+  std::atomic<bool> taken_{false};
+};
+
+class alignas(64) ThreadCache {
+ public:
+  // A thread keeps little of a device: 1/1024 in small blocks, 1/32 in large ones while contended.
+  ThreadCache(DeviceAllocator* device, Bytes limit)
+      : device_(device), small_capacity_(limit / 1024), large_capacity_(limit / 32) {}
+
+  DeviceAllocator* device() const { return device_; }
+
+  // A live block, or null.
+  Block* take(Bytes size, Bytes requested, StreamHandle stream);
+  // Keeps a freed block; false if it has no room (the block is then the caller's still).
+  bool put(Block* block);
+
+  // For the device, under its lock: the blocks to free, and the counts since last asked.
+  void drain(bool small_too, std::vector<Block*>& out);
+  // The same for glake_check(), which holds every cache still at once.
+  SpinLock& lock() { return lock_; }
+  void publish_locked(Stats& stats);
+  void collect(Stats& stats) {
+    if (changed_.load(std::memory_order_relaxed)) publish(stats);
+  }
+  bool holds_large() const { return large_bytes_.load(std::memory_order_relaxed) != 0; }
+  Bytes held_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
+
+ private:
+  void publish(Stats& stats) {
+    std::lock_guard<SpinLock> guard(lock_);
+    publish_locked(stats);
+  }
+  struct Slot {
+    Bytes size = 0;
+    StreamHandle stream = 0;
+    int count = 0;
+    Block* blocks[Tuning::kCacheDepth] = {};
+    bool holds(Bytes s, StreamHandle h) const { return count != 0 && size == s && stream == h; }
+    bool takes(const Block& b) const {
+      return count == 0 || (count != Tuning::kCacheDepth && size == b.size && stream == b.stream);
+    }
+  };
+  // Two sizes of one slot do not push each other out: each may use the slot beside it.
+  Slot& neighbour(const Slot& slot) { return slots_[static_cast<size_t>(&slot - slots_) ^ 1]; }
+  static size_t slot_of(Bytes size, StreamHandle stream) {
+    uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
+    return (h >> 40) % Tuning::kCacheSlots;
+  }
+
+  SpinLock lock_;
+  DeviceAllocator* device_;
+  Bytes small_capacity_, large_capacity_;
+  std::atomic<Bytes> small_bytes_{0};
+  std::atomic<Bytes> large_bytes_{0};
+  std::atomic<bool> changed_{false};
+  StatDelta small_, large_;
+  Slot slots_[Tuning::kCacheSlots];
+};
+
+}  // namespace glake

@@ -1,0 +1,97 @@
+// Statistics as values, and limits that change while the program runs.
+#include <algorithm>
+
+#include "heap/device_allocator.h"
+
+namespace glake {
+namespace {
+
+void copy(const PoolStat& from, glake_stat to[3]) {
+  const Stat* all[] = {&from.all, &from.small, &from.large};
+  for (int i = 0; i < 3; ++i) {
+    to[i] = {all[i]->current, all[i]->peak, all[i]->allocated, all[i]->freed};
+  }
+}
+
+}  // namespace
+
+// What contiguous blocks leave of their last granule.
+void DeviceAllocator::note_inactive() {
+  int64_t count = 0, bytes = 0;
+  contiguous_.for_each([&](const Chunk& c) {
+    if (!c.live || c.block->size == c.bytes) return;
+    ++count;
+    bytes += static_cast<int64_t>(c.bytes - c.block->size);
+  });
+  stats_.inactive_split.become(0, count);
+  stats_.inactive_split_bytes.become(0, bytes);
+}
+
+glake_device_stats DeviceAllocator::values() {
+  HotGuard hot(hot_);
+  for (auto& cache : caches_) cache->collect(stats_);
+  note_inactive();
+  glake_device_stats v{};
+  copy(stats_.allocation, v.allocation);
+  copy(stats_.segment, v.segment);
+  copy(stats_.active, v.active);
+  copy(stats_.inactive_split, v.inactive_split);
+  copy(stats_.allocated_bytes, v.allocated_bytes);
+  copy(stats_.reserved_bytes, v.reserved_bytes);
+  copy(stats_.active_bytes, v.active_bytes);
+  copy(stats_.inactive_split_bytes, v.inactive_split_bytes);
+  copy(stats_.requested_bytes, v.requested_bytes);
+  v.alloc_retries = static_cast<int64_t>(stats_.alloc_retries);
+  v.ooms = static_cast<int64_t>(stats_.ooms);
+  v.device_syncs = static_cast<int64_t>(stats_.device_syncs);
+  v.device_allocs = static_cast<int64_t>(driver_.calls(Call::kCreate) - shared_.creates_before);
+  v.device_frees = static_cast<int64_t>(driver_.calls(Call::kRelease) - shared_.releases_before);
+  return v;
+}
+
+void DeviceAllocator::reset_accumulated() {
+  HotGuard hot(hot_);
+  for (auto& cache : caches_) cache->collect(stats_);
+  stats_.reset_accumulated();
+  shared_.creates_before = driver_.calls(Call::kCreate);
+  shared_.releases_before = driver_.calls(Call::kRelease);
+}
+
+void DeviceAllocator::set_limit_fraction(double fraction) {
+  const bool fits = fraction > 0 && fraction <= 1;
+  const Bytes limit = fits ? static_cast<Bytes>(fraction * static_cast<double>(total_memory_)) : 0;
+  if (limit < kGranule) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + exact_text(fraction) +
+                                            " of the device's memory: it takes a fraction above 0 "
+                                            "and up to 1, of at least one granule of 2 MiB");
+  }
+  std::lock_guard<FairMutex> slow(slow_);
+  HotGuard hot(hot_);
+  limit_ = Granules::floor(limit);
+  shared_.limit_fraction = fraction;
+}
+
+double DeviceAllocator::limit_fraction() {
+  HotGuard hot(hot_);
+  if (shared_.limit_fraction > 0) return shared_.limit_fraction;
+  return static_cast<double>(limit_.bytes()) / static_cast<double>(total_memory_);
+}
+
+void DeviceAllocator::memory_info(Bytes* free, Bytes* total) {
+  DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
+  require(driver_.memory_info(free, total), "its memory's state");
+}
+
+// Of the device's own memory; whole granules are stitched.
+Bytes DeviceAllocator::largest_free() {
+  HotGuard hot(hot_);
+  Bytes most = whole_free().bytes();
+  for (const Arena* arena : {small_.get(), large_.get()}) {
+    Segment* extent = arena->largest();
+    if (extent != nullptr) most = std::max(most, extent->extent);
+  }
+  return most;
+}
+
+}  // namespace glake

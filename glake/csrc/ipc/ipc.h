@@ -1,0 +1,72 @@
+// Device memory between processes of one user: blocks of this one for others, and those of others
+// mapped here. docs/interop.md says what works with what.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ipc/ipc_server.h"
+
+namespace glake {
+
+class Ipc {
+ public:
+  explicit Ipc(Driver& driver) : driver_(driver), server_(driver) {}
+  Ipc(const Ipc&) = delete;
+  Ipc& operator=(const Ipc&) = delete;
+
+  // The text by which other processes open a live block. Throws Error.
+  std::string share(Block& block, const HeldAt& held);
+  // Maps another process's block on the device; the same text again gives the same address. Throws
+  // Error: GLAKE_INVALID_ARGUMENT (no such handle, or this process's own), GLAKE_INVALID_POINTER
+  // (the block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
+  Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
+  void close(Address ptr);
+  // Tries again what the driver refused to take back; what it still refuses stays owed.
+  void settle();
+  // Ends the server and its pins. Throws Error while blocks of others are open.
+  void close();
+
+ private:
+  struct Import {
+    // What this process keeps of it, once closed: memory, or no more than the addresses.
+    Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
+
+    std::string text;
+    DeviceAllocator* on = nullptr;
+    uint64_t count = 1;
+    IpcFd socket;  // its end unpins the block over there
+    bool legacy = false;
+    Address base = 0;    // reserved, or opened by the driver; 0: not
+    Bytes reserved = 0;  // of a VMM one
+    Bytes mapped = 0;    // from base on
+    Handle handle = 0;   // imported, and not released yet
+    Bytes handle_bytes = 0;
+    Bytes held = 0;    // of the other process's memory, mapped or as a handle
+    Bytes offset = 0;  // of the block
+    Bytes bytes = 0;
+  };
+
+  void check_device(const IpcHandle& handle, int device);
+  IpcReply ask(const Import& import, const IpcRequest& request, std::vector<IpcFd>* fds);
+  void connect(Import& import, const IpcHandle& handle, const IpcRequest& request, IpcReply* reply);
+  Status map_all(Import& import, IpcRequest request, const IpcReply& reply,
+                 const std::vector<int>& grants);
+  Status take_apart(Import& import);
+  std::string give_up(std::unique_ptr<Import> import);
+  std::string owe(std::unique_ptr<Import> import, const Status& refusal);
+  void settle_owed();
+
+  Driver& driver_;
+  IpcServer server_;
+  std::mutex mutex_;  // of the imports; held while one is made
+  std::map<Address, std::unique_ptr<Import>> imports_;
+  std::unordered_map<std::string, Address> opened_;  // by text
+  std::vector<std::unique_ptr<Import>> owed_;        // to the driver, which refused
+};
+
+}  // namespace glake

@@ -1,0 +1,193 @@
+#include "ipc/ipc_socket.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+namespace glake {
+namespace {
+
+constexpr int kPatienceMs = 30000;  // for a process that is stopped or drowned in work
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<int> fds;
+};
+
+Registry& registry() {
+  static auto* all = new Registry;  // never destroyed: threads may outlive main
+  return *all;
+}
+
+sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // Abstract (it begins with a NUL): no file is left behind, however the process ends.
+  std::string text = "glake-ipc-" + std::to_string(geteuid()) + "-" + std::to_string(pid) + "-" +
+                     std::to_string(name);
+  std::memcpy(address.sun_path + 1, text.data(), text.size());
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return address;
+}
+
+}  // namespace
+
+void IpcSockets::before_fork() { registry().mutex.lock(); }
+void IpcSockets::in_parent() { registry().mutex.unlock(); }
+void IpcSockets::in_child() {
+  for (int fd : registry().fds) close(fd);
+  registry().fds.clear();
+  registry().mutex.unlock();
+}
+
+IpcFd IpcFd::open(const std::function<int()>& make) {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> guard(all.mutex);
+  IpcFd made;
+  all.fds.reserve(all.fds.size() + 1);
+  made.fd_ = make();
+  if (made.fd_ >= 0) all.fds.push_back(made.fd_);
+  return made;
+}
+
+void IpcFd::open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made) {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> guard(all.mutex);
+  all.fds.reserve(all.fds.size() + kIpcBatch);
+  made->reserve(made->size() + kIpcBatch);
+  for (int fd : make()) {
+    all.fds.push_back(fd);
+    made->emplace_back();
+    made->back().fd_ = fd;
+  }
+}
+
+IpcFd& IpcFd::operator=(IpcFd&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void IpcFd::reset() {
+  if (fd_ < 0) return;
+  Registry& all = registry();
+  std::lock_guard<std::mutex> guard(all.mutex);
+  auto found = std::find(all.fds.begin(), all.fds.end(), fd_);
+  // Not there in a forked child, which has closed it: the number may be somebody else's by now.
+  if (found != all.fds.end()) {
+    *found = all.fds.back();
+    all.fds.pop_back();
+    close(fd_);
+  }
+  fd_ = -1;
+}
+
+IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds) {
+  iovec part{const_cast<void*>(data), size};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kIpcBatch)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    for (size_t i = 0; i < fds.size(); ++i) {
+      int fd = fds[i].get();
+      std::memcpy(CMSG_DATA(header) + i * sizeof fd, &fd, sizeof fd);
+    }
+  }
+  ssize_t sent = sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent == static_cast<ssize_t>(size)) return IpcIo::kDone;
+  return errno == EPIPE || errno == ECONNRESET ? IpcIo::kClosed : IpcIo::kBroken;
+}
+
+IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcFd>* fds) {
+  iovec part{data, size};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kIpcBatch)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = -1;
+  int reason = 0;
+  std::vector<IpcFd> received;
+  auto receive = [&] {
+    std::vector<int> numbers;
+    got = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    reason = errno;
+    for (cmsghdr* h = got >= 0 ? CMSG_FIRSTHDR(&message) : nullptr; h != nullptr;
+         h = CMSG_NXTHDR(&message, h)) {
+      if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+      size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      numbers.resize(count);
+      std::memcpy(numbers.data(), CMSG_DATA(h), count * sizeof(int));
+    }
+    return numbers;
+  };
+  IpcFd::open_all(receive, &received);
+  if (fds != nullptr) fds->swap(received);
+  if (got == 0) return IpcIo::kClosed;
+  if (got < 0) return reason == ECONNRESET ? IpcIo::kClosed : IpcIo::kBroken;
+  bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  return cut || got != static_cast<ssize_t>(size) ? IpcIo::kBroken : IpcIo::kDone;
+}
+
+bool ipc_wait(const IpcFd& socket) {
+  pollfd wanted{socket.get(), POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = poll(&wanted, 1, kPatienceMs);
+  } while (ready < 0 && errno == EINTR);
+  return ready == 1;
+}
+
+IpcFd ipc_listen(uint64_t pid, uint64_t name) {
+  IpcFd made =
+      IpcFd::open([] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  socklen_t length = 0;
+  sockaddr_un address = address_of(pid, name, &length);
+  bool ok = made && bind(made.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+            listen(made.get(), SOMAXCONN) == 0;
+  if (!ok) made.reset();
+  return made;
+}
+
+IpcFd ipc_connect(uint64_t pid, uint64_t name) {
+  IpcFd made = IpcFd::open([] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); });
+  if (!made) return made;
+  timeval patience{kPatienceMs / 1000, 0};
+  setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  socklen_t length = 0;
+  sockaddr_un address = address_of(pid, name, &length);
+  int result = 0;
+  do {
+    result = connect(made.get(), reinterpret_cast<sockaddr*>(&address), length);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) made.reset();
+  return made;
+}
+
+bool ipc_same_user(const IpcFd& socket) {
+  ucred other{};
+  socklen_t length = sizeof other;
+  return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 &&
+         other.uid == geteuid();
+}
+
+bool ipc_random(void* bytes, size_t count) {
+  return getrandom(bytes, count, 0) == static_cast<ssize_t>(count);
+}
+
+}  // namespace glake

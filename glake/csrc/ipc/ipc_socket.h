@@ -1,0 +1,82 @@
+// The sockets between processes that share memory. Every descriptor is known to a registry, so that
+// a forked child closes its copies: a connection ends when its own process lets go of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ipc/ipc_text.h"
+
+namespace glake {
+
+// Locked across a fork.
+class IpcSockets {
+ public:
+  static void before_fork();
+  static void in_parent();
+  static void in_child();
+};
+
+// A descriptor of the registry, closed at the scope's end.
+class IpcFd {
+ public:
+  IpcFd() = default;
+  ~IpcFd() { reset(); }
+  IpcFd(IpcFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  IpcFd& operator=(IpcFd&& other) noexcept;
+  IpcFd(const IpcFd&) = delete;
+  IpcFd& operator=(const IpcFd&) = delete;
+  // What `make` opens, with no fork in between; empty, with errno kept, if that is negative.
+  static IpcFd open(const std::function<int()>& make);
+  // Several at once, out of one call; none may be negative.
+  static void open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made);
+  void reset();
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+constexpr uint32_t kIpcMagic = 0x676c6b31;
+constexpr size_t kIpcBatch = 32;  // descriptors in one message
+
+enum class IpcOp : uint32_t { kOpen = 1, kNext = 2 };
+
+struct IpcRequest {
+  uint32_t magic = kIpcMagic;
+  IpcOp op = IpcOp::kOpen;
+  IpcToken token{};
+  uint64_t id = 0;
+  uint64_t from = 0;  // kNext: the first handle wanted
+};
+
+struct IpcReply {
+  uint32_t magic = kIpcMagic;
+  int32_t status = GLAKE_OK;
+  uint32_t count = 0;  // descriptors with this message
+  uint32_t legacy = 0;
+  uint64_t bytes = 0, offset = 0, handle_bytes = 0, handles = 0;
+  char text[192] = "";
+};
+
+enum class IpcIo { kDone, kClosed, kBroken };
+
+// One message each way, at once or not at all.
+IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds);
+IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcFd>* fds);
+// Waits until something can be read. False after the patience of a process for another's answer.
+bool ipc_wait(const IpcFd& socket);
+
+// The listening socket of this process, or a connection to another's; empty on failure.
+IpcFd ipc_listen(uint64_t pid, uint64_t name);
+IpcFd ipc_connect(uint64_t pid, uint64_t name);
+// True if the process at the other end runs as this one's user.
+bool ipc_same_user(const IpcFd& socket);
+// Fills with what nobody can guess. False if the system has none.
+bool ipc_random(void* bytes, size_t count);
+
+}  // namespace glake

@@ -1,0 +1,32 @@
+// What another process needs to open a block, as one line of text.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/types.h"
+#include "driver/driver.h"
+
+namespace glake {
+
+using IpcToken = std::array<uint8_t, 16>;
+
+struct IpcHandle {
+  uint64_t pid = 0;     // of the exporter, for messages
+  uint64_t socket = 0;  // the random part of its socket's name
+  IpcToken token{};     // without which it answers nobody
+  uint64_t id = 0;      // of the block
+  Bytes bytes = 0;
+  DeviceUuid uuid{};  // of the device the memory is on
+  bool legacy = false;
+  LegacyHandle driver_handle{};
+};
+
+std::string format_handle(const IpcHandle& handle);
+// Throws Error(GLAKE_INVALID_ARGUMENT) for any text format_handle() cannot have written.
+IpcHandle parse_handle(const char* text);
+
+std::string hex_of(const uint8_t* bytes, size_t count);
+
+}  // namespace glake

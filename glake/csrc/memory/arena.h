@@ -1,0 +1,154 @@
+// One long range of device memory, split and merged at 512 bytes. Pure bookkeeping: no driver call,
+// no lock of its own. Steady state allocates nothing (segments come from a pool).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+#include "memory/extent_index.h"
+#include "memory/slabs.h"
+#include "memory/tickets.h"
+
+namespace glake {
+
+struct Block;
+
+enum class SegmentState : uint8_t { kBusy, kFree, kAbsent };
+
+struct Segment {
+  Address begin = 0;
+  Bytes size = 0;
+  Segment* prev = nullptr;  // address order
+  Segment* next = nullptr;
+  SegmentState state = SegmentState::kAbsent;
+  StreamId stream = 0;  // busy: whose work uses it
+  Segment* piece_next =
+      nullptr;  // busy: the next of the same block (on a view, a block has several)
+
+  // Free, at an extent's two ends: the other end. At its head: its size and place in the index;
+  // absent: its neighbours in the list of those.
+  Segment* mate = nullptr;
+  Bytes extent = 0;
+  Segment* left = nullptr;
+  Segment* right = nullptr;
+  Tickets tickets;  // free: the work that may still use it
+
+  Address end() const { return begin + size; }
+};
+
+class SegmentPool {
+ public:
+  Segment* make() {
+    if (idle_ == nullptr) return store_.make();
+    Segment* s = idle_;
+    idle_ = s->next;
+    *s = Segment{};
+    return s;
+  }
+  void recycle(Segment* s) {
+    s->next = idle_;
+    idle_ = s;
+  }
+
+ private:
+  Slabs<Segment> store_;
+  Segment* idle_ = nullptr;
+};
+
+class Arena {
+ public:
+  // Starts wholly absent.
+  Arena(int id, Address base, Bytes size, SegmentPool& pool);
+
+  int id() const { return id_; }
+  Address base() const { return base_; }
+  Bytes size() const { return size_; }
+  bool contains(Address a) const { return a >= base_ && a < base_ + size_; }
+
+  // Extents of at least `bytes`, smallest first, lowest address first among equals.
+  Segment* best_fit(Bytes bytes) const { return extents_.smallest(bytes); }
+  Segment* next_fit(const Segment* head) const { return extents_.above(head); }
+  // All extents, in the reverse order.
+  Segment* largest() const { return extents_.largest(); }
+  Segment* next_smaller(const Segment* head) const { return extents_.below(head); }
+  uint64_t extents_walked() const { return extents_.steps(); }
+
+  // Makes [begin, begin + size) of the extent at `head` one busy segment.
+  Segment* take(Segment* head, Address begin, Bytes size);
+  // Frees a busy segment, merging it with its neighbours. Where streams differ, and `completion` is
+  // given, only neighbours that are as far along are merged: one segment's ticket would otherwise
+  // hold back memory freed long before it.
+  void give(Segment* s, const Tickets& tickets, const Completion* completion = nullptr);
+
+  // Absent ranges: where granules can be put. claim() makes part of one busy while the driver
+  // works; then give() (now backed) or disclaim() (absent again).
+  Segment* first_segment() const { return first_; }
+  Segment* first_absent() const { return absent_; }
+  Segment* next_absent(const Segment* s) const { return s->right; }
+  Segment* claim(Segment* absent, Address begin, Bytes size);
+  void disclaim(Segment* s);
+
+  // Granules by their index in the arena.
+  uint64_t granule_of(Address a) const { return (a - base_) / kGranule; }
+  Address granule_at(uint64_t g) const { return base_ + g * kGranule; }
+  uint64_t granule_count() const { return edges_.size(); }
+  bool whole_free(uint64_t g) const { return (free_bits_[g >> 6] >> (g & 63)) & 1; }
+  // How many granules from g on are wholly free, up to `most`.
+  uint64_t free_run(uint64_t g, uint64_t most) const;
+  // How many granules from g on are not wholly free, up to `most`.
+  uint64_t busy_run(uint64_t g, uint64_t most) const;
+  uint64_t whole_free_count() const { return whole_free_; }
+  // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
+  Bytes free_prefix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].prefix; }
+  Bytes free_suffix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].suffix; }
+  // The free segment that covers `a`, which begins a free granule or a free prefix or suffix of
+  // one.
+  Segment* free_segment_at(Address a) const;
+  // The extent that holds granule g's free start or end; g must have one.
+  Segment* extent_at_prefix(uint64_t g) const;
+  Segment* extent_at_suffix(uint64_t g) const;
+
+  Bytes free_bytes() const { return free_; }
+
+  // What is inconsistent, or "" (slow; for tests).
+  std::string check() const;
+
+ private:
+  struct Edge {
+    uint32_t prefix = 0;  // free bytes at the start of a granule whose end is not free
+    uint32_t suffix = 0;
+    Segment* prefix_extent = nullptr;
+    Segment* suffix_extent = nullptr;
+    Segment* whole_extent = nullptr;  // at the first wholly free granule of an extent
+  };
+
+  uint64_t run(uint64_t g, uint64_t most, uint64_t flip) const;
+  void index(Segment* head, Segment* tail);
+  void unindex(Segment* head);
+  void set_edges(Segment* head, Address begin, Address end);
+  Segment* split(Segment* s, Address at);
+  Segment* absorb(Segment* left, Segment* right);
+  static bool merge_tickets(Segment* into, const Segment* from, const Completion* completion);
+  void mark_free(Address begin, Address end, Address extent_begin, Address extent_end);
+  void mark_busy(Address begin, Address end);
+  template <typename Change>
+  void for_each_word(uint64_t first, uint64_t last, Change&& change);
+  void link_absent(Segment* s);
+  void unlink_absent(Segment* s);
+
+  int id_;
+  Address base_;
+  Bytes size_;
+  SegmentPool& pool_;
+  Segment* first_ = nullptr;
+  Segment* absent_ = nullptr;
+  ExtentIndex extents_;
+  std::vector<uint64_t> free_bits_;   // a bit for each wholly free granule
+  std::vector<uint64_t> full_words_;  // a bit for each word of those that is all ones
+  std::vector<Edge> edges_;
+  uint64_t whole_free_ = 0;
+  Bytes free_ = 0;
+};
+
+}  // namespace glake

@@ -1,0 +1,115 @@
+// What a caller holds.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/types.h"
+#include "driver/driver.h"
+#include "memory/arena.h"
+#include "memory/slabs.h"
+#include "memory/tickets.h"
+
+namespace glake {
+
+class DeviceAllocator;
+struct Chunk;
+struct View;
+
+enum class BlockState : uint8_t {
+  kIdle,    // in the pool of block records
+  kLive,    // held by a caller
+  kCached,  // freed, kept whole by a thread's cache for the same size and stream
+};
+
+// A short list that is empty for almost all who have one, and then takes a pointer's room.
+class StreamSet {
+ public:
+  const StreamId* begin() const { return some() ? ids_->data() : nullptr; }
+  const StreamId* end() const { return begin() + size(); }
+  bool empty() const { return size() == 0; }
+  size_t size() const { return some() ? ids_->size() : 0; }
+  bool has(StreamId id) const { return std::find(begin(), end(), id) != end(); }
+  void add(StreamId id) {
+    if (!some()) ids_ = std::make_unique<std::vector<StreamId>>();
+    if (!has(id)) ids_->push_back(id);
+  }
+  void remove(StreamId id) {
+    if (some()) ids_->erase(std::remove(ids_->begin(), ids_->end(), id), ids_->end());
+  }
+  void clear() { ids_.reset(); }
+
+ private:
+  bool some() const { return ids_ != nullptr; }
+  std::unique_ptr<std::vector<StreamId>> ids_;
+};
+
+struct Block {
+  std::atomic<BlockState> state{BlockState::kIdle};
+  bool small_pool = false;  // counted with PyTorch's small pool: it lies in the small arena
+  StreamId stream_id = 0;
+  // Threads that look up another block of its slot see it change (Region::peek).
+  std::atomic<Address> ptr{0};
+  Bytes size = 0;       // rounded up to 512
+  Bytes requested = 0;  // as the caller asked
+  StreamHandle stream = 0;
+  DeviceAllocator* device = nullptr;
+  Segment* pieces = nullptr;   // what it occupies, in view order
+  View* view = nullptr;        // the view it is reached through; null: at home in an arena
+  Chunk* chunk = nullptr;      // of the escape pool, if it is one of its blocks
+  uint64_t share = 0;          // the number other processes open it by; 0: none
+  StreamSet recorded;          // other streams that use it
+  Block* slot_next = nullptr;  // other blocks that start in the same pointer-map slot
+  void* data() const { return reinterpret_cast<void*>(ptr.load(std::memory_order_relaxed)); }
+  bool small() const { return size <= kSmallLimit; }
+};
+
+// A block as its caller has it: with guards (debug/debug_device.h) the first byte is not the block's.
+struct HeldAt {
+  Address ptr;    // the caller's
+  Bytes bytes;    // that the caller asked for
+  Address begin;  // of the block
+};
+
+// What glake has at an address, which may lie inside a block.
+struct Owned {
+  int device = -1;    // -1: the address is none of glake's
+  Address begin = 0;  // of the live block there, as its caller has it
+  Bytes bytes = 0;    // that the caller asked for; 0: no live block is there
+};
+
+// Records are reused, never returned to the system, so a stale pointer's lookup reads no freed
+// memory.
+class BlockPool {
+ public:
+  Block* make() {
+    if (idle_.empty()) return store_.make();
+    Block* b = idle_.back();
+    idle_.pop_back();
+    return b;
+  }
+  // Every block that holds memory: live, cached, or freed and held back.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    store_.for_each([&](const Block& b) {
+      if (b.pieces != nullptr) visit(b);
+    });
+  }
+  void recycle(Block* b) {
+    b->state.store(BlockState::kIdle, std::memory_order_release);
+    b->pieces = nullptr;
+    b->view = nullptr;
+    b->chunk = nullptr;
+    b->share = 0;
+    b->recorded.clear();
+    idle_.push_back(b);
+  }
+
+ private:
+  Slabs<Block> store_;
+  std::vector<Block*> idle_;
+};
+
+}  // namespace glake

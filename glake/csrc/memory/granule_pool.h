@@ -1,0 +1,106 @@
+// Physical memory: which granule lies at home where, and how often views alias it.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "driver/driver.h"
+#include "memory/address_space.h"
+#include "memory/arena.h"
+
+namespace glake {
+
+class GranulePool {
+ public:
+  // `physical` counts the granules of all of the device's heaps; `grants` are the devices every
+  // mapping is accessible from.
+  GranulePool(Driver& driver, DebtBook& debts, Refusals& refusals, int device,
+              std::atomic<uint64_t>& physical, std::vector<int>& grants)
+      : driver_(driver),
+        debts_(debts),
+        refusals_(refusals),
+        device_(device),
+        grants_(grants),
+        physical_(physical) {}
+
+  void add(const Arena& arena);
+
+  // Maps granules at home: those owed to the driver first, new ones then. All or nothing: what a
+  // refusal leaves behind is undone, or owed. Then `settled` runs once it is paid, or `kept` if the
+  // first so many granules, which could not be unmapped, are in use instead. Driver calls; under
+  // slow_ alone.
+  Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
+              const std::function<void(Granules)>& kept);
+  // How many granules the driver had when it last refused back(), fewer than were asked for (only
+  // at most so many, where it did not say at which it stopped); and what it said.
+  Granules had() const { return had_; }
+  bool had_at_most() const { return had_at_most_; }
+  const std::string& refused() const { return refused_; }
+  // Unmaps and releases granules no view aliases. A refused unmap changes nothing; handles whose
+  // release is refused are owed.
+  Status unback(const Arena& arena, Address begin, Granules n);
+
+  // Of a paused heap's home granules (regions.cpp), one after the other: memory for one, from what
+  // is owed first; mapping it; and giving up the memory of granules that nothing maps.
+  Status create(const Arena& arena, uint64_t g);
+  Status map(const Arena& arena, uint64_t g);
+  void release(const Arena& arena, uint64_t g, Granules n);
+
+  Handle handle(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].handle; }
+  uint32_t& aliases(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].aliases; }
+  uint32_t aliases(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].aliases; }
+
+  // How many pins keep a granule where it is; see pins.h.
+  uint32_t& pins(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].pins; }
+  uint32_t pins(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].pins; }
+
+  // Marks granules for the length of one search; new_mark() clears every mark.
+  void new_mark() { ++mark_; }
+  void mark(const Arena& arena, uint64_t g, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) homes_[arena.id()][g + i].mark = mark_;
+  }
+  bool marked(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].mark == mark_; }
+
+  // A granule of which a view's block holds only the start or the end is used through two
+  // addresses. Until a stress test on hardware says otherwise, both users must be of one stream.
+  struct Edge {
+    StreamId stream = 0;
+    uint32_t users = 0;
+  };
+  Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
+  const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
+
+  // Granules of the device held from the driver, debts included; and those behind this heap.
+  Granules physical() const { return {physical_.load() + debts_.handles()}; }
+  Granules own() const { return {own_.load()}; }
+  const std::vector<int>& grants() const { return grants_; }
+  // Granules of `physical` that the driver would not take back and back() uses first.
+  Granules idle_debts() const { return {debts_.idle()}; }
+  void grant(int peer) { grants_.push_back(peer); }
+
+ private:
+  struct Granule {
+    Handle handle = 0;
+    uint32_t aliases = 0;
+    uint32_t pins = 0;
+    Edge edge;
+    uint32_t mark = 0;
+  };
+  Status build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
+               uint64_t* created, uint64_t* mapped);
+  Status refused(const char* call, Granules had, Status s);
+  Driver& driver_;
+  DebtBook& debts_;
+  Refusals& refusals_;
+  int device_;
+  std::vector<int>& grants_;
+  std::vector<std::vector<Granule>> homes_;
+  std::atomic<uint64_t>& physical_;
+  std::atomic<uint64_t> own_{0};
+  uint32_t mark_ = 1;
+  Granules had_{0};
+  bool had_at_most_ = false;
+  std::string refused_;
+};
+
+}  // namespace glake

@@ -1,0 +1,328 @@
+#include "memory/streams.h"
+
+#include "base/tuning.h"
+
+namespace glake {
+namespace {
+
+constexpr StreamHandle kNoStream = ~StreamHandle{0};
+
+}  // namespace
+
+StreamId StreamClock::id_of(StreamHandle handle) {
+  if (last_ < streams_.size() && streams_[last_].handle == handle) return last_;
+  auto found = ids_.find(handle);
+  if (found != ids_.end()) return found->second;
+  auto id = static_cast<StreamId>(streams_.size());
+  if (id == kMaxStreams) {
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                "more than 65536 streams on " + device_text(device_) + "; reuse streams");
+  }
+  streams_.emplace_back();
+  streams_.back().handle = handle;
+  for (Stream& s : streams_) s.waited.resize(streams_.size(), 0);
+  ids_.emplace(handle, id);
+  if (id != 0) same_stream(id);
+  return id;
+}
+
+bool StreamClock::foreign(const Stream& s) const {
+  return is_thread_stream(s.handle) && s.handle != this_thread_stream();
+}
+
+bool StreamClock::capturing(StreamId id) {
+  Stream& s = streams_[id];
+  if (s.gone) return false;
+  if (foreign(s)) return s.capturing;
+  bool yes = false;
+  Status status = driver_.is_capturing(device_, s.handle, &yes);
+  refused(id, status);
+  s.capturing = status.ok() && yes;
+  return s.capturing;
+}
+
+bool StreamClock::usable(StreamId id) {
+  Stream& s = streams_[id];
+  if (s.gone || foreign(s)) return false;
+  bool yes = false;
+  Status status = driver_.is_capturing(device_, s.handle, &yes);
+  refused(id, status);
+  s.capturing = status.ok() && yes;
+  return status.ok() && !yes;
+}
+
+// False if the driver refuses, or if the handle names another stream than when it was first seen:
+// drivers give a destroyed stream's handle to a new one, and its number tells them apart.
+bool StreamClock::same_stream(StreamId id) {
+  Stream& s = streams_[id];
+  if (s.handle == 0 || is_thread_stream(s.handle)) return true;
+  uint64_t number = 0;
+  Status status = driver_.stream_number(device_, s.handle, &number);
+  refused(id, status);
+  if (!status.ok()) return false;
+  if (s.number != 0 && s.number != number) {
+    replace(id);
+    return false;
+  }
+  s.number = number;
+  return true;
+}
+
+// The handle names another stream from now on: that one gets an id of its own.
+StreamId StreamClock::replace(StreamId id) {
+  StreamHandle handle = streams_[id].handle;
+  ids_.erase(handle);
+  streams_[id].handle = kNoStream;
+  streams_[id].gone = true;
+  ++replaced_;
+  return id_of(handle);
+}
+
+void StreamClock::forget(StreamHandle handle) {
+  auto found = ids_.find(handle);
+  if (found == ids_.end()) return;
+  streams_[found->second].gone = true;
+  ids_.erase(found);
+}
+
+Ticket StreamClock::stamp(StreamId id) {
+  Stream& s = streams_[id];
+  ++s.frees;
+  return Ticket(id, s.open);
+}
+
+bool StreamClock::ordered(StreamId waiter, Ticket t) const {
+  return t.stream == waiter || t.epoch <= streams_[t.stream].completed ||
+         t.epoch <= streams_[waiter].waited[t.stream];
+}
+
+bool StreamClock::ordered(StreamId waiter, const Tickets& tickets) const {
+  for (Ticket t : tickets) {
+    if (!ordered(waiter, t)) return false;
+  }
+  return true;
+}
+
+bool StreamClock::complete(const Tickets& tickets) const {
+  if (synced_ < unticketed_) return false;
+  for (Ticket t : tickets) {
+    if (t.epoch > streams_[t.stream].completed) return false;
+  }
+  return true;
+}
+
+StreamId StreamClock::turn(StreamId id) {
+  StreamHandle handle = streams_[id].handle;
+  ++turns_;
+  polls_ = 0;
+  // Also of the only stream: a gone one is taken for not captured.
+  if (streams_[id].gone) id = revive(id, handle);
+  last_ = id;
+  return id;
+}
+
+// Work for a stream that was gone: its handle may name a new one by now.
+StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
+  if (streams_[id].handle != handle) return id_of(handle);  // replaced just now
+  bool yes = false;
+  return driver_.is_capturing(device_, handle, &yes).ok() ? replace(id) : id;
+}
+
+void StreamClock::mark_all() {
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    if (streams_[id].frees != 0) mark(id);
+  }
+}
+
+// To ask the default stream may end any other's capture: not unless none of a few is captured.
+bool StreamClock::may_query(StreamId id) {
+  if (streams_[id].handle != 0) return true;
+  if (streams_.size() > Tuning::kPollsATurn) return false;
+  for (StreamId other = 0; other < streams_.size(); ++other) {
+    const Stream& s = streams_[other];
+    bool not_captured = s.gone || (foreign(s) ? !s.capturing : usable(other));
+    if (!not_captured) return false;
+  }
+  return true;
+}
+
+void StreamClock::ask_idle(StreamId waiter) {
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    if (id != waiter && streams_[id].frees != 0) close_epoch(id);
+  }
+}
+
+// The driver tells at once that a stream is idle; that an event is past, only some time after it
+// has been recorded.
+void StreamClock::close_epoch(StreamId id) {
+  if (!usable(id) || !same_stream(id)) return;
+  bool idle = false;
+  if (may_query(id) && driver_.stream_idle(device_, streams_[id].handle, &idle).ok() && idle) {
+    streams_[id].frees = 0;
+    completed_up_to(id, streams_[id].open++);
+  } else {
+    record(id);
+  }
+}
+
+// A mark covers every earlier epoch, so the older half can be halved when work never completes.
+void StreamClock::thin(std::deque<Mark>& marks) {
+  std::deque<Mark> kept;
+  for (size_t i = 0; i < marks.size(); ++i) {
+    if (i < marks.size() / 2 && i % 2 == 0) {
+      spare_events_.push_back(marks[i].event);
+    } else {
+      kept.push_back(marks[i]);
+    }
+  }
+  marks.swap(kept);
+}
+
+bool StreamClock::mark(StreamId id) { return usable(id) && same_stream(id) && record(id); }
+
+bool StreamClock::record(StreamId id) {
+  Stream& s = streams_[id];
+  EventId event = 0;
+  if (!spare_events_.empty()) {
+    event = spare_events_.back();
+    spare_events_.pop_back();
+  } else if (!driver_.create_event(device_, &event).ok()) {
+    return false;
+  }
+  Status recorded = driver_.record(device_, event, s.handle);
+  if (!recorded.ok()) {
+    refused(id, recorded);
+    spare_events_.push_back(event);
+    return false;
+  }
+  if (s.marks.size() >= Tuning::kMostMarks) thin(s.marks);
+  s.marks.push_back({s.open, event});
+  ++s.open;
+  s.frees = 0;
+  ++marks_;
+  return true;
+}
+
+void StreamClock::poll() {
+  for (Stream& s : streams_) poll_one(s);
+}
+
+void StreamClock::ask(Ticket t) {
+  Stream& s = streams_[t.stream];
+  if (s.polled == turns_ || polls_ == Tuning::kPollsATurn) return;
+  if (s.marks.empty() && (s.gone || foreign(s))) return;
+  ++polls_;
+  s.polled = turns_;
+  if (covering(t.stream, t.epoch) != nullptr) {
+    poll_one(s);
+  } else {
+    close_epoch(t.stream);
+  }
+}
+
+void StreamClock::poll_one(Stream& s) {
+  while (!s.marks.empty()) {
+    if (!driver_.query(s.marks.front().event).ok()) break;
+    s.completed = s.marks.front().epoch;
+    spare_events_.push_back(s.marks.front().event);
+    s.marks.pop_front();
+  }
+}
+
+const StreamClock::Mark* StreamClock::covering(StreamId id, uint64_t epoch) const {
+  for (const Mark& m : streams_[id].marks) {
+    if (m.epoch >= epoch) return &m;
+  }
+  return nullptr;
+}
+
+bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
+  for (Ticket t : tickets) {
+    if (ordered(waiter, t)) continue;
+    const Mark* m = covering(t.stream, t.epoch);
+    if (m == nullptr) {
+      if (!mark(t.stream)) return false;
+      m = covering(t.stream, t.epoch);
+    }
+    if (!usable(waiter)) return false;
+    Status waited = driver_.wait_stream(device_, streams_[waiter].handle, m->event);
+    refused(waiter, waited);
+    if (!waited.ok()) return false;
+    streams_[waiter].waited[t.stream] = m->epoch;
+    ++waits_;
+  }
+  return true;
+}
+
+bool StreamClock::can_wait(StreamId waiter, Ticket t) {
+  const bool marked = covering(t.stream, t.epoch) != nullptr || usable(t.stream);
+  return marked && usable(waiter);
+}
+
+bool StreamClock::wait_host(const Tickets& tickets) {
+  for (Ticket t : tickets) {
+    if (t.epoch <= streams_[t.stream].completed) continue;
+    const Mark* m = covering(t.stream, t.epoch);
+    if (m == nullptr) {
+      if (!mark(t.stream)) return false;
+      m = covering(t.stream, t.epoch);
+    }
+    if (!driver_.wait_host(m->event).ok()) return false;
+  }
+  poll();
+  return complete(tickets);
+}
+
+std::vector<EventId> StreamClock::last_marks() {
+  mark_all();
+  poll();
+  std::vector<EventId> last;
+  for (const Stream& s : streams_) {
+    if (!s.marks.empty()) last.push_back(s.marks.back().event);
+  }
+  return last;
+}
+
+bool StreamClock::any_capturing() {
+  for (StreamId id = 0; id < streams_.size(); ++id) {
+    if (capturing(id)) return true;
+  }
+  return false;
+}
+
+void StreamClock::begin_sync() {
+  ++syncs_begun_;
+  for (Stream& s : streams_) {
+    s.syncing = s.open++;
+    s.frees = 0;
+  }
+}
+
+void StreamClock::end_sync() {
+  synced_ = syncs_begun_;
+  for (StreamId id = 0; id < streams_.size(); ++id) completed_up_to(id, streams_[id].syncing);
+}
+
+void StreamClock::completed_up_to(StreamId id, uint64_t epoch) {
+  Stream& s = streams_[id];
+  s.completed = std::max(s.completed, epoch);
+  while (!s.marks.empty() && s.marks.front().epoch <= s.completed) {
+    spare_events_.push_back(s.marks.front().event);
+    s.marks.pop_front();
+  }
+}
+
+Status StreamClock::close() {
+  for (Stream& s : streams_) {
+    for (const Mark& m : s.marks) spare_events_.push_back(m.event);
+    s.marks.clear();
+  }
+  while (!spare_events_.empty()) {
+    Status s = driver_.destroy_event(spare_events_.back());
+    if (!s.ok()) return s;
+    spare_events_.pop_back();
+  }
+  return {};
+}
+
+}  // namespace glake

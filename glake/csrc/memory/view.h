@@ -1,0 +1,122 @@
+// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use and
+// are found again by size, or by any run of free granules inside them.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/tuning.h"
+#include "memory/arena.h"
+#include "memory/granule_pool.h"
+
+namespace glake {
+
+// Granules that are neighbours at home, and where in the view they are mapped.
+struct Run {
+  Arena* arena = nullptr;
+  uint64_t granule = 0;  // index in the arena
+  uint64_t count = 0;
+  uint64_t at = 0;  // index in the view
+};
+
+inline Granules total(const std::vector<Run>& runs) {
+  Granules sum{0};
+  for (const Run& run : runs) sum = sum + Granules{run.count};
+  return sum;
+}
+
+struct View {
+  Address base = 0;
+  Granules length;    // mapped
+  Granules capacity;  // reserved: room to be extended into
+  std::vector<Run> runs;
+  uint64_t live = 0;       // blocks reached through it
+  uint64_t last_used = 0;  // tick of the device's allocation count
+  Tickets tickets;         // work that used its addresses
+  bool tickets_full = false;
+  uint32_t pins = 0;                     // blocks reached through it that must stay mapped
+  bool owed = false;                     // part of a refused extension is mapped behind it still
+  std::list<View*>::iterator place;      // in the index, most recently used first
+  std::list<View*>::iterator same_long;  // among those of its length
+};
+
+// A stretch of a view's bytes: [offset, offset + size) from its base.
+struct Stretch {
+  View* view = nullptr;
+  Bytes offset = 0;
+};
+
+class ViewIndex {
+ public:
+  View* add(std::unique_ptr<View> view);
+  std::unique_ptr<View> remove(View* view);
+  // Appends runs, which must carry their places; and takes off, and returns, what lies from
+  // `length` on.
+  void extend(View* view, const std::vector<Run>& runs);
+  std::vector<Run> truncate(View* view, Granules length);
+  void touch(View* view, uint64_t tick);
+
+  // The view that covers an address, or null.
+  View* find(Address a) const;
+  // Views of exactly so many granules.
+  const std::list<View*>& of_length(Granules n) const;
+  const std::list<View*>& recent_first() const { return order_; }
+  // Calls visit(view) for the most recently used views until it returns true, or they have become
+  // so many, or their runs so many: with blocks of random sizes there are ever more.
+  template <typename Visit>
+  void search(Visit&& visit) const {
+    size_t views = 0, runs = 0;
+    for (View* view : order_) {
+      if (views++ == Tuning::kViewsSearched || runs > Tuning::kRunsSearched) return;
+      runs += view->runs.size();
+      if (visit(view)) return;
+    }
+  }
+  // At most so many of the views used longest ago, the oldest first. Those that blocks use now are
+  // none of them: they are moved to the front, to be passed over once and not by every search.
+  std::vector<View*> oldest();
+
+  size_t count() const { return order_.size(); }
+  Granules mapped() const { return {mapped_}; }
+
+ private:
+  void enter_length(View* view);
+  void leave_length(View* view);
+  std::list<View*> order_;
+  std::map<Address, std::unique_ptr<View>> views_;  // by base
+  std::unordered_map<uint64_t, std::list<View*>> by_length_;
+  uint64_t mapped_ = 0;
+};
+
+// Calls visit(arena, address at home, bytes) for each run under a stretch of `size` bytes; stops
+// and returns false when visit does.
+template <typename Visit>
+bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
+  uint64_t first = offset / kGranule;
+  size_t i = 0;
+  if (view.runs.size() > 8) {
+    size_t low = 0, high = view.runs.size();
+    while (high - low > 1) {
+      size_t middle = (low + high) / 2;
+      (view.runs[middle].at <= first ? low : high) = middle;
+    }
+    i = low;
+  }
+  Bytes left = size;
+  for (; i < view.runs.size() && left != 0; ++i) {
+    const Run& run = view.runs[i];
+    Bytes run_begin = run.at * kGranule;
+    Bytes run_end = run_begin + run.count * kGranule;
+    if (run_end <= offset) continue;
+    Bytes skip = offset > run_begin ? offset - run_begin : 0;
+    Bytes here = std::min(left, run_end - run_begin - skip);
+    if (!visit(*run.arena, run.arena->granule_at(run.granule) + skip, here)) return false;
+    left -= here;
+  }
+  return left == 0;
+}
+
+}  // namespace glake

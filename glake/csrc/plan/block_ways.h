@@ -1,0 +1,51 @@
+// How a chunk of many pieces is copied: one driver copy a piece, one batch, or one kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+#include "plan/plan.h"
+
+namespace glake::transfer {
+
+enum class BlockWay { kSingly, kBatch, kKernel };
+
+// What each way costs on its stream, in ns, beyond moving the bytes. The batch's figures are
+// published for an H100 (vLLM #42212); the kernel's are assumed until hardware has been seen.
+struct BlockCosts {
+  double copy_ns = 8000;  // start of a driver copy, of a batch and of a kernel
+  Bytes small = 28 * kKiB;
+  double batch_small_ns = 2400, batch_large_ns = 100;  // of each copy in a batch, by its size
+  double kernel_ns = 2000;                             // to read the table
+  double kernel_rate = 0.9;                            // of a copy engine's
+};
+
+inline BlockCosts block_costs(uint64_t copy_ns) {
+  BlockCosts costs;
+  costs.copy_ns = static_cast<double>(copy_ns);
+  return costs;
+}
+
+// The pieces of a chunk or a request, as far as they cost.
+struct BlockLoad {
+  size_t pieces = 0, small = 0;
+  Bytes bytes = 0;
+  void add(Bytes piece, const BlockCosts& costs) {
+    ++pieces;
+    small += piece < costs.small;
+    bytes += piece;
+  }
+};
+
+// Estimates of the time on a link of `rate` GB/s that is otherwise idle.
+double block_ns(BlockWay way, const BlockLoad& load, Rate rate, const BlockCosts& costs);
+// The quickest of those there are.
+BlockWay best_way(const BlockLoad& load, Rate rate, const BlockCosts& costs, bool batch,
+                  bool kernel);
+// Whether a copy in one piece to where the GPU has the pieces beside it, and a kernel within that
+// GPU's memory, is quicker than a kernel that reaches over the link: the copy engine is faster, and
+// another chunk's copy goes on meanwhile.
+bool better_staged(Bytes bytes, Rate rate, const BlockCosts& costs);
+
+}  // namespace glake::transfer

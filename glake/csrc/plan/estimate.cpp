@@ -1,0 +1,51 @@
+#include "plan/estimate.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace glake::transfer {
+namespace {
+
+constexpr double kWorth = 0.95;  // of a plain copy's time: less is no better than the estimate
+
+}  // namespace
+
+double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
+  struct Start {
+    double ns;
+    Rate rate;
+  };
+  const auto size = static_cast<double>(bytes), copy = static_cast<double>(copy_ns);
+  std::vector<Start> starts;
+  for (const PlannedPath& planned : plan.paths) {
+    const double chunk = std::max(planned.rate * copy, static_cast<double>(kSmallestChunk));
+    const auto hops = static_cast<double>(planned.path.hops.size());
+    // Two chunks at a time share each hop.
+    starts.push_back({copy * hops + 2 * (hops - 1) * chunk / planned.rate, planned.rate});
+  }
+  std::sort(starts.begin(), starts.end(),
+            [](const Start& a, const Start& b) { return a.ns < b.ns; });
+  starts.resize(std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / kSmallestChunk, 1)));
+  // The time at which the paths that have started by then have carried all bytes.
+  double rate = 0, owed = size;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    rate += starts[i].rate;
+    owed += starts[i].rate * starts[i].ns;
+    const double end = owed / rate;
+    if (i + 1 == starts.size() || end <= starts[i + 1].ns) return end;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
+  return static_cast<double>(copy_ns) + static_cast<double>(bytes) / plan.plain;
+}
+
+bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
+  const bool relays = std::any_of(plan.paths.begin(), plan.paths.end(),
+                                  [](auto& planned) { return planned.path.hops.size() > 1; });
+  return relays && expected_ns(plan, bytes, copy_ns) < kWorth * plain_ns(plan, bytes, copy_ns);
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,70 @@
+// What a transfer plan is made of. Rates are GB/s (1e9), which is bytes per nanosecond.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/topology.h"
+
+namespace glake::transfer {
+
+using Rate = double;
+using topology::kSpread;
+// Host memory that changes socket every few MiB, an equal part on each: a chunk lies on one of them
+// and goes over the paths of that socket. kSpread changes every page: all sockets serve each chunk.
+constexpr int kStriped = -2;
+
+// One end of a copy: a GPU's memory, or host memory of socket `node`, kSpread or kStriped.
+struct Place {
+  int gpu = -1;
+  int node = kSpread;
+
+  bool host() const { return gpu < 0; }
+  bool operator==(const Place& other) const {
+    return gpu == other.gpu && (!host() || node == other.node);
+  }
+};
+
+// One driver copy, and the share of its rate that each edge carries.
+struct Hop {
+  Place from, to;
+  topology::Route route;
+};
+
+// Hops in order. The memory between two hops is a slot of the GPU there, or pinned host memory.
+struct Path {
+  std::vector<Hop> hops;
+  int worker = -1;   // the GPU whose submitter drives it: the first relay, else an end
+  std::string name;  // "cpu>cuda:2>cuda:0"
+};
+
+// `rate` is what the plan gives the path: in fair sharing a thin path takes more, so it is paced.
+struct PlannedPath {
+  Path path;
+  Rate rate = 0;
+};
+
+// A path that was not taken, and why, in words.
+struct Refusal {
+  std::string path, reason;
+};
+
+constexpr uint32_t kAllGpus = ~uint32_t{0};
+
+struct Demand {
+  Place src, dst;
+  double weight = 1;
+  uint32_t relays = kAllGpus;  // GPUs that may relay for it, as bits
+};
+
+// `rate`: of all paths together. `plain`: of the one copy without glake, next to the same other
+// demands. paths[0] is the direct path where there is one and it is used; no paths: dst is out of
+// reach.
+struct TransferPlan {
+  std::vector<PlannedPath> paths;
+  Rate rate = 0, plain = 0;
+  std::vector<Refusal> refusals;
+};
+
+}  // namespace glake::transfer

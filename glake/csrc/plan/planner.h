@@ -1,0 +1,80 @@
+// Which paths a copy takes, and at what rates: pure arithmetic on the capacity graph, the same
+// answer for the same question. Calls no driver.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "plan/max_min_fair.h"
+#include "plan/paths.h"
+#include "plan/plan.h"
+#include "plan/topology.h"
+
+namespace glake::transfer {
+
+struct PlannerOptions {
+  double gate = 1.15;  // relays must bring this many times the rate of the plain copy
+  int relays = 2;      // GPUs in a row on one path, at most
+  int paths = 16;      // of one demand, at most
+};
+
+// A demand whose ends the machine does not have.
+struct PlanError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+class Planner {
+ public:
+  using Plans = std::vector<TransferPlan>;
+
+  explicit Planner(const topology::Topology& topology, PlannerOptions options = {});
+
+  // Shares the machine among all demands, max-min fair by weight. Answers are kept: asking again
+  // costs a look-up. Safe from any thread. Throws PlanError.
+  std::shared_ptr<const Plans> find(const std::vector<Demand>& demands) const;
+  Plans plan(const std::vector<Demand>& demands) const { return *find(demands); }
+
+  // What has been learnt: an edge at `factor` times the topology's rate, 0: dead. A GPU that may
+  // not relay still sends and receives for itself. PlanError: no such edge or GPU.
+  void set_scale(int edge, double factor);
+  void set_relay(int gpu, bool usable);
+  // The part of each limit of the topology that is ours, edges first, in order; empty: all of all.
+  // It multiplies what has been learnt, and neither changes the other.
+  void lend(std::vector<double> factors);
+  size_t limits() const { return nominal_.limits().size(); }
+
+ private:
+  using Ends = std::tuple<int, int, int, int>;
+
+  static Ends ends_of(const Demand& demand);
+  const Candidates& candidates(const Demand& demand) const;
+  void check(const Place& place) const;
+  Plans make(const std::vector<Demand>& demands) const;
+  std::vector<Rate> plain_rates(const std::vector<Demand>& demands) const;
+  // Why it cannot be used; empty: it can.
+  std::string closed(const Candidate& candidate, const Demand& demand) const;
+  void refresh();  // under the lock: topology_ is nominal x learnt x lent
+  std::vector<Party> parties(const std::vector<Demand>& demands,
+                             const std::vector<bool>& gated) const;
+  std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t number,
+                                const Demand& demand, const std::string& gate) const;
+  std::string why_not(const Candidate& candidate, const std::vector<Party>& parties) const;
+
+  const PlannerOptions options_;
+  const topology::Topology nominal_;
+  mutable std::mutex mutex_;
+  topology::Topology topology_;       // as learnt, and lent
+  std::vector<double> scale_, lent_;  // by limit; lent_ may be empty
+  std::vector<bool> may_relay_;
+  mutable std::map<Ends, Candidates> candidates_;
+  mutable std::map<Ends, topology::Route> plain_;
+  mutable std::unordered_map<std::string, std::shared_ptr<const Plans>> known_;
+};
+
+}  // namespace glake::transfer

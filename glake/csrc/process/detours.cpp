@@ -1,0 +1,193 @@
+#include "process/detours.h"
+
+#include "debug/debug_device.h"
+#include "watch/watch.h"
+
+namespace glake {
+
+namespace {
+
+// Out of memory: says so to those who watch, and adds who holds most to the text.
+[[noreturn]] void refuse(DeviceAllocator& device, Bytes bytes, StreamHandle stream, glake_pool pool,
+                         const Error& error) {
+  Watch::event(GLAKE_OOM, device.device(), device.driver_free_bytes(), bytes, stream, pool);
+  throw Error(error.code(), error.what() + Watch::instance().top_holders(device.device()));
+}
+
+Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, glake_pool pool,
+                          const Allocate& allocate) {
+  DeviceAllocator& device = *cache.device();
+  const bool debug = debug_of(device) != nullptr;
+  try {
+    return allocate(cache, bytes);
+  } catch (const Error& e) {
+    if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
+    bool more = debug && debug_of(device)->release_kept();
+    if (!more) refuse(device, bytes, stream, pool, e);
+  }
+  try {
+    return allocate(cache, bytes);
+  } catch (const Error& e) {
+    if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
+    refuse(device, bytes, stream, pool, e);
+  }
+}
+
+DebugDevice* debug_of(Process& process, void* ptr) {
+  Region* region =
+      process.detoured(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
+  return region != nullptr ? debug_of(*region->device()) : nullptr;
+}
+
+[[noreturn]] void refuse_pointer(DebugDevice& debug, void* ptr, const Error& error) {
+  std::string why = debug.explain(reinterpret_cast<Address>(ptr));
+  if (why.empty()) throw error;
+  throw Error(error.code(), hex(ptr) + why);
+}
+
+Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, void* ptr) {
+  if (holding != nullptr) return process.block(reinterpret_cast<void*>(holding->begin), true);
+  try {
+    return process.block(ptr, true);
+  } catch (const Error& e) {
+    if (debug == nullptr || e.code() != GLAKE_INVALID_POINTER) throw;
+    refuse_pointer(*debug, ptr, e);
+  }
+}
+
+}  // namespace
+
+void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                      glake_pool pool, bool guards, const Allocate& allocate) {
+  process.check_usable();
+  if (process.detoured(kUnread)) process.prepare();
+  void* ptr = nullptr;
+  {
+    Watch::Operation op(GLAKE_CONTEXT_STATE);
+    ThreadCache& cache = process.cache(device);
+    DebugDevice* debug = guards && process.detoured(kDebug) ? debug_of(*cache.device()) : nullptr;
+    Bytes overhead = debug != nullptr ? debug->overhead() : 0;
+    Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
+    ptr = b->data();
+    if (process.detoured(kWatched) || process.detoured(kDebug)) {
+      Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
+    }
+    if (debug != nullptr) ptr = debug->allocated(b, bytes, Watch::tag(), op.context());
+    if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
+  }
+  drop_unused_contexts();
+  return ptr;
+}
+
+void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
+  process.check_usable();
+  if (process.detoured(kUnread)) process.prepare();
+  Asked asked;
+  const PoolId pool = process.detoured(kKinds) ? Process::pool_of_thread() : PoolId{};
+  if (process.detoured(kKinds)) asked.kind = process.kind_of(bytes, &asked.by_size);
+  if (pool != PoolId{}) {
+    if (asked.kind == GLAKE_STITCHED || asked.by_size) {
+      return pool_malloc(process, bytes, device, stream, pool);
+    }
+    throw Error(GLAKE_REGION_REFUSED, "a contiguous block cannot be of " +
+                                          RegionBook::instance().text(pool) +
+                                          ": allocate it outside, as it cannot be paused");
+  }
+  if (asked.kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, asked);
+  return detoured_malloc(process, bytes, device, stream, {0, 0}, true,
+                         [stream](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate(size, stream, cache);
+                         });
+}
+
+void detoured_free(Process& process, void* ptr) {
+  process.check_usable();
+  if (process.detoured(kCopied)) process.refuse_copied(ptr);
+  {
+    DebugDevice* debug = debug_of(process, ptr);
+    HoldingPtr holding = debug != nullptr ? debug->take(reinterpret_cast<Address>(ptr)) : nullptr;
+    Watch::Operation op(GLAKE_CONTEXT_ALL);
+    Block& b = taken(process, debug, holding, ptr);
+    if (process.detoured(kTraced)) process.trace().freed(ptr);
+    ThreadCache& cache = process.cache(b.device->device());
+    if (process.detoured(kWatched) || process.detoured(kDebug)) {
+      Bytes bytes = holding != nullptr ? holding->requested : b.requested;
+      bool held = holding == nullptr && DeviceAllocator::held_back(b);
+      PoolId pool = b.device->pool_id();
+      Watch::instance().freed(b.device->device(), b.ptr, bytes, b.stream, {pool.first, pool.second},
+                              op, held);
+    }
+    if (holding != nullptr) {
+      debug->free(&b, holding, op.context(), cache);
+    } else {
+      b.device->free(&b, cache);
+    }
+  }
+  drop_unused_contexts();
+}
+
+void watched_trim(const std::function<void()>& trim) {
+  {
+    Watch::Operation op(GLAKE_CONTEXT_ALL);
+    trim();
+  }
+  drop_unused_contexts();
+}
+
+void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                        const Asked& asked) {
+  // No guards: who asks for whole memory wants its first byte.
+  return detoured_malloc(process, bytes, device, stream, {0, 0}, false,
+                         [stream, asked](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate_contiguous(size, stream, asked);
+                         });
+}
+
+void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
+  auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
+    return cache.device()->allocate_from(pool, size, stream);
+  };
+  if (process.detoured()) {
+    return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                           allocate);
+  }
+  return allocate(process.cache(device), bytes)->data();
+}
+
+void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
+                     PoolId pool) {
+  auto at = reinterpret_cast<Address>(ptr);
+  return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                         [stream, pool, at](ThreadCache& cache, Bytes size) {
+                           return cache.device()->allocate_at(pool, at, size, stream);
+                         });
+}
+
+RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then) {
+  DeviceAllocator& own = process.device(device);
+  if (!process.detoured()) return own.restore(pool, then);
+  RestoreLog log;
+  {
+    Watch::Operation op(GLAKE_CONTEXT_STATE);
+    log = own.restore(pool, then);
+    bool watched = process.detoured(kWatched) || process.detoured(kDebug);
+    bool traced = process.detoured(kTraced);
+    glake_pool id{pool.first, pool.second};
+    Watch& watch = Watch::instance();
+    for (const SavedBlock& b : log.freed) {
+      if (traced) process.trace().freed(reinterpret_cast<void*>(b.ptr));
+      if (watched) watch.freed(device, b.ptr, b.requested, b.stream, id, op, false);
+    }
+    for (const SavedBlock& b : log.allocated) {
+      if (watched) watch.allocated(device, b.ptr, b.requested, b.stream, id, op);
+      if (traced) {
+        process.trace().allocated(reinterpret_cast<void*>(b.ptr), b.requested, b.stream,
+                                  Watch::tag());
+      }
+    }
+  }
+  drop_unused_contexts();
+  return log;
+}
+
+}  // namespace glake

@@ -1,0 +1,47 @@
+// An allocation and a free as callers ask for them: the plain ones, which are the hot path, and
+// those of a process that records, watches or checks what it allocates.
+#pragma once
+
+#include <functional>
+
+#include "process/process.h"
+
+namespace glake {
+
+inline void* plain_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
+  ThreadCache& cache = process.cache(device);
+  return cache.device()->allocate(bytes, stream, cache)->data();
+}
+
+inline void plain_free(Process& process, void* ptr) {
+  Block& b = process.block(ptr, true);
+  ThreadCache& cache = process.cache(b.device->device());
+  b.device->free(&b, cache);
+}
+
+// From the escape pool; `kind` is GLAKE_CONTIGUOUS_*.
+void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                        const Asked& asked);
+
+// From a private pool; the second, at exactly `ptr`.
+void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool);
+void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
+                     PoolId pool);
+
+// Returns a private pool to a checkpoint, for those who watch too.
+RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then);
+
+// Gives memory back to the driver; the events of it carry the caller's context.
+void watched_trim(const std::function<void()>& trim);
+
+// The same for a process of which detoured() is true.
+void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
+void detoured_free(Process& process, void* ptr);
+
+// Any other way to a new block: `allocate` makes one of so many bytes, which may be more than
+// `bytes` where `guards` is true and the option `debug` wants some around it.
+using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
+void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
+                      glake_pool pool, bool guards, const Allocate& allocate);
+
+}  // namespace glake

@@ -1,0 +1,379 @@
+#include "process/process.h"
+
+#include <pthread.h>
+
+#include "base/alone.h"
+#include "debug/debug_device.h"
+#include "transfer/engine.h"  // whose owner is destroyed here
+#include "watch/watch.h"
+
+namespace glake {
+namespace {
+
+pthread_key_t thread_key;
+bool inside_before_fork = false;  // under mutex_, which is held across fork
+
+}  // namespace
+
+std::atomic<Process*> Process::instance_{nullptr};
+__thread Process::Thread* Process::this_thread_ = nullptr;
+__thread bool Alone::inside_ = false;
+
+Process::Process() {
+  pthread_key_create(&thread_key, &Process::thread_ended);
+  pthread_atfork(&Process::before_fork, &Process::in_parent, &Process::in_child);
+}
+
+Process& Process::start() {
+  static Process* const process = new Process;
+  instance_.store(process, std::memory_order_release);
+  return *process;
+}
+
+// The lock is held across fork, so that a child that may still use glake finds whole books.
+void Process::before_fork() {
+  const bool inside = Alone::now();
+  Alone::set(inside || checked());
+  instance().mutex_.lock();
+  inside_before_fork = inside;
+  instance().trace_.flush();
+  IpcSockets::before_fork();
+  Watch::instance().lock();
+}
+
+void Process::in_parent() {
+  Watch::instance().unlock();
+  IpcSockets::in_parent();
+  const bool inside = inside_before_fork;
+  instance().mutex_.unlock();
+  Alone::set(inside);
+}
+
+void Process::in_child() {
+  IpcSockets::in_child();
+  Process& process = instance();
+  Watch::instance().unlock();
+  process.set_detour(kTraced, false);  // the file is the parent's
+  if (process.driver_used_) {
+    process.forked_.store(true, std::memory_order_relaxed);
+    process.detours_.store(0);  // the plain path says why nothing works here
+  }
+  const bool inside = inside_before_fork;
+  process.mutex_.unlock();
+  Alone::set(inside);
+}
+
+void Process::check_usable() const {
+  if (forked_.load(std::memory_order_relaxed)) {
+    throw Error(GLAKE_FORKED,
+                "glake was used before this process was forked, and CUDA does not survive fork; "
+                "use the spawn start method, or use glake only in the child");
+  }
+}
+
+void Process::thread_ended(void* state) {
+  Alone alone(checked());
+  auto* thread = static_cast<Thread*>(state);
+  Process& process = instance();
+  if (!process.forked_.load(std::memory_order_relaxed)) {
+    std::lock_guard<std::mutex> guard(process.mutex_);
+    for (ThreadCache* cache : thread->caches) {
+      if (cache != nullptr && thread->generation == process.generation_.load()) {
+        cache->device()->forget_stream(thread->stream);
+        cache->device()->drop_cache(cache);
+      }
+    }
+  }
+  this_thread_ = nullptr;
+  delete thread;
+}
+
+ThreadCache& Process::open_cache(int device) {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = open_driver();
+  if (device < 0 || device >= driver.device_count() || device >= kMaxDevices) {
+    throw Error(GLAKE_INVALID_DEVICE,
+                "no " + device_text(device) + ": the driver has " +
+                    counted(static_cast<uint64_t>(driver.device_count()), "device"));
+  }
+  auto* thread = this_thread_;
+  if (thread == nullptr) {
+    thread = new Thread;
+    thread->stream = this_thread_stream();
+    this_thread_ = thread;
+    pthread_setspecific(thread_key, thread);
+  }
+  if (thread->generation != generation_.load()) {
+    *thread = Thread{};
+    thread->stream = this_thread_stream();
+    thread->generation = generation_.load();
+  }
+  if (devices_[device] == nullptr) {
+    auto made = std::make_unique<DeviceAllocator>(driver, device, options_);
+    if (options_.debug.any()) {
+      made->set_debug(std::make_unique<DebugDevice>(driver, *made, device, options_.debug));
+    }
+    devices_[device] = std::move(made);
+  }
+  devices_[device]->start();
+  thread->caches[device] = devices_[device]->make_cache();
+  return *thread->caches[device];
+}
+
+Block& Process::block(void* ptr, bool take) {
+  if (forked_.load(std::memory_order_relaxed)) check_usable();
+  auto address = reinterpret_cast<Address>(ptr);
+  Region* region = PointerMap::find(address);
+  // The reservation's last page may reach past the region's end.
+  bool ours = region != nullptr && address - region->base() < region->size();
+  Block* b = ours ? region->peek(address) : escaped(address);
+  // With guards, a caller's pointer is not the block's first byte.
+  DebugDevice* debug = ours && !take && detoured(kDebug) ? debug_of(*region->device()) : nullptr;
+  if (debug != nullptr) address = debug->inner(address);
+  if (ours && (b == nullptr || debug != nullptr)) b = region->device()->find(*region, address);
+  if (b == nullptr) {
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->device()->explain_pointer(address));
+  }
+  BlockState live = BlockState::kLive;
+  bool ok =
+      take ? b->state.compare_exchange_strong(live, BlockState::kCached, std::memory_order_acq_rel)
+           : b->state.load() == BlockState::kLive;
+  if (!ok) throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " has been freed already");
+  return *b;
+}
+
+// The block of the escape pool at `ptr`, which no reserved region holds.
+Block* Process::escaped(Address ptr) {
+  bool inside = false;
+  Block* b = ContiguousIndex::find(ptr, &inside);
+  if (b != nullptr && b->ptr == ptr) return b;
+  throw Error(
+      GLAKE_INVALID_POINTER,
+      hex(ptr) + (inside ? " lies inside a block; glake knows it by its first byte's address only"
+                         : " is not glake's memory"));
+}
+
+Bytes Process::requested(void* ptr, const Block& b) const {
+  bool inside = detoured(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
+  return inside ? b.requested - debug_of(*b.device)->overhead() : b.requested;
+}
+
+HeldAt Process::held_at(void* ptr, const Block& b) const {
+  auto address = reinterpret_cast<Address>(ptr);
+  DebugDevice* debug = detoured(kDebug) ? debug_of(*b.device) : nullptr;
+  return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
+}
+
+Options& Process::read_options() {
+  if (!options_read_) {
+    options_ = Options::from_environment();
+    if (!options_.trace.empty()) start_trace(options_.trace);
+    options_read_ = true;
+    use_kinds(0);
+    use_debug();
+    set_detour(kUnread, false);
+  }
+  return options_;
+}
+
+void Process::use_debug() {
+  Watch::instance().set_debug(options_.debug.any(), options_.debug.trace);
+  set_detour(kDebug, options_.debug.any());
+}
+
+void Process::prepare() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  read_options();
+}
+
+Driver& Process::open_driver() {
+  if (driver_ == nullptr) {
+    read_options();
+    driver_used_ = true;
+    driver_ = Driver::open(read_options().driver);
+    driver_path_ = driver_->path();
+  }
+  return *driver_;
+}
+
+void Process::start_trace(const std::string& path) {
+  stop_trace();
+  trace_.start(path);
+  set_detour(kTraced, true);
+}
+
+void Process::stop_trace() {
+  check_usable();
+  set_detour(kTraced, false);
+  trace_.stop();
+}
+
+void Process::configure(const std::string& key, const std::string& value) {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Options changed = read_options();
+  changed.set(key, value);
+  bool trace_only = changed.trace != options_.trace;
+  if (driver_ != nullptr && !trace_only && changed.describe() != options_.describe()) {
+    throw Error(GLAKE_INVALID_OPTION, "option " + key +
+                                          " must be set before the first use of a device, or "
+                                          "after glake_shutdown()");
+  }
+  if (trace_only) {
+    if (changed.trace.empty()) {
+      stop_trace();
+    } else {
+      start_trace(changed.trace);
+    }
+  }
+  options_ = changed;
+  use_kinds(0);
+  use_debug();
+}
+
+std::string Process::options() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return read_options().describe();
+}
+
+int Process::device_count() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  return open_driver().device_count();
+}
+
+const char* Process::driver_path() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return driver_path_.c_str();
+}
+
+void Process::shutdown() {
+  check_usable();
+  close_transfer();
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& device : devices_) {
+    uint64_t live = device != nullptr ? device->live_blocks() : 0;
+    if (live == 0) continue;
+    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->device()) + " still has " +
+                                            counted(live, "live block") +
+                                            "; free them before glake_shutdown()");
+  }
+  for (auto& device : devices_) {
+    uint64_t pins = device != nullptr ? device->pins(PinOwner::kCaller) : 0;
+    if (pins == 0) continue;
+    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->device()) + " still has " +
+                                            counted(pins, "pin") +
+                                            "; glake_unpin() them before glake_shutdown()");
+  }
+  if (ipc_ != nullptr) ipc_->close();
+  if (host_ != nullptr) host_->close();
+  ipc_.reset();
+  host_.reset();
+  ++generation_;  // even if a device below refuses: the caches of those before it are gone
+  for (auto& device : devices_) {
+    if (device != nullptr) device->close();
+    device.reset();
+  }
+  stop_trace();
+  driver_.reset();
+  driver_path_.clear();
+  set_detour(kUnread, true);  // first: no signal may find the plain path
+  options_read_ = false;
+  options_ = Options{};
+  use_kinds(0);
+  use_debug();
+}
+
+void Process::unpin(void* ptr) {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& device : devices_) {
+    if (device == nullptr) continue;
+    if (device->unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
+  }
+  throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned, or not as often as unpinned");
+}
+
+HostPool& Process::host() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = open_driver();
+  if (host_ == nullptr) host_ = std::make_unique<HostPool>(driver);
+  return *host_;
+}
+
+Ipc& Process::ipc() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Driver& driver = open_driver();
+  if (ipc_ == nullptr) ipc_ = std::make_unique<Ipc>(driver);
+  return *ipc_;
+}
+
+void Process::settle_ipc() {
+  Ipc* started = nullptr;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    started = ipc_.get();
+  }
+  if (started != nullptr) started->settle();
+}
+
+// A thread's kind and pool, given up when the thread ends.
+struct Process::ThreadKind {
+  int kind = GLAKE_STITCHED;
+  PoolId pool{};
+  bool own() const { return kind != GLAKE_STITCHED || pool != PoolId{}; }
+  ~ThreadKind() {
+    if (!own()) return;
+    std::lock_guard<std::mutex> guard(instance().mutex_);
+    instance().use_kinds(-1);
+  }
+  static ThreadKind& mine() {
+    thread_local ThreadKind kind;
+    return kind;
+  }
+};
+
+// Under mutex_.
+void Process::use_kinds(int step) {
+  kinds_ += step;
+  contiguous_from_ = options_.contiguous_from;
+  contiguous_kind_ = options_.contiguous_kind;
+  set_detour(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
+}
+
+int Process::kind_of(Bytes bytes, bool* by_size) const {
+  int kind = ThreadKind::mine().kind;
+  *by_size = kind == GLAKE_STITCHED;
+  if (kind != GLAKE_STITCHED) return kind;
+  Bytes from = contiguous_from_.load();
+  return from != 0 && bytes >= from ? contiguous_kind_.load() : GLAKE_STITCHED;
+}
+
+int Process::set_kind(int kind) {
+  ThreadKind& mine = ThreadKind::mine();
+  int before = mine.kind;
+  const bool own_before = mine.own();
+  std::lock_guard<std::mutex> guard(mutex_);
+  mine.kind = kind;
+  use_kinds((mine.own() ? 1 : 0) - (own_before ? 1 : 0));
+  return before;
+}
+
+PoolId Process::pool_of_thread() { return ThreadKind::mine().pool; }
+
+PoolId Process::set_pool(PoolId pool) {
+  check_usable();
+  ThreadKind& mine = ThreadKind::mine();
+  const PoolId before = mine.pool;
+  const bool own_before = mine.own();
+  std::lock_guard<std::mutex> guard(mutex_);
+  mine.pool = pool;
+  use_kinds((mine.own() ? 1 : 0) - (own_before ? 1 : 0));
+  return before;
+}
+
+}  // namespace glake

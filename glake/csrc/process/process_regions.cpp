@@ -1,0 +1,93 @@
+// Pausing and resuming a region: the device's books (regions.cpp), and the copies between.
+#include <algorithm>
+
+#include "heap/saved_bytes.h"
+#include "process/process.h"
+#include "process/region_copier.h"
+
+namespace glake {
+
+void Process::pause_region(int device, PoolId id, const PauseTo& to) {
+  DeviceAllocator& own = this->device(device);
+  HostPool& pinned = host();
+  std::vector<SavedPart> parts = own.begin_pause(id);
+  std::unique_ptr<SavedBytes> saved;
+  try {
+    saved = std::make_unique<SavedBytes>(pinned, to.kind, to.folder);
+    RegionCopier copier(*driver_, pinned, device);
+    for (const SavedPart& part : parts) {
+      if (copier.copying(part.at, part.at + part.bytes)) {
+        throw Error(GLAKE_REGION_REFUSED,
+                    RegionBook::instance().text(id) + " on " + device_text(device) +
+                        " cannot be paused: its block at " + hex(part.at) +
+                        " is being copied, in no stream's order; pause when the copy is done");
+      }
+      saved->add(part.at, part.bytes, part.block);
+    }
+    saved->save(copier);
+  } catch (...) {
+    own.cancel_pause(id);
+    throw;
+  }
+  own.finish_pause(id, std::move(saved));
+}
+
+void Process::resume_region(int device, PoolId id, bool verify) {
+  DeviceAllocator& own = this->device(device);
+  HostPool& pinned = host();
+  const DeviceAllocator::Resumed resumed = own.begin_resume(id);
+  if (resumed.saved == nullptr) return;
+  auto live = [&](Address at) {
+    if (resumed.whole) return true;
+    auto after = [](Address a, const std::pair<Address, Address>& block) {
+      return a < block.first;
+    };
+    auto block = std::upper_bound(resumed.live.begin(), resumed.live.end(), at, after);
+    return block != resumed.live.begin() && at < std::prev(block)->second;
+  };
+  try {
+    RegionCopier copier(*driver_, pinned, device);
+    resumed.saved->load(copier, verify, live);
+  } catch (...) {
+    own.cancel_resume(id);
+    throw;
+  }
+  own.end_resume(id);
+}
+
+void Process::set_region_budget(PoolId id, Bytes bytes) {
+  RegionName* region = RegionBook::instance().find(id);
+  if (region == nullptr) {
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                RegionBook::instance().text(id) + " is no region; glake_region_pool() makes one");
+  }
+  region->budget.store(bytes);
+}
+
+std::string Process::regions() {
+  std::string json = "[";
+  for_each_device([&](DeviceAllocator& device) {
+    for (const RegionInfo& info : device.regions()) {
+      const RegionName* region = RegionBook::instance().find(info.pool);
+      std::string one = "{";
+      auto number = [&](const char* key, uint64_t value) {
+        append_number(one, key, static_cast<int64_t>(value));
+      };
+      number("device", static_cast<uint64_t>(device.device()));
+      number("first", info.pool.first);
+      number("second", info.pool.second);
+      number("budget", region != nullptr ? region->budget.load() : 0);
+      number("blocks", info.blocks);
+      number("live_bytes", info.live);
+      number("reserved_bytes", info.reserved);
+      number("paused_bytes", info.paused);
+      number("saved_bytes", info.saved);
+      number("state", static_cast<uint64_t>(info.state));
+      number("to", static_cast<uint64_t>(info.to));
+      json += (json.size() == 1 ? "" : ", ") + one + "}";
+    }
+  });
+  return json + "]";
+}
+
+}  // namespace glake

@@ -1,0 +1,108 @@
+#include "process/region_copier.h"
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "process/process.h"
+#include "transfer/engine.h"
+
+namespace glake {
+
+RegionCopier::RegionCopier(Driver& driver, HostPool& host, int device)
+    : driver_(driver), host_(host), device_(device) {
+  host_.attach(device_);
+  try {
+    engine_ = std::make_unique<TransferUse>();
+  } catch (const Error& e) {
+    if (e.code() != GLAKE_TRANSFER_CLOSED) throw;  // without it copies are plain
+  }
+  scope_ = std::make_unique<DeviceScope>(driver_, device_);
+  require(scope_->status(), "to make its context current");
+  require(driver_.create_stream(&stream_), "a stream to copy a region's bytes");
+}
+
+// After a failure the host memory is given up next: no copy may use it any more.
+RegionCopier::~RegionCopier() {
+  for (uint64_t id : transfers_) {
+    std::string text;
+    (*engine_)->copy(id)->wait(kNoTimeout, &text);
+    while (!(*engine_)->settled(id)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (*engine_)->copy(id)->release();
+  }
+  if (stream_ == 0) return;
+  (void)driver_.synchronize_stream(device_, stream_);
+  (void)driver_.destroy_stream(stream_);
+}
+
+void RegionCopier::require(Status s, const char* what) const {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(device_) + " " + what + ": " +
+                                      driver_.describe(s));
+}
+
+void RegionCopier::record(void* host) {
+  if (!idle_) host_.record(host, device_, stream_);
+}
+
+bool RegionCopier::copying(Address begin, Address end) const {
+  return engine_ != nullptr && (*engine_)->copying(begin, end);
+}
+
+void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes base,
+                         bool to_host) {
+  constexpr Bytes kLeast = kMiB;  // below it a plain copy is as fast
+  std::vector<glake_copy_part> by_engine;
+  idle_ = false;
+  auto at_host = [&](const SavedPart& part) {
+    return reinterpret_cast<Address>(host) + part.offset - base;
+  };
+  auto large = [&](const SavedPart& part) {
+    return engine_ != nullptr && part.block && part.bytes >= kLeast;
+  };
+  for (size_t i = 0; i < parts.size();) {
+    const SavedPart& part = parts[i];
+    const Address there = at_host(part);
+    if (large(part)) {
+      by_engine.push_back(to_host ? glake_copy_part{there, part.at, part.bytes}
+                                  : glake_copy_part{part.at, there, part.bytes});
+      ++i;
+      continue;
+    }
+    // Neighbours on both sides are one copy.
+    Bytes bytes = part.bytes;
+    for (++i; i < parts.size() && !large(parts[i]); ++i) {
+      const bool next = parts[i].at == part.at + bytes && at_host(parts[i]) == there + bytes;
+      if (!next) break;
+      bytes += parts[i].bytes;
+    }
+    Status s = to_host ? driver_.copy(there, part.at, bytes, stream_)
+                       : driver_.copy(part.at, there, bytes, stream_);
+    require(s, "a copy of a region's bytes");
+  }
+  if (by_engine.empty()) return;
+  glake_copy_request request{};
+  request.size = sizeof request;
+  request.parts = by_engine.data();
+  request.count = by_engine.size();
+  request.dst_device = to_host ? GLAKE_HOST : device_;
+  request.src_device = to_host ? device_ : GLAKE_HOST;
+  request.stream = reinterpret_cast<void*>(stream_);
+  request.stream_device = device_;
+  request.ordered = 1;
+  request.flags = GLAKE_COPY_TRACKED;
+  transfers_.push_back((*engine_)->begin(request));
+}
+
+void RegionCopier::finish() {
+  for (; !transfers_.empty(); transfers_.pop_back()) {
+    std::string text;
+    const int end = (*engine_)->copy(transfers_.back())->wait(kNoTimeout, &text);
+    if (end != GLAKE_OK) throw Error(static_cast<glake_status>(end), text);
+    (*engine_)->copy(transfers_.back())->release();
+  }
+  require(driver_.synchronize_stream(device_, stream_), "to wait for copies of a region's bytes");
+  idle_ = true;
+}
+
+}  // namespace glake

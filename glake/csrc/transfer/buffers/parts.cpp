@@ -1,0 +1,77 @@
+#include "transfer/buffers/parts.h"
+
+#include <algorithm>
+
+namespace glake::transfer {
+namespace {
+
+constexpr size_t kMostPieces = 1024;  // of one chunk: they are submitted in one go
+
+}  // namespace
+
+Parts::Parts(const std::vector<Part>& parts) {
+  parts_.reserve(parts.size());
+  for (const Part& part : parts) {
+    if (part.bytes == 0) continue;
+    Part* last = parts_.empty() ? nullptr : &parts_.back();
+    if (last != nullptr && last->dst + last->bytes == part.dst &&
+        last->src + last->bytes == part.src) {
+      last->bytes += part.bytes;
+    } else {
+      parts_.push_back(part);
+    }
+  }
+  starts_.reserve(parts_.size());
+  for (const Part& part : parts_) {
+    starts_.push_back(total_);
+    total_ += part.bytes;
+  }
+}
+
+size_t Parts::part_at(Bytes offset) const {
+  auto after = std::upper_bound(starts_.begin(), starts_.end(), offset);
+  return static_cast<size_t>(after - starts_.begin()) - 1;
+}
+
+void Parts::pieces(Range range, std::vector<Piece>* out) const {
+  out->clear();
+  for (size_t i = part_at(range.begin); i < parts_.size() && starts_[i] < range.end; ++i) {
+    const Bytes from = std::max(range.begin, starts_[i]);
+    const Bytes to = std::min(range.end, starts_[i] + parts_[i].bytes);
+    const Bytes inside = from - starts_[i];
+    out->push_back({parts_[i].dst + inside, parts_[i].src + inside, to - from, from});
+  }
+}
+
+Bytes Parts::chunk_end(Bytes begin, Bytes wanted, Bytes most) const {
+  Bytes end = std::min(begin + wanted, most);
+  const size_t first = part_at(begin);
+  const size_t past = first + kMostPieces;
+  if (past < starts_.size()) end = std::min(end, starts_[past]);
+  const size_t last = part_at(end - 1);
+  const bool cut = end < starts_[last] + parts_[last].bytes;
+  if (cut && last > first && end < most && parts_[last].bytes <= wanted) return starts_[last];
+  return end;
+}
+
+void RangeSet::add(Range range) {
+  auto at = std::lower_bound(ranges_.begin(), ranges_.end(), range,
+                             [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  at = ranges_.insert(at, range);
+  if (at != ranges_.begin() && std::prev(at)->end >= at->begin) {
+    std::prev(at)->end = std::max(std::prev(at)->end, at->end);
+    at = std::prev(ranges_.erase(at));
+  }
+  while (std::next(at) != ranges_.end() && std::next(at)->begin <= at->end) {
+    at->end = std::max(at->end, std::next(at)->end);
+    ranges_.erase(std::next(at));
+  }
+}
+
+Bytes RangeSet::bytes() const {
+  Bytes sum = 0;
+  for (const Range& r : ranges_) sum += r.bytes();
+  return sum;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,62 @@
+// The bytes of one transfer laid end to end, in the order of its parts: a chunk is a stretch of
+// them, and a stretch is one or more pieces.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace glake::transfer {
+
+struct Part {
+  Address dst = 0, src = 0;
+  Bytes bytes = 0;
+};
+
+// [begin, end) of a transfer's bytes.
+struct Range {
+  Bytes begin = 0, end = 0;
+  Bytes bytes() const { return end - begin; }
+};
+
+// Part of a stretch that is contiguous at both ends; `offset` counts from the transfer's first
+// byte.
+struct Piece {
+  Address dst = 0, src = 0;
+  Bytes bytes = 0, offset = 0;
+};
+
+class Parts {
+ public:
+  // Joins neighbours that follow each other at both ends, and drops empty ones.
+  explicit Parts(const std::vector<Part>& parts);
+
+  Bytes total() const { return total_; }
+  size_t count() const { return parts_.size(); }
+  const Part& operator[](size_t i) const { return parts_[i]; }
+
+  void pieces(Range range, std::vector<Piece>* out) const;
+  // Where a chunk of about `wanted` bytes from `begin` ends, at most at `most`: small parts stay
+  // whole, and a chunk has a bounded number of them.
+  Bytes chunk_end(Bytes begin, Bytes wanted, Bytes most) const;
+
+ private:
+  size_t part_at(Bytes offset) const;
+
+  std::vector<Part> parts_;
+  std::vector<Bytes> starts_;  // of each part
+  Bytes total_ = 0;
+};
+
+// Ranges that do not overlap, joined where they touch.
+class RangeSet {
+ public:
+  void add(Range range);
+  Bytes bytes() const;
+  const std::vector<Range>& ranges() const { return ranges_; }
+
+ private:
+  std::vector<Range> ranges_;  // in order
+};
+
+}  // namespace glake::transfer

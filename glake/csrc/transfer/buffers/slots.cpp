@@ -1,0 +1,160 @@
+#include "transfer/buffers/slots.h"
+
+#include "memory/host_pool.h"
+
+namespace glake::transfer {
+
+Slot& Slot::operator=(Slot&& other) noexcept {
+  reset();
+  owner_ = std::exchange(other.owner_, nullptr);
+  place_ = other.place_;
+  bytes_ = other.bytes_;
+  at_ = other.at_;
+  return *this;
+}
+
+void Slot::reset() {
+  if (owner_ != nullptr) std::exchange(owner_, nullptr)->take_back(place_, bytes_, at_);
+}
+
+// Of a machine with one socket all host memory is alike.
+int Slots::place_of(const Place& place) const {
+  if (!place.host()) return place.gpu;
+  if (place.node < 0 || topology_ == nullptr || topology_->sockets() == 1) return kAnyHost;
+  return elsewhere_.count(place.node) != 0 ? kAnyHost : kAnyHost - 1 - place.node;
+}
+
+// Sizes are powers of two, so that one transfer's buffers serve the next.
+Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
+  Bytes size = least;
+  while (size < bytes) size *= 2;
+  int where = 0;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    where = place_of(place);
+    std::vector<Address>& spare = free_[{where, size}];
+    if (!spare.empty()) {
+      const Address at = spare.back();
+      spare.pop_back();
+      return {this, where, size, at};
+    }
+  }
+  const Address at = fresh(&where, size);
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (where >= kAnyHost) ++count_;
+  free_[{where, size}].reserve(count_ + placed_.size());  // so that taking it back cannot fail
+  return {this, where, size, at};
+}
+
+// Where the system has no memory on that socket, or does not let us choose, anywhere must do.
+Address Slots::fresh(int* place, Bytes bytes) {
+  if (*place >= 0) return fresh_device(*place, bytes);
+  const int socket = kAnyHost - 1 - *place;
+  if (*place != kAnyHost) {
+    try {
+      return fresh_host(socket, bytes);
+    } catch (const Error&) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      elsewhere_.insert(socket);
+      *place = kAnyHost;
+    }
+  }
+  return reinterpret_cast<Address>(allocator_.host().allocate(bytes));
+}
+
+Address Slots::fresh_host(int socket, Bytes bytes) {
+  auto made =
+      std::make_unique<PlacedBuffer>(driver_, allocator_.used_device(), topology_, socket, bytes);
+  const Address at = made->at();
+  std::lock_guard<std::mutex> guard(mutex_);
+  placed_.push_back(std::move(made));
+  return at;
+}
+
+// The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
+// is waited for: almost always it is idle.
+Address Slots::fresh_device(int gpu, Bytes bytes) {
+  allocator_.open_device(gpu);
+  StreamHandle stream = 0;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    stream = streams_[gpu];
+  }
+  Status s;
+  if (stream == 0) {
+    {
+      DeviceScope scope(driver_, gpu);
+      s = scope.status().ok() ? driver_.create_stream(&stream) : scope.status();
+    }
+    if (!s.ok())
+      throw Error(GLAKE_DRIVER_ERROR, "no stream for relay buffers: " + driver_.describe(s));
+    std::lock_guard<std::mutex> guard(mutex_);
+    StreamHandle& known = streams_[gpu];
+    if (known == 0) {
+      known = stream;
+    } else {
+      driver_.destroy_stream(std::exchange(stream, known));
+    }
+  }
+  const Address at = allocator_.allocate(gpu, bytes, stream);
+  s = driver_.synchronize_stream(gpu, stream);
+  if (s.ok()) return at;
+  give(gpu, at);
+  throw Error(GLAKE_DRIVER_ERROR, "a relay buffer's stream: " + driver_.describe(s));
+}
+
+void Slots::give(int place, Address at) {
+  if (place >= 0) return allocator_.free(at);
+  allocator_.host().free(reinterpret_cast<void*>(at));
+}
+
+void Slots::take_back(int place, Bytes bytes, Address at) noexcept {
+  std::lock_guard<std::mutex> guard(mutex_);
+  free_[{place, bytes}].push_back(at);  // room was reserved when it was made
+}
+
+void Slots::trim() noexcept {
+  std::map<Key, std::vector<Address>> going;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& [key, buffers] : free_) {
+      if (key.first >= kAnyHost) going[key].swap(buffers);
+    }
+  }
+  for (auto& [key, buffers] : going) {
+    for (; !buffers.empty(); buffers.pop_back()) {
+      try {
+        give(key.first, buffers.back());
+      } catch (const Error&) {
+        break;  // kept for the next time
+      }
+      std::lock_guard<std::mutex> guard(mutex_);
+      --count_;
+    }
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<Address>& spare = free_[key];
+    spare.insert(spare.end(), buffers.begin(), buffers.end());
+    spare.reserve(count_ + placed_.size());
+  }
+}
+
+size_t Slots::count() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return count_;
+}
+
+void Slots::close() {
+  trim();
+  free_.clear();
+  for (; !placed_.empty(); placed_.pop_back()) placed_.back()->unpin();
+  for (auto& [gpu, stream] : streams_) {
+    if (stream == 0) continue;
+    Status s = driver_.destroy_stream(stream);
+    if (!s.ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, "relay buffers' stream: " + driver_.describe(s));
+    }
+    stream = 0;
+  }
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,85 @@
+// Relay buffers: pieces of glake's own memory of a GPU, or of its pinned host memory, lent to one
+// chunk at a time. Kept while transfers run, given back when the engine is idle; but memory pinned
+// on one socket, which is slow to pin, stays until the end.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "base/types.h"
+#include "driver/driver.h"
+#include "plan/plan.h"
+#include "transfer/buffers/allocator.h"
+#include "transfer/buffers/placed_buffer.h"
+
+namespace glake::transfer {
+
+class Slots;
+constexpr Bytes kLeastSlot = 512 * kKiB;
+
+// A lent buffer; goes back when it is destroyed, so nothing may use it any more by then.
+class Slot {
+ public:
+  Slot() = default;
+  Slot(Slots* owner, int place, Bytes bytes, Address at)
+      : owner_(owner), place_(place), bytes_(bytes), at_(at) {}
+  Slot(Slot&& other) noexcept { *this = std::move(other); }
+  Slot& operator=(Slot&& other) noexcept;
+  ~Slot() { reset(); }
+
+  Address at() const { return at_; }
+  explicit operator bool() const { return owner_ != nullptr; }
+  void reset();
+  void abandon() { owner_ = nullptr; }  // something may use it for ever
+
+ private:
+  Slots* owner_ = nullptr;
+  int place_ = -1;
+  Bytes bytes_ = 0;
+  Address at_ = 0;
+};
+
+class Slots {
+ public:
+  // `topology` may be null. Host memory of a socket is had there, where the system allows it.
+  Slots(Driver& driver, Allocator& allocator, const topology::Topology* topology)
+      : driver_(driver), allocator_(allocator), topology_(topology) {}
+  Slots(const Slots&) = delete;
+  Slots& operator=(const Slots&) = delete;
+
+  // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
+  // (GLAKE_OUT_OF_MEMORY...).
+  Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
+  void take_back(int place, Bytes bytes, Address at) noexcept;
+  // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
+  void trim() noexcept;
+  // Buffers in glake's books for this, lent or not; without those pinned on one socket.
+  size_t count() const;
+  // Ends the streams; every slot must have come back.
+  void close();
+
+ private:
+  // A GPU; -1: host memory wherever the driver pins it; below: of one socket. And the size.
+  using Key = std::pair<int, Bytes>;
+  static constexpr int kAnyHost = -1;
+  int place_of(const Place& place) const;
+  Address fresh(int* place, Bytes bytes);
+  Address fresh_host(int socket, Bytes bytes);
+  Address fresh_device(int gpu, Bytes bytes);
+  void give(int place, Address at);
+
+  Driver& driver_;
+  Allocator& allocator_;
+  const topology::Topology* const topology_;
+  mutable std::mutex mutex_;  // of everything below; held across no driver call
+  std::map<Key, std::vector<Address>> free_;
+  std::vector<std::unique_ptr<PlacedBuffer>> placed_;
+  std::set<int> elsewhere_;              // sockets on which no memory is to be had
+  std::map<int, StreamHandle> streams_;  // the stream a GPU's buffers are allocated for
+  size_t count_ = 0;
+};
+
+}  // namespace glake::transfer

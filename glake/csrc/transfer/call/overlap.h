@@ -1,0 +1,24 @@
+// Whether stretches of memory that a copy reads and writes overlap.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace glake::transfer {
+
+struct Span {
+  Address begin = 0, end = 0;
+  bool written = false;
+};
+
+// An address that is written and also read, or written twice; 0: there is none.
+struct Overlap {
+  Address at = 0;
+  bool written_twice = false;
+};
+
+// In time linear in the spans: copies of blocks have tens of thousands.
+Overlap find_overlap(std::vector<Span> spans);
+
+}  // namespace glake::transfer

@@ -1,0 +1,148 @@
+#include "transfer/call/plain_copies.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/json_text.h"
+
+namespace glake::transfer {
+
+void follow(Driver& driver, int device, StreamHandle stream, int other_device, StreamHandle other) {
+  EventId event = 0;
+  Status s = driver.create_event(other_device, &event);
+  if (s.ok()) {
+    s = driver.record(other_device, event, other);
+    if (s.ok()) s = driver.wait_stream(device, stream, event);
+    driver.destroy_event(event);  // the driver keeps what is enqueued of it
+  }
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "joining two streams: " + driver.describe(s));
+}
+
+int PlainCopy::wait(uint64_t, std::string* text) {
+  if (id_.captured()) return GLAKE_OK;  // it runs when the graph does
+  // Another thread's own default stream cannot be named here.
+  const bool mine = !is_thread_stream(id_.stream()) || id_.stream() == this_thread_stream();
+  const Status s = mine ? driver_.synchronize_stream(id_.device(), id_.stream())
+                        : driver_.synchronize(id_.device());
+  if (s.ok()) return GLAKE_OK;
+  *text = "waiting for a plain copy's stream: " + driver_.describe(s);
+  return GLAKE_DRIVER_ERROR;
+}
+
+bool PlainCopy::done() {
+  bool idle = id_.captured();
+  if (!idle) driver_.stream_idle(id_.device(), id_.stream(), &idle);
+  return idle;
+}
+
+void PlainCopy::hold_stream(int device, StreamHandle stream) {
+  devices_.open(device);
+  follow(driver_, device, stream, id_.device(), id_.stream());
+}
+
+std::string PlainCopy::result() {
+  JsonText out;
+  out.text("state", done() ? "done" : "running").flag("relayed", false);
+  out.flag("captured", id_.captured());
+  return out.raw("paths", "[]").raw("refusals", "[]").done();
+}
+
+bool PlainCopies::possible(const Request& request) {
+  const int device = request.stream_device;
+  const int src = request.src.gpu, dst = request.dst.gpu;
+  if (src == device && (dst < 0 || dst == device)) return true;
+  if (src < 0 && dst == device) return true;
+  if (src >= 0 && dst >= 0 && src != dst) return true;  // between two contexts
+  devices_.open(device);
+  for (int gpu : {src, dst}) {
+    if (gpu < 0) continue;
+    devices_.open(gpu);
+    if (!devices_.reach(gpu, device)) return false;
+  }
+  return true;
+}
+
+StreamHandle PlainCopies::stream_for(const Request& request) {
+  const int device = request.stream_device;
+  devices_.open(device);
+  const StreamHandle stream =
+      request.ordered ? request.stream : devices_.plain_stream(device, !request.src.host());
+  for (int gpu : {request.src.gpu, request.dst.gpu}) {
+    if (gpu >= 0) devices_.open(gpu);
+  }
+  return stream;
+}
+
+void PlainCopies::submit(const Request& request, StreamHandle stream) {
+  DeviceScope scope(driver_, request.stream_device);
+  Status s = scope.status();
+  if (s.ok()) s = submit_parts(request, stream);
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused a copy of " +
+                                        std::to_string(request.parts.total()) +
+                                        " bytes: " + driver_.describe(s));
+  }
+  count_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_add(request.parts.total(), std::memory_order_relaxed);
+}
+
+Status PlainCopies::submit_parts(const Request& request, StreamHandle stream) {
+  const Parts& parts = request.parts;
+  const bool peers =
+      !request.src.host() && !request.dst.host() && request.src.gpu != request.dst.gpu;
+  if (parts.count() > 1 && !peers && stream != 0) {
+    std::vector<Address> dsts, srcs;
+    std::vector<Bytes> sizes;
+    for (size_t i = 0; i < parts.count(); ++i) {
+      dsts.push_back(parts[i].dst);
+      srcs.push_back(parts[i].src);
+      sizes.push_back(parts[i].bytes);
+    }
+    Status s = driver_.copy_batch(dsts.data(), srcs.data(), sizes.data(), parts.count(), stream);
+    if (!s.not_supported() && !s.invalid_value()) return s;
+  }
+  for (size_t i = 0; i < parts.count(); ++i) {
+    const Part& part = parts[i];
+    Status s = peers ? driver_.copy_peer(part.dst, request.dst.gpu, part.src, request.src.gpu,
+                                         part.bytes, stream)
+                     : driver_.copy(part.dst, part.src, part.bytes, stream);
+    const bool host = request.src.host() || request.dst.host();
+    if (s.invalid_value() && host) s = submit_stretches(request, part, stream, s);
+    if (!s.ok()) return s;
+  }
+  return {};
+}
+
+// Copies host memory in stretches that are pinned as a whole or not at all, as a driver wants it
+// (CUDA Driver API, cuMemcpyAsync). It tells where a pinned range ends, but not where the next one
+// begins: pages are asked about one by one. `refused`: what it said of the whole, which stands
+// where the memory is of one kind.
+Status PlainCopies::submit_stretches(const Request& request, const Part& part, StreamHandle stream,
+                                     Status refused) {
+  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
+  const Address begin = request.dst.host() ? part.dst : part.src;
+  const auto pinned_until = [&](Address at, Address* until) {
+    PointerFacts facts;
+    const bool pinned =
+        driver_.pointer_facts(at, &facts).ok() && facts.kind == PointerFacts::Kind::kHost;
+    *until = pinned && facts.size != 0 ? facts.base + facts.size : round_down(at, page) + page;
+    return pinned;
+  };
+  for (Bytes done = 0; done < part.bytes;) {
+    Address until = 0;
+    const bool pinned = pinned_until(begin + done, &until);
+    for (Address next = 0; until < begin + part.bytes; until = next) {
+      if (pinned_until(until, &next) != pinned) break;
+    }
+    const Bytes stretch = std::min(part.bytes, until - begin) - done;
+    if (stretch == part.bytes) return refused;
+    const Status s = driver_.copy(part.dst + done, part.src + done, stretch, stream);
+    if (!s.ok()) return s;
+    done += stretch;
+  }
+  return {};
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,413 @@
+#include "transfer/call/request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "memory/host_pool.h"
+#include "transfer/buffers/host_access.h"
+#include "transfer/call/overlap.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Bytes kTrusted = kMiB;  // below it, ends that are named are not looked into, if they may
+
+[[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
+
+std::vector<Part> read_parts(const glake_copy_request& given) {
+  if (given.parts == nullptr || given.count == 0) bad("a copy needs at least one part");
+  std::vector<Part> parts;
+  parts.reserve(given.count);
+  Bytes total = 0;
+  for (size_t i = 0; i < given.count; ++i) {
+    const glake_copy_part& part = given.parts[i];
+    total += part.bytes;
+    if (part.bytes > kMaxRequest || total > kMaxRequest) {
+      bad("a copy of " + std::to_string(part.bytes) + " bytes: one has 1 to " +
+          std::to_string(kMaxRequest) + " bytes in all");
+    }
+    if (part.bytes != 0 && (part.dst == 0 || part.src == 0)) {
+      throw Error(GLAKE_INVALID_POINTER, "part " + std::to_string(i) + " of a copy is at NULL");
+    }
+    if (part.bytes > UINT64_MAX - std::max(part.dst, part.src)) {
+      throw Error(GLAKE_INVALID_POINTER,
+                  "part " + std::to_string(i) + " of a copy reaches beyond the last address");
+    }
+    parts.push_back({part.dst, part.src, part.bytes});
+  }
+  if (total == 0) bad("a copy of 0 bytes");
+  return parts;
+}
+
+// One end of a request, as the driver sees it.
+struct End {
+  Place place;
+  bool pinned = true;
+  bool known = false;
+};
+
+// All parts' places at one side.
+class Ends {
+ public:
+  Ends(Driver& driver, Allocator& allocator, const char* name, int declared, bool checked,
+       int context)
+      : driver_(driver),
+        allocator_(allocator),
+        name_(name),
+        written_(name[0] == 'd'),
+        declared_(declared),
+        checked_(checked),
+        context_(context),
+        access_(written_) {}
+
+  // Where they are: all in one place, the declared one. Of a small copy's, unless they are to be
+  // checked, the declaration is believed. Throws Error.
+  End find(const glake_copy_request& given, bool small) {
+    if (declared_ < GLAKE_ASK || declared_ >= driver_.device_count()) {
+      throw Error(GLAKE_INVALID_DEVICE,
+                  "no " + device_text(declared_) + ": the driver has " +
+                      counted(static_cast<uint64_t>(driver_.device_count()), "device"));
+    }
+    End end;
+    end.place.gpu = std::max<int>(declared_, GLAKE_HOST);
+    if (declared_ != GLAKE_ASK && small && !checked_) return end;
+    bool first = true;
+    // As they are given: neighbours that Parts joins may be of several blocks.
+    for (size_t i = 0; i < given.count; ++i) {
+      const glake_copy_part& part = given.parts[i];
+      if (part.bytes == 0) continue;
+      const End found = look(at(part), part.bytes);
+      if (first) end = found;
+      first = false;
+      if (!(found.place == end.place)) {
+        bad("the parts of one copy are between the same two places");
+      }
+      end.pinned = end.pinned && found.pinned;
+      // Of pageable blocks, of which the driver knows nothing, the first ones and the last speak
+      // for all.
+      if (found.pinned || i < 16 || given.count <= 32 || i >= given.count - 17) continue;
+      if (checked_) check_access(given);
+      i = given.count - 17;
+    }
+    return end;
+  }
+
+ private:
+  Address at(const glake_copy_part& part) const { return written_ ? part.dst : part.src; }
+
+  // At once where the parts lie close together: a call for each takes as long as copying it.
+  void check_access(const glake_copy_request& given) {
+    Address begin = UINT64_MAX, end = 0;
+    for (size_t i = 0; i < given.count; ++i) {
+      const glake_copy_part& part = given.parts[i];
+      if (part.bytes == 0) continue;
+      begin = std::min(begin, at(part));
+      end = std::max(end, at(part) + part.bytes);
+    }
+    if (end - begin <= 4 * kGiB && access_.reach(begin, end - begin).end == end) return;
+    for (size_t i = 0; i < given.count; ++i) check_access(at(given.parts[i]), given.parts[i].bytes);
+  }
+
+  // Of pageable memory: what may not be used would end the process, maybe long after this call.
+  void check_access(Address at, Bytes bytes) {
+    const Reach reach = access_.reach(at, bytes);
+    if (reach.end == at + bytes) return;
+    if (reach.protected_here) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) + ": the memory at " + hex(reach.end) +
+                                             " may not be " + (written_ ? "written to" : "read") +
+                                             ", as it is mapped (mmap, mprotect)");
+    }
+    if (reach.end == at) throw nobodys(at);
+    throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, reach.end));
+  }
+
+  struct Range {
+    Address begin = 0, end = 0;
+    End where;
+    bool block = false;  // of glake's
+    bool holds(Address at, Bytes bytes) const {
+      return at >= begin && at < end && bytes <= end - at;
+    }
+  };
+
+  // Each block of glake's, and each range the driver knows, is looked up once: blocks of a buffer
+  // share one.
+  End look(Address at, Bytes bytes) {
+    if (range_.holds(at, bytes)) return range_.where;
+    auto after = ranges_.upper_bound(at);
+    if (after != ranges_.begin() && std::prev(after)->second.holds(at, bytes)) {
+      range_ = std::prev(after)->second;
+      return range_.where;
+    }
+    const Owned owned = allocator_.owned(at);
+    return owned.device >= 0 ? in_block(owned, at, bytes) : ask(at, bytes);
+  }
+
+  End in_block(const Owned& owned, Address at, Bytes bytes) {
+    if (owned.bytes == 0) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) +
+                                             " is in no live block of glake's: freed already, or "
+                                             "never given out");
+    }
+    if (bytes > owned.bytes - (at - owned.begin)) {
+      throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, owned.begin + owned.bytes) +
+                                             " (a block of " + std::to_string(owned.bytes) +
+                                             " bytes at " + hex(owned.begin) + ")");
+    }
+    End end;
+    end.place.gpu = owned.device;
+    end.known = true;
+    check_place(at, end);
+    range_ = ranges_[owned.begin] = {owned.begin, owned.begin + owned.bytes, end, true};
+    return end;
+  }
+
+  End ask(Address at, Bytes bytes) {
+    const PointerFacts facts = facts_of(at);
+    const End first = judge(at, facts);
+    if (range_.holds(at, bytes)) return first;
+    // The next range may go on where this one ends, as granules of one buffer do.
+    const Address last = at + bytes - 1;
+    const PointerFacts more = facts_of(last);
+    const bool whole = (more.kind == facts.kind && more.device == facts.device) ||
+                       (is_host(more) && is_host(facts));
+    const bool pageable = more.kind == PointerFacts::Kind::kUnregistered;
+    if (!whole || (pageable && !checked_ && !mapped(last, 1))) {
+      const Address end = facts.size != 0 ? facts.base + facts.size : 0;
+      throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, end));
+    }
+    const End end = judge(last, more);
+    const bool pinned = first.pinned && end.pinned && (!is_host(facts) || all_pinned(at, bytes));
+    if (!pinned && checked_) check_access(at, bytes);
+    return {first.place, pinned, true};
+  }
+
+  static bool is_host(const PointerFacts& facts) {
+    using Kind = PointerFacts::Kind;
+    return facts.kind == Kind::kHost || facts.kind == Kind::kUnregistered;
+  }
+
+  // Whether host memory that is pinned at both ends is so between them: a driver refuses a copy of
+  // memory with a hole.
+  bool all_pinned(Address at, Bytes bytes) {
+    for (const Address end = at + bytes; at < end;) {
+      const PointerFacts facts = facts_of(at);
+      if (!judge(at, facts).pinned) return false;
+      if (facts.size == 0) return true;  // a driver that does not tell where its ranges end
+      at = facts.base + facts.size;
+    }
+    return true;
+  }
+
+  PointerFacts facts_of(Address at) {
+    if (!scope_) scope_.emplace(driver_, context_);
+    if (!scope_->status().ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver_.describe(scope_->status()));
+    }
+    PointerFacts facts;
+    const Status s = driver_.pointer_facts(at, &facts);
+    if (!s.ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(at) + ": " + driver_.describe(s));
+    }
+    return facts;
+  }
+
+  End judge(Address at, const PointerFacts& facts) {
+    using Kind = PointerFacts::Kind;
+    End end;
+    end.known = true;
+    end.pinned = facts.kind != Kind::kUnregistered;
+    const bool device = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
+    end.place.gpu = device ? facts.device : -1;
+    if (!end.pinned && !mapped(at, 1)) throw nobodys(at);
+    check_place(at, end);
+    if (written_ && facts.read_only) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) + " may only be read");
+    }
+    if (facts.size != 0) remember({facts.base, facts.base + facts.size, end});
+    return end;
+  }
+
+  void check_place(Address at, const End& end) const {
+    if (declared_ == GLAKE_ASK || declared_ == std::max<int>(end.place.gpu, GLAKE_HOST)) return;
+    throw Error(GLAKE_INVALID_DEVICE,
+                text(at) + " is " + where(end.place.gpu) + ", not " + where(declared_));
+  }
+
+  // Joined with its neighbours, as the granules of a buffer are many.
+  void remember(Range range) {
+    auto same = [&](const Range& other) {
+      return !other.block && other.where.place == range.where.place &&
+             other.where.pinned == range.where.pinned;
+    };
+    auto next = ranges_.lower_bound(range.begin);
+    if (next != ranges_.end() && next->first <= range.end && same(next->second)) {
+      range.end = std::max(range.end, next->second.end);
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin()) {
+      auto before = std::prev(next);
+      if (before->second.end >= range.begin && same(before->second)) {
+        range.begin = before->first;
+        range.end = std::max(range.end, before->second.end);
+      }
+    }
+    range_ = ranges_[range.begin] = range;
+  }
+
+  Error nobodys(Address at) const {
+    return {GLAKE_INVALID_POINTER, text(at) + " is no memory the driver or this process knows"};
+  }
+  std::string text(Address at) const { return std::string(name_) + " " + hex(at); }
+  static std::string where(int gpu) {
+    return gpu < 0 ? "host memory" : "memory of " + device_text(gpu);
+  }
+  // `end` of the memory it is in; 0: not known.
+  std::string beyond(Address at, Bytes bytes, Address end) const {
+    return text(at) + ": its " + std::to_string(bytes) + " bytes reach beyond the memory it is in" +
+           (end != 0 ? ", which ends " + std::to_string(end - at) + " bytes on" : "");
+  }
+
+  Driver& driver_;
+  Allocator& allocator_;
+  const char* name_;
+  bool written_;
+  int declared_;
+  bool checked_;
+  int context_;
+  HostAccess access_;
+  std::optional<DeviceScope> scope_;  // once the driver is asked
+  Range range_;                       // the last one
+  std::map<Address, Range> ranges_;
+};
+
+// What is read matters only in the memory that is written.
+void refuse_overlap(const Parts& parts, bool apart) {
+  std::vector<Span> spans;
+  spans.reserve((apart ? 1 : 2) * parts.count());
+  for (size_t i = 0; i < parts.count(); ++i) {
+    const Part& part = parts[i];
+    spans.push_back({part.dst, part.dst + part.bytes, true});
+    if (!apart) spans.push_back({part.src, part.src + part.bytes, false});
+  }
+  const Overlap found = find_overlap(std::move(spans));
+  if (found.at == 0) return;
+  if (found.written_twice) {
+    bad("two destinations overlap at " + hex(found.at) + ": the parts of a copy have no order");
+  }
+  bad("source and destination overlap at " + hex(found.at));
+}
+
+constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
+
+// The socket of memory the system has on any of its NUMA nodes; kUnknownNode for memory of none, as
+// a GPU's on Grace.
+int socket_at(Driver& driver, const topology::Topology& topology, Address at, Bytes bytes) {
+  int socket = kUnknownNode;
+  driver.host_node(reinterpret_cast<const void*>(at), bytes, &socket, topology.node_sockets());
+  return socket;
+}
+
+// Memory that changes socket every few MiB: where each stretch ends. Empty if it changes more often
+// than that, or is not resident.
+std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topology, Address at,
+                                 Bytes bytes) {
+  std::vector<Stripe> stripes;
+  Bytes length = 0;  // of the stripe before: the next is probably as long
+  for (Bytes begin = 0; begin < bytes;) {
+    const int node = socket_at(driver, topology, at + begin, std::min(kProbe, bytes - begin));
+    if (node < 0) return {};
+    // By one page: where a stripe ends, several are of no single socket.
+    auto same = [&](Bytes offset) {
+      return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
+    };
+    Bytes low = 0, high = length;
+    if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
+      for (high = kLeastStripe; same(begin + high); high *= 2) low = high;
+      while (high - low > 4 * kKiB) {
+        const Bytes middle = low + (high - low) / 2;
+        (same(begin + middle) ? low : high) = middle;
+      }
+      high = round_up(high, 4 * kKiB);
+      if (high < kLeastStripe && begin != 0 && begin + high < bytes) return {};
+      length = begin == 0 ? 0 : high;
+    }
+    begin = std::min(begin + high, bytes);
+    stripes.push_back({begin, node});
+  }
+  return stripes;
+}
+
+// The socket of the host end; memory of no socket the topology has counts as spread.
+void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
+  Place& host = request->dst.host() ? request->dst : request->src;
+  if (!host.host() || topology == nullptr || topology->sockets() == 1) {
+    host.node = topology == nullptr ? kSpread : 0;
+    return;
+  }
+  const Part& part = request->parts[0];
+  const Address at = request->dst.host() ? part.dst : part.src;
+  host.node = socket_at(driver, *topology, at, part.bytes);
+  // A majority may hide stripes.
+  for (Bytes i = 1; i < kLooks && host.node >= 0; ++i) {
+    // At no regular distance: stripes are regular.
+    const double turn = 0.6180339887 * static_cast<double>(i);
+    const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
+    const Address look = at + static_cast<Bytes>(part_of);
+    if (socket_at(driver, *topology, look, 1) != host.node) host.node = kSpread;
+  }
+  if (host.node == kUnknownNode) host.node = kSpread;
+  if (host.node != kSpread || request->parts.count() > 1) return;
+  request->stripes = find_stripes(driver, *topology, at, part.bytes);
+  if (!request->stripes.empty()) host.node = kStriped;
+}
+
+}  // namespace
+
+Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
+                     const glake_copy_request& given, int context) {
+  if (given.size != sizeof(glake_copy_request)) {
+    bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
+        " bytes here, the caller's " + std::to_string(given.size));
+  }
+  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum | kChecked)) != 0)
+    bad("unknown copy flags");
+  if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
+    bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
+  }
+  Request request(Parts(read_parts(given)));
+  const Parts& parts = request.parts;
+  const bool small = parts.total() < kTrusted, checked = (given.flags & kChecked) != 0;
+  const auto find = [&](const char* name, int device) {
+    return Ends(driver, allocator, name, device, checked, context).find(given, small);
+  };
+  const End dst = find("dst", given.dst_device), src = find("src", given.src_device);
+  request.dst = dst.place;
+  request.src = src.place;
+  if (request.dst.host() && request.src.host()) {
+    bad("both ends of the copy are host memory: that takes no GPU");
+  }
+  refuse_overlap(parts, request.dst.gpu != request.src.gpu);
+  request.known = dst.known && src.known;
+  request.pageable = !dst.pinned || !src.pinned;
+  request.flags = given.flags;
+  request.ordered = given.ordered != 0;
+  request.stream = request.ordered ? stream_of(given.stream) : 0;
+  request.stream_device = request.src.host() ? request.dst.gpu : request.src.gpu;
+  if (request.ordered) request.stream_device = given.stream_device;
+  request.also_ordered = given.also_ordered != 0;
+  request.also_device = given.also_device;
+  request.also_stream = stream_of(given.also_stream);
+  if (request.also_ordered && !request.ordered) bad("a second stream, and no first one");
+  if (request.stream_device < 0 || request.stream_device >= driver.device_count()) {
+    throw Error(GLAKE_INVALID_DEVICE,
+                "no " + device_text(request.stream_device) + " for the stream");
+  }
+  if (small) return request;
+  place_host(driver, topology, &request);
+  return request;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,130 @@
+#include "transfer/call/tracked_copies.h"
+
+#include <algorithm>
+
+#include "base/json_text.h"
+#include "transfer/call/copy_ids.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr uint64_t kSlice = 50'000'000;  // ns between looks at whether to go on waiting
+
+std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
+
+}  // namespace
+
+TrackedCopies::TrackPtr TrackedCopies::make(int device) {
+  EventId event = 0;
+  const Status s = driver_.create_event(device, &event);
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event for a copy: " + driver_.describe(s));
+  return std::make_shared<Track>(driver_, event, device);
+}
+
+uint64_t TrackedCopies::put(TrackPtr track, StreamHandle stream, Bytes bytes,
+                            const char* why_plain) {
+  Status s = driver_.record(track->device, track->event, stream);
+  // The copy is enqueued already: without its event it is waited for here.
+  if (!s.ok()) {
+    s = driver_.synchronize_stream(track->device, stream);
+    if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "tracking a copy: " + driver_.describe(s));
+    track->done = true;
+  }
+  track->bytes = bytes;
+  track->why_plain = why_plain;
+  const uint64_t id = tracked_id(next_number.fetch_add(1));
+  std::lock_guard<std::mutex> guard(mutex_);
+  tracks_.emplace(id, std::move(track));
+  return id;
+}
+
+TrackedCopies::TrackPtr TrackedCopies::find(uint64_t id) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = tracks_.find(id);
+  if (found != tracks_.end()) return found->second;
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              "no copy has the id " + std::to_string(id) + "; it may have been released");
+}
+
+int TrackedCopies::wait(Track* track, uint64_t timeout_ns, std::string* text) {
+  const uint64_t begin = driver_.now_ns();
+  while (!track->done) {
+    const uint64_t passed = driver_.now_ns() - begin;
+    if (passed >= timeout_ns) {
+      *text = "the copy is not done after " + std::to_string(timeout_ns) + " ns";
+      return GLAKE_BUSY_TIMEOUT;
+    }
+    if (stopped_) {
+      *text = "the transfer engine was closed; the copy goes on, as its stream does";
+      return GLAKE_TRANSFER_CLOSED;
+    }
+    const Status s = driver_.wait_event(track->event, std::min(kSlice, timeout_ns - passed));
+    if (s.not_ready()) continue;
+    if (!s.ok()) {
+      *text = "waiting for a plain copy, whose destination may or may not be written: " +
+              driver_.describe(s);
+      return GLAKE_DRIVER_ERROR;
+    }
+    track->done = true;
+  }
+  return GLAKE_OK;
+}
+
+bool TrackedCopies::done(Track* track) {
+  if (!track->done && !driver_.query(track->event).not_ready()) track->done = true;
+  return track->done;
+}
+
+void TrackedCopies::release(uint64_t id) {
+  TrackPtr last;  // its event is destroyed outside the lock
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = tracks_.find(id);
+  if (found == tracks_.end()) return;
+  last = std::move(found->second);
+  tracks_.erase(found);
+}
+
+void TrackedCopies::close(uint64_t most_ns) {
+  stopped_ = false;  // nobody waits any more
+  for (;;) {
+    TrackPtr track;
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      if (tracks_.empty()) return;
+      track = tracks_.begin()->second;
+    }
+    if (!track->done && driver_.wait_event(track->event, most_ns).not_ready()) {
+      throw Error(GLAKE_BUSY_TIMEOUT,
+                  "a stream still has work before a plain copy it was given; synchronise it, then "
+                  "close the transfer engine again");
+    }
+    std::lock_guard<std::mutex> guard(mutex_);
+    tracks_.erase(std::find_if(tracks_.begin(), tracks_.end(),
+                               [&](const auto& one) { return one.second == track; }));
+  }
+}
+
+void TrackedCopy::hold_stream(int device, StreamHandle stream) {
+  devices_.open(device);
+  if (track_->done) return;
+  const Status s = driver_.wait_stream(device, stream, track_->event);
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "holding a stream: " + driver_.describe(s));
+}
+
+void TrackedCopy::progress(Bytes* done, Bytes* total) {
+  *total = track_->bytes;
+  *done = owner_.done(track_.get()) ? *total : 0;
+}
+
+std::string TrackedCopy::result() {
+  JsonText out;
+  out.text("state", done() ? "done" : "running").flag("relayed", false);
+  out.number("bytes", static_cast<double>(track_->bytes)).flag("captured", false);
+  std::string refusals;
+  if (track_->why_plain != nullptr) {
+    refusals = JsonText().text("path", "*").text("reason", track_->why_plain).done();
+  }
+  return out.raw("paths", "[]").raw("refusals", "[" + refusals + "]").done();
+}
+
+}  // namespace glake::transfer

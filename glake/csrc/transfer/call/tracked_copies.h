@@ -1,0 +1,81 @@
+// Events behind plain copies, for callers who want to know when just the copy is done rather than
+// all that its stream holds.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "transfer/buffers/devices.h"
+#include "transfer/call/copy.h"
+
+namespace glake::transfer {
+
+class TrackedCopies {
+ public:
+  // An event of a device, and the copy it stands for.
+  struct Track {
+    Track(Driver& of, EventId made, int on) : driver(of), event(made), device(on) {}
+    Track(const Track&) = delete;
+    Track& operator=(const Track&) = delete;
+    ~Track() { driver.destroy_event(event); }
+
+    Driver& driver;
+    const EventId event;
+    const int device;
+    Bytes bytes = 0;
+    const char* why_plain = nullptr;  // a literal; null: nothing is to be said
+    std::atomic<bool> done{false};
+  };
+  using TrackPtr = std::shared_ptr<Track>;
+
+  explicit TrackedCopies(Driver& driver) : driver_(driver) {}
+
+  // An event for a copy about to be made, so that no event is no copy. Throws Error.
+  TrackPtr make(int device);
+  // The id of the copy of `bytes` that `stream` holds last. Throws Error.
+  uint64_t put(TrackPtr track, StreamHandle stream, Bytes bytes, const char* why_plain);
+  TrackPtr find(uint64_t id);  // throws Error
+  int wait(Track* track, uint64_t timeout_ns, std::string* text);
+  bool done(Track* track);
+  void release(uint64_t id);
+  // Those who wait return; the copies go on.
+  void stop_waits() { stopped_ = true; }
+  // Waits for the copies that have not been released, for at most `most_ns` each: their callers
+  // keep memory for them. Throws Error if one is later, and may be tried again.
+  void close(uint64_t most_ns);
+
+ private:
+  Driver& driver_;
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, TrackPtr> tracks_;
+};
+
+class TrackedCopy final : public Copy {
+ public:
+  TrackedCopy(Driver& driver, Devices& devices, TrackedCopies& owner, uint64_t id)
+      : driver_(driver), devices_(devices), owner_(owner), id_(id), track_(owner.find(id)) {}
+
+  int wait(uint64_t timeout_ns, std::string* text) override {
+    return owner_.wait(track_.get(), timeout_ns, text);
+  }
+  bool done() override { return owner_.done(track_.get()); }
+  bool settled() override { return done(); }
+  void hold_stream(int device, StreamHandle stream) override;
+  void cancel() override {}
+  void release() override { owner_.release(id_); }
+  void progress(Bytes* done, Bytes* total) override;
+  std::string result() override;
+
+ private:
+  Driver& driver_;
+  Devices& devices_;
+  TrackedCopies& owner_;
+  uint64_t id_;
+  TrackedCopies::TrackPtr track_;
+};
+
+}  // namespace glake::transfer

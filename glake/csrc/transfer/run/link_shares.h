@@ -1,0 +1,38 @@
+// Links are shared by the copies that flow, not by plans: what follows from a plan for the copies
+// of each hop. Every method runs under the runner's lock.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "transfer/run/transfer.h"
+
+namespace glake::transfer {
+
+using TransferPtr = std::shared_ptr<Transfer>;
+
+class LinkShares {
+ public:
+  // `topology` may be null: nothing is known of the links then.
+  LinkShares(const topology::Topology* topology, uint64_t copy_ns)
+      : topology_(topology), copy_ns_(copy_ns) {}
+
+  // Lanes that go between the same two places share what they know of it.
+  void join(PathRun* run);
+  // What each hop of the runs could carry at most, and beside the others.
+  void measure(const std::vector<TransferPtr>& running);
+
+ private:
+  std::map<int, double> loads_of(const topology::Route& route) const;
+  bool coupled(const LinkUse& one, const LinkUse& other, const std::vector<double>& taken) const;
+  void share(Transfer* transfer, bool alone, const std::vector<double>& taken) const;
+  std::vector<int> full_limits(const PathRun& run, const std::vector<double>& taken) const;
+
+  const topology::Topology* topology_;
+  const uint64_t copy_ns_;
+  std::map<std::array<int, 4>, std::shared_ptr<LinkUse>> uses_;  // by places of hops
+};
+
+}  // namespace glake::transfer

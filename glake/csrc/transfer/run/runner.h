@@ -1,0 +1,81 @@
+// Transfers under way, the threads that carry them, and how each of them ends.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json_text.h"
+#include "transfer/call/live_ranges.h"
+#include "transfer/run/scheduler.h"
+#include "transfer/run/submitter.h"
+
+namespace glake::transfer {
+
+class Runner final : private ChunkListener {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  Runner(const SubmitterTools& tools, Scheduler& scheduler, LiveRanges& ranges)
+      : tools_(tools), scheduler_(scheduler), ranges_(ranges) {}
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  std::mutex& mutex() { return tools_.mutex; }
+  // Its id. One whose stream is not waited for begins.
+  uint64_t add(const TransferPtr& transfer, Rate plain);
+  // The caller's stream has come to it.
+  void begin(const TransferPtr& transfer);
+  TransferPtr find(uint64_t id);   // throws Error
+  TransferPtr known(uint64_t id);  // null: it has been released, or there was none
+  void cancel(const TransferPtr& transfer);
+  void fail(Lock* lock, const TransferPtr& transfer, int code, const std::string& text);
+  void release(uint64_t id, const TransferPtr& transfer);
+  // Whether it is over, and no copy of it that was given up may still read or write.
+  bool settled(const TransferPtr& transfer);
+  // Cancels it and waits for its copies under way.
+  void end(const TransferPtr& transfer);
+  std::vector<TransferPtr> all();
+  // Shares the node anew among all transfers under way.
+  void replan();
+  std::vector<Demand> demands();
+  DemandBoard::Demands shown_demands();
+  // With no transfer under way: ends the threads. What is not given back, in words; "": all is.
+  std::string stop();
+  void describe(JsonText* out);  // its part of the engine's statistics
+
+ private:
+  void chunk_ended(Lock* lock, const TransferPtr& transfer) override { conclude(lock, transfer); }
+  void fell_behind(const PathRun& run, size_t hop) override {
+    scheduler_.learn(running_, run, hop);
+  }
+  void given_up(const TransferPtr& transfer) override;
+
+  std::vector<TransferPtr> plan_anew();
+  void enlist(const TransferPtr& transfer);
+  void reopen_runs(const TransferPtr& transfer);
+  void conclude(Lock* lock, const TransferPtr& transfer);
+  void finish(Transfer* transfer);
+  void wake(uint64_t now);
+  bool unfinished(Lock* lock, const Transfer& transfer);
+  void look_for_lost(Lock* lock);
+  void tell_demands();
+  Submitter& submitter(int gpu);
+
+  SubmitterTools tools_;
+  Scheduler& scheduler_;
+  LiveRanges& ranges_;
+  std::mutex replan_mutex_;  // one at a time; taken before the mutex of all that follows
+  std::map<uint64_t, TransferPtr> transfers_;
+  std::vector<TransferPtr> running_;
+  std::map<int, std::unique_ptr<Submitter>> submitters_;
+  HealthBook health_;
+  uint64_t next_id_ = 1;
+  uint64_t finished_ = 0, failed_ = 0, bytes_ = 0, resent_ = 0;
+  std::map<std::string, std::pair<uint64_t, Bytes>> carried_;  // by path: chunks, bytes
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,219 @@
+#include "transfer/run/scheduler.h"
+
+#include <algorithm>
+
+#include "plan/block_ways.h"
+#include "plan/estimate.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has described
+constexpr double kHandOver = 5'000;        // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;        // in time, over a plain copy
+constexpr double kRunsWell = 0.85;         // of its plan: such a run clears its edges
+constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
+constexpr size_t kMostPlain = 64;          // copies remembered at once
+constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
+
+std::string place_text(Place place) { return place.host() ? "cpu" : device_text(place.gpu); }
+
+}  // namespace
+
+Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int devices)
+    : driver_(driver),
+      topology_(topology),
+      gpus_(topology != nullptr ? std::min(devices, topology->gpus()) : devices),
+      board_(std::min(gpus_, topology::kMaxGpus)),
+      shares_(topology, copy_ns()) {
+  if (topology == nullptr) return;
+  if (topology->gpus() < devices) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology->gpus()) +
+                                            " GPUs, the driver " + std::to_string(devices));
+  }
+  planner_ = std::make_unique<Planner>(*topology);
+  for (int gpu = devices; gpu < topology->gpus(); ++gpu) planner_->set_relay(gpu, false);
+}
+
+TransferPlan Scheduler::direct_plan(const Request& request) const {
+  const Place &src = request.src, &dst = request.dst;
+  Path path;
+  path.hops.push_back({src, dst, {}});
+  if (topology_ != nullptr) path.hops[0].route = plain_route(*topology_, src, dst);
+  path.worker = src.host() ? dst.gpu : src.gpu;
+  path.name = place_text(src) + ">" + place_text(dst);
+  TransferPlan plan;
+  plan.rate = plan.plain = kUnknownRate;
+  plan.paths.push_back({path, kUnknownRate});
+  return plan;
+}
+
+TransferPlan Scheduler::plan_alone(const Request& request) {
+  if (planner_ == nullptr) return direct_plan(request);
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<TransferPlan> plans = planner_->plan({{request.src, request.dst}});
+  if (plans[0].paths.empty()) return direct_plan(request);
+  return std::move(plans[0]);
+}
+
+// Filling the pipe costs a chunk's way over a relay; what remains must still be a gain.
+bool Scheduler::worthwhile(const Request& request, const TransferPlan& plan) const {
+  if (plan.plain <= 0) return true;
+  const bool direct = plan.paths.size() == 1 && plan.paths[0].path.hops.size() == 1;
+  if (plan.paths.empty() || direct) return false;
+  const Bytes bytes = request.parts.total();
+  // A chunk for every other buffer on the ways; of fewer the estimate is no good.
+  size_t buffers = 0;
+  for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
+  if (2 * bytes < buffers * kLeastChunk) return false;
+  const double many = kHandOver + expected_ns(plan, bytes, copy_ns());
+  return many * kLeastGain < plain_ns(plan, bytes, copy_ns());
+}
+
+bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running) {
+  if (planner_ == nullptr || request.parts.total() < kLongCopy) return false;
+  add_plain(&running);
+  if (running.empty()) return false;
+  running.push_back({request.src, request.dst});
+  std::lock_guard<std::mutex> guard(mutex_);
+  return worthwhile(request, planner_->plan(running).back());
+}
+
+bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const {
+  if (request.parts.count() < 2 || plan.plain <= 0) return false;
+  const BlockCosts costs = block_costs(copy_ns());
+  BlockLoad load;
+  for (size_t i = 0; i < request.parts.count(); ++i) load.add(request.parts[i].bytes, costs);
+  const bool between = !request.src.host() && !request.dst.host();
+  const BlockWay way = best_way(load, plan.plain, costs, !between && batches, false);
+  const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
+  const double kernels =
+      kHandOver + costs.copy_ns * chunks + block_ns(BlockWay::kKernel, load, plan.plain, costs);
+  return kernels * kLeastGain < block_ns(way, load, plan.plain, costs);
+}
+
+void Scheduler::note_plain(const Request& request, Rate rate) {
+  if (planner_ == nullptr || rate <= 0 || request.parts.total() < kLongCopy) return;
+  const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
+  const uint64_t until = driver_.now_ns() + ns;
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  if (plain_.size() < kMostPlain) {
+    plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
+  }
+}
+
+void Scheduler::add_plain(std::vector<Demand>* demands) {
+  const uint64_t now = driver_.now_ns();
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  const auto ended = [&](const auto& one) { return one.second <= now; };
+  plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
+  for (const auto& [demand, until] : plain_) demands->push_back(demand);
+}
+
+std::vector<TransferPlan> Scheduler::plan_together(const std::vector<Demand>& running) {
+  if (planner_ == nullptr || running.empty()) return {};
+  std::vector<Demand> demands = running;
+  add_plain(&demands);
+  std::lock_guard<std::mutex> guard(mutex_);
+  return planner_->plan(demands);
+}
+
+void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
+  if (planner_ == nullptr) return;
+  const uint64_t now = driver_.now_ns();
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto [edge, scale] : lessons) {
+    planner_->set_scale(edge, scale);
+    learnt_[edge] = now + kForget;
+  }
+  for (auto it = learnt_.begin(); it != learnt_.end();) {
+    const bool old = it->second <= now;
+    if (old) planner_->set_scale(it->first, 1);
+    it = old ? learnt_.erase(it) : std::next(it);
+  }
+}
+
+// Of several edges that may be the slow one, the tightest.
+void Scheduler::learn(const std::vector<TransferPtr>& running, const PathRun& run, size_t hop) {
+  if (topology_ == nullptr) return;
+  int slowest = -1;
+  double scale = 1;
+  for (const auto& load : run.planned.path.hops[hop].route) {
+    const Rate nominal = ours(load.edge);
+    const Use use = use_of(running, load.edge, run);
+    if (use.cleared || use.measured / nominal >= scale) continue;
+    if (slowest >= 0 && nominal > ours(slowest)) continue;
+    slowest = load.edge;
+    scale = use.measured / nominal;
+  }
+  if (slowest >= 0) lessons_.emplace_back(slowest, scale);
+}
+
+// What the runs under way carry over an edge, and whether one of them other than `slow` shows that
+// it is well.
+Scheduler::Use Scheduler::use_of(const std::vector<TransferPtr>& running, int edge,
+                                 const PathRun& slow) {
+  Use use;
+  for (const auto& transfer : running) {
+    for (const auto& run : transfer->runs) {
+      for (size_t h = 0; h < run->hops.size() && !run->closed; ++h) {
+        for (const auto& load : run->planned.path.hops[h].route) {
+          if (load.edge != edge) continue;
+          const Rate rate = std::min(run->hops[h].rate(), run->planned.rate);
+          use.measured += rate * load.share;
+          const bool well = rate >= kRunsWell * run->planned.rate;
+          use.cleared = use.cleared || (well && run.get() != &slow && run->hops[h].completed() > 2);
+        }
+      }
+    }
+  }
+  return use;
+}
+
+Rate Scheduler::ours(int edge) {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  return topology_->rate(edge) * (parts_.empty() ? 1 : parts_[static_cast<size_t>(edge)]);
+}
+
+bool Scheduler::has_parts() {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  return !parts_.empty();
+}
+
+void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
+  if (planner_ == nullptr) {
+    if (factors.empty()) return;
+    throw Error(GLAKE_INVALID_ARGUMENT, "the engine knows no topology to have parts of");
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  try {
+    planner_->lend(factors);
+  } catch (const PlanError& e) {
+    throw Error(GLAKE_INVALID_ARGUMENT, e.what());
+  }
+  lent_relays_ = relays;
+  allow_relays();
+  std::lock_guard<std::mutex> parts(small_mutex_);
+  parts_ = std::move(factors);
+}
+
+// Under the lock. A GPU this process copies to or from has its context anyway.
+void Scheduler::allow_relays() {
+  const uint32_t allowed = relays();
+  for (int gpu = 0; gpu < gpus_; ++gpu) {
+    const uint32_t bit = uint32_t{1} << gpu;
+    if (((allowed ^ allowed_relays_) & bit) != 0) planner_->set_relay(gpu, (allowed & bit) != 0);
+  }
+  allowed_relays_ = allowed;
+}
+
+void Scheduler::use_gpus(const Request& request) {
+  if (planner_ == nullptr || !board_.use(request)) return;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    allow_relays();
+  }
+  board_.signal();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,86 @@
+// Which paths a copy takes, and what has been learnt of the links. It decides; the runner acts.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "plan/planner.h"
+#include "transfer/run/demand_board.h"
+#include "transfer/run/link_shares.h"
+
+namespace glake::transfer {
+
+class Scheduler {
+ public:
+  // `topology` may be null: nothing is known of the links, and each copy has its direct path.
+  // `devices`: that the driver has. Throws Error.
+  Scheduler(Driver& driver, const topology::Topology* topology, int devices);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  bool knows_links() const { return planner_ != nullptr; }
+  uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
+
+  TransferPlan plan_alone(const Request& request);
+  // The one copy there is without a topology, and where it names no path.
+  TransferPlan direct_plan(const Request& request) const;
+  // A plan for each, and large plain copies under way reckoned with. No plans: nothing is known of
+  // the links.
+  std::vector<TransferPlan> plan_together(const std::vector<Demand>& running);
+  bool worthwhile(const Request& request, const TransferPlan& plan) const;
+  // Whether more paths are worthwhile only because others run: plain copies among them take the
+  // links they do, whatever would be better.
+  bool pays_beside(const Request& request, std::vector<Demand> running);
+  // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
+  // over one path as well. `batches`: the driver copies several blocks in one call.
+  bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
+  // A plain copy has been made; others reckon with it for as long as it should take.
+  void note_plain(const Request& request, Rate rate);
+
+  // Under the runner's lock. A hop falls behind its plan: one of its edges is slower than the
+  // topology says, and no other run that runs well takes it. The next plans reckon with that.
+  void learn(const std::vector<TransferPtr>& running, const PathRun& run, size_t hop);
+  bool learnt() const { return !lessons_.empty(); }  // under the runner's lock, too
+  void apply(const std::vector<std::pair<int, double>>& lessons);
+  std::vector<std::pair<int, double>> take_lessons() { return std::move(lessons_); }
+  LinkShares& shares() { return shares_; }
+
+  // Which GPUs may relay, besides those this process copies to or from, and its part of each limit
+  // of the topology. Throws Error.
+  void lend(uint32_t relays, std::vector<double> factors);
+  bool has_parts();  // it has been lent some
+  uint32_t relays() const { return lent_relays_ | board_.used(); }
+  void use_gpus(const Request& request);
+  DemandBoard& board() { return board_; }
+
+ private:
+  struct Use {
+    Rate measured = 0;
+    bool cleared = false;
+  };
+  static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
+  void allow_relays();
+  void add_plain(std::vector<Demand>* demands);
+  Rate ours(int edge);
+
+  Driver& driver_;
+  const topology::Topology* topology_;
+  const int gpus_;
+  DemandBoard board_;
+  LinkShares shares_;
+  std::vector<std::pair<int, double>> lessons_;  // edges and their scale; the runner's lock
+  std::mutex mutex_;                             // of the planner and of what it was told
+  std::unique_ptr<Planner> planner_;
+  std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
+  uint32_t allowed_relays_ = kAllGpus;
+  std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
+  std::mutex small_mutex_;          // of what follows; taken last
+  std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
+  std::vector<double> parts_;                       // of each limit that is ours; empty: all
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,54 @@
+// How a transfer takes its place in a caller's stream: it begins when the stream comes to it, and
+// the stream goes on when it is done. The call itself returns at once.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transfer/run/runner.h"
+#include "transfer/run/stream_gates.h"
+
+namespace glake::transfer {
+
+class StreamOrder {
+ public:
+  StreamOrder(Driver& driver, HostPool& host, Runner& runner)
+      : driver_(driver), gates_(host), runner_(runner) {}
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  // Puts the transfer into its request's stream. False: the driver cannot have a stream wait.
+  // Throws Error; the stream then goes on, and the transfer has ended.
+  bool place(const TransferPtr& transfer);
+  // Later work of the stream waits for the transfer, too. Throws Error.
+  void hold_stream(const TransferPtr& transfer, int device, StreamHandle stream);
+  // Under the runner's lock, which it gives up meanwhile: drives a simulated driver's time while a
+  // transfer waits for a stream. A stream that the driver says has failed never comes to it.
+  void await(Runner::Lock* lock, const TransferPtr& transfer);
+  // Nobody waits for this transfer's stream any more.
+  void retire(const TransferPtr& transfer);
+  size_t waiting();  // transfers that a stream has not come to yet
+  // Streams that have not come to their transfer yet find nobody here when they do.
+  void shut();
+  // True: no stream has still to come past a gate.
+  bool reap(uint64_t timeout_ns);
+  void close() { gates_.close(); }
+
+ private:
+  struct Arrival;  // what the driver's callback thread is given
+
+  void arrived(const TransferPtr& transfer);
+  Status enqueue(const TransferPtr& transfer, const std::shared_ptr<Arrival>& arrival,
+                 EventId passed);
+  void undo(const TransferPtr& transfer, Arrival* arrival, EventId passed);
+
+  Driver& driver_;
+  StreamGates gates_;
+  Runner& runner_;
+  // Under the runner's lock.
+  std::vector<std::shared_ptr<Arrival>> arrivals_;
+  std::vector<EventId> passed_;  // recorded behind gates, on callers' streams
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,394 @@
+// The submitter's thread: whose turn it is, waiting, and what then follows.
+#include "transfer/run/submitter.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <set>
+
+namespace glake::transfer {
+namespace {
+
+constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
+constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
+constexpr int kQuestions = 4;                  // each failed copy of a stream fails one
+constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
+
+}  // namespace
+
+Submitter::Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu)
+    : tools_(tools), listener_(listener), driver_(tools.driver), gpu_(gpu), streams_(driver_) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Submitter::~Submitter() {
+  if (thread_.joinable()) stop();
+}
+
+void Submitter::add(const std::shared_ptr<Transfer>& transfer, PathRun* run) {
+  for (const Entry& entry : entries_) {
+    if (entry.run == run) return;
+  }
+  entries_.push_back({transfer, run, 0});
+}
+
+void Submitter::remove(const Transfer* transfer) {
+  auto ended = [&](const Entry& entry) { return entry.transfer.get() == transfer; };
+  entries_.erase(std::remove_if(entries_.begin(), entries_.end(), ended), entries_.end());
+}
+
+void Submitter::wake() {
+  if (awake_) return;
+  awake_ = true;
+  driver_.expect_threads(1);
+  woken_.notify_one();
+}
+
+bool Submitter::wanted(uint64_t now) const {
+  if (awake_) return false;
+  return !lost_.empty() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.transfer->allowance(*entry.run, now, tools_.copy_ns) != 0;
+  });
+}
+
+std::string Submitter::stop() {
+  {
+    Lock lock(tools_.mutex);
+    stopping_ = true;
+    woken_.notify_one();
+  }
+  thread_.join();
+  return left_;
+}
+
+void Submitter::run() {
+  const std::string name = "glake-copy-" + std::to_string(gpu_);
+  pthread_setname_np(pthread_self(), name.c_str());
+  Lock lock(tools_.mutex);
+  doze(&lock);
+  while (!stopping_) {
+    if (!lost_.empty()) look_for_lost(&lock);  // their paths may be used again
+    Flight flight;
+    if (claim(&flight, driver_.now_ns())) {
+      lock.unlock();
+      begin(std::move(flight));
+      lock.lock();
+    } else if (!flights_.empty() || next_moment(driver_.now_ns()) != UINT64_MAX) {
+      lock.unlock();
+      wait();
+      lock.lock();
+    } else {
+      rest(&lock);
+      doze(&lock);
+    }
+  }
+  if (awake_) rest(&lock);
+  lock.unlock();
+  std::string left = end();
+  lock.lock();
+  left_ = std::move(left);
+}
+
+// Buffers of copies that may never end are given to nobody else.
+std::string Submitter::end() {
+  reap(kFarewell);
+  Lock lock(tools_.mutex);
+  std::vector<Flight> lost = std::move(lost_);
+  lock.unlock();
+  std::set<std::string> names;
+  for (Flight& flight : lost) {
+    for (Slot& slot : flight.slots) slot.abandon();
+    for (Slot* slot : {&flight.stage, &flight.table, &flight.bounce}) slot->abandon();
+    const bool reads_back = flight.transfer == nullptr;
+    names.insert(reads_back
+                     ? "a checksum's on " + device_text(flight.device)
+                     : "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name());
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  if (!text.empty()) text = "copies that were given up are still not done: " + text;
+  if (!streams_.close() && text.empty()) {
+    text = "the driver refused to take streams and events of " + device_text(gpu_) + " back";
+  }
+  return text;
+}
+
+// Nothing to do: virtual time need not wait for this thread.
+void Submitter::rest(Lock* lock) {
+  awake_ = false;
+  const bool lost = !lost_.empty();
+  lock->unlock();
+  if (lost) reap(0);
+  driver_.thread_at_work(false);
+  lock->lock();
+}
+
+void Submitter::doze(Lock* lock) {
+  woken_.wait(*lock, [&] { return awake_ || stopping_; });
+  if (!awake_) return;
+  lock->unlock();
+  driver_.thread_at_work(true, gpu_);
+  lock->lock();
+}
+
+// Of the runs that may take a chunk, the one whose last is longest ago: waiting costs no turn.
+bool Submitter::claim(Flight* flight, uint64_t now) {
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const Entry& a, const Entry& b) { return a.turn < b.turn; });
+  for (Entry& entry : entries_) {
+    PathRun& run = *entry.run;
+    const Bytes bytes = entry.transfer->allowance(run, now, tools_.copy_ns);
+    if (bytes == 0 || run.hops.front().moment(now, tools_.copy_ns) > now) continue;
+    entry.turn = ++turns_;
+    flight->transfer = entry.transfer;
+    flight->run = &run;
+    flight->range = entry.transfer->take(run, bytes);
+    run.claimed += flight->range.bytes();
+    run.ramp = std::min(std::max(bytes, run.ramp) * 3 / 2, kMostDirect);
+    ++run.in_flight;
+    ++run.in_first_hop;
+    ++entry.transfer->in_flight;
+    if (run.since == 0) run.start_watch(now);
+    if (!std::exchange(entry.transfer->begun, true)) entry.transfer->started_ns = now;
+    return true;
+  }
+  return false;
+}
+
+// Buffers for the whole way, so that no chunk waits half way for one. A path that cannot have them
+// is closed, which is no fault of its links.
+void Submitter::begin(Flight flight) {
+  try {
+    outfit(&flight);
+  } catch (const std::exception& e) {
+    Lock lock(tools_.mutex);
+    flight.transfer->close_run(flight.run, e.what());
+    --flight.run->in_first_hop;
+    return_chunk(&flight, "");
+    lock.unlock();
+    flight.slots.clear();
+    flight.stage.reset();
+    lock.lock();
+    listener_.chunk_ended(&lock, flight.transfer);
+    return;
+  }
+  launch(std::move(flight));
+}
+
+void Submitter::outfit(Flight* flight) {
+  tools_.devices.prepare(flight->run->planned.path);
+  const std::vector<Hop>& hops = flight->run->planned.path.hops;
+  for (size_t i = 0; i + 1 < hops.size(); ++i) {
+    flight->slots.push_back(tools_.slots.lend(hops[i].to, flight->range.bytes()));
+  }
+  if (!flight->transfer->request.pageable) return;
+  flight->stage = tools_.slots.lend(Place{}, flight->range.bytes());
+  if (!flight->transfer->request.src.host()) return;
+  tools_.staging.copy(flight->transfer->request.parts, flight->range, flight->stage.at(),
+                      Staging::Way::kIn);
+}
+
+// The bytes are neither here nor there: they are taken anew, by this run or another.
+void Submitter::return_chunk(Flight* flight, const std::string& why) {
+  flight->transfer->give_back(flight->range);
+  drop_chunk(flight, why);
+}
+
+// The run is done with the chunk; `why`: it failed.
+void Submitter::drop_chunk(Flight* flight, const std::string& why) {
+  PathRun& run = *flight->run;
+  run.claimed -= flight->range.bytes();
+  --run.in_flight;
+  --flight->transfer->in_flight;
+  if (why.empty()) return;
+  flight->transfer->count_failure(&run);
+  run.health->fail(driver_.now_ns(), why);
+}
+
+std::string Submitter::failure(const Flight& flight, Status status) const {
+  return "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name() + ": " +
+         driver_.describe(status);
+}
+
+// Whether the chunk's next copy waits for a better moment.
+bool Submitter::hold(Flight* flight) {
+  Lock lock(tools_.mutex);
+  const uint64_t now = driver_.now_ns();
+  const uint64_t until = flight->run->hops[flight->hop].moment(now, tools_.copy_ns);
+  if (until <= now) return false;
+  flight->held_until = until;
+  flights_.push_back(std::move(*flight));
+  return true;
+}
+
+// Submits the chunk's next copy.
+void Submitter::launch(Flight flight) {
+  flight.held_until = 0;
+  {
+    Lock lock(tools_.mutex);
+    flight.alone = flight.run->alone(flight.hop, flight.range.bytes(), tools_.copy_ns);
+    flight.link = flight.run->hops[flight.hop].link();
+    flight.flows = flight.run->hops[flight.hop].worker().flows;
+  }
+  Bytes enqueued = 0;
+  const Status status = enqueue(&flight, &enqueued);
+  const std::string why = status.ok() ? "" : failure(flight, status);
+  Lock lock(tools_.mutex);
+  PathRun& run = *flight.run;
+  const uint64_t now = driver_.now_ns();
+  if (enqueued < flight.range.bytes()) {
+    // What is enqueued goes on as a shorter chunk; the rest is taken anew.
+    if (flight.hop == 0 && enqueued == 0) --run.in_first_hop;
+    Flight rest;
+    rest.transfer = flight.transfer;
+    rest.run = flight.run;
+    rest.range = {flight.range.begin + enqueued, flight.range.end};
+    run.in_flight += enqueued != 0;
+    rest.transfer->in_flight += enqueued != 0;
+    return_chunk(&rest, why);
+    flight.range.end = rest.range.begin;
+  }
+  if (enqueued == 0) {
+    lock.unlock();
+    std::shared_ptr<Transfer> transfer = flight.transfer;
+    flight = Flight{};  // its buffers go back before the transfer may end
+    lock.lock();
+    listener_.chunk_ended(&lock, transfer);
+    return;
+  }
+  flight.expected = run.hops[flight.hop].submit(now, flight.range.bytes(), tools_.copy_ns);
+  flight.deadline = now + 3 * (flight.expected - now) + kGrace;
+  if (flight.unsure) return give_up(&lock, std::move(flight), why);
+  if (flight.seen_done) flight.expected = now;
+  flights_.push_back(std::move(flight));
+}
+
+// Under the lock: when a chunk that waits for its moment may go on, or be taken.
+uint64_t Submitter::next_moment(uint64_t now) {
+  const uint64_t copy_ns = tools_.copy_ns;
+  uint64_t next = UINT64_MAX;
+  for (const Entry& entry : entries_) {
+    const HopMeter& hop = entry.run->hops.front();
+    const uint64_t until = std::max(hop.held_until(copy_ns), hop.asked_until(copy_ns));
+    if (until > now) next = std::min(next, until);
+  }
+  for (Flight& flight : flights_) {
+    if (flight.held_until == 0) continue;
+    flight.held_until = flight.run->hops[flight.hop].moment(now, copy_ns);
+    next = std::min(next, flight.held_until);
+  }
+  return next;
+}
+
+// Waits until a copy is done, or overdue.
+void Submitter::wait() {
+  const uint64_t now = driver_.now_ns();
+  Lock lock(tools_.mutex);
+  uint64_t until = next_moment(now);
+  lock.unlock();
+  events_.clear();
+  for (const Flight& flight : flights_) {
+    if (flight.held_until != 0) continue;
+    until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
+    if (flight.seen_done) until = now;
+    events_.push_back(flight.event.id());
+  }
+  // What the wait itself has to say is said again of the copy it is about.
+  if (until > now) driver_.wait_any(events_, until - now);
+  const uint64_t then = driver_.now_ns();
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    if (flights_[i].held_until != 0) {
+      if (flights_[i].held_until > then) continue;
+      Flight flight = std::move(flights_[i]);
+      flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!hold(&flight)) launch(std::move(flight));
+      return;
+    }
+    Status status;
+    if (!flights_[i].seen_done) status = driver_.wait_event(flights_[i].event.id(), 0);
+    if (!status.not_ready()) {
+      Flight flight = std::move(flights_[i]);
+      flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+      complete(std::move(flight), status);
+      return;
+    }
+  }
+  for (size_t i = 0; i < flights_.size(); ++i) {
+    if (flights_[i].held_until == 0 && then >= flights_[i].deadline) return overdue(i, then);
+  }
+}
+
+// An error may be the question's, not the copy's: nothing may still read or write the buffers when
+// they go to another chunk. False: the driver does not say.
+bool Submitter::quiesce(const Flight& flight) {
+  for (int i = 0; i < kQuestions; ++i) {  // who asks first is told of the copy that failed
+    if (driver_.synchronize_stream(flight.device, flight.stream).ok()) return true;
+  }
+  return false;
+}
+
+void Submitter::complete(Flight flight, Status status) {
+  std::string why = status.ok() ? "" : failure(flight, status);
+  if (!status.ok() && !quiesce(flight)) {
+    flight.unsure = true;
+    Lock lock(tools_.mutex);
+    return give_up(&lock, std::move(flight), why);
+  }
+  const bool back =
+      status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
+  if (back) {
+    tools_.staging.copy(flight.transfer->request.parts, flight.range, flight.stage.at(),
+                        Staging::Way::kOut);
+  }
+  flight.event.reset();
+  flight.table.reset();
+  flight.bounce.reset();
+  if (status.ok() && flight.last() && (flight.transfer->request.flags & kChecksum) != 0) {
+    why = difference(flight);
+  }
+  const bool ends = !why.empty() || flight.last();
+  if (ends) {
+    flight.slots.clear();  // before the transfer may end
+    flight.stage.reset();
+  }
+  Lock lock(tools_.mutex);
+  PathRun& run = *flight.run;
+  if (flight.hop == 0) --run.in_first_hop;
+  if (!why.empty()) {
+    run.hops[flight.hop].withdraw(flight.range.bytes());
+    return_chunk(&flight, why);
+    listener_.chunk_ended(&lock, flight.transfer);
+    return;
+  }
+  const uint64_t now = driver_.now_ns();
+  run.hops[flight.hop].complete(now, flight.range.bytes(), tools_.copy_ns);
+  if (!ends) {
+    ++flight.hop;
+    lock.unlock();
+    if (!hold(&flight)) launch(std::move(flight));
+    return;
+  }
+  land(flight);
+  // What the host does with pageable or summed bytes is no link's fault.
+  const Request& request = flight.transfer->request;
+  const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;
+  const int slow = links_alone ? run.slow_hop(now) : -1;
+  if (slow >= 0) {
+    listener_.fell_behind(run, static_cast<size_t>(slow));
+    run.slow = 0;
+  }
+  listener_.chunk_ended(&lock, flight.transfer);
+}
+
+// Under the lock.
+void Submitter::land(const Flight& flight) {
+  PathRun& run = *flight.run;
+  flight.transfer->landed.add(flight.range);
+  run.landed += flight.range.bytes();
+  ++run.chunks;
+  --run.in_flight;
+  --flight.transfer->in_flight;
+  run.health->succeed();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,66 @@
+// Times plain copies that run together: what the probe of a topology (glake topo --probe) is made
+// of.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "plan/plan.h"
+#include "transfer/buffers/devices.h"
+#include "transfer/buffers/placed_buffer.h"
+#include "transfer/buffers/slots.h"
+
+namespace glake::transfer {
+
+// Between two places, one of them a GPU at least; host memory is of one socket.
+struct TimedCopy {
+  Place dst, src;
+};
+
+// Buffers are kept from one set of copies to the next: one of each GPU, and pinned host memory for
+// each copy of a set that uses a socket's.
+class CopyTimer {
+ public:
+  // `topology` may be null.
+  CopyTimer(Driver& driver, Devices& devices, Slots& slots, const topology::Topology* topology);
+  ~CopyTimer();
+  CopyTimer(const CopyTimer&) = delete;
+  CopyTimer& operator=(const CopyTimer&) = delete;
+
+  // All of them at once, each `repeats` times on a stream of its own, after one round that is not
+  // timed. ns[i * repeats + r]: from the start of copy i to the end of its r-th. Throws Error:
+  // GLAKE_COPY_REFUSED if host memory cannot be had on a socket, GLAKE_OUT_OF_MEMORY,
+  // GLAKE_BUSY_TIMEOUT for copies that stand still.
+  void time(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats, uint64_t* ns);
+  // Gives all memory and streams back. Throws Error, and may be tried again.
+  void close();
+
+ private:
+  class Event;
+  struct Running;
+  void check(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats) const;
+  Address buffer(Place place, std::map<int, size_t>* used);
+  Address host_buffer(int socket, size_t nth);
+  StreamHandle stream(int device, size_t nth);
+  void enqueue(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats,
+               std::vector<Running>* running);
+  void begin_together(std::vector<Running>* running);
+  void submit(const TimedCopy& copy, const Running& run, Bytes bytes, int round);
+  void remember_end(Running* run);
+  void settle(uint64_t timeout_ns);
+
+  Driver& driver_;
+  Devices& devices_;
+  Slots& slots_;
+  const topology::Topology* topology_;
+  std::mutex mutex_;  // one set at a time
+  std::map<int, Slot> gpus_;
+  std::map<int, std::vector<std::unique_ptr<PlacedBuffer>>> hosts_;  // by socket
+  std::map<int, std::vector<StreamHandle>> streams_;                 // by device
+  std::map<int, std::vector<EventId>> events_;                       // likewise
+  std::vector<Event> ends_;  // of copies that were not seen to end
+};
+
+}  // namespace glake::transfer

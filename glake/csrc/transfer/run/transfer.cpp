@@ -1,0 +1,364 @@
+#include "transfer/run/transfer.h"
+
+#include <algorithm>
+
+#include "plan/plan_json.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr unsigned kMostFailures = 3;  // of a run in one transfer
+// Chunks of a run under way over a hop: two go, and where the slow link should be one waits. No
+// more than that: two that each waited for another would begin, and end, together for ever.
+constexpr unsigned kGoing = 2, kQueued = 1;
+constexpr double kOverPlan = 1.25;  // what a run is trusted to do beyond its plan
+constexpr double kShares = 24;      // chunks a run's part of the transfer makes, at least
+
+// About `wanted`, so that the last part of `whole` is no sliver, whose copy would cost as much as
+// any.
+Bytes even_part(Bytes whole, Bytes wanted) {
+  const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
+  return std::min(round_up(whole / count, 4 * kKiB), whole);
+}
+
+// Paths with a reason in common are named together: often one driver refuses them all.
+template <typename Lanes>
+std::string why_closed(const Lanes& runs) {
+  std::vector<std::pair<std::string, std::string>> reasons;  // and the paths, in their order
+  for (const auto& run : runs) {
+    std::string path = run->name();
+    std::string why = run->health->why().empty() ? run->why : run->health->why();
+    const std::string of = " of " + path + ": ";  // after "copy 2", a hop's own reason begins
+    if (const size_t at = why.find(of); at != std::string::npos) {
+      path += " (" + why.substr(0, at) + ")";
+      why.erase(0, at + of.size());
+    }
+    const auto same = std::find_if(reasons.begin(), reasons.end(),
+                                   [&](const auto& known) { return known.first == why; });
+    if (same == reasons.end()) {
+      reasons.emplace_back(why, path);
+    } else {
+      same->second += ", " + path;
+    }
+  }
+  std::string text;
+  for (const auto& [why, paths] : reasons)
+    text += (text.empty() ? "; by path: " : "; ") + paths + ": " + why;
+  return text;
+}
+
+}  // namespace
+
+const char* state_name(State state) {
+  static const char* const names[] = {"waiting", "running", "done", "failed", "cancelled"};
+  return names[static_cast<size_t>(state)];
+}
+
+Transfer::Transfer(Request what) : request(std::move(what)), pools_(1) {
+  if (request.stripes.empty()) {
+    give_back({0, total()});
+    return;
+  }
+  for (const Stripe& stripe : request.stripes) {
+    pools_.resize(std::max(pools_.size(), static_cast<size_t>(stripe.node) + 1));
+  }
+  Bytes begin = 0;
+  for (const Stripe& stripe : request.stripes) {
+    Pool& pool = pools_[static_cast<size_t>(stripe.node)];
+    pool.ranges.push_back({begin, stripe.end});
+    pool.bytes += stripe.end - begin;
+    begin = stripe.end;
+  }
+}
+
+Bytes Transfer::left() const {
+  Bytes sum = 0;
+  for (const Pool& pool : pools_) sum += pool.bytes;
+  return sum;
+}
+
+size_t Transfer::pool_at(Bytes offset) const {
+  if (pools_.size() == 1) return 0;
+  auto stripe = std::upper_bound(request.stripes.begin(), request.stripes.end(), offset,
+                                 [](Bytes at, const Stripe& s) { return at < s.end; });
+  return static_cast<size_t>(stripe->node);
+}
+
+size_t Transfer::own_pool(const PathRun& run) const {
+  const auto node = static_cast<size_t>(std::max(run.node(), 0));
+  return node < pools_.size() ? node : 0;
+}
+
+// A run's own socket first; another's where no path serves it.
+int Transfer::index_for(const PathRun& run) const {
+  const size_t own = own_pool(run);
+  if (pools_[own].bytes != 0) return static_cast<int>(own);
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    if (pools_[i].bytes != 0 && planned_rate(i) <= 0) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+const Transfer::Pool* Transfer::pool_for(const PathRun& run) const {
+  const int index = index_for(run);
+  return index < 0 ? nullptr : &pools_[static_cast<size_t>(index)];
+}
+
+Transfer::Pool* Transfer::pool_for(const PathRun& run) {
+  const int index = index_for(run);
+  return index < 0 ? nullptr : &pools_[static_cast<size_t>(index)];
+}
+
+Rate Transfer::planned_rate(size_t pool) const {
+  Rate sum = 0;
+  for (const auto& run : runs) {
+    sum += live(*run) && own_pool(*run) == pool ? run->planned.rate : 0;
+  }
+  return sum;
+}
+
+void Transfer::give_back(Range range) {
+  Pool& pool = pools_[pool_at(range.begin)];
+  pool.ranges.push_front(range);
+  pool.bytes += range.bytes();
+}
+
+bool Transfer::live(const PathRun& run) const {
+  return !run.closed && run.health->state() != PathState::kQuarantined;
+}
+
+Range Transfer::take(const PathRun& run, Bytes wanted) {
+  Pool& pool = *pool_for(run);
+  Range& front = pool.ranges.front();
+  const Bytes bytes = even_part(front.bytes(), wanted);
+  const Range taken{front.begin, request.parts.chunk_end(front.begin, bytes, front.end)};
+  front.begin = taken.end;
+  if (front.begin == front.end) pool.ranges.pop_front();
+  pool.bytes -= taken.bytes();
+  return taken;
+}
+
+bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) const {
+  if (run.closed) return false;
+  if (run.health->state() == PathState::kSuspect) return false;
+  if (run.health->state() == PathState::kQuarantined) {
+    if (run.in_flight != 0) return false;  // one small chunk at a time
+    // Without another path the rest is cut short.
+    const bool others = std::any_of(runs.begin(), runs.end(), [&](const auto& other) {
+      return live(*other) || (other->in_flight != 0 && !other->closed);
+    });
+    return run.health->may_probe(now) || !others;
+  }
+  if (now < run.hops.front().held_until(copy_ns)) return false;
+  const bool slow_first = !run.relayed() || request.src.host();
+  const unsigned flows = run.hops.front().worker().flows;
+  const bool moments = run.hops.front().coupled() || run.hops.back().coupled();
+  const unsigned queued = moments ? 0 : kQueued;  // what waits in a stream begins at no chosen one
+  const unsigned first = slow_first ? std::max(kGoing, flows) + queued : kGoing;
+  unsigned later = 0;  // beyond its first hop
+  for (size_t h = 1; h < run.hops.size(); ++h) {
+    later += std::max(kGoing, run.hops[h].worker().flows) + (slow_first ? 0 : queued);
+  }
+  return run.in_first_hop < first && run.in_flight - run.in_first_hop <= later;
+}
+
+// A path that would finish a chunk later than the others finish all that is left leaves it to them.
+bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
+  const uint64_t mine = run.arrival(now, bytes, copy_ns);
+  // From when on each of the others lands what it has not taken yet, and how fast.
+  std::vector<std::pair<double, Rate>> others;
+  uint64_t first = UINT64_MAX;
+  for (const auto& other : runs) {
+    if (other.get() == &run || !live(*other) || other->health->state() != PathState::kHealthy) {
+      continue;
+    }
+    if (own_pool(*other) != own_pool(run)) continue;
+    const Rate rate = std::max(std::min(other->pace(), kOverPlan * other->planned.rate), 1e-3);
+    const uint64_t arrival = other->arrival(now, bytes, copy_ns);
+    first = std::min(first, arrival);
+    others.emplace_back(static_cast<double>(arrival - now) - static_cast<double>(bytes) / rate,
+                        rate);
+  }
+  if (first >= mine) return true;
+  std::sort(others.begin(), others.end());
+  double end = 0, rate = 0, owed = static_cast<double>(pool_for(run)->bytes);
+  for (const auto& [start, each] : others) {
+    if (rate > 0 && end <= start) break;
+    rate += each;
+    owed += each * start;
+    end = owed / rate;
+  }
+  // They land whole chunks, not a stream of bytes.
+  return static_cast<double>(mine - now) <= end + static_cast<double>(copy_ns);
+}
+
+// Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
+// Where one full link is all they share, it is full either way; what goes over two of them takes
+// from both.
+bool Transfer::ahead_of_share(const PathRun& run) const {
+  if (!run.paced) return false;
+  Bytes sum = 0;
+  Rate planned = 0;
+  size_t count = 0;
+  for (const auto& other : runs) {
+    const size_t pool = own_pool(*other);
+    const bool beside = pool == own_pool(run) || (run.across && pools_[pool].bytes != 0);
+    if (!beside || !live(*other)) continue;
+    sum += other->claimed;
+    planned += other->planned.rate;
+    ++count;
+  }
+  const double share = run.planned.rate / std::max(planned, 1e-9);
+  if (share * static_cast<double>(count) > 0.6) return false;
+  return static_cast<double>(run.claimed) >
+         share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
+}
+
+Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) const {
+  const Pool* pool = pool_for(run);
+  if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
+  if (!may_take(run, now, copy_ns)) return 0;
+  const Bytes rest = pool->bytes;
+  const Bytes limit = request.pageable || run.relayed() ? kMostChunk : kMostDirect;
+  const Bytes least = std::min(run.least(copy_ns), limit);
+  if (run.health->state() == PathState::kQuarantined) return std::min(rest, least);
+  const bool idle = std::none_of(runs.begin(), runs.end(), [&](const auto& other) {
+    return other->in_flight != 0 && own_pool(*other) == own_pool(run);
+  });
+  if (run.in_flight != 0 && ahead_of_share(run)) return 0;
+  const double share =
+      std::min(1.0, run.planned.rate / std::max(planned_rate(own_pool(run)), 1e-9));
+  const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
+  const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
+                                        static_cast<double>(pools_.size()) * share / kShares);
+  const Bytes most = std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));
+  Bytes bytes = std::clamp(std::min(part, std::max(run.ramp, least)), least, most);
+  if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
+  // Were each to leave it to another, nobody would ever take it.
+  return idle || best_choice(run, bytes, now, copy_ns) ? bytes : 0;
+}
+
+void Transfer::replan(const TransferPlan& next, HealthBook* book) {
+  for (const auto& run : runs) {
+    const bool kept = std::any_of(next.paths.begin(), next.paths.end(),
+                                  [&](const PlannedPath& p) { return p.path.name == run->name(); });
+    if (kept || run->closed) continue;
+    run->closed = run->withdrawn = true;
+    run->why = "left to others by a new plan";
+  }
+  for (const PlannedPath& path : next.paths) {
+    auto known = std::find_if(runs.begin(), runs.end(),
+                              [&](const auto& run) { return run->name() == path.path.name; });
+    if (known != runs.end()) {
+      (*known)->replan(path);
+    } else {
+      add_run(path, book);
+    }
+  }
+  plan.rate = next.rate;
+  plan.plain = next.plain;
+  refusals = next.refusals;
+}
+
+void Transfer::add_run(const PlannedPath& path, HealthBook* book) {
+  runs.push_back(std::make_unique<PathRun>(path, &book->of(path.path.name)));
+}
+
+void Transfer::close_run(PathRun* run, const std::string& reason) {
+  run->closed = true;
+  run->withdrawn = false;
+  run->why = reason;
+}
+
+void Transfer::count_failure(PathRun* run) {
+  ++run->resent;
+  run->ramp = 0;
+  if (++run->failures < kMostFailures || run->closed) return;
+  close_run(run, "failed " + std::to_string(run->failures) + " times");
+}
+
+void Transfer::fail(int code, const std::string& text, const std::string& details) {
+  if (error != 0) return;
+  error = code;
+  error_text = text;
+  error_details_ = details;
+}
+
+std::string Transfer::destination_state() const {
+  const Bytes sure = landed.bytes();
+  if (sure == 0 && unknown.bytes() == 0) return "the destination is as it was";
+  std::string text = std::to_string(sure) + " of " + std::to_string(total()) +
+                     " bytes of the destination are written";
+  if (unknown.bytes() != 0) {
+    text += ", and unknown are bytes";
+    for (const Range& r : unknown.ranges()) {
+      text += " [" + std::to_string(r.begin) + ", " + std::to_string(r.end) + ")";
+    }
+    text += ", which a copy that was given up may still write";
+  }
+  return text + "; the others are as they were";
+}
+
+bool Transfer::stranded() const {
+  if (state != State::kRunning || cancelled || error != 0 || left() == 0) return false;
+  return std::all_of(runs.begin(), runs.end(), [](const auto& run) { return run->closed; });
+}
+
+bool Transfer::ready() {
+  if (over()) return false;
+  if (stranded()) fail(GLAKE_COPY_FAILED, "no path is left", why_closed(runs));
+  const bool more = !cancelled && error == 0 && left() != 0;
+  return !more && in_flight == 0;
+}
+
+void Transfer::end(uint64_t now) {
+  ended_ns = now;
+  if (error != 0) {
+    state = State::kFailed;
+    error_text += ": " + destination_state() + error_details_;
+  } else {
+    state = left() != 0 ? State::kCancelled : State::kDone;
+  }
+  gate.open();
+  waiters.clear();
+  changed.notify_all();
+}
+
+std::string Transfer::json(uint64_t now) const {
+  JsonText out;
+  out.text("state", state_name(state)).text("error", error_text);
+  out.number("bytes", static_cast<double>(total()))
+      .number("landed", static_cast<double>(landed.bytes()));
+  const uint64_t end = over() ? ended_ns : now;
+  const double ns = !begun ? 0 : static_cast<double>(end - std::min(end, started_ns));
+  out.number("time_ns", ns).number("rate", ns > 0 ? static_cast<double>(landed.bytes()) / ns : 0);
+  out.number("planned", plan.rate).number("plain", plan.plain);
+  out.flag("relayed", std::any_of(runs.begin(), runs.end(), [](const auto& run) {
+             return run->relayed() && run->landed != 0;
+           }));
+  out.flag("verified", (request.flags & kChecksum) != 0 && state == State::kDone);
+  uint64_t resent = 0;
+  std::string list;
+  for (const auto& run : runs) {
+    JsonText one;
+    one.text("path", run->name()).number("bytes", static_cast<double>(run->landed));
+    one.number("chunks", static_cast<double>(run->chunks));
+    one.number("planned", run->planned.rate);
+    one.number("rate", ns > 0 ? static_cast<double>(run->landed) / ns : 0);
+    one.number("resent", static_cast<double>(run->resent));
+    one.text("state", path_state_name(run->health->state()));
+    one.text("why", run->closed ? run->why : run->health->why());
+    list += (list.empty() ? "" : ", ") + one.done();
+    resent += run->resent;
+  }
+  out.raw("paths", "[" + list + "]").number("resent", static_cast<double>(resent));
+  out.raw("refusals", refusals_json(refusals));
+  list.clear();
+  for (const Range& r : unknown.ranges()) {
+    list +=
+        (list.empty() ? "[" : ", [") + std::to_string(r.begin) + ", " + std::to_string(r.end) + "]";
+  }
+  return out.raw("unknown", "[" + list + "]").done();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,93 @@
+// One request under way: what is still to be taken, what has arrived, over which runs. Every
+// method runs under the engine's lock, except where it says otherwise.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transfer/call/request.h"
+#include "transfer/run/path_run.h"
+#include "transfer/run/stream_gates.h"
+
+namespace glake::transfer {
+
+enum class State { kWaiting, kRunning, kDone, kFailed, kCancelled };
+const char* state_name(State state);
+
+class Transfer {
+ public:
+  explicit Transfer(Request what);
+
+  bool over() const { return state >= State::kDone; }
+  Bytes total() const { return request.parts.total(); }
+  Bytes left() const;  // neither taken nor arrived
+
+  // Takes the next chunk of about `wanted` bytes for a run that allowance() gave them.
+  Range take(const PathRun& run, Bytes wanted);
+  void give_back(Range range);
+
+  // How much `run` may take at `now`; 0: it is another's turn, or there is no more.
+  Bytes allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) const;
+
+  // Takes a new plan's paths: runs of before keep what they know.
+  void replan(const TransferPlan& next, HealthBook* book);
+  void add_run(const PlannedPath& path, HealthBook* book);
+  void close_run(PathRun* run, const std::string& reason);
+  void count_failure(PathRun* run);  // of a chunk; of many, the run is closed
+  // Whether there is more to take, and no run open for it.
+  bool stranded() const;
+  // Whether nothing more will happen; fails it first if it is stranded.
+  bool ready();
+  void end(uint64_t now);  // of one that is ready
+  // No chunk is taken any more; it ends when those under way have.
+  // `details` may be long: they are told last, behind the destination's state.
+  void fail(int code, const std::string& text, const std::string& details = "");
+  std::string destination_state() const;
+  std::string json(uint64_t now) const;
+
+  const Request request;
+  State state = State::kRunning;
+  bool listed = false;  // among those that run, or were
+  bool begun = false;   // a chunk has been taken
+  bool cancelled = false;
+  int error = 0;  // a glake_status
+  std::string error_text;
+  RangeSet landed;
+  RangeSet unknown;         // of copies that were given up
+  unsigned unfinished = 0;  // of those, not seen done: they may still read and write
+  bool released = false;    // by the caller, before that
+  std::vector<std::unique_ptr<PathRun>> runs;
+  std::vector<Refusal> refusals;
+  TransferPlan plan;  // rates only are used after replan()
+  unsigned in_flight = 0;
+  uint64_t started_ns = 0, ended_ns = 0;
+  StreamGate gate;                  // of the caller's stream
+  std::vector<StreamGate> waiters;  // of other streams
+  EventId passed = 0;               // recorded behind the gate on the caller's stream
+  std::condition_variable changed;
+
+ private:
+  // What is still to be taken of one socket's memory; where that plays no part, of all.
+  struct Pool {
+    std::deque<Range> ranges;
+    Bytes bytes = 0;
+  };
+  size_t pool_at(Bytes offset) const;
+  size_t own_pool(const PathRun& run) const;
+  const Pool* pool_for(const PathRun& run) const;
+  Pool* pool_for(const PathRun& run);
+  int index_for(const PathRun& run) const;
+  Rate planned_rate(size_t pool) const;
+  bool live(const PathRun& run) const;
+  bool may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) const;
+  bool best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
+  bool ahead_of_share(const PathRun& run) const;
+
+  std::vector<Pool> pools_;
+  std::string error_details_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,77 @@
+// Checksums: whether a chunk arrived as it was sent, for those who trust no link or relay buffer.
+#include <cstring>
+
+#include "transfer/run/submitter.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr uint64_t kMostWait = 2'000'000'000;  // ns, for a GPU's bytes to be read back
+
+// Each step can be undone, so that one changed word always shows; more do but for one in 2^64.
+uint64_t add_bytes(uint64_t sum, Address at, Bytes bytes) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  const auto* from = reinterpret_cast<const char*>(at);
+  uint64_t word = 0;
+  for (; bytes >= sizeof word; bytes -= sizeof word, from += sizeof word) {
+    std::memcpy(&word, from, sizeof word);
+    sum = (sum ^ word) * kOdd;
+    sum ^= sum >> 29;
+  }
+  word = 0;
+  std::memcpy(&word, from, bytes);
+  return (sum ^ word ^ bytes << 56) * kOdd;
+}
+
+}  // namespace
+
+// Both ends are summed by the host, a GPU's after they have been read back: a direct copy each.
+std::string Submitter::difference(const Flight& flight) {
+  try {
+    const uint64_t sent = sum_at(flight, Side::kSrc), arrived = sum_at(flight, Side::kDst);
+    if (sent == arrived) return "";
+    return "the checksums of " + std::to_string(flight.range.bytes()) + " bytes that " +
+           flight.run->name() + " brought differ";
+  } catch (const std::exception& e) {
+    return std::string("a checksum: ") + e.what();
+  }
+}
+
+uint64_t Submitter::sum_at(const Flight& flight, Side side) {
+  const Request& request = flight.transfer->request;
+  const Place place = side == Side::kSrc ? request.src : request.dst;
+  auto at = [&](const Piece& piece) { return side == Side::kSrc ? piece.src : piece.dst; };
+  request.parts.pieces(flight.range, &pieces_);
+  uint64_t sum = 0;
+  if (place.host()) {
+    for (const Piece& piece : pieces_) sum = add_bytes(sum, at(piece), piece.bytes);
+    return sum;
+  }
+  Flight back;
+  back.device = place.gpu;
+  back.stage = tools_.slots.lend(Place{}, flight.range.bytes());
+  const Address copy = back.stage.at();
+  DeviceScope scope(driver_, place.gpu);
+  Status s = scope.status();
+  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, kLeastFlows, false, &back.stream);
+  if (s.ok()) s = streams_.event(place.gpu, &back.event);
+  for (size_t i = 0; s.ok() && i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    s = driver_.copy(copy + piece.offset - flight.range.begin, at(piece), piece.bytes, back.stream);
+  }
+  if (s.ok()) s = driver_.record(place.gpu, back.event.id(), back.stream);
+  if (s.ok()) s = driver_.wait_event(back.event.id(), kMostWait);
+  if (!s.ok()) {
+    if (back.stream != 0 && !quiesce(back)) {
+      Lock lock(tools_.mutex);
+      lost_.push_back(std::move(back));
+    }
+    throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
+  }
+  for (const Piece& piece : pieces_) {
+    sum = add_bytes(sum, copy + piece.offset - flight.range.begin, piece.bytes);
+  }
+  return sum;
+}
+
+}  // namespace glake::transfer

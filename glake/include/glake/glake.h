@@ -1,0 +1,473 @@
+/* glake's C interface: the stitching allocator with no Python and no torch.
+ *
+ * Every function may be called from any thread, with or without a current CUDA context. None of
+ * them throws, exits or prints. A call that fails returns NULL or a non-zero glake_status and
+ * leaves the code and a sentence for glake_last_error() on the calling thread; a call that
+ * succeeds clears them. Configure first (GLAKE_* variables or glake_configure()), then allocate:
+ * the driver is opened at the first use of a device, never at load.
+ *
+ * As with malloc, no function may be called from a signal handler: one that interrupts glake on
+ * the same thread would wait for ever for a lock that its own thread holds. A handler sets a flag,
+ * and the program allocates or frees later. With the option `debug`, every function that could
+ * wait there fails with GLAKE_REENTERED instead.
+ */
+#ifndef GLAKE_GLAKE_H
+#define GLAKE_GLAKE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GLAKE_API __attribute__((visibility("default")))
+
+typedef enum glake_status {
+  GLAKE_OK = 0,
+  GLAKE_INVALID_ARGUMENT = 1, /* a size, stream or buffer no call accepts */
+  GLAKE_INVALID_DEVICE = 2,   /* no such device */
+  GLAKE_INVALID_POINTER = 3,  /* foreign, interior or already freed pointer */
+  GLAKE_OUT_OF_MEMORY = 4,    /* the text says who holds what and what would help */
+  GLAKE_UNKNOWN_OPTION = 5,   /* glake_configure() or a GLAKE_* variable glake does not know */
+  GLAKE_INVALID_OPTION = 6,   /* a known option with a value it does not take, or set too late */
+  GLAKE_DRIVER_ABSENT = 7,    /* the driver library or one of its symbols is missing */
+  GLAKE_DRIVER_ERROR = 8,     /* the driver refused a call; the books are as before it */
+  GLAKE_FORKED = 9,           /* called in a forked child: CUDA does not survive fork */
+  GLAKE_INTERNAL = 10,        /* a broken invariant: please report it */
+  GLAKE_CORRUPTED = 11,   /* somebody wrote where nobody may: beside a block, or in saved bytes */
+  GLAKE_COPY_FAILED = 12, /* the text says which bytes of the destination are written */
+  GLAKE_COPY_CANCELLED = 13,  /* likewise */
+  GLAKE_COPY_REFUSED = 14,    /* it cannot be done in the way asked for */
+  GLAKE_BUSY_TIMEOUT = 15,    /* not done in time; what was asked for goes on */
+  GLAKE_TRANSFER_CLOSED = 16, /* glake_transfer_open() first */
+  GLAKE_MEMORY_OWED = 17,     /* the driver refused to take memory back; call again */
+  GLAKE_REENTERED = 18,       /* called in a signal handler that interrupted glake (option debug) */
+  GLAKE_REGION_PAUSED = 19,   /* glake_region_resume() first */
+  GLAKE_REGION_REFUSED = 20   /* it cannot be paused, resumed or kept there; the text says why */
+} glake_status;
+
+/* Device memory, at least `bytes` long, 512-byte aligned, usable at once by work on `stream` (a
+ * CUstream; NULL is the default stream). NULL on failure, and for bytes = 0. */
+GLAKE_API void* glake_malloc(size_t bytes, int device, void* stream);
+
+/* Gives a block back, in the order of the stream it was allocated on: work already enqueued there
+ * (and on every recorded stream) may still use it. NULL is accepted and does nothing. */
+GLAKE_API int glake_free(void* ptr);
+
+/* Says that work on `stream` uses the block, so that a later free waits for that work too. */
+GLAKE_API int glake_record_stream(void* ptr, void* stream);
+
+/* Returns to the driver every granule no block holds, after the work that used it. When the driver
+ * refuses some of it, the rest has gone back and the call fails with GLAKE_MEMORY_OWED: nothing is
+ * lost, later requests use that memory before new memory is asked for, and calling again tries
+ * again. */
+GLAKE_API int glake_empty_cache(int device);
+
+/* Bytes of a device's memory that the driver still counts as held though no segment has them: it
+ * refused their release, or the undo of a growth. Reserved bytes do not have them; what it refused
+ * to unmap stays in its segment, serves later requests and is among the reserved bytes. Of this
+ * process, with what it keeps of other processes' blocks after glake_ipc_close(); 0 for a device
+ * not used yet, which stays so. A negative glake_status on failure. */
+GLAKE_API int64_t glake_owed_bytes(int device);
+
+/* Statistics as one flat JSON object. Returns the text's length without the final NUL, whatever
+ * the capacity; writes as much as fits. 0 on failure. */
+GLAKE_API size_t glake_stats(int device, char* json, size_t capacity);
+
+/* Clears the peaks, as torch.cuda.reset_peak_memory_stats does. */
+GLAKE_API int glake_reset_peak_stats(int device);
+
+/* The calling thread's last error: its glake_status, 0 if the last call succeeded. */
+GLAKE_API int glake_last_error(char* text, size_t capacity);
+
+/* Sets an option by its name without GLAKE_, in any case ("policy", "compact"). Options read at
+ * first use of a device must be set before it. */
+GLAKE_API int glake_configure(const char* key, const char* value);
+
+/* The options, their defaults, present values and meanings as a JSON array; as glake_stats. */
+GLAKE_API size_t glake_options(char* json, size_t capacity);
+
+/* Size in bytes the caller asked for and the device of the block at `ptr`. Either may be NULL. */
+GLAKE_API int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream);
+
+/* How many devices the driver has; negative glake_status on failure. Opens the driver. */
+GLAKE_API int glake_device_count(void);
+
+/* Lets work on `peer` reach all of `device`'s glake memory, present and future. */
+GLAKE_API int glake_enable_peer_access(int device, int peer);
+
+/* Starts the next step in the recorded trace (option `trace`) and in the statistics. */
+GLAKE_API int glake_mark_step(int device);
+
+/* Starts writing a trace of every later allocation and free (docs/trace-format.md), gzip-less
+ * text; a NULL path ends and flushes it. Also set by the option `trace`. */
+GLAKE_API int glake_trace(const char* path);
+
+/* Checks every invariant of the device's books: GLAKE_OK, or GLAKE_INTERNAL with what is broken.
+ * With option `debug`, also every guard and poisoned byte: GLAKE_CORRUPTED names the block. Slow.
+ */
+GLAKE_API int glake_check(int device);
+
+/* Gives every granule, mapping, reservation and event back and forgets the driver. Refused
+ * (GLAKE_INVALID_ARGUMENT) while blocks are live. For tests and orderly shutdown: a process that
+ * merely exits needs no call and makes none. */
+GLAKE_API int glake_shutdown(void);
+
+/* Path of the driver library in use, or "" before first use. Valid until glake_shutdown. */
+GLAKE_API const char* glake_driver_path(void);
+
+GLAKE_API const char* glake_version(void);
+
+/* ---- Limits and statistics as values ----------------------------------------------------------
+ */
+
+typedef struct glake_stat {
+  int64_t current, peak, allocated, freed;
+} glake_stat;
+
+/* PyTorch's DeviceStats: each count or sum for all memory, the small and the large pool. */
+typedef struct glake_device_stats {
+  glake_stat allocation[3], segment[3], active[3], inactive_split[3];
+  glake_stat allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3];
+  glake_stat requested_bytes[3];
+  int64_t alloc_retries, ooms, device_syncs, device_allocs, device_frees;
+} glake_device_stats;
+
+/* `size` is sizeof(glake_device_stats) as the caller was compiled. */
+GLAKE_API int glake_get_stats(int device, glake_device_stats* stats, size_t size);
+
+/* Clears the accumulated counts (`allocated`, `freed`, retries, ooms...). */
+GLAKE_API int glake_reset_accumulated_stats(int device);
+
+/* The most physical memory held on the device from now on, as a fraction in (0, 1] of it. Memory
+ * held beyond it is not given back, but nothing grows. */
+GLAKE_API int glake_set_limit_fraction(int device, double fraction);
+GLAKE_API double glake_limit_fraction(int device); /* negative glake_status on failure */
+
+/* Counts memory of the device that another allocator takes from the driver for the caller's ends (a
+ * pool with an allocator of its own) against the limit. A claim that finds no room has idle memory
+ * given back first: GLAKE_OUT_OF_MEMORY if that is not enough. Negative: that much is given back.
+ */
+GLAKE_API int glake_claim_outside(int device, int64_t bytes);
+
+/* The device's memory as its driver reports it, and the largest block that fits without growth. */
+GLAKE_API int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes);
+GLAKE_API int glake_largest_free(int device, size_t* bytes);
+
+/* ---- Private pools ----------------------------------------------------------------------------
+ * Memory of CUDA graphs and of torch.cuda.MemPool: what is allocated from a pool stays with it, is
+ * never stitched into another's blocks and, once a graph has captured it, never unmapped or moved
+ * while the pool is in use. A pool is named as PyTorch names it, by two numbers; {0, 0} is the
+ * device's own memory. */
+
+typedef struct glake_pool {
+  uint64_t first, second;
+} glake_pool;
+
+enum { GLAKE_POOL_USE_ON_OOM = 1, GLAKE_POOL_NO_SPLIT = 2 };
+
+/* Makes the pool if there is none, and counts one more user. */
+GLAKE_API int glake_pool_retain(int device, glake_pool pool);
+/* One user less. With the last, free memory of the pool goes back at empty_cache or when memory
+ * runs out, and the pool ends with its last block. */
+GLAKE_API int glake_pool_release(int device, glake_pool pool);
+GLAKE_API int glake_pool_uses(int device, glake_pool pool); /* 0: no such pool, or no user */
+/* USE_ON_OOM: others may take from its free memory rather than run out, unless a graph has captured
+ * it. NO_SPLIT: blocks are of whole granules, and a freed one is given out whole. The flags end
+ * with the pool; GLAKE_INVALID_ARGUMENT for no such pool (but 0 is accepted). */
+GLAKE_API int glake_pool_set_flags(int device, glake_pool pool, unsigned flags);
+
+/* As glake_malloc, from a pool (made with no user if there is none). A stream under capture is
+ * recognised; then no event is recorded on it and freed blocks return to it alone. */
+GLAKE_API void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool);
+/* The same at exactly `ptr`, which must be free memory of the pool; NULL if it is not. */
+GLAKE_API void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream,
+                                     glake_pool pool);
+GLAKE_API int glake_pool_empty_cache(int device, glake_pool pool);
+
+/* Which blocks of a pool are live now, to return to later (torch's cudagraph trees). */
+typedef struct glake_checkpoint glake_checkpoint;
+GLAKE_API glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool);
+GLAKE_API void glake_checkpoint_free(glake_checkpoint* checkpoint);
+/* Makes the pool's live blocks those that were live then, at their addresses: `freed` is called for
+ * every block live now, then `allocated` for every one that was live then (a block live both times
+ * is in both). All or nothing: after a failure no call was made and nothing has changed. Blocks
+ * lent by USE_ON_OOM are not the pool's. */
+GLAKE_API int glake_pool_restore(glake_checkpoint* checkpoint, void* self,
+                                 void (*freed)(void* self, void* ptr),
+                                 void (*allocated)(void* self, void* ptr, size_t bytes,
+                                                   void* stream));
+
+/* ---- Regions ----------------------------------------------------------------------------------
+ * Private pools with a name, and perhaps a budget, that can be paused (docs/regions.md): their
+ * granules go back to the driver, their blocks stay live at their addresses, and resuming brings
+ * the bytes back. Any private pool can be paused; what another thread does there meanwhile waits
+ * for nothing: no work on it may be enqueued, and no graph that uses it replayed, until it is
+ * resumed. */
+
+enum { GLAKE_REGION_HOST = 1, GLAKE_REGION_DISK = 2, GLAKE_REGION_DISCARD = 3 };
+
+/* The pool of the region of that name, the same on every device: made with the first call. A name
+ * has 1 to 200 bytes, and no control characters, quotes or backslashes. */
+GLAKE_API int glake_region_pool(const char* name, glake_pool* pool);
+/* The most granules the region may hold on each device from now on, in bytes (rounded down to
+ * 2 MiB); 0: no such bound. An allocation above it is GLAKE_OUT_OF_MEMORY. */
+GLAKE_API int glake_region_budget(glake_pool region, uint64_t bytes);
+/* Where glake_malloc on the calling thread takes memory from now on: a private pool, or {0, 0}. The
+ * pool before is stored in `before`, unless that is NULL. */
+GLAKE_API int glake_set_pool(glake_pool pool, glake_pool* before);
+
+/* Waits for the device, saves the bytes of live blocks to pinned host memory (over all paths if the
+ * transfer engine is open), or to a file without a name in `folder`, or nowhere (they are undefined
+ * afterwards), and gives the granules back. Blocks may be freed while it is paused.
+ * GLAKE_REGION_REFUSED: while a stream is captured, and of pinned, shared, lent or just copied
+ * memory. After an error all is as before, but for GLAKE_MEMORY_OWED: it is paused, and
+ * the driver refuses to take all of it back. */
+GLAKE_API int glake_region_pause(int device, glake_pool region, int to, const char* folder);
+/* All granules again, at the same addresses and in the same views, and the bytes; with `verify`
+ * they are read again and compared. What was saved is compared with its checksum in any case. After
+ * GLAKE_OUT_OF_MEMORY, GLAKE_CORRUPTED, or any other error the region is paused as before. */
+GLAKE_API int glake_region_resume(int device, glake_pool region, int verify);
+/* A JSON array, as glake_stats: each region, and each other pool that is paused, of each device in
+ * use. `state`: 0 in use, 1 paused, 2 on its way. */
+GLAKE_API size_t glake_regions(char* json, size_t capacity);
+
+/* ---- Memory that others must see whole --------------------------------------------------------
+ */
+
+/* One driver allocation per block, contiguous in physical memory as far as the driver has it so;
+ * kept apart from the granules, cached and reused by size. glake_free() takes them too. */
+enum {
+  GLAKE_STITCHED = 0,         /* glake's usual memory */
+  GLAKE_CONTIGUOUS_VMM = 1,   /* one VMM handle: NCCL registration, GPUDirect RDMA, fd export */
+  GLAKE_CONTIGUOUS_LEGACY = 2 /* cuMemAlloc: cudaIpcGetMemHandle too */
+};
+GLAKE_API void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind);
+/* What glake_malloc on the calling thread gives from now on; returns the kind before, or a negative
+ * glake_status. The option `contiguous` does the same for blocks from a size on. */
+GLAKE_API int glake_set_kind(int kind);
+
+/* Keeps the granules under a live block where they are, through its free and until glake_unpin: no
+ * view takes them and nothing unmaps them. For memory registered with NCCL, RDMA or another
+ * process. Pins nest. `ptr` of glake_unpin may have been freed since. */
+GLAKE_API int glake_pin(void* ptr);
+GLAKE_API int glake_unpin(void* ptr);
+
+/* A block for other processes of the same user: writes a text that glake_ipc_open() takes there,
+ * and returns its length, 0 on failure. The block's granules stay pinned until every process that
+ * opened it has closed it or ended; its bytes are only safe while it is live: free it when the
+ * others are done. */
+GLAKE_API size_t glake_ipc_share(void* ptr, char* handle, size_t capacity);
+/* Maps the other process's block and returns its address here; `bytes` its size. The same handle
+ * opened twice gives the same address, counted. */
+GLAKE_API void* glake_ipc_open(const char* handle, int device, size_t* bytes);
+/* After the device's work. GLAKE_DRIVER_ERROR: it stays open; GLAKE_MEMORY_OWED: it is closed, and
+ * what the driver refused to take back is tried again later. */
+GLAKE_API int glake_ipc_close(void* ptr);
+
+/* Pinned host memory, reachable from every device; cached, and reused once the recorded work on it
+ * is complete. */
+GLAKE_API void* glake_host_malloc(size_t bytes);
+GLAKE_API int glake_host_free(void* ptr);
+GLAKE_API int glake_host_record_stream(void* ptr, int device, void* stream);
+GLAKE_API int glake_host_empty_cache(void);
+/* {allocated, reserved} bytes and counts of hits and driver calls, as glake_stats. */
+GLAKE_API size_t glake_host_stats(char* json, size_t capacity);
+
+/* ---- Watching: tags, contexts, history, snapshots, debug modes ---------------------------------
+ */
+
+/* A name for the calling thread's later blocks, until set again; NULL: none. Kept by reference:
+ * the text must live as long as the process. */
+GLAKE_API void glake_set_tag(const char* tag);
+
+/* What a block or an event carries to say where it came from (a stack): made by capture() on the
+ * calling thread with no lock held, dropped when nothing refers to it any more. */
+typedef struct glake_context_hooks {
+  void* self;
+  void* (*capture)(void* self);
+  void (*drop)(void* self, void* context);
+  size_t (*describe)(void* self, void* context, char* text, size_t capacity);
+} glake_context_hooks;
+GLAKE_API int glake_set_context_hooks(const glake_context_hooks* hooks); /* NULL: none */
+
+typedef enum glake_action { /* in the order of torch's TraceEntry::Action */
+                            GLAKE_ALLOC = 0,
+                            GLAKE_FREE_REQUESTED = 1,
+                            GLAKE_FREE_COMPLETED = 2,
+                            GLAKE_SEGMENT_ALLOC = 3,
+                            GLAKE_SEGMENT_FREE = 4,
+                            GLAKE_SEGMENT_MAP = 5,
+                            GLAKE_SEGMENT_UNMAP = 6,
+                            GLAKE_SNAPSHOT = 7,
+                            GLAKE_OOM = 8
+} glake_action;
+
+typedef struct glake_event {
+  int action, device;
+  uint64_t address, bytes; /* GLAKE_OOM: address is the free bytes the driver reports */
+  void* stream;
+  glake_pool pool;
+  uint64_t time_ns; /* since the Unix epoch */
+  const char* tag;  /* or NULL */
+  void* context;    /* or NULL; valid during the call that shows the event */
+} glake_event;
+
+enum { GLAKE_CONTEXT_NEVER = 0, GLAKE_CONTEXT_STATE, GLAKE_CONTEXT_ALLOC, GLAKE_CONTEXT_ALL };
+
+/* Keeps the last `entries` events of each device; `when` says which carry a context, as torch's
+ * RecordContext. entries = 0 ends it and forgets them. */
+GLAKE_API int glake_history(size_t entries, int when, int clear);
+GLAKE_API int glake_visit_history(int device, void* self,
+                                  void (*visit)(void* self, const glake_event* event));
+/* Calls `observe` for every event from now on, on its thread, with glake's locks held: it must not
+ * call glake. One observer; NULL ends it. */
+GLAKE_API int glake_observe(void* self, void (*observe)(void* self, const glake_event* event));
+
+/* A snapshot: every physical byte held is in exactly one segment that is not paused, and every byte
+ * of a segment in one block of it. A stitched block is a segment of its own, at the address its
+ * caller has. */
+typedef struct glake_segment_info {
+  uint64_t address, bytes;
+  void* stream;
+  glake_pool pool;
+  int device, large, kind; /* kind: GLAKE_STITCHED, ... */
+  int paused;              /* 1: it holds no memory now, and its blocks are those of a region */
+} glake_segment_info;
+
+enum { GLAKE_INACTIVE = 0, GLAKE_ACTIVE = 1, GLAKE_AWAITING_FREE = 2 };
+
+typedef struct glake_block_record {
+  uint64_t address, bytes, requested;
+  int state;
+  void* stream;
+  const char* tag;
+  void* context;
+} glake_block_record;
+
+GLAKE_API int glake_visit_memory(int device, void* self,
+                                 void (*segment)(void* self, const glake_segment_info* segment),
+                                 void (*block)(void* self, const glake_block_record* block));
+
+/* The same for other ends than a snapshot: no GLAKE_SNAPSHOT event tells of it. */
+GLAKE_API int glake_visit_blocks(int device, void* self,
+                                 void (*segment)(void* self, const glake_segment_info* segment),
+                                 void (*block)(void* self, const glake_block_record* block));
+
+/* The context a live block was allocated with, or NULL; the caller must not drop it. */
+GLAKE_API void* glake_block_context(void* ptr);
+
+/* What the option `debug` (guard, poison, trace) has found and nobody has read yet: a text of one
+ * paragraph per finding, as glake_stats; 0 if there is none. Does not wait for any stream;
+ * glake_check() does, and fails with GLAKE_CORRUPTED and the same text. */
+GLAKE_API size_t glake_findings(char* text, size_t capacity);
+
+/* Copies over every useful path of the node at once.
+ * ------------------------------------------------------------------------------------------- */
+
+enum { GLAKE_HOST = -1, GLAKE_ASK = -2 }; /* in place of a device: ask the driver */
+
+enum {
+  GLAKE_COPY_DIRECT = 1,  /* one plain copy */
+  GLAKE_COPY_RELAYED = 2, /* never one plain copy: for tests, and refused where it must be */
+  GLAKE_COPY_TRACKED = 4, /* a plain copy, too, has an id of its own, which must be released */
+  /* Each chunk's ends are read again and compared, and a chunk that changed on its way is sent
+   * again: two copies more of every GPU's end. Never one plain copy. */
+  GLAKE_COPY_CHECKSUM = 8,
+  /* Addresses that nothing vouches for: every part is looked into, however small the copy is.
+   * Without it, of a copy below 1 MiB only ends that are GLAKE_ASK are. */
+  GLAKE_COPY_CHECKED = 16,
+};
+
+typedef struct glake_copy_part {
+  uint64_t dst, src, bytes;
+} glake_copy_part;
+
+/* A batch is one transfer; its parts are all between the same two places. */
+typedef struct glake_copy_request {
+  size_t size; /* sizeof(glake_copy_request), as compiled */
+  const glake_copy_part* parts;
+  size_t count;
+  int dst_device, src_device; /* a GPU, GLAKE_HOST or GLAKE_ASK */
+  void* stream;
+  int stream_device, ordered; /* ordered = 0: of no stream, it begins at once */
+  unsigned flags;
+  /* A second stream that is ordered likewise, such as that of the other GPU. */
+  void* also_stream;
+  int also_device, also_ordered;
+} glake_copy_request;
+
+/* Opens the process's transfer engine. `topology` is the text of one platform, or, with `name`, of
+ * a platforms file; NULL or "": nothing is known of the links, and copies are plain. */
+GLAKE_API int glake_transfer_open(const char* topology, const char* name);
+/* Cancels transfers, waits for their copies under way and ends the engine's threads. May be
+ * tried again after GLAKE_BUSY_TIMEOUT (a stream that never comes to its transfer). */
+GLAKE_API int glake_transfer_close(void);
+
+/* Starts a copy and returns its id at once; 0: failed. With a stream it begins after the work
+ * enqueued there, and later work there waits for it. Memory must stay valid until it is done. Small
+ * copies, and those that more paths would not speed up, are one plain copy on the stream. */
+GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
+/* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
+ * what state the destination is in. A plain copy that is not tracked is waited for with its stream.
+ */
+GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
+GLAKE_API int glake_copy_done(uint64_t id); /* 1, 0, or a negative glake_status */
+/* 1: it is over, and nothing of it may still read its source or write its destination; the latter
+ * may be after a failure, by copies that were given up. Of a released id: 1 too. */
+GLAKE_API int glake_copy_settled(uint64_t id); /* 1, 0, or a negative glake_status */
+/* Later work on `stream` waits for the copy, however it ends. */
+GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);
+/* Takes no more chunks; those under way arrive. A plain copy goes on. */
+GLAKE_API int glake_copy_cancel(uint64_t id);
+/* Forgets the id; the copy goes on. Every id but an untracked plain copy's must be released. */
+GLAKE_API int glake_copy_release(uint64_t id);
+/* Bytes that have arrived, of all; 0 of 0 for a plain copy. */
+GLAKE_API int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total);
+/* Bytes, time, bytes and chunks by path, refusals, what was sent again: JSON, as glake_stats. */
+GLAKE_API size_t glake_copy_result(uint64_t id, char* json, size_t capacity);
+/* Of the engine: copies and bytes so far, paths and their states. */
+GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
+/* What a copy of `bytes` would be: its paths with their rates (GB/s), and those refused. `node`:
+ * the socket of the host end, or -1 for memory spread over all. */
+GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
+                                     char* json, size_t capacity);
+
+/* A plain copy between two places: a GPU (>= 0), or GLAKE_HOST and the socket. */
+typedef struct glake_timed_copy {
+  int dst_device, dst_node, src_device, src_node;
+} glake_timed_copy;
+/* What the probe of a topology measures by. Makes `count` copies at once, between buffers of the
+ * engine's, each `repeats` times `bytes` (at most 32 MiB; 64 copies, 64 repeats) on a stream of its
+ * own; ns[i * repeats + r]: from the start of copy i to the end of its r-th. GLAKE_COPY_REFUSED:
+ * host memory cannot be had on that socket. Buffers (32 MiB of a GPU, 32 MiB of pinned host memory
+ * a copy) are kept for the next call; count = 0 gives them back, as the engine's end does. */
+GLAKE_API int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes,
+                                int repeats, uint64_t* ns);
+/* Sharing with other processes of the node (docs/relayd.md). `relays`: the GPUs that may relay, as
+ * bits, besides those this process copies to or from; at first all. `factors`: the part of each
+ * limit of the topology that is this process's, 0 to 1, edges first, in their order; none: all of
+ * all. Transfers under way are planned anew. */
+GLAKE_API int glake_transfer_lend(uint32_t relays, const double* factors, size_t count);
+/* The GPUs used, and the ends (GPU, socket, GPU, socket) of all transfers under way: JSON. */
+GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
+/* An eventfd, readable after these have changed. The engine's own, until its end. -1: failed. */
+GLAKE_API int glake_transfer_demands_event(void);
+
+/* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
+ * not pinned yet go as copies of pageable memory do. The engine's end unpins it. */
+GLAKE_API int glake_register_host(void* base, size_t bytes, int background);
+/* GLAKE_OK: all is pinned. GLAKE_BUSY_TIMEOUT: not yet. Else what ended it. */
+GLAKE_API int glake_register_host_wait(void* base, uint64_t timeout_ns);
+GLAKE_API int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total);
+/* No copy of it may be under way. */
+GLAKE_API int glake_unregister_host(void* base);
+
+/* Whose memory is at `ptr`: a GPU's or GLAKE_HOST; *pinned: whether the driver knows it at all. */
+GLAKE_API int glake_place_of(const void* ptr, int* device, int* pinned);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GLAKE_GLAKE_H */

@@ -1,0 +1,254 @@
+// Call counts, modelled cost, injected faults and delays, and the violations ledger.
+#include "books.h"
+
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+
+#include "base/numbers.h"
+namespace simcuda {
+namespace {
+
+struct Row {
+  const char* base;
+  const char* exported;
+  double first_us, further_us;
+};
+
+constexpr Row kRows[] = {
+#define X(base, exported, since, first, further) {#base, #exported, first, further},
+    SIMCUDA_CALLS(X)
+#undef X
+};
+
+int64_t nanoseconds(double us) { return static_cast<int64_t>(us * 1000 + 0.5); }
+
+// Calls whose failure code carries no meaning of its own: "*" leaves them alone.
+bool may_fail(Symbol symbol) {
+  return symbol != Symbol::k_cuGetErrorName && symbol != Symbol::k_cuGetErrorString &&
+         symbol != Symbol::k_cuGetProcAddress && symbol != Symbol::k_cuDriverGetVersion;
+}
+
+// Splits "a=1,b=2" and hands each name's index and value to `take`; false on any bad part.
+template <class F>
+bool each_pair(const std::string& text, F&& take) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, end - at);
+    at = end + 1;
+    if (part.empty()) continue;
+    const size_t equals = part.find('=');
+    if (equals == std::string::npos) return false;
+    const int symbol = find_symbol(part.substr(0, equals));
+    if (symbol < 0 || !take(symbol, part.substr(equals + 1))) return false;
+  }
+  return true;
+}
+
+bool parse_us(const std::string& text, double* us) {
+  const std::optional<double> number = glake::parse_decimal(text);
+  *us = number.value_or(0);
+  return number && *us < 1e9;
+}
+
+}  // namespace
+
+const char* symbol_name(Symbol symbol) { return kRows[static_cast<unsigned>(symbol)].base; }
+
+// A replay asks for counts after every event. Where names are alike the first row counts; never
+// destroyed, as the books.
+int find_symbol(std::string_view name) {
+  using Names = std::unordered_map<std::string_view, int>;
+  static const Names* const names = [] {
+    auto* made = new Names;
+    for (unsigned i = 0; i < kSymbols; ++i) {
+      made->emplace(kRows[i].base, static_cast<int>(i));
+      made->emplace(kRows[i].exported, static_cast<int>(i));
+    }
+    return made;
+  }();
+  const auto found = names->find(name);
+  return found == names->end() ? -1 : found->second;
+}
+
+Books& books() {
+  static Books* instance = new Books;  // never destroyed: calls may come while the process exits
+  return *instance;
+}
+
+Books::Books() { reset(); }
+
+void Books::reset() {
+  for (unsigned i = 0; i < kSymbols; ++i) {
+    entries_[i].given = false;
+    entries_[i].delay_us = 0;
+  }
+  use_costs({});
+  reset_calls();
+  std::lock_guard<std::mutex> lock(mutex_);
+  faults_.clear();
+  violations_.clear();
+  refresh_special();
+}
+
+void Books::reset_calls() {
+  for (Entry& entry : entries_) entry.calls = entry.cost_ns = 0;
+}
+
+void Books::refresh_special() {
+  bool any = !faults_.empty();
+  for (const Entry& entry : entries_) any = any || entry.delay_us != 0;
+  special_.store(any, std::memory_order_release);
+}
+
+CUresult Books::special(Symbol symbol) {
+  // The delay stands for a slow driver call; no lock is held meanwhile.
+  const int64_t delay = entries_[static_cast<unsigned>(symbol)].delay_us;
+  if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
+  return due_fault(symbol);
+}
+
+CUresult Books::due_fault(Symbol symbol) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  CUresult due = CUDA_SUCCESS;
+  for (size_t i = 0; i < faults_.size();) {
+    Fault& fault = faults_[i];
+    const bool matches =
+        fault.symbol < 0 ? may_fail(symbol) : fault.symbol == static_cast<int>(symbol);
+    bool spent = false;
+    if (matches && (fault.countdown == 1 || --fault.countdown == 0)) {
+      fault.countdown = 1;
+      due = fault.code;
+      spent = fault.times > 0 && --fault.times == 0;
+    }
+    if (spent) {
+      faults_.erase(faults_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  refresh_special();
+  if (due == CUDA_SUCCESS) return due;
+  return fail(due, std::string(symbol_name(symbol)) + " was told to fail (simcuda_fail)");
+}
+
+int Books::arm(const char* symbol, int64_t k, int code, int64_t times) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (symbol == nullptr) {
+    faults_.clear();
+    refresh_special();
+    return CUDA_SUCCESS;
+  }
+  const bool all = std::string(symbol) == "*";
+  const int index = all ? -1 : find_symbol(symbol);
+  if ((!all && index < 0) || k < 1 || times == 0 || times < -1) return CUDA_ERROR_INVALID_VALUE;
+  faults_.push_back({index, k, times, static_cast<CUresult>(code)});
+  refresh_special();
+  return CUDA_SUCCESS;
+}
+
+int Books::configure_costs(const std::string& value) {
+  const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
+    const size_t plus = text.find('+');
+    double first = 0, further = 0;
+    if (!parse_us(text.substr(0, plus), &first)) return false;
+    if (plus != std::string::npos && !parse_us(text.substr(plus + 1), &further)) return false;
+    entries_[symbol].first_ns = nanoseconds(first);
+    entries_[symbol].further_ns = nanoseconds(further);
+    entries_[symbol].given = true;
+    return true;
+  });
+  return ok ? CUDA_SUCCESS
+            : fail(CUDA_ERROR_INVALID_VALUE, "call_us: expected name=first+further, got " + value);
+}
+
+void Books::use_costs(const std::vector<CallCost>& costs) {
+  const auto set = [this](int symbol, double first_us, double further_us) {
+    Entry& entry = entries_[static_cast<unsigned>(symbol)];
+    if (entry.given) return;
+    entry.first_ns = nanoseconds(first_us);
+    entry.further_ns = nanoseconds(further_us);
+  };
+  for (unsigned i = 0; i < kSymbols; ++i) {
+    set(static_cast<int>(i), kRows[i].first_us, kRows[i].further_us);
+  }
+  for (const CallCost& cost : costs) set(cost.symbol, cost.first_us, cost.further_us);
+}
+
+CallCost Books::price(int symbol) const {
+  const Entry& entry = entries_[static_cast<unsigned>(symbol)];
+  return {symbol, static_cast<double>(entry.first_ns) / 1000,
+          static_cast<double>(entry.further_ns) / 1000};
+}
+
+int Books::configure_delays(const std::string& value) {
+  const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
+    double us = 0;
+    if (!parse_us(text, &us)) return false;
+    entries_[symbol].delay_us = static_cast<int64_t>(us);
+    return true;
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  refresh_special();
+  return ok ? CUDA_SUCCESS
+            : fail(CUDA_ERROR_INVALID_VALUE, "call_delay_us: expected name=us, got " + value);
+}
+
+int64_t Books::calls(const char* symbol) const {
+  if (std::string_view(symbol) == "*") {
+    int64_t sum = 0;
+    for (const Entry& entry : entries_) sum += entry.calls;
+    return sum;
+  }
+  const int index = find_symbol(symbol);
+  return index < 0 ? -1 : entries_[index].calls.load();
+}
+
+double Books::cost_us(const char* symbol) const {
+  int64_t sum = 0;
+  if (std::string_view(symbol) == "*") {
+    for (const Entry& entry : entries_) sum += entry.cost_ns;
+  } else {
+    const int index = find_symbol(symbol);
+    if (index < 0) return -1;
+    sum = entries_[index].cost_ns;
+  }
+  return static_cast<double>(sum) / 1000.0;
+}
+
+void Books::violation(const std::string& kind, const std::string& detail, uint64_t time_ns) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  violations_.push_back({kind, detail, time_ns});
+}
+
+std::string Books::violations_json(bool clear) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::string text = "[";
+  for (const Violation& v : violations_) {
+    if (text.size() > 1) text += ", ";
+    text += "{\"kind\": " + json_quote(v.kind) + ", \"detail\": " + json_quote(v.detail) +
+            ", \"time_ns\": " + std::to_string(v.time_ns) + "}";
+  }
+  if (clear) violations_.clear();
+  return text + "]";
+}
+
+std::string json_quote(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      char buffer[8];
+      std::snprintf(buffer, sizeof buffer, "\\u%04x", c);
+      out += buffer;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+}  // namespace simcuda

@@ -1,0 +1,93 @@
+// The books of the calls themselves: how many were made, what they would have cost, which of them
+// are told to fail or to sleep, and the violations ledger.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "types.h"
+#include "symbols.h"
+
+namespace simcuda {
+
+// Microseconds of a call over one 2 MiB page, and of each further page.
+struct CallCost {
+  int symbol;
+  double first_us, further_us;
+};
+
+class Books {
+ public:
+  Books();
+
+  // Counts a call over `pages` 2 MiB pages, sleeps if told to, and returns the injected failure,
+  // if this call is due one. Takes no lock unless a fault is armed.
+  CUresult enter(Symbol symbol, uint64_t pages) {
+    Entry& entry = entries_[static_cast<unsigned>(symbol)];
+    entry.calls.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t further = pages > 1 ? pages - 1 : 0;
+    const int64_t cost =
+        entry.first_ns.load(std::memory_order_relaxed) +
+        static_cast<int64_t>(further) * entry.further_ns.load(std::memory_order_relaxed);
+    if (cost != 0) entry.cost_ns.fetch_add(cost, std::memory_order_relaxed);
+    if (!special_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
+    return special(symbol);
+  }
+
+  // Adds the cost of further pages, for calls that learn their size only once under way.
+  void charge_pages(Symbol symbol, uint64_t pages) {
+    Entry& entry = entries_[static_cast<unsigned>(symbol)];
+    if (pages > 1) entry.cost_ns += static_cast<int64_t>(pages - 1) * entry.further_ns;
+  }
+
+  int configure_costs(const std::string& value);  // "name=first+further,..."
+  // The published table with these instead, save where configure_costs() has spoken.
+  void use_costs(const std::vector<CallCost>& costs);
+  CallCost price(int symbol) const;
+  int configure_delays(const std::string& value);  // "name=microseconds,..."
+  int arm(const char* symbol, int64_t k, int code, int64_t times);
+  int64_t calls(const char* symbol) const;  // -1: no such symbol
+  double cost_us(const char* symbol) const;
+  void reset_calls();
+  void reset();
+
+  void violation(const std::string& kind, const std::string& detail, uint64_t time_ns);
+  std::string violations_json(bool clear);
+
+ private:
+  struct Entry {
+    std::atomic<int64_t> calls{0}, cost_ns{0};
+    std::atomic<int64_t> first_ns{0}, further_ns{0}, delay_us{0};
+    std::atomic<bool> given{false};  // its cost, by configure_costs()
+  };
+  struct Fault {
+    int symbol;  // -1: every call
+    int64_t countdown, times;
+    CUresult code;
+  };
+  struct Violation {
+    std::string kind, detail;
+    uint64_t time_ns;
+  };
+
+  CUresult special(Symbol symbol);
+  CUresult due_fault(Symbol symbol);
+  void refresh_special();
+
+  std::array<Entry, kSymbols> entries_;
+  std::atomic<bool> special_{false};  // a fault or a delay is armed somewhere
+  std::mutex mutex_;
+  std::vector<Fault> faults_;
+  std::vector<Violation> violations_;
+};
+
+Books& books();
+const char* symbol_name(Symbol symbol);
+int find_symbol(std::string_view name);  // base or exported name; -1: none
+std::string json_quote(const std::string& text);
+
+}  // namespace simcuda

@@ -1,0 +1,60 @@
+// The control interface (simcuda.h).
+#include "control.h"
+
+#include "driver.h"
+#include "simcuda/simcuda.h"
+
+using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
+
+int simcuda_configure(const char* key, const char* value) {
+  if (key == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return configure(key, value);
+}
+
+int simcuda_reset(void) {
+  reset();
+  return CUDA_SUCCESS;
+}
+
+int simcuda_fail(const char* symbol, int64_t k, int code, int64_t times) {
+  return books().arm(symbol, k, code, times);
+}
+
+int64_t simcuda_calls(const char* symbol) { return symbol == nullptr ? -1 : books().calls(symbol); }
+
+double simcuda_cost_us(const char* symbol) {
+  return symbol == nullptr ? -1 : books().cost_us(symbol);
+}
+
+int simcuda_price(const char* symbol, double* first_us, double* further_us) {
+  if (symbol == nullptr || first_us == nullptr || further_us == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return price(symbol, first_us, further_us);
+}
+
+void simcuda_reset_calls(void) { books().reset_calls(); }
+
+uint64_t simcuda_now_ns(void) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return 0;
+  std::lock_guard<std::mutex> lock(driver->mutex);
+  return driver->scheduler.now_ns();
+}
+
+void simcuda_tick(uint64_t ticks) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver != nullptr) driver->streams.ticks.fetch_add(ticks, std::memory_order_relaxed);
+}
+
+size_t simcuda_ledger(int device, char* json, size_t capacity) {
+  return answer(ledger_json(device), json, capacity);
+}
+
+size_t simcuda_violations(char* json, size_t capacity, int clear) {
+  return answer(books().violations_json(clear != 0), json, capacity);
+}
+
+size_t simcuda_last_message(char* text, size_t capacity) {
+  return answer(last_message(), text, capacity);
+}

@@ -1,0 +1,91 @@
+// Reads a cost file.
+#include "costs.h"
+
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/json.h"
+#include "books.h"
+
+namespace simcuda {
+namespace {
+
+using glake::topology::Json;
+using glake::topology::JsonError;
+
+constexpr const char kPublished[] = "published";
+
+std::vector<CallCost> read(const Json& table) {
+  std::vector<CallCost> costs;
+  for (const auto& [name, pair] : table.at("calls").members()) {
+    const int symbol = find_symbol(name);
+    if (symbol < 0) throw JsonError("calls: simcuda has no call " + name);
+    if (pair.items().size() != 2) throw JsonError("calls: " + name + ": expected [first, further]");
+    const double first = pair.items()[0].number(), further = pair.items()[1].number();
+    if (!(first >= 0) || !(further >= 0) || first > 1e9 || further > 1e9) {
+      throw JsonError("calls: " + name + ": expected microseconds from 0");
+    }
+    costs.push_back({symbol, first, further});
+  }
+  return costs;
+}
+
+}  // namespace
+
+CUresult apply_costs(const Options& options, const std::string& beside) {
+  if (options.costs == kPublished) {
+    books().use_costs({});
+    return CUDA_SUCCESS;
+  }
+  const std::string path = options.cost_file.empty() ? beside : options.cost_file;
+  std::ifstream file(path);
+  if (!file) {
+    return fail(CUDA_ERROR_FILE_NOT_FOUND,
+                "no cost file at " + path + " (option cost_file, GLAKE_SIM_COST_FILE)");
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    const Json all = Json::parse(text.str());
+    const std::string name = options.costs.empty() ? all.at("default").text() : options.costs;
+    if (name == kPublished) {
+      books().use_costs({});
+      return CUDA_SUCCESS;
+    }
+    const Json* table = all.at("devices").find(name);
+    if (table == nullptr) {
+      std::string names = kPublished;
+      for (const auto& [device, value] : all.at("devices").members()) names += ", " + device;
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "no costs of " + name + " in " + path + "; it has " + names);
+    }
+    books().use_costs(read(*table));
+  } catch (const JsonError& error) {
+    return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + error.what());
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult read_kernel_costs(const Options& options, const std::string& beside, KernelCosts* costs) {
+  const std::string path = options.cost_file.empty() ? beside : options.cost_file;
+  std::ifstream file(path);
+  if (!file) return CUDA_SUCCESS;  // the costs of calls were not wanted from it either
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    const Json all = Json::parse(text.str());
+    const Json* given = all.find("kernel_copies");
+    if (given == nullptr) return CUDA_SUCCESS;
+    const double rate = given->at("rate").number(), start = given->at("start_ns").number();
+    if (!(rate > 0) || rate > 1 || !(start >= 0) || start > 1e9) {
+      throw JsonError("kernel_copies: a rate above 0, at most 1, and nanoseconds from 0");
+    }
+    *costs = {rate, static_cast<uint64_t>(start)};
+  } catch (const JsonError& error) {
+    return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + error.what());
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simcuda

@@ -1,0 +1,159 @@
+// The driver as one object: options, machine, memory, contexts, streams, and the wrapper every
+// exported call goes through.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "types.h"
+#include "books.h"
+#include "context.h"
+#include "costs.h"
+#include "host.h"
+#include "kernels.h"
+#include "machine.h"
+#include "memory.h"
+#include "options.h"
+#include "plan/topology.h"
+#include "pool.h"
+#include "scheduler.h"
+#include "stream.h"
+#include "visible.h"
+
+namespace simcuda {
+
+class Driver {
+ public:
+  static CUresult start(const Given& given, std::unique_ptr<Driver>* driver);
+  ~Driver();
+
+  std::mutex mutex;
+  Options options;
+  VisibleGpus gpus;
+  int devices = 0;  // that the process sees; the machine may have more (options.devices)
+  Topology topology;
+  std::unique_ptr<Machine> machine;
+  HostMemory host;
+  Memory memory;
+  Contexts contexts;
+  Streams streams;
+  Kernels kernels;
+  Pools pools;
+  KernelCosts kernel_costs;
+  Scheduler scheduler;
+
+  // What a context with its loaded code takes of its device (option context_memory), while it
+  // lives.
+  CUresult take_memory(Context* context);
+  void give_memory(Context* context);
+
+  // Phantom replays: stream work completes by ticks, not by the schedule.
+  bool ticking() const {
+    return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
+  }
+
+ private:
+  Driver() = default;
+};
+
+// The running driver; nullptr before cuInit.
+extern std::atomic<Driver*> running;
+// Set in a forked child: CUDA does not survive fork.
+extern std::atomic<bool> forked;
+
+CUresult initialize();
+// Whether CUDA_VISIBLE_DEVICES counts: a driver reads it, a simulator beside hidden GPUs does not.
+extern std::atomic<bool> obey_visible_devices;
+// The options a driver started now would have; it is not started.
+CUresult describe(Options* options);
+CUresult not_initialized();
+
+// What every exported call does: books, faults, state, and no exception past this line.
+template <class Body>
+CUresult call(Symbol symbol, uint64_t pages, Body&& body) {
+  if (forked.load(std::memory_order_relaxed)) return not_initialized();
+  if (in_host_function) return fail(CUDA_ERROR_NOT_PERMITTED, "no calls in a host function");
+  const CUresult told = books().enter(symbol, pages);
+  if (told != CUDA_SUCCESS) return told;
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr) return not_initialized();
+  try {
+    return body(*driver);
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (...) {  // the host refused a thread
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+}
+
+// The same, under the driver's mutex.
+template <class Body>
+CUresult locked(Symbol symbol, uint64_t pages, Body&& body) {
+  return call(symbol, pages, [&](Driver& driver) {
+    std::lock_guard<std::mutex> lock(driver.mutex);
+    return body(driver);
+  });
+}
+
+// The same, with the calling thread's current context.
+template <class Body>
+CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
+  return locked(symbol, pages, [&](Driver& driver) {
+    Context* context = driver.contexts.current();
+    if (context == nullptr) return no_context();
+    return body(driver, *context);
+  });
+}
+
+// The same, for calls that wait: they may let go of the lock, and what they found before with it.
+template <class Body>
+CUresult blocking(Symbol symbol, Body&& body) {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
+    Context* context = driver.contexts.current();
+    if (context == nullptr) return no_context();
+    return body(driver, *context, &lock);
+  });
+}
+
+CUresult bad_handle(const char* what);
+CUresult no_device();
+
+// With the stream a call names; the default ones need a current context. The body gets the
+// stream's handle in the table, as the stream may be gone once the lock was let go of.
+template <class Body>
+CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
+    const Context* current = driver.contexts.current();
+    const Stream* stream = driver.streams.resolve(handle, current);
+    if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
+    return body(driver, stream->id, &lock);
+  });
+}
+
+template <class Body>
+CUresult on_stream(Symbol symbol, CUstream handle, Body&& body) {
+  return on_stream_blocking(symbol, handle, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
+    return body(driver, *driver.streams.streams.find(id));
+  });
+}
+
+// What is at an address: a mapping, a block, or pinned host memory.
+struct Range {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  int device = -1;
+  bool host = false, vmm = false, pool = false, managed = false;
+  unsigned exportable = 0;
+  uint32_t access = 0;
+};
+CUresult find_range(Driver* driver, CUdeviceptr address, Range* range);
+
+inline uint64_t pages_of(size_t bytes) { return (bytes + kGranule - 1) / kGranule; }
+
+}  // namespace simcuda
+
+#define CALL(base) ::simcuda::Symbol::k_##base

@@ -1,0 +1,176 @@
+// Physical memory of the simulated machine: extents, capacity, and the file behind them.
+#include "machine.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/numbers.h"
+#include "machine_guard.h"
+
+namespace simcuda {
+
+CUresult Machine::open(const Options& options, int devices, std::unique_ptr<Machine>* machine) {
+  std::unique_ptr<Machine> made(new Machine);
+  const CUresult result = options.machine.empty() ? made->create_private(options, devices)
+                                                  : made->join_shared(options, devices);
+  if (result == CUDA_SUCCESS) *machine = std::move(made);
+  return result;
+}
+
+Machine::~Machine() {
+  if (state_ == nullptr) return;
+  if (shared()) leave();
+  munmap(state_, sizeof(MachineState));
+  for (const int fd : {memory_fd_, exports_fd_, members_fd_, state_fd_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+void Machine::init_state(const Options& options, int devices, bool shared) {
+  state_->devices = devices;
+  state_->phantom = options.phantom;
+  state_->memory_bytes = options.memory;
+  state_->extents = 1;  // 0 ends the free lists
+  if (!shared) return;
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&state_->mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+}
+
+CUresult Machine::create_private(const Options& options, int devices) {
+  void* state = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (state == MAP_FAILED) return fail(CUDA_ERROR_OUT_OF_MEMORY, "no address space for simcuda");
+  state_ = static_cast<MachineState*>(state);
+  init_state(options, devices, false);
+  id_ = static_cast<uint64_t>(getpid());
+  exports_fd_ = memfd_create("simcuda-exports", MFD_CLOEXEC);
+  if (!options.phantom) memory_fd_ = memfd_create("simcuda-memory", MFD_CLOEXEC);
+  if (exports_fd_ < 0 || (!options.phantom && memory_fd_ < 0)) {
+    return fail(CUDA_ERROR_OPERATING_SYSTEM, std::string("memfd_create: ") + strerror(errno));
+  }
+  if (memory_fd_ >= 0 && ftruncate(memory_fd_, off_t{1} << 46) != 0) {
+    return fail(CUDA_ERROR_OPERATING_SYSTEM, std::string("ftruncate: ") + strerror(errno));
+  }
+  return CUDA_SUCCESS;
+}
+
+uint32_t Machine::new_extent(uint64_t bytes) {
+  uint32_t* list = bytes == kGranule ? &state_->free_granule : &state_->free_slot;
+  if (*list != 0) {
+    const uint32_t index = *list;
+    *list = state_->extent[index].next_free;
+    if (bytes == kGranule) return index;
+    state_->extent[index].offset = state_->next_offset;
+    state_->next_offset += (bytes + kGranule - 1) / kGranule * kGranule;
+    return index;
+  }
+  if (state_->extents == kMaxExtents) return 0;
+  const uint32_t index = state_->extents++;
+  state_->extent[index].offset = state_->next_offset;
+  state_->next_offset += (bytes + kGranule - 1) / kGranule * kGranule;
+  return index;
+}
+
+std::string Machine::host_refused(int error) const {
+  std::string text = std::string("the host cannot back device memory: ") + strerror(error);
+  return error == ENOSPC && shared() ? text + full_text(directory_) : text;
+}
+
+CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool backed) {
+  Guard guard(this);
+  if (state_->used[device] + bytes > state_->memory_bytes) reclaim();
+  if (state_->used[device] + bytes > state_->memory_bytes) {
+    return fail(CUDA_ERROR_OUT_OF_MEMORY,
+                glake::device_text(device) + " has " +
+                    std::to_string(state_->memory_bytes - state_->used[device]) + " of " +
+                    std::to_string(state_->memory_bytes) + " bytes free, " + std::to_string(bytes) +
+                    " wanted (option memory)");
+  }
+  // As is the record of an extent that has had none.
+  if (shared() && fallocate(state_fd_, 0, record_at(state_->extents), sizeof(Extent)) != 0) {
+    return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(errno));
+  }
+  const uint32_t index = new_extent(bytes);
+  if (index == 0) return fail(CUDA_ERROR_OUT_OF_MEMORY, "simcuda's table of extents is full");
+  Extent& made = state_->extent[index];
+  made.bytes = bytes;
+  made.device = device;
+  // Commit now, so that running out is an error here and never a fault in a copy.
+  if (backed && memory_fd_ >= 0 &&
+      fallocate(memory_fd_, 0, static_cast<off_t>(made.offset), static_cast<off_t>(bytes)) != 0) {
+    const int error = errno;
+    state_->used[device] += bytes;
+    free_extent(index);
+    return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(error));
+  }
+  made.holders = uint64_t{1} << slot_;
+  made.exported = 0;
+  ++made.generation;
+  state_->used[device] += bytes;
+  *extent = index;
+  return CUDA_SUCCESS;
+}
+
+void Machine::free_extent(uint32_t index) {
+  Extent& extent = state_->extent[index];
+  if (memory_fd_ >= 0) {
+    fallocate(memory_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(extent.offset), static_cast<off_t>(extent.bytes));
+  }
+  state_->used[extent.device] -= extent.bytes;
+  uint32_t* list = extent.bytes == kGranule ? &state_->free_granule : &state_->free_slot;
+  extent.bytes = 0;
+  extent.holders = 0;
+  extent.next_free = *list;
+  *list = index;
+}
+
+void Machine::drop(uint32_t index) {
+  Guard guard(this);
+  Extent& extent = state_->extent[index];
+  extent.holders &= ~(uint64_t{1} << slot_);
+  if (extent.holders == 0 && !export_alive(index)) free_extent(index);
+}
+
+bool Machine::hold(uint32_t index, uint32_t generation) {
+  Guard guard(this);
+  if (index == 0 || index >= state_->extents) return false;
+  Extent& extent = state_->extent[index];
+  if (extent.bytes == 0 || extent.generation != generation) return false;
+  if (extent.holders == 0 && !export_alive(index)) return false;
+  extent.holders |= uint64_t{1} << slot_;
+  return true;
+}
+
+// Sums up again what is in use, and rebuilds the free lists.
+void Machine::recount() {
+  std::fill_n(state_->used, kMaxDevices, 0);
+  state_->free_granule = state_->free_slot = 0;
+  for (uint32_t i = 1; i < state_->extents; ++i) {
+    Extent& extent = state_->extent[i];
+    if (extent.bytes != 0) {
+      state_->used[extent.device] += extent.bytes;
+    } else {
+      extent.next_free = state_->free_slot;
+      state_->free_slot = i;
+    }
+  }
+}
+
+uint64_t Machine::used(int device) {
+  Guard guard(this);
+  if (shared() || any_exported_) reclaim();
+  return state_->used[device];
+}
+
+}  // namespace simcuda

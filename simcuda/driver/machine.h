@@ -1,0 +1,106 @@
+// The simulated machine's physical memory: extents of device memory, their capacity, and who holds
+// them. Private to the process, or shared by every process that names the same machine.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "types.h"
+#include "options.h"
+
+namespace simcuda {
+
+constexpr uint32_t kMaxExtents = 1u << 22;
+constexpr int kMaxProcesses = 64;
+
+// One physical allocation. `holders` has a bit for every process with a handle or a mapping.
+struct Extent {
+  uint64_t offset;  // in the memory file
+  uint64_t bytes;   // 0: free
+  uint64_t holders;
+  uint32_t generation;
+  uint32_t next_free;
+  int32_t device;
+  uint32_t exported;  // descriptors may be abroad
+};
+
+// Lives in anonymous memory, or in the machine's state file.
+struct MachineState {
+  uint64_t magic;
+  uint64_t memory_bytes;  // of each device
+  int32_t devices;
+  int32_t phantom;
+  pthread_mutex_t mutex;  // robust, shared between processes
+  uint64_t used[kMaxDevices];
+  uint64_t id;  // random: tells one life of a machine from the next
+  uint64_t next_offset;
+  uint32_t extents;       // slots ever used
+  uint32_t free_granule;  // free extents of one granule, offset kept, so neighbours stay neighbours
+  uint32_t free_slot;     // other free extents
+  Extent extent[kMaxExtents];
+};
+
+class Machine {
+ public:
+  static CUresult open(const Options& options, int devices, std::unique_ptr<Machine>* machine);
+  ~Machine();
+
+  // Commits `bytes` (a multiple of 64 KiB) on `device`; without `backed` they are only counted.
+  CUresult acquire(int device, uint64_t bytes, uint32_t* extent, bool backed = true);
+  // This process has no use for the extent any more; the last holder's word frees it.
+  void drop(uint32_t extent);
+  // Joins the holders, if the extent is still the one meant.
+  bool hold(uint32_t extent, uint32_t generation);
+  // A descriptor that stands for the extent in any process of this machine, and back.
+  CUresult export_fd(uint32_t extent, int* fd);
+  CUresult import_fd(int fd, uint32_t* extent);
+
+  const Extent& at(uint32_t extent) const { return state_->extent[extent]; }
+  uint64_t capacity() const { return state_->memory_bytes; }
+  uint64_t used(int device);
+  int memory_fd() const { return memory_fd_; }  // -1: phantom
+  uint64_t id() const { return id_; }
+  bool shared() const { return !directory_.empty(); }
+  void leave();  // gives back what this process holds; the last one out removes the files
+
+ private:
+  class Guard;
+  Machine() = default;
+  CUresult create_private(const Options& options, int devices);
+  CUresult join_shared(const Options& options, int devices);
+  CUresult open_files(const std::string& directory);
+  CUresult enter_state(const Options& options, int devices, bool first);
+  // Of the file system that holds a shared machine: its size, what is left, and the way out.
+  static std::string full_text(const std::string& directory);
+  std::string host_refused(int error) const;
+  static CUresult os_error(const std::string& what, const std::string& directory);
+  // Where an extent's record is in the state file.
+  static off_t record_at(uint32_t extent) {
+    return static_cast<off_t>(offsetof(MachineState, extent) + extent * sizeof(Extent));
+  }
+  void init_state(const Options& options, int devices, bool shared);
+  uint32_t new_extent(uint64_t bytes);
+  void free_extent(uint32_t extent);
+  bool export_alive(uint32_t extent);
+  void reclaim();  // of dead processes and of closed descriptors
+  void forget_member(int slot);
+  void recount();
+  bool member_alive(int slot);
+
+  MachineState* state_ = nullptr;
+  int memory_fd_ = -1;
+  int exports_fd_ = -1;
+  int members_fd_ = -1;
+  int state_fd_ = -1;
+  int slot_ = 0;
+  uint64_t id_ = 0;
+  bool joined_ = false, any_exported_ = false;
+  std::string directory_;  // of a shared machine
+};
+
+}  // namespace simcuda

@@ -1,0 +1,119 @@
+// Virtual memory management: reservations, handles, and the pages that map one onto the other.
+// Every method runs under the driver's mutex.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "backing.h"
+#include "types.h"
+#include "machine.h"
+#include "visible.h"
+
+namespace simcuda {
+
+// One 2 MiB page of a reservation. A mapping covers whole handles, so `index` (the page's place in
+// its handle) tells where mappings start and end.
+struct Page {
+  uint32_t handle;  // slot + 1; 0: unmapped
+  uint32_t index;
+  uint32_t access;  // two bits per device: 1 read, 3 read and write
+};
+
+struct Reservation {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  Page* page = nullptr;     // calloc: untouched pages cost nothing
+  size_t mapped = 0;        // pages
+  uint64_t allocation = 0;  // the handle, if this is a cuMemAlloc block (or an opened IPC one)
+  size_t requested = 0;     // and its size as asked for
+  uint32_t opens = 0;       // of an IPC block; 0: not one
+  size_t limit = 0;         // bytes that may be touched, of a block
+  bool managed = false;     // by cuMemAllocManaged
+};
+
+struct Handle {
+  uint32_t extent = 0;
+  uint32_t refs = 0, maps = 0;
+  uint32_t pages = 0;
+  uint64_t offset = 0;
+  CUmemAllocationProp prop{};
+};
+
+struct MemoryCounts {
+  int64_t reservations = 0, reserved_bytes = 0, handles = 0, mapped_pages = 0, granted_pages = 0;
+};
+
+class Memory {
+ public:
+  ~Memory();
+  // `reach`: for each device, a bit for every other one that can be granted access to its memory.
+  CUresult start(Machine* machine, const VisibleGpus* gpus, bool phantom,
+                 std::vector<uint32_t> reach, int64_t max_maps);
+
+  CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
+  CUresult free_range(CUdeviceptr address, size_t bytes);
+  CUresult create(size_t bytes, const CUmemAllocationProp& prop, uint64_t* handle);
+  CUresult release(uint64_t handle, uint32_t* pages);
+  CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
+  CUresult unmap(CUdeviceptr address, size_t bytes);
+  CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count);
+  CUresult get_access(CUdeviceptr address, int device, unsigned long long* flags);
+  CUresult retain(CUdeviceptr address, uint64_t* handle);
+  CUresult properties(uint64_t handle, CUmemAllocationProp* prop);
+  CUresult export_fd(uint64_t handle, int* fd);
+  CUresult import_fd(int fd, uint64_t* handle);
+
+  // cuMemAlloc blocks and IPC: a reservation with one mapping, granted.
+  CUresult allocate(int device, size_t bytes, CUdeviceptr* address);
+  CUresult free_block(CUdeviceptr address);
+  CUresult open_block(uint32_t extent, uint32_t generation, size_t requested, CUdeviceptr* address);
+  CUresult close_block(CUdeviceptr address);
+
+  Reservation* find(CUdeviceptr address);
+  Page* page_at(CUdeviceptr address, Reservation** reservation = nullptr);
+  Handle* handle_of(const Page& page) { return &handles_.at(page.handle - 1); }
+  // Whether `device` (-1: any) may read or write all of [address, address + bytes).
+  bool accessible(CUdeviceptr address, size_t bytes, int device, bool write);
+  MemoryCounts counts(int device);
+  Machine* machine() { return machine_; }
+  const Backing& backing() const { return backing_; }
+
+ private:
+  struct AccessChange {
+    uint32_t clear = 0, set = 0;  // bits of Page::access
+    uint32_t devices = 0;         // that get access
+  };
+  CUresult read_access(const CUmemAccessDesc* desc, size_t count, AccessChange* change);
+  CUresult check_range(CUdeviceptr address, size_t bytes, Reservation** reservation, size_t* first,
+                       size_t* pages);
+  CUresult check_whole_mappings(const Reservation& reservation, size_t first, size_t pages,
+                                uint32_t devices);
+  bool splits(const Reservation& reservation, size_t page) const;
+  int64_t count_splits(const Reservation& reservation, size_t first, size_t pages) const;
+  void unlink(Page* page);
+  void drop_if_unused(uint64_t id);
+  CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
+  void remove_block(Reservation* block);
+  uint64_t adopt(uint32_t extent);
+  CUresult hold_seen(uint32_t extent, uint32_t generation, const char* gone);
+
+  Machine* machine_ = nullptr;
+  const VisibleGpus* gpus_ = nullptr;
+  Backing backing_;
+  int devices_ = 0;
+  std::vector<uint32_t> reach_;
+  uint32_t* owner_ = nullptr;  // reservation slot + 1 of every 2 MiB of address space
+  std::deque<Reservation> reservations_;
+  std::vector<uint32_t> free_reservations_;
+  Slots<Handle, 1> handles_;
+  std::unordered_map<uint32_t, uint64_t> shared_;  // extent -> handle, of those exported/imported
+  std::unordered_map<uint32_t, CUdeviceptr> opened_;  // extent -> block, of opened IPC blocks
+  int64_t live_reservations_ = 0, reserved_bytes_ = 0;
+  int64_t live_handles_[kMaxDevices] = {};
+  int64_t mapped_pages_[kMaxDevices] = {};
+  int64_t granted_pages_[kMaxDevices] = {};
+};
+
+}  // namespace simcuda

@@ -1,0 +1,286 @@
+// Turns copy, memset and value calls into stream work.
+#include "work.h"
+
+#include <array>
+#include <cstring>
+#include <map>
+
+#include "base/numbers.h"
+
+namespace simcuda {
+namespace {
+
+// Copies of a batch below this size go another way through the driver, and slower (published, H100:
+// vLLM #42212).
+constexpr size_t kSmallPart = 28 << 10;
+constexpr int kByDevice = -2;
+
+// The device whose memory is at `address`; `otherwise` where nothing is mapped.
+int owner(Driver* driver, CUdeviceptr address, int otherwise) {
+  const Page* page = driver->memory.page_at(address);
+  return page == nullptr ? otherwise : driver->memory.handle_of(*page)->prop.location.id;
+}
+
+int host_node(const Driver& driver, uint64_t address, size_t bytes, int gpu) {
+  const int node = node_of_host(driver, address, bytes);
+  return node == kByDevice ? driver.topology.socket_of(gpu) : node;
+}
+
+CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
+  const bool device = driver->memory.find(end->address) != nullptr;
+  if (end->unified) end->host = !device;
+  if (!end->host && !device) {
+    // Pinned memory has a device address too: the host's own.
+    if (!driver->host.pinned(end->address, bytes)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "the device address is not reserved");
+    }
+    end->host = true;
+  }
+  if (end->address == 0 && bytes * rows != 0) return fail(CUDA_ERROR_INVALID_VALUE, "NULL");
+  const size_t span = bytes * rows == 0 ? 0 : end->pitch * (rows - 1) + bytes;
+  // CUDA Driver API, cuMemcpyAsync: host memory of a copy is registered as a whole, or not at all.
+  if (end->host && span != 0 &&
+      driver->host.pinned_extent(end->address, span) == HostMemory::Extent::kPart) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "a copy of host memory of which only a part is pinned");
+  }
+  return CUDA_SUCCESS;
+}
+
+// Where both ends of a copy are. Host memory that is nowhere in particular is by the other end.
+void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_span,
+            size_t src_span, int device, Op* op) {
+  const auto gpu_of = [&](CUdeviceptr address) {
+    return driver->gpus.gpu(owner(driver, address, device));
+  };
+  if (!dst.host) op->to.gpu = gpu_of(dst.address);
+  if (!src.host) op->from.gpu = gpu_of(src.address);
+  const auto at = [](const Op::Place& place, int otherwise) {
+    return place.gpu >= 0 ? place.gpu : otherwise;
+  };
+  const int gpu = driver->gpus.gpu(device);
+  if (dst.host) op->to.node = host_node(*driver, dst.address, dst_span, at(op->from, gpu));
+  if (src.host) op->from.node = host_node(*driver, src.address, src_span, at(op->to, gpu));
+}
+
+Route route(const Topology& topology, const Op::Place& from, const Op::Place& to) {
+  if (from.gpu < 0 && to.gpu < 0) return topology.host_to_host(from.node);
+  if (from.gpu < 0) return topology.host_to_device(from.node, to.gpu);
+  if (to.gpu < 0) return topology.device_to_host(from.gpu, to.node);
+  return topology.device_to_device(from.gpu, to.gpu);
+}
+
+void take_source(Op* op) {
+  op->staged.resize(op->bytes * op->rows);
+  for (size_t row = 0; row < op->rows; ++row) {
+    std::memcpy(op->staged.data() + row * op->bytes,
+                reinterpret_cast<const char*>(op->src.address) + row * op->src.pitch, op->bytes);
+  }
+}
+
+CUgraphNodeType node_type(const Op& op) {
+  switch (op.kind) {
+    case Op::Kind::kCopy:
+      return op.table != 0 ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_MEMCPY;
+    case Op::Kind::kMemset:
+      return CU_GRAPH_NODE_TYPE_MEMSET;
+    case Op::Kind::kHostFunction:
+      return CU_GRAPH_NODE_TYPE_HOST;
+    case Op::Kind::kWriteValue:
+    case Op::Kind::kWaitValue:
+      return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    case Op::Kind::kMarker:
+    case Op::Kind::kCompute:
+      break;
+  }
+  return CU_GRAPH_NODE_TYPE_KERNEL;
+}
+
+void capture(Driver* driver, Stream* stream, const OpPtr& op) {
+  op->device = stream->device;
+  const auto mark = [&](Op::Side* side, size_t span) {
+    side->pinned = side->host && driver->host.pinned(side->address, span);
+  };
+  if (op->parts.empty()) {
+    mark(&op->dst, op->dst.pitch * (op->rows - 1) + op->bytes);
+    mark(&op->src, op->src.pitch * (op->rows - 1) + op->bytes);
+  }
+  for (Op::Part& part : op->parts) {
+    mark(&part.dst, part.bytes);
+    mark(&part.src, part.bytes);
+  }
+  GraphNode node;
+  node.type = node_type(*op);
+  node.op = op;
+  driver->streams.add_node(stream, std::move(node));
+}
+
+// Bytes by route, of work that has a few of them, and the load they put on edges together.
+class Ways {
+ public:
+  void add(const Op& place, size_t bytes) {
+    between_[{place.from.gpu, place.from.node, place.to.gpu, place.to.node}] +=
+        static_cast<double>(bytes);
+    total_ += static_cast<double>(bytes);
+  }
+  // `efficiency`: of the links' rate that such work reaches.
+  Route route(const Topology& topology, double efficiency = 1) const {
+    std::map<int, double> loads;
+    for (const auto& [ends, bytes] : between_) {
+      const Route way = simcuda::route(topology, {ends[0], ends[1]}, {ends[2], ends[3]});
+      for (const auto& [edge, share] : way) loads[edge] += share * bytes;
+    }
+    Route together;
+    for (const auto& [edge, load] : loads) together.push_back({edge, load / total_ / efficiency});
+    return together;
+  }
+
+ private:
+  std::map<std::array<int, 4>, double> between_;
+  double total_ = 0;
+};
+
+}  // namespace
+
+int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
+  int node = 0;
+  if (driver.host.placed(address, bytes, &node)) return node;
+  const std::string& option = driver.options.host_node;
+  if (option == "interleave") return -1;
+  if (option == "local") return kByDevice;
+  const int last = driver.topology.sockets() - 1;
+  return static_cast<int>(glake::parse_whole(option, 0, last).value_or(last));
+}
+
+CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
+  bool taken = false;
+  const CUresult result = driver->streams.captured(stream, &taken);
+  if (result != CUDA_SUCCESS) return result;
+  const bool writes = op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset || op->launch;
+  op->covered = writes && covered();
+  if (taken) {
+    capture(driver, stream, op);
+  } else if (driver->ticking()) {
+    driver->streams.tick_work(stream);
+  } else {
+    driver->scheduler.enqueue(stream, op);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src, size_t bytes,
+              size_t rows, bool peer, bool wait) {
+  CUresult result = resolve(driver, &dst, bytes, rows);
+  if (result == CUDA_SUCCESS) result = resolve(driver, &src, bytes, rows);
+  Stream* stream = driver->streams.streams.find(id);
+  if (result == CUDA_SUCCESS && wait) result = driver->streams.check_blocking(stream);
+  if (result != CUDA_SUCCESS || bytes == 0 || rows == 0) return result;
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kCopy;
+  op->bytes = bytes;
+  op->rows = rows;
+  const auto side = [&](const CopyEnd& end) {
+    const int device = peer ? owner(driver, end.address, stream->device) : stream->device;
+    return Op::Side{end.address, end.pitch, end.host, device};
+  };
+  op->dst = side(dst);
+  op->src = side(src);
+  op->latency_ns = driver->topology.copy_ns();
+  const bool capturing = stream->capture != nullptr;
+  const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
+  locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
+  op->route = route(driver->topology, op->from, op->to);
+  // Pageable memory is read before the call returns, and written before it returns.
+  const bool kept = !driver->options.phantom || bytes * rows <= Known::kMostOfOne;
+  if (src.host && !capturing && kept && !driver->host.pinned(src.address, src_span)) {
+    take_source(op.get());
+  }
+  if (dst.host && !driver->host.pinned(dst.address, dst_span)) wait = true;
+  if (dst.host && src.host) wait = true;
+  result = submit(driver, stream, op);
+  if (result != CUDA_SUCCESS || !wait || capturing || driver->ticking()) return result;
+  result = driver->scheduler.wait(lock, op);
+  return result != CUDA_SUCCESS ? result : tell_faults({op}, true);
+}
+
+CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& copies) {
+  Stream* stream = driver->streams.streams.find(id);
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kCopy;
+  op->latency_ns = driver->topology.copy_ns();
+  Ways ways;
+  for (const BatchCopy& each : copies) {
+    CopyEnd dst{each.dst, 0, false, true}, src{each.src, 0, false, true};
+    CUresult result = resolve(driver, &dst, each.bytes, 1);
+    if (result == CUDA_SUCCESS) result = resolve(driver, &src, each.bytes, 1);
+    if (result != CUDA_SUCCESS) return result;
+    Op place;
+    locate(driver, dst, src, each.bytes, each.bytes, stream->device, &place);
+    if (op->parts.empty()) {  // a fault names the places of the first
+      op->from = place.from;
+      op->to = place.to;
+    }
+    ways.add(place, each.bytes);
+    Op::Part part;
+    part.bytes = each.bytes;
+    part.dst = {each.dst, 0, dst.host, stream->device};
+    part.src = {each.src, 0, src.host, stream->device};
+    const bool kept = !driver->options.phantom || each.bytes <= Known::kMostOfOne;
+    if (each.read_now && src.host && kept) {
+      const auto* from = reinterpret_cast<const char*>(each.src);
+      part.staged.assign(from, from + each.bytes);
+    }
+    op->parts.push_back(std::move(part));
+    op->bytes += each.bytes;
+    op->latency_ns +=
+        each.bytes < kSmallPart ? driver->options.batch_small_ns : driver->options.batch_large_ns;
+  }
+  op->route = ways.route(driver->topology);
+  return submit(driver, stream, op);
+}
+
+CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count) {
+  Stream* stream = driver->streams.streams.find(id);
+  if (driver->memory.find(table) != nullptr) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED,
+                "glake_copy_blocks: simcuda takes tables in pinned host memory");
+  }
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kCopy;
+  op->device = stream->device;
+  op->table = table;
+  op->blocks = count;
+  op->latency_ns = driver->topology.copy_ns() + driver->kernel_costs.start_ns;
+  driver->scheduler.read_table(op.get());
+  Ways ways;
+  for (const Op::Part& part : op->parts) {
+    CopyEnd dst{part.dst.address, 0, part.dst.host}, src{part.src.address, 0, part.src.host};
+    Op place;
+    locate(driver, dst, src, part.bytes, part.bytes, stream->device, &place);
+    ways.add(place, part.bytes);
+    if (&part != &op->parts.front()) continue;  // a fault names the places of the first
+    op->from = place.from;
+    op->to = place.to;
+  }
+  if (!op->parts.empty()) op->route = ways.route(driver->topology, driver->kernel_costs.rate);
+  return submit(driver, stream, op);
+}
+
+CUresult fill(Driver* driver, uint64_t id, CUdeviceptr dst, uint64_t value, unsigned width,
+              size_t count) {
+  CopyEnd end{dst, 0, false, false};
+  const CUresult result = resolve(driver, &end, count * width, 1);
+  if (result != CUDA_SUCCESS || count == 0) return result;
+  if (dst % width != 0) return fail(CUDA_ERROR_INVALID_VALUE, "memset: address not aligned");
+  Stream* stream = driver->streams.streams.find(id);
+  const auto op = std::make_shared<Op>();
+  op->kind = Op::Kind::kMemset;
+  op->bytes = count * width;
+  op->value = value;
+  op->width = width;
+  op->dst = {dst, 0, end.host, stream->device};
+  const int gpu = driver->gpus.gpu(owner(driver, dst, stream->device));
+  op->route = driver->topology.device_to_device(gpu, gpu);
+  return submit(driver, stream, op);
+}
+
+}  // namespace simcuda

@@ -1,0 +1,102 @@
+// libcudnn: handles, versions, batch normalisation and dropout. Graphs and recurrent networks have
+// files of their own.
+#include "cudnn.h"
+
+#include <cstring>
+
+#define STANDIN_LIBRARY "libcudnn"
+#define STANDIN_UNSUPPORTED kNotSupported
+#define STANDIN_LAUNCH cudnn_launch
+
+using namespace standins;  // NOLINT: this file is nothing but C face
+
+namespace {
+constexpr int kMajor = 9, kMinor = 24, kPatch = 0;
+}
+
+STANDIN_EXPORT size_t cudnnGetVersion() { return kMajor * 10000 + kMinor * 100 + kPatch; }
+STANDIN_EXPORT size_t cudnnGetCudartVersion() { return 13000; }
+
+// libraryPropertyType: major, minor, patch.
+STANDIN_EXPORT int cudnnGetProperty(int which, int* value) {
+  if (value == nullptr || which < 0 || which > 2) return kBadParameter;
+  *value = which == 0 ? kMajor : which == 1 ? kMinor : kPatch;
+  return kSuccess;
+}
+
+STANDIN_EXPORT int cudnnCreate(Handle** handle) { return standins::create(handle, kBadParameter); }
+STANDIN_EXPORT int cudnnDestroy(Handle* handle) { return standins::destroy(handle); }
+STANDIN_EXPORT int cudnnSetStream(Handle* handle, CUstream stream) {
+  return standins::set_stream(handle, stream, kBadParameter);
+}
+STANDIN_EXPORT int cudnnGetStream(Handle* handle, CUstream* stream) {
+  if (handle == nullptr || stream == nullptr) return kBadParameter;
+  *stream = handle->stream;
+  return kSuccess;
+}
+
+STANDIN_EXPORT const char* cudnnGetErrorString(int status) {
+  return status == kSuccess        ? "CUDNN_STATUS_SUCCESS"
+         : status == kNotSupported ? "CUDNN_STATUS_NOT_SUPPORTED"
+                                   : "CUDNN_STATUS_BAD_PARAM";
+}
+
+STANDIN_EXPORT void cudnnGetLastErrorString(char* text, size_t capacity) {
+  if (text == nullptr || capacity == 0) return;
+  std::strncpy(text, "see stderr for the function that glake's stand-in has not", capacity - 1);
+  text[capacity - 1] = 0;
+}
+
+// Descriptors that nothing is asked of.
+#define DESCRIPTOR(name)                                                      \
+  STANDIN_EXPORT int cudnnCreate##name##Descriptor(char** descriptor) {       \
+    if (descriptor == nullptr) return kBadParameter;                          \
+    *descriptor = new char;                                                   \
+    return kSuccess;                                                          \
+  }                                                                           \
+  STANDIN_EXPORT int cudnnDestroy##name##Descriptor(const char* descriptor) { \
+    delete descriptor;                                                        \
+    return kSuccess;                                                          \
+  }
+DESCRIPTOR(Activation)
+DESCRIPTOR(Dropout)
+DESCRIPTOR(SpatialTransformer)
+
+// Batch normalisation keeps nothing between its passes that PyTorch does not keep itself, unless an
+// activation is fused with it, which PyTorch does not ask for.
+STANDIN_EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle*, int, int,
+                                                                            void*, void*, void*,
+                                                                            void*, void*,
+                                                                            size_t* bytes) {
+  if (bytes == nullptr) return kBadParameter;
+  *bytes = 0;
+  return kSuccess;
+}
+STANDIN_EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(Handle*, int, int, void*,
+                                                                     void*, void*, void*, void*,
+                                                                     void*, void*, size_t* bytes) {
+  if (bytes == nullptr) return kBadParameter;
+  *bytes = 0;
+  return kSuccess;
+}
+STANDIN_EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle*, int, int, void*,
+                                                                        void*, size_t* bytes) {
+  if (bytes == nullptr) return kBadParameter;
+  *bytes = 0;
+  return kSuccess;
+}
+
+// The state of its random numbers: as large as 2048 threads of 132 multiprocessors need, at 16
+// bytes each. Assumed: cuDNN says only how to ask.
+STANDIN_EXPORT int cudnnDropoutGetStatesSize(Handle* handle, size_t* bytes) {
+  if (handle == nullptr || bytes == nullptr) return kBadParameter;
+  *bytes = size_t{2048} * 132 * 16;
+  return kSuccess;
+}
+STANDIN_EXPORT int cudnnSetDropoutDescriptor(void*, Handle* handle, float, void* states, size_t,
+                                             unsigned long long) {
+  return states == nullptr ? kSuccess : cudnn_launch("cudnnSetDropoutDescriptor", handle);
+}
+
+#include "kinds.h"
+#include "simcuda/runtime/standins/lists/cudnn.def"

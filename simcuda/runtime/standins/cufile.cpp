@@ -1,0 +1,25 @@
+// libcufile: no files on the device. Its statuses are pairs of an error of its own and the
+// driver's, which return in one register; reads and writes return the error, negative.
+#include <sys/types.h>
+
+#include "standin.h"
+
+#define STANDIN_LIBRARY "libcufile"
+
+namespace {
+constexpr long kPlatformNotSupported = 5007;  // CU_FILE_PLATFORM_NOT_SUPPORTED
+}
+#define STANDIN_UNSUPPORTED kPlatformNotSupported
+
+STANDIN_EXPORT ssize_t cuFileRead() {
+  simcuda_missed(STANDIN_LIBRARY, "cuFileRead");
+  return -kPlatformNotSupported;
+}
+
+STANDIN_EXPORT ssize_t cuFileWrite() {
+  simcuda_missed(STANDIN_LIBRARY, "cuFileWrite");
+  return -kPlatformNotSupported;
+}
+
+#include "kinds.h"
+#include "simcuda/runtime/standins/lists/cufile.def"
