@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "types.h"
 #include "symbols.h"
+#include "types.h"
 
 namespace simcuda {
 

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <new>
 
-#include "types.h"
 #include "books.h"
 #include "context.h"
 #include "costs.h"
@@ -20,6 +19,7 @@
 #include "pool.h"
 #include "scheduler.h"
 #include "stream.h"
+#include "types.h"
 #include "visible.h"
 
 namespace simcuda {

@@ -1,6 +1,6 @@
 // CUresult codes: names and descriptions.
-#include "types.h"
 #include "kernels.h"
+#include "types.h"
 
 namespace simcuda {
 namespace {

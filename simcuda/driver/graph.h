@@ -2,8 +2,8 @@
 // and again. CUDA Driver API, Graph Management; CUDA C++ Programming Guide, CUDA Graphs.
 #pragma once
 
-#include "types.h"
 #include "op.h"
+#include "types.h"
 #include "user_object.h"
 
 namespace simcuda {

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "types.h"
 #include "options.h"
+#include "types.h"
 
 namespace simcuda {
 

@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "backing.h"
-#include "types.h"
 #include "machine.h"
+#include "types.h"
 #include "visible.h"
 
 namespace simcuda {

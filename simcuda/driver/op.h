@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "types.h"
 #include "plan/topology.h"
+#include "types.h"
 
 namespace simcuda {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/numbers.h"
-#include "types.h"
 #include "books.h"
+#include "types.h"
 
 extern "C" char** environ;
 

@@ -14,9 +14,9 @@
 #include <map>
 #include <memory>
 
-#include "types.h"
 #include "memory.h"
 #include "stream.h"
+#include "types.h"
 
 namespace simcuda {
 

@@ -4,10 +4,10 @@
 
 #include <atomic>
 
-#include "types.h"
 #include "context.h"
 #include "graph.h"
 #include "op.h"
+#include "types.h"
 
 namespace simcuda {
 

@@ -66,7 +66,8 @@ struct Block {
   bool small() const { return size <= kSmallLimit; }
 };
 
-// A block as its caller has it: with guards (debug/debug_device.h) the first byte is not the block's.
+// A block as its caller has it: with guards (debug/debug_device.h) the first byte is not the
+// block's.
 struct HeldAt {
   Address ptr;    // the caller's
   Bytes bytes;    // that the caller asked for

@@ -1,8 +1,8 @@
 // What every part of the runtime shares: how a call starts, fails and is exported.
 #pragma once
 
-#include "types.h"
 #include "simcuda/driver/runtime.h"
+#include "types.h"
 
 namespace cudart {
 
