@@ -403,9 +403,28 @@ void what_waited_for_a_graph_is_given_at_once() {
   CU(cuStreamCreate(&f.s[1], CU_STREAM_NON_BLOCKING));
 }
 
+// The memory of a captured pool that was to stay whole serves its next user in parts.
+void whole_blocks_outlive_their_rule() {
+  Fixture f("whole blocks outlive their rule", "8MiB");
+  OK(glake_pool_retain(0, kPool));
+  OK(glake_pool_set_flags(0, kPool, GLAKE_POOL_NO_SPLIT));
+  f.begin();
+  void* big = get(8 * kMiB, f.s[0]);
+  f.end();
+  OK(glake_free(big));
+  OK(glake_pool_release(0, kPool));  // its last user; a graph may still be replayed
+  OK(glake_pool_retain(0, kPool));   // with no flags, as a new pool
+  void* first = get(4 * kMiB, f.s[0]);
+  void* second = get(4 * kMiB, f.s[0]);
+  OK(glake_free(first));
+  OK(glake_free(second));
+  OK(glake_pool_release(0, kPool));
+}
+
 }  // namespace
 
 int main() {
+  whole_blocks_outlive_their_rule();
   what_waited_for_a_graph_is_given_at_once();
   a_new_stream_with_an_old_handle();
   a_graph_borrows_nothing();

@@ -35,6 +35,7 @@ struct Mode {
   bool work = false;      // streams have work pending on blocks that are freed
   bool graphs = false;    // graphs are captured now and then, in a pool
   bool refusals = false;  // the driver refuses for a while to take memory back
+  bool late = false;      // a pool's flags change at any time, after its last user has left too
   bool host = false;      // the host has less memory for the device than the driver reports
 };
 
@@ -53,10 +54,12 @@ const Mode kModes[] = {
     {"work and pins", "8MiB", "", true, true, true, true, true},
     {"graphs", "none", "", true, false, false, false, false, true},
     {"graphs and work", "8MiB", "", true, false, false, false, true, true},
+    {"graphs and pins", "none", "", true, false, false, true, true, true},
     {"refusals", "none", "", true, true, false, false, false, false, true},
-    {"refusals and all", "8MiB", "", true, true, true, true, true, true, true},
-    {"host", "none", "", false, true, false, false, false, false, false, true},
-    {"host and contiguous", "8MiB", "", true, true, false, true, false, false, false, true},
+    {"refusals and all", "8MiB", "", true, true, true, true, true, true, true, true},
+    {"late flags", "none", "", true, false, false, true, true, true, false, true},
+    {"host", "none", "", false, true, false, false, false, false, false, false, true},
+    {"host and contiguous", "8MiB", "", true, true, false, true, false, false, false, false, true},
 };
 
 // This process alone sees a small /dev/shm, which holds a shared simulated machine's memory. False
@@ -186,6 +189,7 @@ class Program {
       OK(glake_pool_retain(0, pool));
       OK(glake_pool_set_flags(0, pool, static_cast<unsigned>(dice_(0, 3))));
     }
+    if (mode_.late) glake_pool_set_flags(0, pool, static_cast<unsigned>(dice_(0, 3)));
   }
 
   static size_t largest_fit() {

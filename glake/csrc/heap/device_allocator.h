@@ -335,6 +335,7 @@ class DeviceAllocator {
   Granules most_extended(const Request& r, Granules growth, Granules least);
   Found extend_view(const Request& r, HotGuard& hot);
   Reuse most_reuse(const Request& r, Granules need);
+  Granules longest_reuse(const Request& r);
   bool idle(const View& view) const;
   bool ask_idle(const View& view);
   bool unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot);

@@ -70,6 +70,27 @@ DeviceAllocator::Reuse DeviceAllocator::most_reuse(const Request& r, Granules ne
   return best;
 }
 
+// The longest end of a view's free stretch that r's stream has without a wait: what extend_view()
+// finds where it need map nothing.
+Granules DeviceAllocator::longest_reuse(const Request& r) {
+  Granules longest{0};
+  views_.search([&](const View* view) {
+    if (view->owed) return false;
+    each_free_stretch(*view, [&](uint64_t at, uint64_t free) {
+      const Request one{kGranule, kGranule, r.stream};
+      uint64_t length = 0;
+      while (length < free) {
+        const Bytes last = (at + free - length - 1) * kGranule;
+        if (!stretch_ordered(*view, last, one, nullptr)) break;
+        ++length;
+      }
+      longest = std::max(longest, Granules{length});
+    });
+    return false;
+  });
+  return longest;
+}
+
 // Nobody uses the view, and no work does.
 bool DeviceAllocator::idle(const View& view) const {
   bool held = view.live != 0 || view.pins != 0 || view.owed || captured_;

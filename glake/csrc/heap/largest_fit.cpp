@@ -16,7 +16,8 @@ DeviceAllocator::Usable DeviceAllocator::usable(const Request& r, Granules growt
   Tickets pending;
   granules_.new_mark();
   found.whole = collect(r, whole_free(), Wait::kSure, runs, &pending);
-  found.large = std::max(longest_stretch(*large_, r), longest_in_views(r));
+  found.large =
+      std::max({longest_stretch(*large_, r), longest_in_views(r), longest_reuse(r).bytes()});
   found.small = std::max(found.large, longest_stretch(*small_, r));
   for (const Edge& head : widest_heads(r)) {
     Bytes tail = 0;
@@ -92,14 +93,22 @@ Bytes DeviceAllocator::longest_in_views(const Request& r) {
       bool ready = stretch_ordered(*view, end - size, part, &pending) || !pending.empty();
       if (ready && can_have(r.stream, pending)) longest = size;
     };
+    // The start of a granule that is held may end a block that begins at any granule before it.
+    auto consider_all = [&](Bytes end, Bytes start, bool held) {
+      for (Bytes before = stretch;; before -= kGranule) {
+        consider(end, before + start);
+        if (!held || before == 0 || before + start <= longest) return;
+      }
+    };
     for (const Run& run : view->runs) {
       for (uint64_t i = 0; i < run.count; ++i) {
         const Bytes at = (run.at + i) * kGranule;
         const Bytes prefix = run.arena->free_prefix(run.granule + i);
-        if (prefix != 0) consider(at + prefix, stretch + prefix);
+        const bool held = !run.arena->whole_free(run.granule + i);
+        if (prefix != 0) consider_all(at + prefix, prefix, held);
         const Bytes had = prefix != 0 ? start_had(r, *run.arena, run.granule + i, prefix) : 0;
-        if (had != 0 && had != prefix) consider(at + had, stretch + had);
-        stretch = run.arena->whole_free(run.granule + i) ? stretch + kGranule : 0;
+        if (had != 0 && had != prefix) consider_all(at + had, had, held);
+        stretch = held ? 0 : stretch + kGranule;
       }
     }
     return false;

@@ -59,8 +59,12 @@ void DeviceAllocator::start_pool(HotGuard& hot) {
 void DeviceAllocator::retain_pool(PoolId id) {
   std::lock_guard<FairMutex> slow(slow_);
   HotGuard hot(hot_);
-  Pool& pool = *open_pool(id).pool_;
-  if (pool.users == 0 && pool.blocks.empty()) pool.flags = 0;  // it had ended
+  DeviceAllocator& heap = open_pool(id);
+  Pool& pool = *heap.pool_;
+  if (pool.users == 0 && pool.blocks.empty()) {  // it had ended
+    pool.flags = 0;
+    heap.drain_whole();
+  }
   ++pool.users;
 }
 
@@ -147,7 +151,7 @@ Block* DeviceAllocator::take_whole(const Request& r, StreamHandle stream) {
   size_t best = whole.size();
   bool best_ready = false;
   for (size_t i = 0; i < whole.size(); ++i) {
-    if (whole[i].block->size < r.size) continue;
+    if (whole[i].block->size < r.size || !can_have(r.stream, whole[i].tickets)) continue;
     bool ready = ordered(r.stream, whole[i].tickets);
     bool smaller = best == whole.size() || whole[i].block->size < whole[best].block->size;
     if (ready == best_ready ? smaller : ready) {

@@ -264,7 +264,8 @@ int64_t DeviceAllocator::offset_in_view(const View& view, const Request& r, Wait
     if (stretch_ordered(view, at * kGranule, r, wait == Wait::kAllowed ? pending : nullptr)) {
       return true;
     }
-    return wait == Wait::kAllowed && !pending->empty();
+    // What cannot be waited for, while a stream is captured, must not hide a later place.
+    return wait == Wait::kAllowed && !pending->empty() && can_have(r.stream, *pending);
   };
   for (const Run& run : view.runs) {
     for (uint64_t i = 0; i < run.count;) {

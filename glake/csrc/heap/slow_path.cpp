@@ -118,8 +118,9 @@ DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& 
   if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
   if (r.small()) {
     if (Found found = fit(*large_, r, Wait::kAllowed)) return found;
-  } else {
-    if (Found found = run_in_view(r, Wait::kAllowed)) return found;
+  }
+  if (Found found = run_in_view(r, Wait::kAllowed)) return found;
+  if (!r.small()) {
     if (Found found = stitch(r, hot)) return found;
     if (Found found = grow(r, hot)) return found;
   }
