@@ -38,6 +38,13 @@ CUresult fail(CUresult code, std::string text) {
   return code;
 }
 
+CUresult no_addresses(uint64_t bytes) {
+  return fail(CUDA_ERROR_OUT_OF_MEMORY,
+              "no address space for simcuda: it reserves " + std::to_string(bytes >> 20) +
+                  " MiB of addresses, of which little is touched; a limit on them is in the way "
+                  "(ulimit -v)");
+}
+
 const std::string& last_message() { return message(); }
 
 CUresult not_initialized() {

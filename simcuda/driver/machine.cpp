@@ -49,7 +49,7 @@ void Machine::init_state(const Options& options, int devices, bool shared) {
 CUresult Machine::create_private(const Options& options, int devices) {
   void* state = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (state == MAP_FAILED) return fail(CUDA_ERROR_OUT_OF_MEMORY, "no address space for simcuda");
+  if (state == MAP_FAILED) return no_addresses(sizeof(MachineState));
   state_ = static_cast<MachineState*>(state);
   init_state(options, devices, false);
   id_ = static_cast<uint64_t>(getpid());

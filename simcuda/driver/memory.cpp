@@ -39,7 +39,7 @@ CUresult Memory::start(Machine* machine, const VisibleGpus* gpus, bool phantom,
   backing_.start(phantom, machine->memory_fd(), max_maps);
   void* table = mmap(nullptr, kOwnerBytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (table == MAP_FAILED) return fail(CUDA_ERROR_OUT_OF_MEMORY, "no address space for simcuda");
+  if (table == MAP_FAILED) return no_addresses(kOwnerBytes);
   owner_ = static_cast<uint32_t*>(table);
   return CUDA_SUCCESS;
 }

@@ -33,6 +33,8 @@ constexpr int kDriverVersion = 13000;
 
 // Records `text` as the calling thread's last message and returns `code`.
 CUresult fail(CUresult code, std::string text);
+// The system gives the simulator no addresses for a table of `bytes`.
+CUresult no_addresses(uint64_t bytes);
 const std::string& last_message();
 const char* error_name(CUresult code);  // nullptr: no such code
 

@@ -102,6 +102,24 @@ def test_a_limit_of_addresses_is_named() -> None:
     assert "GLAKE_SIM_MEMORY" in ran.stderr
 
 
+def test_a_simulator_without_addresses_names_what_limits_them() -> None:
+    program = """
+import resource
+from glake import _C
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (50 << 20),) * 2)
+_C.stats(0)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GLAKE_DRIVER": "sim"},
+    )
+    assert ran.returncode != 0
+    assert "it reserves 160 MiB of addresses" in ran.stderr and "(ulimit -v)" in ran.stderr
+
+
 def test_info_reports_an_absent_driver() -> None:
     shown = run("info", "--json", GLAKE_DRIVER="/nowhere/libcuda.so")
     assert shown.returncode == 0
