@@ -39,7 +39,7 @@ REAL_HEADERS = $(if $(wildcard /usr/local/cuda/include/cuda_runtime_api.h),,CUDA
   'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13")
 real: build real-environment
 	$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest tests/real \
-	  -n 2 --dist loadfile
+	  tests/examples/test_examples.py::test_example_of_cuda -n 2 --dist loadfile
 
 real-environment: build $(REAL_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1

@@ -1,0 +1,35 @@
+"""A block of GPU memory in two processes: one shares it by a text, the other maps it. No copy.
+
+GLAKE_DRIVER=sim GLAKE_SIM_MACHINE=example python examples/share_between_processes.py
+"""
+
+import ctypes
+import multiprocessing
+
+from glake import _C
+from glake.allocator import sharing
+
+SIZE = 4 << 20
+
+
+def child(text: str) -> None:
+    """Reads what the parent wrote, and answers in the same block."""
+    address, size = sharing.open_shared(text)
+    # On a GPU a kernel or a copy would do this: only simulated memory has host addresses.
+    assert ctypes.string_at(address, 5) == b"hello" and size == SIZE
+    ctypes.memmove(address, b"world", 5)
+    sharing.close_shared(address)
+
+
+if __name__ == "__main__":
+    block = _C.malloc(SIZE)
+    ctypes.memmove(block, b"hello", 5)
+    process = multiprocessing.get_context("spawn").Process(
+        target=child, args=(sharing.share(block),)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    print("the child answered:", ctypes.string_at(block, 5).decode())
+    assert ctypes.string_at(block, 5) == b"world"
+    _C.free(block)

@@ -1,0 +1,35 @@
+"""Runs a program of examples/ by the command line that its own docstring gives."""
+
+import ast
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def command(name: str) -> tuple[dict[str, str], list[str]]:
+    """The variables and the words of the last line of the example's docstring."""
+    text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text()))
+    words = shlex.split(str(text).splitlines()[-1].rpartition(": ")[2])
+    count = next(index for index, word in enumerate(words) if "=" not in word)
+    return dict(word.split("=", 1) for word in words[:count]), words[count:]
+
+
+def output(name: str, python: str = sys.executable, **variables: str) -> str:
+    """What the example prints, run as its docstring says. AssertionError: it failed."""
+    given, words = command(name)
+    start = {"python": [python], "glake": [python, "-m", "glake.cli"]}[words[0]]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    done = subprocess.run(
+        [*start, *words[1:]],
+        env={**clean, "OMP_NUM_THREADS": "1", **given, **variables},
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{name}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
