@@ -1,4 +1,4 @@
-# make demo | test | real | lint | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
+# make demo | test | real | lint | docs | coverage | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment lint bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment lint docs coverage bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -57,12 +57,22 @@ $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Mak
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
 	@touch $@
 
-lint: $(VENV)/.requirements
+lint: $(VENV)/.requirements docs
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/layers.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+	$(VENV)/bin/codespell
+
+# How much of the Python code the unit tests reach, processes that they start left out.
+coverage: build
+	$(PY) -m pytest tests/unit -n 2 --dist loadfile -q --cov=glake --cov-report=term:skip-covered \
+	  --cov-report=html:build/coverage
+
+# The documentation's site in build/site: docs/, and the API of glake and glake.h. Warnings are errors.
+docs: $(VENV)/.requirements
+	$(STEP) build/docs.log "build build/site/index.html" $(PY) -m mkdocs build
 
 bench: build
 	$(PY) tools/native.py --group benchmarks
@@ -113,7 +123,7 @@ $(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
 # torch comes first and pinned, so that nothing later brings another one.
 $(VENV)/.requirements: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py
 	$(STEP) build/torch.log "install PyTorch's CPU build" $(PY) tools/cpu_torch.py
-	@$(PY) tools/requirements.py build test lint demo >$(VENV)/requirements.txt
+	@$(PY) tools/requirements.py build test lint docs demo >$(VENV)/requirements.txt
 	$(STEP) build/requirements.log "install what glake is built and tested with" \
 	  $(PY) -m pip install -r $(VENV)/requirements.txt
 	@touch $@

@@ -81,6 +81,8 @@ def pause(
         folder: for "disk" only.
         device: its number; None: all.
 
+    Where several devices are paused, those before one that is refused are resumed.
+
     Returns:
         Bytes that went back to the driver.
 
@@ -91,7 +93,6 @@ def pause(
         OutOfMemory: no pinned host memory for it. Nothing has changed.
         MemoryOwed: it is paused, but the driver refuses to take all of it back.
         DriverError: nothing has changed.
-        Where several devices are paused, those before the one that is refused are resumed.
     """
     if to not in _PLACES:
         raise InvalidArgument(f"a region goes to {', '.join(map(repr, _PLACES))}, not to {to!r}")
@@ -123,6 +124,9 @@ def resume(name: str, device: int | None = None, verify: bool = True) -> int:
         verify: read back and compare what has been written; without it, what was saved is still
             compared with its checksum.
 
+    Where it is paused on several devices, those before one that is refused stay resumed: call
+    again.
+
     Returns:
         Bytes taken from the driver.
 
@@ -131,8 +135,6 @@ def resume(name: str, device: int | None = None, verify: bool = True) -> int:
         Corrupted: what was saved, or has arrived, is not what was there. It stays paused.
         RegionRefused: it is not paused; a stream is captured.
         DriverError: it stays paused.
-        Where it is paused on several devices, those before the one that is refused stay resumed:
-        call again.
     """
     pool = _known(name)
     waiting = [at for at in _devices(name, device) if at.state != "in use"]

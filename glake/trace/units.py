@@ -73,8 +73,8 @@ def share(part: float, whole: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of a file's for a terminal: what would steer it, or turn the line's direction, spelled
-    out (\\x1b). Line feeds stay."""
+    r"""A text of a file's for a terminal: what would steer it, or turn the line's direction,
+    spelled out (\x1b). Line feeds stay."""
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

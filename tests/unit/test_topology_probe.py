@@ -155,8 +155,8 @@ def test_damaged_cache_is_ignored_with_a_warning(
 
 def test_cache_that_cannot_be_written_is_a_warning(known: Topology, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    found = probe(known.platform, KnownCopier(known.platform))
     with pytest.warns(UserWarning, match="not kept"):
-        found = probe(known.platform, KnownCopier(known.platform))
         assert calibration_cache.store(known, found, tmp_path / "file") is None
 
 

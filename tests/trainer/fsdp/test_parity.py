@@ -6,7 +6,7 @@ from cases import CASES, RUNS
 COMPARED = [(ranks, name) for ranks in RUNS for name in RUNS[ranks] if "run" not in CASES[name]]
 
 
-@pytest.mark.parametrize("ranks, name", COMPARED, ids=[f"{n}-{name}" for n, name in COMPARED])
+@pytest.mark.parametrize(("ranks", "name"), COMPARED, ids=[f"{n}-{name}" for n, name in COMPARED])
 def test_ten_steps(results, ranks, name):
     found = results(ranks, name)
     tolerance = CASES[name].get("tolerance", 1e-6)

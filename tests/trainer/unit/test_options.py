@@ -103,7 +103,7 @@ def run(make: Any, path: str, value: Any) -> None:
     loop.train(config)
 
 
-@pytest.mark.parametrize("make, path", OPTIONS, ids=[path for _, path in OPTIONS])
+@pytest.mark.parametrize(("make", "path"), OPTIONS, ids=[path for _, path in OPTIONS])
 def test_hostile_values_are_taken_or_refused_in_one_sentence(make: Any, path: str) -> None:
     for value in HOSTILE:
         try:

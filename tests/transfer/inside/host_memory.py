@@ -167,7 +167,7 @@ def test_typed_errors() -> None:
     ]:
         with pytest.raises(errors.InvalidArgument, match=match):
             t.register_host(wrong)
-    with t.register_host(np.zeros(4096, np.uint8)) as pinned, pytest.raises(ValueError):
+    with t.register_host(np.zeros(4096, np.uint8)) as pinned, pytest.raises(ValueError, match="-1"):
         pinned.wait(-1)
 
 

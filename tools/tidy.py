@@ -1,0 +1,73 @@
+"""Runs clang-tidy, by the repository's .clang-tidy, on C++ sources of glake and of simcuda.
+
+Usage: tidy.py [FILE...]; without one, all. Sources that need more than CUDA's headers (torch's,
+pybind11's) are left out, and so are headers, which are looked at with what includes them. Exit
+code 1, and clang-tidy's words, if something is found.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = (ROOT / "glake" / "csrc", ROOT / "simcuda" / "driver")
+LEFT_OUT = (ROOT / "glake" / "csrc" / "torch", ROOT / "glake" / "csrc" / "python")
+
+
+def sources(given: list[str]) -> list[Path]:
+    """Those of `given`, or all, that can be looked at."""
+    found = [Path(each).resolve() for each in given]
+    found = found or sorted(path for folder in FOLDERS for path in folder.rglob("*.cpp"))
+    return [
+        path
+        for path in found
+        if path.suffix == ".cpp"
+        and any(path.is_relative_to(folder) for folder in FOLDERS)
+        and not any(path.is_relative_to(folder) for folder in LEFT_OUT)
+    ]
+
+
+def cuda_include() -> Path:
+    """The folder of cuda.h that the last build found. SystemExit: nothing has been built."""
+    for cache in sorted(ROOT.glob("build/cmake-*/CMakeCache.txt")):
+        for line in cache.read_text().splitlines():
+            if line.startswith("GLAKE_CUDA_INCLUDE:"):
+                return Path(line.partition("=")[2])
+    raise SystemExit("tidy.py takes CUDA's headers from a build: make build first")
+
+
+def flags() -> list[str]:
+    """What CMakeLists.txt compiles with, as far as it changes what a source means."""
+    folders = (ROOT, ROOT / "glake/csrc", ROOT / "glake/include", ROOT / "simcuda/include")
+    return [
+        "-std=c++17",
+        *(f"-I{folder}" for folder in folders),
+        *("-isystem", str(cuda_include())),
+        *('-DGLAKE_VERSION="0"', "-DGLAKE_CUDA_HEADER_VERSION=13000"),
+    ]
+
+
+def main() -> int:
+    """The exit status of the check."""
+    tool = shutil.which("clang-tidy", path=str(Path(sys.executable).parent))
+    if tool is None:
+        raise SystemExit("clang-tidy is not installed beside this Python: pip install clang-tidy")
+    chosen = sources(sys.argv[1:])
+    options = flags() if chosen else []
+
+    def look(path: Path) -> "subprocess.CompletedProcess[str]":
+        command = [tool, "--quiet", str(path), "--", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(pool.map(look, chosen))
+    said = [each.stdout + each.stderr for each in done if each.returncode != 0]
+    print("\n".join([*said, f"{len(chosen)} sources looked at, {len(said)} with findings"]))
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
