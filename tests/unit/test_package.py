@@ -1,6 +1,7 @@
 """What importing and linking must not do: no torch, no device, no CUDA libraries."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,14 @@ def test_nothing_links_cuda_or_torch(pattern: str) -> None:
     needed = [line for line in listed.stdout.splitlines() if "(NEEDED)" in line]
     assert needed
     assert not [line for line in needed if any(word in line for word in ("cuda", "torch", "c10"))]
+
+
+def test_headers_that_adapters_are_compiled_with_have_what_they_include() -> None:
+    headers = sorted((PACKAGE / "lib" / "include").rglob("*.h"))
+    assert headers
+    for header in headers:
+        for name in re.findall(r'^#include "(.+)"', header.read_text(), re.MULTILINE):
+            assert (header.parent / name).is_file(), f"{header.name} includes {name}"
 
 
 def test_platforms_lie_beside_the_simulator() -> None:
