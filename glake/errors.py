@@ -1,4 +1,5 @@
-"""The exceptions glake raises, one per status of its C interface (include/glake/glake.h)."""
+"""The exceptions glake raises: one per status of its C interface (include/glake/glake.h), and those
+of traces and replays."""
 
 
 class GlakeError(Exception):
@@ -132,6 +133,23 @@ class RegionRefused(GlakeError, RuntimeError):
     """A region cannot be paused, resumed, or kept where it is to go; the text says why."""
 
     status = 20
+
+
+class TraceError(GlakeError, ValueError):
+    """A line that no trace may hold, or a damaged file (docs/trace-format.md).
+
+    Attributes:
+        file: the trace's name.
+        line: its number, from 1; `field`: what of it is wrong.
+    """
+
+    file: str
+    line: int
+    field: str
+
+
+class ReplayError(GlakeError, RuntimeError):
+    """A replay that cannot be made: an unknown policy, a capacity or a driver that does not do."""
 
 
 _BY_STATUS: dict[int, type[GlakeError]] = {

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import IO, Any, NamedTuple, TypeVar
 
+from glake.errors import TraceError
+
 FORMAT = "a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP"
 MAX_BYTES = (1 << 63) - 1
 MAX_ID = (1 << 64) - 1
@@ -240,12 +242,12 @@ BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 def archive_error(name: str, line: int, broken: BaseException) -> Exception:
     """The TraceError for a gzip that breaks off in `line`."""
-    error = _native().TraceError(
+    error = TraceError(
         f"{name}:{line}: gzip: the archive is truncated or damaged ({broken}); copy or record it "
         "again"
     )
     error.file, error.line, error.field = name, line, "gzip"
-    return error  # type: ignore[no-any-return]
+    return error
 
 
 def _checked(chunks: Chunks, error: Any) -> Any:
@@ -279,7 +281,7 @@ def parsed(
         return parse(name, chunks, *more)
     except BROKEN_ARCHIVE as broken:
         raise archive_error(name, getattr(broken, "trace_line", 1), broken) from broken
-    except _native().TraceError as error:
+    except TraceError as error:
         raise _checked(chunks, error) from None
 
 
@@ -314,7 +316,7 @@ class EventReader(Iterator[Event]):
             stream.check()
         except BROKEN_ARCHIVE as broken:
             raise archive_error(self._name, stream.line, broken) from broken
-        except _native().TraceError as error:
+        except TraceError as error:
             raise _checked(chunks, error) from None
 
 

@@ -165,8 +165,8 @@ def load_trace(path: str | os.PathLike[str], name: str = "") -> Any:
     """Parses a trace, plain or gzip (docs/trace-format.md), into a ``glake._C.Trace``, which is
     called by its path, or by ``name``.
 
-    Raises ``glake._C.TraceError`` (a ValueError with ``file``, ``line`` and ``field``) for a line
-    no trace may hold or a broken gzip stream, OSError for a file that cannot be read.
+    Raises ``glake.errors.TraceError`` (with ``file``, ``line`` and ``field``) for a line no trace
+    may hold or a broken gzip stream, OSError for a file that cannot be read.
     """
     return parsed(path, _native().parse_trace, name=name)
 
@@ -184,7 +184,7 @@ def _layout(event: int | None, regions: list[dict[str, Any]] | None) -> Layout |
 
 
 def require_policy(name: str) -> None:
-    """Raises ``glake._C.ReplayError``, naming what is known, if ``name`` is no policy."""
+    """Raises ``glake.errors.ReplayError``, naming what is known, if ``name`` is no policy."""
     _native().require_policy(name)
 
 
@@ -226,7 +226,7 @@ def replay(
             none. The layout is None if memory ran out before.
 
     Raises:
-        glake._C.ReplayError: unknown policy, a capacity above MAX_CAPACITY (for ``glake`` and
+        glake.errors.ReplayError: unknown policy, a capacity above MAX_CAPACITY (for ``glake`` and
             ``compact`` also below 2 MiB), no simulator, or a policy whose books are broken.
             Running out of memory is a result, not an error.
         ValueError: a negative ``complete_after`` other than :data:`NEVER`, or a ``layout_at`` that

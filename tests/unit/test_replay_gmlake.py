@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_traces import events, lines_of
 
-from glake import _C
+from glake import _C, errors
 from glake.trace.replay import NEVER, replay
 
 MIB = 1 << 20
@@ -214,9 +214,9 @@ def test_record_stream_holds_a_stitched_block_back():
     "name", ["gmlake:", "gmlake:0", "gmlake:1MiB", "gmlake:-2MiB", "gmlake:64MB", "gmlake:2PiB"]
 )
 def test_a_bad_limit_is_named(name):
-    with pytest.raises(_C.ReplayError, match=f"policy '{name}': .*gmlake:64MiB"):
+    with pytest.raises(errors.ReplayError, match=f"policy '{name}': .*gmlake:64MiB"):
         run("a 0 1 0", policy=name)
-    with pytest.raises(_C.ReplayError):
+    with pytest.raises(errors.ReplayError):
         _C.require_policy(name)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_traces import events, lines_of
 
-from glake import _C
+from glake import _C, errors
 from glake.trace.replay import NEVER, load_trace, replay
 
 MIB = 1 << 20
@@ -237,7 +237,7 @@ def test_a_replay_that_fails_at_once_has_no_utilisation():
 
 def test_unknown_policy_and_bad_options():
     trace = trace_of("a 0 1 0")
-    with pytest.raises(_C.ReplayError, match="unknown policy 'best'; known: glake"):
+    with pytest.raises(errors.ReplayError, match="unknown policy 'best'; known: glake"):
         replay(trace, "best")
     with pytest.raises(ValueError, match="complete_after"):
         replay(trace, "native", complete_after=-2)

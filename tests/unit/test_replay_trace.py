@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glake import _C
+from glake import _C, errors
 from glake.trace.replay import load_trace
 
 TRACES = Path(__file__).resolve().parents[1] / "traces"
@@ -69,7 +69,7 @@ def test_chunks_may_be_cut_anywhere(chunk):
     ],
 )
 def test_a_bad_line_is_named(bad, field):
-    with pytest.raises(_C.TraceError) as caught:
+    with pytest.raises(errors.TraceError) as caught:
         parse(f"# job: x\na 1 100 0\ns 1\n{bad}\nf 1\n")
     error = caught.value
     assert isinstance(error, ValueError)
@@ -78,21 +78,21 @@ def test_a_bad_line_is_named(bad, field):
 
 
 def test_double_free_is_named():
-    with pytest.raises(_C.TraceError, match="t:3: id: 1 is not a live block"):
+    with pytest.raises(errors.TraceError, match="t:3: id: 1 is not a live block"):
         parse("a 1 100 0\nf 1\nf 1\n")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# job: x\n"])
 def test_a_trace_without_events_is_refused(text):
-    with pytest.raises(_C.TraceError, match="without an event"):
+    with pytest.raises(errors.TraceError, match="without an event"):
         parse(text)
 
 
 def test_binary_and_endless_lines_are_refused_without_being_shown_raw():
-    with pytest.raises(_C.TraceError) as caught:
+    with pytest.raises(errors.TraceError) as caught:
         _C.parse_trace("t", [b"\x1b[31mred\x00 1 2\n"])
     assert str(caught.value).isprintable()
-    with pytest.raises(_C.TraceError, match="longer than"):
+    with pytest.raises(errors.TraceError, match="longer than"):
         _C.parse_trace("t", [b"a" * 40000, b"a" * 40000])
 
 
@@ -121,7 +121,7 @@ def test_truncated_gzip_is_named(tmp_path, keep):
     data = (TRACES / "gpt-fixed.trace.gz").read_bytes()
     broken = tmp_path / "broken.trace.gz"
     broken.write_bytes(data[: int(len(data) * keep)])
-    with pytest.raises(_C.TraceError) as caught:
+    with pytest.raises(errors.TraceError) as caught:
         load_trace(broken)
     assert (caught.value.file, caught.value.field) == (str(broken), "gzip")
     assert caught.value.line >= 1
@@ -132,7 +132,7 @@ def test_corrupt_gzip_is_named(tmp_path):
     data[len(data) // 2] ^= 0xFF
     broken = tmp_path / "broken.trace.gz"
     broken.write_bytes(bytes(data))
-    with pytest.raises(_C.TraceError):
+    with pytest.raises(errors.TraceError):
         load_trace(broken)
 
 

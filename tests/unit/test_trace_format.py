@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from glake import _C
+from glake import _C, errors
 from glake.trace import report
 from glake.trace.format import MAX_TAG, Event, TraceWriter, clean_tag, read_events
 from glake.trace.replay import load_trace, replay
@@ -115,14 +115,16 @@ def test_any_text_becomes_a_tag():
     ],
 )  # fmt: skip
 def test_bad_tags_are_named(tag):
-    with pytest.raises(_C.TraceError) as caught:
+    with pytest.raises(errors.TraceError) as caught:
         parse(b"a 1 2 3 ok\na 2 2 3 " + tag + b"\n")
     assert (caught.value.line, caught.value.field) == (2, "tag")
     assert str(caught.value).isprintable()
 
 
 def test_what_follows_a_tag_is_refused():
-    with pytest.raises(_C.TraceError, match="t:1: end of line: unexpected further field 'more'"):
+    with pytest.raises(
+        errors.TraceError, match="t:1: end of line: unexpected further field 'more'"
+    ):
         parse("a 1 2 3 tag more\n")
 
 
@@ -160,7 +162,7 @@ def test_events_before_a_bad_line_are_handed_out(tmp_path):
     path.write_text("a 1 5 0\nf 2\n")
     reader = read_events(path)
     assert next(reader).op == "a"
-    with pytest.raises(_C.TraceError, match=f"{path}:2: id: 2 is not a live block"):
+    with pytest.raises(errors.TraceError, match=f"{path}:2: id: 2 is not a live block"):
         next(reader)
 
 
@@ -169,7 +171,7 @@ def test_a_truncated_archive_is_named_as_by_load_trace(tmp_path, keep):
     data = (TRACES / "gpt-varying.trace.gz").read_bytes()
     broken = tmp_path / "broken.trace.gz"
     broken.write_bytes(data[: int(len(data) * keep)])
-    with pytest.raises(_C.TraceError) as caught:
+    with pytest.raises(errors.TraceError) as caught:
         list(read_events(broken))
     assert caught.value.field == "gzip"
     assert caught.value.line > 1
@@ -231,7 +233,7 @@ def test_both_readers_agree_on_anything(tmp_path, text, chunk):
     try:
         whole = _C.parse_trace(str(path), [text[i : i + chunk] for i in range(0, len(text), chunk)])
         outcome = (whole.events, whole.end_live_bytes, whole.header)
-    except _C.TraceError as error:
+    except errors.TraceError as error:
         outcome = (str(error), error.line, error.field)
     reader = read_events(path)
     try:
@@ -240,7 +242,7 @@ def test_both_readers_agree_on_anything(tmp_path, text, chunk):
             events += 1
             live += {"a": event.bytes, "f": -event.bytes}.get(event.op, 0)
         streamed = (events, live, reader.header)
-    except _C.TraceError as error:
+    except errors.TraceError as error:
         streamed = (str(error), error.line, error.field)
     assert streamed == outcome
 

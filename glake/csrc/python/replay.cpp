@@ -146,7 +146,15 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
 
 void bind_replay(py::module_& module) {
   bind_trace(module);
-  py::register_exception<ReplayError>(module, "ReplayError", PyExc_RuntimeError);
+  static const py::handle replay_error =
+      py::object(py::module_::import("glake.errors").attr("ReplayError")).release();
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const ReplayError& error) {
+      PyErr_SetString(replay_error.ptr(), error.what());
+    }
+  });
   module.def("replay_policies", &policy_names, "The names `replay` takes as a policy.");
   module.def("require_policy", &require_policy, py::arg("name"),
              "Raises ReplayError, with what is known, for a policy `replay` does not know.");

@@ -107,9 +107,9 @@ class TraceStream : public TraceSink {
   std::unordered_map<std::string, py::object> tags_;
 };
 
-void bind_error(py::module_& module) {
+void bind_error() {
   static const py::handle trace_error =
-      py::exception<TraceError>(module, "TraceError", PyExc_ValueError).release();
+      py::object(py::module_::import("glake.errors").attr("TraceError")).release();
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
@@ -231,7 +231,7 @@ py::list holders_of(const Trace& trace, uint64_t events) {
 }
 
 void bind_trace(py::module_& module) {
-  bind_error(module);
+  bind_error();
   py::class_<Trace, std::shared_ptr<Trace>>(module, "Trace",
                                             "An allocation trace, parsed (docs/trace-format.md).")
       .def_readonly("name", &Trace::name)
