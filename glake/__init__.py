@@ -28,6 +28,8 @@ from glake.errors import (
     Reentered,
     RegionPaused,
     RegionRefused,
+    ReplayError,
+    TraceError,
     TransferClosed,
     UnknownOption,
 )
@@ -36,10 +38,16 @@ if TYPE_CHECKING:
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
     from glake.allocator.regions import Region, pause, region, regions, resume
-    from glake.allocator.sharing import contiguous, pin, unpin
+    from glake.allocator.sharing import (
+        close_shared,
+        contiguous,
+        open_shared,
+        pin,
+        share,
+        unpin,
+    )
     from glake.allocator.snapshot import dump_snapshot, record_memory_history, snapshot
-    from glake.allocator.stats import stats, step
-    from glake.allocator.stats import trace as record
+    from glake.allocator.stats import record_trace, stats, step
     from glake.allocator.torch import enable
     from glake.dryrun.run import dry_run
 
@@ -65,8 +73,10 @@ _HOME = {
     "findings": ("glake.allocator.debug", "findings"),
     "tag": ("glake.allocator.debug", "tag"),
     "dry_run": ("glake.dryrun.run", "dry_run"),
-    # Not `trace`: importing the package glake.trace would replace it.
-    "record": ("glake.allocator.stats", "trace"),
+    "record_trace": ("glake.allocator.stats", "record_trace"),
+    "share": ("glake.allocator.sharing", "share"),
+    "open_shared": ("glake.allocator.sharing", "open_shared"),
+    "close_shared": ("glake.allocator.sharing", "close_shared"),
 }
 
 
@@ -118,10 +128,13 @@ __all__ = [
     "Region",
     "RegionPaused",
     "RegionRefused",
+    "ReplayError",
+    "TraceError",
     "TransferClosed",
     "UnknownOption",
     "__version__",
     "check",
+    "close_shared",
     "contiguous",
     "covered_share",
     "dry_run",
@@ -130,13 +143,15 @@ __all__ = [
     "findings",
     "include_path",
     "library_path",
+    "open_shared",
     "pause",
     "pin",
-    "record",
     "record_memory_history",
+    "record_trace",
     "region",
     "regions",
     "resume",
+    "share",
     "snapshot",
     "stats",
     "step",

@@ -135,6 +135,12 @@ class RegionRefused(GlakeError, RuntimeError):
     status = 20
 
 
+class WrongType(GlakeError, TypeError):
+    """An argument of a type that the call does not take."""
+
+    status = 1
+
+
 class TraceError(GlakeError, ValueError):
     """A line that no trace may hold, or a damaged file (docs/trace-format.md).
 

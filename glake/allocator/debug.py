@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from glake import _C
-from glake.errors import Corrupted, GlakeError
+from glake.errors import Corrupted, GlakeError, InvalidArgument, WrongType
 
 
 def check(device: int = 0) -> None:
@@ -40,12 +40,12 @@ def tag(name: str) -> Iterator[None]:
 
     Findings, snapshots and out-of-memory texts show the name. The innermost counts.
 
-    Raises TypeError for a name that is not a string, ValueError for one with a NUL.
+    Raises WrongType for a name that is not a string, InvalidArgument for one with a NUL.
     """
     if not isinstance(name, str):
-        raise TypeError(f"a tag is a string, not {name!r}")
+        raise WrongType(f"a tag is a string, not {name!r}")
     if "\0" in name:
-        raise ValueError(f"a tag ends at a NUL, and {name!r} has one")
+        raise InvalidArgument(f"a tag ends at a NUL, and {name!r} has one")
     outer: str | None = getattr(_now, "tag", None)
     _now.tag = name
     _C.set_tag(name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glake import _C, config
-from glake.errors import GlakeError, InvalidArgument, RegionRefused
+from glake.errors import GlakeError, InvalidArgument, RegionRefused, WrongType
 
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
 _STATES = ("in use", "paused", "on its way")
@@ -176,7 +176,7 @@ def regions() -> list[Region]:
 
 def _pool(name: str) -> tuple[int, int]:
     if not isinstance(name, str):
-        raise TypeError(f"a region's name is a string, not {name!r}")
+        raise WrongType(f"a region's name is a string, not {name!r}")
     pool = _C.region_pool(name)
     _names[pool] = name
     return pool
@@ -206,7 +206,7 @@ def _devices(name: str, device: int | None) -> list[Region]:
 
 def _size(budget: int | str) -> int:
     if isinstance(budget, bool) or not isinstance(budget, (int, str)):
-        raise TypeError(f"a budget is bytes, or text such as '4GiB', not {budget!r}")
+        raise WrongType(f"a budget is bytes, or text such as '4GiB', not {budget!r}")
     try:
         bytes_ = config.parse_bytes(budget) if isinstance(budget, str) else budget
     except ValueError as error:

@@ -5,8 +5,12 @@ docs/interop.md says what works with which kind of memory. Pointers are ints, as
 errors of glake.errors.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from glake.errors import InvalidArgument
 
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
@@ -17,13 +21,13 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
 
     kind: "vmm" (NCCL buffer registration, GPUDirect RDMA, export as one descriptor), "legacy"
     (cudaMalloc memory: cudaIpcGetMemHandle too) or "stitched", glake's usual memory. Bytes are
-    rounded up to 2 MiB; freed blocks are kept for later ones of about their size. ValueError for
-    another kind.
+    rounded up to 2 MiB; freed blocks are kept for later ones of about their size. InvalidArgument
+    for another kind.
     """
     from glake import _C
 
     if kind not in _KINDS:
-        raise ValueError(f"no memory is of kind {kind!r}; it is one of {', '.join(_KINDS)}")
+        raise InvalidArgument(f"no memory is of kind {kind!r}; it is one of {', '.join(_KINDS)}")
     before = _C.set_kind(_KINDS[kind])
     try:
         yield
@@ -31,15 +35,35 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
         _C.set_kind(before)
 
 
-def pin(ptr: int) -> None:
-    """Keeps the memory under the live block at `ptr` where it is, past its free, until `unpin`.
+class Pin:
+    """One pin of a block, which glake.pin() made; a context manager, which ends it."""
 
-    It can be used again in place, but is not stitched, unmapped or given back. Pins nest.
-    InvalidPointer if no live block starts there.
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        unpin(self.ptr)
+
+
+def pin(ptr: int) -> Pin:
+    """Keeps the memory under the live block at `ptr` where it is, past its free, from now on.
+
+    It can be used again in place, but is not stitched, unmapped or given back. Pins nest. It lasts
+    until `unpin(ptr)`, or to the end of `with glake.pin(ptr):`.
+
+    Args:
+        ptr: the block's address, as `tensor.data_ptr()` gives it.
+
+    Raises:
+        InvalidPointer: no live block starts there.
     """
     from glake import _C
 
     _C.pin(ptr)
+    return Pin(ptr)
 
 
 def unpin(ptr: int) -> None:

@@ -30,12 +30,41 @@ def step(device: int = 0) -> None:
     _C.mark_step(device)
 
 
-def trace(path: str | Path | None) -> None:
-    """Records every later allocation and free in a file (docs/trace-format.md); None ends it.
+class TraceRecording:
+    """A recording that glake.record_trace() began; a context manager, which ends it."""
 
-    Raises a GlakeError if the file cannot be written.
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        _C.trace(os.fspath(path))
+
+    def __enter__(self) -> TraceRecording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the recording, if it has not ended; the file is then whole.
+
+        Raises:
+            GlakeError: a forked child.
+        """
+        _C.trace(None)
+
+
+def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
+    """Records every later allocation and free, of all devices, in a file, at once.
+
+    A recording under way ends first. `with glake.record_trace("job.trace"):` ends it with the
+    block; so does `stop()` of what is returned, and the end of the process.
+
+    Args:
+        path: of the trace (docs/trace-format.md).
+
+    Raises:
+        GlakeError: the file cannot be written; a forked child.
     """
-    _C.trace(None if path is None else os.fspath(path))
+    return TraceRecording(path)
 
 
 class _OptimizerSteps:

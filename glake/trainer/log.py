@@ -62,7 +62,7 @@ class Log(Configurable):
         if self.folder is not None and rank == 0:
             self._board = _board(self.folder) if config.tensorboard else None
         self._profiler = self._profiled(config.profile) if config.profile else None
-        self._trace = _traced(self.folder, rank) if config.trace and self.folder else False
+        self._trace = _traced(self.folder, rank) if config.trace and self.folder else None
 
     def say(self, text: str) -> None:
         """One sentence for the user, from rank 0."""
@@ -119,10 +119,8 @@ class Log(Configurable):
             self._profiler.stop()
             self._profiler = None
         if self._trace:
-            import glake
-
-            glake.record(None)
-            self._trace = False
+            self._trace.stop()
+            self._trace = None
         for each in (self._file, self._board):
             if each is not None:
                 with contextlib.suppress(OSError):  # told when it began
@@ -191,7 +189,7 @@ def _glake_mode() -> str | None:
     return None if adapter is None else adapter.mode()
 
 
-def _traced(folder: Path, rank: int) -> bool:
+def _traced(folder: Path, rank: int) -> Any:
     """Has glake record this rank's allocations from here on. InvalidOption where it serves none."""
     if _glake_mode() is None:
         raise InvalidOption(
@@ -200,8 +198,7 @@ def _traced(folder: Path, rank: int) -> bool:
         )
     import glake
 
-    glake.record(folder / f"memory-{rank}.trace")
-    return True
+    return glake.record_trace(folder / f"memory-{rank}.trace")
 
 
 class Snapshot:

@@ -63,7 +63,7 @@ def test_training_is_bit_identical_and_everything_is_written(jit_dir, tmp_path):
     assert [row["policy"] for row in policies] == ["native", "expandable", "glake"]
     for row in policies:
         assert row["capacity_bytes"] == 64 << 20
-        # Setting the job up before glake.record() holds nothing worth the name.
+        # Setting the job up before glake.record_trace() holds nothing worth the name.
         assert row["peak_live_bytes"] == pytest.approx(glake["peak_live_bytes"], rel=0.02)
     trace = (tmp_path / "out" / "job.trace").read_text().splitlines()
     assert sum(line.startswith("s ") for line in trace) == 4

@@ -140,14 +140,14 @@ def test_the_profiler_sees_the_memory(run):
 def test_trace_and_steps(passes, tmp_path):
     program = f"""
         import torch, glake
-        glake.record({str(tmp_path / "job.trace")!r})
+        recording = glake.record_trace({str(tmp_path / "job.trace")!r})
         for _ in range(3):
             torch.ones(1000).sum()
             glake.step()
-        glake.record(None)
+        recording.stop()
         print(glake.stats()["glake.steps"])
         try:
-            glake.record({str(tmp_path / "absent" / "job.trace")!r})
+            glake.record_trace({str(tmp_path / "absent" / "job.trace")!r})
         except glake.GlakeError as error:
             print("absent" in str(error))
         try:

@@ -94,9 +94,7 @@ def test_refused_while_the_process_holds_glake_memory():
     _C.configure("driver", str(simulator))
     block = _C.malloc(4096)
     try:
-        with pytest.raises(
-            errors.ReplayError, match="needs the allocator of this process"
-        ):
+        with pytest.raises(errors.ReplayError, match="needs the allocator of this process"):
             replay(trace, "glake")
         assert _C.block_info(block)[0] == 4096
     finally:

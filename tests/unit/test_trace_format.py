@@ -263,7 +263,7 @@ def test_live_recording_writes_tags_and_steps(tmp_path):
         plain = _C.malloc(2000)
         glake.step()
         _C.free(tagged)
-        glake.record(None)
+        _C.trace(None)
     """
     environment = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB", "GLAKE_TRACE": str(path)}
     done = subprocess.run(

@@ -166,9 +166,8 @@ def recorded(path):
         return
     import glake
 
-    glake.record(path)
-    yield
-    glake.record(None)
+    with glake.record_trace(path):
+        yield
 
 
 def books():
