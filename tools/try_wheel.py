@@ -1,0 +1,77 @@
+"""Tries a wheel as in a container: a clean environment, no compiler on PATH, no driver.
+
+    python tools/try_wheel.py WHEEL [--python PYTHON] [--torch]
+
+With --torch PyTorch's CPU build is installed too, and memory of a script comes from glake by the
+adapter that the wheel carries. AssertionError, with what was said, if a command fails.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = """
+import torch, glake
+kept = torch.ones(1 << 20)
+print("of glake:", glake.stats()["allocated_bytes.all.current"])
+"""
+# Words of the command, and what it prints.
+COMMANDS = (
+    (["glake", "--help"], "GPU memory that does not fragment"),
+    (["glake", "info"], "simcuda"),
+    (["glake", "replay", "sample", "--policy", "glake"], "peak live 2.37 GiB"),
+    (["glake", "topo", "--preset", "dgx_a100", "--plan", "cpu", "cuda:0"], "plain copy"),
+    (["python", str(ROOT / "examples" / "pinned_memory.py")], "driver_allocs"),
+)
+WITH_TORCH = ((["glake", "run", "script.py"], "of glake: 4194304"),)
+
+
+def said(words: list[str], folder: Path) -> str:
+    """What a command prints, with the environment's own programs on PATH and no others."""
+    options = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
+    programs = folder / "venv" / "bin"
+    done = subprocess.run(
+        [str(programs / words[0]), *words[1:]],
+        cwd=folder,
+        env={"HOME": str(folder / "home"), "PATH": str(programs), **options},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def try_wheel(wheel: Path, python: str, torch: bool, folder: Path) -> None:
+    """Installs and tries it in an empty `folder`."""
+    subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
+    inside = str(folder / "venv" / "bin" / "python")
+    if torch:
+        subprocess.run([inside, str(ROOT / "tools" / "cpu_torch.py")], check=True)
+    subprocess.run([inside, "-m", "pip", "install", "-q", str(wheel)], check=True)
+    (folder / "script.py").write_text(SCRIPT)
+    for words, expected in (*COMMANDS, *(WITH_TORCH if torch else ())):
+        text = said(words, folder)
+        assert expected in text, f"{' '.join(words)} does not say {expected!r}:\n{text}"
+        print("ok:", *words)
+    assert not (folder / "home").exists(), "something was compiled, or kept in the home folder"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, usage=argparse.SUPPRESS)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--torch", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(os.path.realpath(folder))
+        try_wheel(given.wheel.resolve(), given.python, given.torch, here)
+
+
+if __name__ == "__main__":
+    main()
