@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from glake.transfer.handle import Result, Transfer
     from glake.transfer.host import Registration, pinned, register_host
     from glake.transfer.offload import Offloader
-    from glake.transfer.planning import Plan, plan
+    from glake.transfer.planning import Plan, explain
     from glake.transfer.runs import Blocks
     from glake.transfer.tensors import to
 
@@ -36,10 +36,10 @@ _HOME = {
     "copy": "default",
     "copy_batch": "default",
     "default_engine": "engine",
+    "explain": "planning",
     "gather": "default",
     "joint_bound": "bounds",
     "pinned": "host",
-    "plan": "planning",
     "register_host": "host",
     "scatter": "default",
     "stats": "default",
@@ -75,10 +75,10 @@ __all__ = [
     "copy",
     "copy_batch",
     "default_engine",
+    "explain",
     "gather",
     "joint_bound",
     "pinned",
-    "plan",
     "register_host",
     "scatter",
     "stats",

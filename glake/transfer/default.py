@@ -12,8 +12,8 @@ from glake.transfer.handle import Transfer
 def copy(
     dst: Any, src: Any, stream: Stream = None, direct: bool = False, checksum: bool = False
 ) -> Transfer:
-    """Copies `src` INTO `dst`: the destination first, unlike `plan(src, dst, bytes)`. Where that
-    might be read wrongly: `copy(dst=..., src=...)`. Engine.copy tells the rest."""
+    """Copies `src` INTO `dst`: the destination first, as in `dst[:] = src`. Both may be named.
+    Engine.copy tells the rest."""
     return default_engine().copy(dst, src, stream, direct, checksum)
 
 

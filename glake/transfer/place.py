@@ -115,8 +115,8 @@ def _near(graph: CapacityGraph, place: Place, gpu: int) -> Place:
 def _parse(graph: CapacityGraph, place: object, host: str) -> Place:
     if hasattr(place, "__dlpack__") or isinstance(place, bytearray | memoryview):
         raise InvalidArgument(
-            f"a {type(place).__name__} is no place: plan() takes names such as cpu or cuda:0, the "
-            "source first (copy() takes arrays, the destination first)"
+            f"a {type(place).__name__} is no place: explain() takes names such as cpu or "
+            "cuda:0 (copy() takes arrays)"
         )
     found = re.fullmatch(r"(?:(cpu|cuda)(?::(\d{1,6}))?|gpu:?(\d{1,6}))", str(place))
     if found is None:

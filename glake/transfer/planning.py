@@ -1,4 +1,4 @@
-"""How one transfer would go, from a place to another: `plan("cpu", "cuda:0", 1 << 30)`."""
+"""How one transfer would go, from a place to another."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -88,7 +88,7 @@ class Plan:
         out["refusals"] = [asdict(refusal) for refusal in self.refusals]
         return out
 
-    def explain(self) -> str:
+    def __str__(self) -> str:
         """The plan in words: a few lines."""
         bound, absent = self._bound.or_why()
         memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
@@ -139,31 +139,37 @@ class _Bound:
             return None, str(absent)
 
 
-def plan(
-    src: object,
-    dst: object,
-    bytes: int,
+def explain(
     *,
+    dst: object,
+    src: object,
+    nbytes: int,
     platform: PlatformLike = None,
     host: str = "interleaved",
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[int] = (),
 ) -> Plan:
-    """The plan of copying `bytes` FROM `src` TO `dst`: source first, unlike `copy(dst, src)`.
+    """How a copy would go: over which paths, how fast, and what is refused. `print()` tells it.
 
-    Where the order might be read wrongly, name both: `plan(src="cpu", dst="cuda:0", bytes=n)`. Ends
-    are places, not arrays: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host memory of a socket)
-    or "cpu", which `host` places: "local" on the GPU's socket, "interleaved" on all by chunks,
-    "pages" on all by pages. `platform` is a preset's name, a platforms file, a `Topology`; without
-    it, what GLAKE_DRIVER names. `scales`: edges ("cuda:0>N", or as a file has it "g0>N") at
-    a factor of their rate, 0: dead. `exclude`: GPUs that may not relay.
+    Args:
+        dst: where to, a place and no array: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host
+            memory of a socket) or "cpu".
+        src: where from, likewise.
+        nbytes: of the copy.
+        platform: a preset's name, a platforms file, a `Topology`; None: what GLAKE_DRIVER names.
+        host: where "cpu" lies: "local" on the GPU's socket, "interleaved" on all by chunks, "pages"
+            on all by pages.
+        scales: edges ("cuda:0>N", or as a file has it "g0>N") at a factor of their rate; 0: dead.
+        exclude: GPUs that may not relay.
 
-    InvalidArgument, InvalidDevice: ends, sizes or edges that do not exist; InvalidOption: a
-    platform that does not.
+    Raises:
+        InvalidArgument: ends, sizes or edges that do not exist.
+        InvalidDevice: GPUs that do not.
+        InvalidOption: a platform that does not.
     """
-    size = arguments.whole(bytes)
+    size = arguments.whole(nbytes)
     if size is None or not 0 < size <= _LARGEST:
-        raise InvalidArgument(f"{bytes!r} bytes: sizes are integers from 1 to 2**40")
+        raise InvalidArgument(f"{nbytes!r} bytes: sizes are integers from 1 to 2**40")
     topology = topology_of(platform)
     graph = _graph(topology)
     both = ends(graph, src, dst, host)

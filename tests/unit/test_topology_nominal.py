@@ -35,7 +35,10 @@ def _plans(platform: Platform) -> dict[tuple[str, str], float]:
     places = [*gpus, *(f"cpu:{socket}" for socket in range(len(platform.sockets)))]
     pairs = [(a, b) for a in places for b in places if a != b and (a in gpus or b in gpus)]
     topology = Topology("box", platform, "test")
-    return {pair: transfer.plan(*pair, 1 << 30, platform=topology).rate for pair in pairs}
+    return {
+        (src, dst): transfer.explain(src=src, dst=dst, nbytes=1 << 30, platform=topology).rate
+        for src, dst in pairs
+    }
 
 
 def _after(believed: Platform, true: Platform) -> Platform:

@@ -1,4 +1,4 @@
-"""`glake.transfer.plan`: paths, reasons and sizes, as objects, text and JSON."""
+"""`glake.transfer.explain`: paths, reasons and sizes, as objects, text and JSON."""
 
 import json
 import random
@@ -21,7 +21,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def test_a_plan_says_what_it_does_and_why() -> None:
-    plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
+    plan = transfer.explain(src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100")
     assert (plan.plain, plan.bound, plan.equal_split) == pytest.approx(
         (23.75, 95.0, 83.12), abs=0.01
     )
@@ -31,7 +31,7 @@ def test_a_plan_says_what_it_does_and_why() -> None:
     assert plan.paths[1].worker == 2
     reasons = {refusal.path: refusal.reason for refusal in plan.refusals}
     assert reasons["cpu:0>cuda:3>cuda:0"] == "cpu:0/pcie>u1 is full (cpu:0>cuda:2>cuda:0)"
-    text = plan.explain()
+    text = str(plan)
     for part in (
         "1 GiB on dgx_a100",
         "interleaved",
@@ -46,65 +46,75 @@ def test_a_plan_says_what_it_does_and_why() -> None:
 
 
 def test_the_source_comes_first_and_both_have_names() -> None:
-    plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
-    assert plan.explain().startswith("from cpu to cuda:0, 1 GiB on dgx_a100")
-    named = transfer.plan(bytes=GIB, dst="gpu0", src="cpu", platform="dgx_a100")
-    assert named.explain() == plan.explain()  # devices have one name, however they are given
+    plan = transfer.explain(src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100")
+    assert str(plan).startswith("from cpu to cuda:0, 1 GiB on dgx_a100")
+    named = transfer.explain(nbytes=GIB, dst="gpu0", src="cpu", platform="dgx_a100")
+    assert str(named) == str(plan)  # devices have one name, however they are given
     assert named.paths == plan.paths and named.paths[0].hops == (("cpu:0", "cuda:0"),)
-    back = transfer.plan(dst="cpu", src="gpu:0", bytes=GIB, platform="dgx_a100")
+    back = transfer.explain(dst="cpu", src="gpu:0", nbytes=GIB, platform="dgx_a100")
     assert back.paths[0].hops == (("cuda:0", "cpu:0"),)
-    with pytest.raises(InvalidArgument, match="ndarray is no place: .*the source first"):
-        transfer.plan(np.zeros(4), "cpu", GIB, platform="dgx_a100")
+    with pytest.raises(InvalidArgument, match="ndarray is no place: .*copy.. takes arrays"):
+        transfer.explain(src=np.zeros(4), dst="cpu", nbytes=GIB, platform="dgx_a100")
 
 
 @pytest.mark.parametrize("other", ["cuda:1", "gpu1", "gpu:1"])
 def test_a_copy_within_a_gpu_has_no_plan(other: str) -> None:
     with pytest.raises(InvalidArgument, match="from cuda:1 to .*both ends are cuda:1"):
-        transfer.plan("cuda:1", other, GIB, platform="dgx_a100")
+        transfer.explain(src="cuda:1", dst=other, nbytes=GIB, platform="dgx_a100")
 
 
 def test_edges_are_named_as_they_are_shown_or_as_in_a_file() -> None:
     plans = [
-        transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100", scales={name: 0.5})
+        transfer.explain(
+            src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100", scales={name: 0.5}
+        )
         for name in ("s0>u1", "cpu:0/pcie>u1")
     ]
     assert plans[0] == plans[1] and plans[0].rate < 95
 
 
 def test_relays_are_refused_where_they_gain_little() -> None:
-    between = transfer.plan("cuda:0", "cuda:1", GIB, platform="dgx_a100")
+    between = transfer.explain(src="cuda:0", dst="cuda:1", nbytes=GIB, platform="dgx_a100")
     assert [path.name for path in between.paths] == ["cuda:0>cuda:1"]
     assert between.rate == between.plain == 276 and between.bound == pytest.approx(301)
     assert between.host == "" and between.relays_from is None
     assert any("under 15 %" in refusal.reason for refusal in between.refusals)
-    pcie = transfer.plan("cuda:5", "cpu:1", GIB, platform="a10_l40s_x8")
+    pcie = transfer.explain(src="cuda:5", dst="cpu:1", nbytes=GIB, platform="a10_l40s_x8")
     assert [path.name for path in pcie.paths] == ["cuda:5>cpu"] and pcie.host == "cpu:1"
     assert any("no NVLink" in refusal.reason for refusal in pcie.refusals)
 
 
 def test_small_copies_go_directly() -> None:
-    large = transfer.plan("cpu", "cuda:0", GIB, platform="dgx1v", host="local")
+    large = transfer.explain(src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx1v", host="local")
     assert large.relays_from is not None and len(large.paths) > 1
-    assert transfer.plan("cpu", "cuda:0", large.relays_from, platform="dgx1v", host="local").paths[
-        1:
-    ]
-    small = transfer.plan("cpu", "cuda:0", large.relays_from // 2, platform="dgx1v", host="local")
+    assert transfer.explain(
+        src="cpu", dst="cuda:0", nbytes=large.relays_from, platform="dgx1v", host="local"
+    ).paths[1:]
+    small = transfer.explain(
+        src="cpu", dst="cuda:0", nbytes=large.relays_from // 2, platform="dgx1v", host="local"
+    )
     assert [path.name for path in small.paths] == ["cpu>cuda:0"] and small.rate == small.plain
     assert any("plain copy" in refusal.reason for refusal in small.refusals)
 
 
 def test_what_is_broken_is_planned_around() -> None:
-    whole = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
-    half = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100", scales={"s0>u1": 0.5})
+    whole = transfer.explain(src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100")
+    half = transfer.explain(
+        src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100", scales={"s0>u1": 0.5}
+    )
     assert half.bound == pytest.approx(whole.bound - 23.75 / 2) and half.rate == pytest.approx(
         half.bound
     )
-    barred = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100", exclude=[2, 3])
+    barred = transfer.explain(
+        src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100", exclude=[2, 3]
+    )
     assert barred.rate == pytest.approx(95 - 23.75)
     assert any(r.reason == "cuda:2 may not relay" for r in barred.refusals)
-    dead = transfer.plan("cpu", "cuda:0", GIB, platform="a10_l40s_x8", scales={"s0>g0": 0})
+    dead = transfer.explain(
+        src="cpu", dst="cuda:0", nbytes=GIB, platform="a10_l40s_x8", scales={"s0>g0": 0}
+    )
     assert not dead.paths and dead.rate == dead.plain == 0 and dead.expected_us is None
-    assert "every way is dead" in dead.explain() and json.dumps(dead.to_dict(), allow_nan=False)
+    assert "every way is dead" in str(dead) and json.dumps(dead.to_dict(), allow_nan=False)
 
 
 def test_any_platform_is_taken(tmp_path: Path) -> None:
@@ -113,23 +123,23 @@ def test_any_platform_is_taken(tmp_path: Path) -> None:
     file.write_text(
         json.dumps({"per_copy_us": 5, "mine": {k: row[k] for k in row if k != "bounds"}})
     )
-    wanted = transfer.plan("cpu", "cuda:7", GIB, platform="hgx_h800").to_dict()
+    wanted = transfer.explain(src="cpu", dst="cuda:7", nbytes=GIB, platform="hgx_h800").to_dict()
     for platform in (file, str(file), from_preset("hgx_h800")):
-        got = transfer.plan("cpu", "cuda:7", GIB, platform=platform).to_dict()
+        got = transfer.explain(src="cpu", dst="cuda:7", nbytes=GIB, platform=platform).to_dict()
         assert got["paths"] == wanted["paths"] and got["bound"] == wanted["bound"]
 
 
 def test_the_simulated_machine_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLAKE_DRIVER", "sim:gb200_tray")
-    assert transfer.plan("cpu", "cuda:3", GIB).platform == "gb200_tray"
+    assert transfer.explain(src="cpu", dst="cuda:3", nbytes=GIB).platform == "gb200_tray"
 
 
 def test_without_the_solver_only_the_bound_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     planning._way.cache_clear()  # which may know the bound
-    plan = transfer.plan("cpu", "cuda:0", GIB, platform="dgx_a100")
+    plan = transfer.explain(src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100")
     assert plan.rate == pytest.approx(95)
-    assert 'pip install "glake[transfer]"' in plan.explain()
+    assert 'pip install "glake[transfer]"' in str(plan)
     out = plan.to_dict()
     assert out["bound"] is None and "pip install" in out["bound_absent"]
 
@@ -153,8 +163,9 @@ def test_without_the_solver_only_the_bound_is_missing(monkeypatch: pytest.Monkey
 def test_wrong_arguments_are_refused(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception]
 ) -> None:
+    src, dst, nbytes = arguments
     with pytest.raises(error):
-        transfer.plan(*arguments, **{"platform": "dgx1v", **options})
+        transfer.explain(src=src, dst=dst, nbytes=nbytes, **{"platform": "dgx1v", **options})
 
 
 def test_a_relay_may_be_reached_under_a_pcie_switch() -> None:

@@ -40,7 +40,7 @@ def test_the_topology_is_that_of_the_driver_in_force(opened: str) -> None:
         from glake.transfer import topology
         _C.configure("DRIVER", "sim:dgx1v")
         {opened}
-        print(topology.current().name, t.plan("cpu", "cuda:0", 1 << 30).platform)
+        print(topology.current().name, t.explain(src="cpu", dst="cuda:0", nbytes=1 << 30).platform)
         block = _C.malloc(64, 0, 0)
         t.copy(t.Raw(block, 64, 0), np.ones(64, np.uint8)).wait()
         print(t.default_engine().topology.name)
@@ -67,28 +67,29 @@ def test_errors_are_typed() -> None:
         assert handle.wait(float("inf")) is handle and handle.wait(1e308) is handle
         assert t.copy(gpu, data).wait(np.float32(60)).done()
         dead = {name: 0.0 for name in ("s0>u0", "s0>u1", "s1>u2", "s1>u3")}
-        plan = t.plan("cpu", "cuda:0", size, scales=dead)
+        plan = t.explain(src="cpu", dst="cuda:0", nbytes=size, scales=dead)
         assert not plan.paths and plan.rate == plan.bound == 0 and plan.expected_us is None
-        assert "every way is dead" in plan.explain() and "cpu:0/pcie>u0 is dead" in plan.explain()
+        assert "every way is dead" in str(plan) and "cpu:0/pcie>u0 is dead" in str(plan)
         registered = np.zeros(size, np.uint8)
         pinned = t.register_host(registered)
         weight = torch.nn.Linear(512, 512).weight
         if torch.version.cuda is None:
             t.register_host(weight).unregister()
         offloader = t.Offloader("8MiB")
+        way = {"src": "cpu", "dst": "cuda:0", "nbytes": 1}
         offloader.offload([]), offloader.prefetch([]), offloader.offload([5, None])
         refused = {
             "seconds": [lambda: handle.wait("x"), lambda: pinned.wait("x"), lambda: handle.wait(-1),
                         lambda: offloader.offload([]).wait("x")],
             "pair": [lambda: t.copy_batch(None), lambda: t.copy_batch([(gpu, data, 3)]),
                      lambda: t.copy_batch([gpu])],
-            "exclude": [lambda: t.plan("cpu", "cuda:0", 1, exclude=[99]),
-                        lambda: t.plan("cpu", "cuda:0", 1, exclude=["g1"]),
-                        lambda: t.plan("cpu", "cuda:0", 1, exclude=5.5),
+            "exclude": [lambda: t.explain(**way, exclude=[99]),
+                        lambda: t.explain(**way, exclude=["g1"]),
+                        lambda: t.explain(**way, exclude=5.5),
                         lambda: t.bound("dgx1v", "cpu", "cuda:0", exclude=[-1])],
-            "scales|edge": [lambda: t.plan("cpu", "cuda:0", 1, scales=5),
-                            lambda: t.plan("cpu", "cuda:0", 1, scales={"s0>u0": "x"})],
-            "take a preset": [lambda: t.plan("cpu", "cuda:0", 1, platform=5), lambda: t.Engine(5)],
+            "scales|edge": [lambda: t.explain(**way, scales=5),
+                            lambda: t.explain(**way, scales={"s0>u0": "x"})],
+            "take a preset": [lambda: t.explain(**way, platform=5), lambda: t.Engine(5)],
             "dtype": [lambda: t.pinned(4, "nope")],
             "shape": [lambda: t.pinned(2.5), lambda: t.pinned(None)],
             "torch tensors": [lambda: t.to(data, "cpu")],
@@ -157,28 +158,30 @@ def test_what_plans_share_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None
     solve = bounds._maximum
     monkeypatch.setattr(bounds, "_maximum", lambda *given: asked.append("bound") or solve(*given))
     box = replace(topology.from_preset("dgx_a100"), name="plans_share")
-    first = planning.plan("cpu", "cuda:0", 1 << 30, platform=box)
-    text = first.explain()
+    first = planning.explain(src="cpu", dst="cuda:0", nbytes=1 << 30, platform=box)
+    text = str(first)
     assert sorted(asked) == ["_relays_from", "bound", "graph_of", "planner_of"]
-    again = planning.plan("cpu", "cuda:0", 1 << 30, platform=box)
-    other = planning.plan("cpu", "cuda:0", 64 << 20, platform=box)
-    assert again == first and again.explain() == text and other.bound == first.bound
-    assert len(asked) == 4 and "64 MiB" in other.explain()
-    slow = planning.plan("cpu", "cuda:0", 1 << 30, platform=box, scales={"s0>u0": 0.5})
+    again = planning.explain(src="cpu", dst="cuda:0", nbytes=1 << 30, platform=box)
+    other = planning.explain(src="cpu", dst="cuda:0", nbytes=64 << 20, platform=box)
+    assert again == first and str(again) == text and other.bound == first.bound
+    assert len(asked) == 4 and "64 MiB" in str(other)
+    slow = planning.explain(
+        src="cpu", dst="cuda:0", nbytes=1 << 30, platform=box, scales={"s0>u0": 0.5}
+    )
     assert slow.bound < first.bound and slow.rate < first.rate
 
 
 def test_links_measured_anew_are_planned_anew() -> None:
     box = replace(topology.from_preset("dgx_a100"), name="measured_anew")
-    before = planning.plan("cpu", "cuda:0", 1 << 30, platform=box)
+    before = planning.explain(src="cpu", dst="cuda:0", nbytes=1 << 30, platform=box)
     edges = tuple(
         replace(edge, gb_per_s=edge.gb_per_s / 2) if edge.name == "s0>u0" else edge
         for edge in box.platform.edges
     )
     measured = replace(box, platform=replace(box.platform, edges=edges))
-    after = planning.plan("cpu", "cuda:0", 1 << 30, platform=measured)
+    after = planning.explain(src="cpu", dst="cuda:0", nbytes=1 << 30, platform=measured)
     assert after.bound < before.bound and after.rate < before.rate
-    assert f"{after.bound:.1f} GB/s" in after.explain()
+    assert f"{after.bound:.1f} GB/s" in str(after)
 
 
 def test_a_platforms_file_that_changes_is_read_again(tmp_path: Path) -> None:

@@ -128,14 +128,14 @@ def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool)
 def _plan(
     topology: Topology, between: tuple[str, str], size: str, host: str, as_json: bool
 ) -> None:
-    from glake.transfer.planning import plan
+    from glake.transfer.planning import explain
 
     try:
         count = parse_bytes(size)
     except ValueError as error:
         raise BadInput(f"--bytes {size}: {error}; write 4096, 64MiB or 1GiB") from error
-    made = plan(src=between[0], dst=between[1], bytes=count, platform=topology, host=host)
-    click.echo(json.dumps(made.to_dict(), allow_nan=False) if as_json else made.explain())
+    made = explain(dst=between[1], src=between[0], nbytes=count, platform=topology, host=host)
+    click.echo(json.dumps(made.to_dict(), allow_nan=False) if as_json else str(made))
 
 
 def _list(path: str | None, as_json: bool) -> None:
