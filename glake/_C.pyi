@@ -1,4 +1,4 @@
-"""The bindings of csrc/capi.h. Errors are those of glake.errors; bytes are bytes."""
+"""The bindings of include/glake/glake.h. Errors are those of glake.errors; bytes are bytes."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

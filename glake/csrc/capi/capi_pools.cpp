@@ -63,7 +63,7 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
 
 int glake_pool_empty_cache(int device, glake_pool pool) {
   return guarded([&] {
-    DeviceAllocator& allocator = Process::instance().device(device);
+    auto& allocator = Process::instance().device(device);
     glake::watched_trim([&] { allocator.empty_pool(id_of(pool)); });
   });
 }

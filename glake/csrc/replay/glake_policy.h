@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver_cost.h"
 #include "policy.h"
 
 namespace glake::replay {
