@@ -1,4 +1,4 @@
-// What a device holds at one moment: see glake_visit_memory (capi.h).
+// What a device holds at one moment: see glake_visit_memory (glake.h).
 #pragma once
 
 #include <vector>

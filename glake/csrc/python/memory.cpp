@@ -1,4 +1,4 @@
-// Bindings of the section "Memory that others must see whole" of csrc/capi.h.
+// Bindings of the section "Memory that others must see whole" of include/glake/glake.h.
 #include <string>
 
 #include "python/binding.h"

@@ -1,6 +1,6 @@
-// The Python module glake._C: csrc/capi.h call by call, its statuses raised as glake.errors.
-// Sizes and pointers are Python ints, so that a negative or huge one is named in the error rather
-// than refused by a conversion.
+// The Python module glake._C: include/glake/glake.h call by call, its statuses raised as
+// glake.errors. Sizes and pointers are Python ints, so that a negative or huge one is named in the
+// error rather than refused by a conversion.
 #include <string>
 
 #include "python/binding.h"
@@ -130,7 +130,7 @@ void bind_driver(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  module.doc() = "Bindings of glake's C interface (csrc/capi.h).";
+  module.doc() = "Bindings of glake's C interface (include/glake/glake.h).";
   module.attr("cuda_header_version") = GLAKE_CUDA_HEADER_VERSION;
   module.attr("compiler") = __VERSION__;
   bind_memory(module);

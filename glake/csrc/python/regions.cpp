@@ -1,4 +1,4 @@
-// Bindings of the section "Regions" of csrc/capi.h.
+// Bindings of the section "Regions" of include/glake/glake.h.
 #include <string>
 
 #include "python/binding.h"

@@ -1,4 +1,4 @@
-// Bindings of csrc/capi_transfer.h.
+// Bindings of include/glake/glake.h, the section on transfers.
 #include <pybind11/stl.h>
 
 #include <algorithm>

@@ -119,7 +119,7 @@ def test_whole_numbers_of_any_library(kind: Any) -> None:
     got = np.zeros((2, 1024), np.uint8)
     t.gather(got, blocks, [1, 3]).wait()
     assert (got == data.reshape(4, 1024)[[1, 3]]).all()
-    assert t.plan("cpu", "cuda:0", kind(1 << 20)).bytes == 1 << 20
+    assert t.explain(dst="cuda:0", src="cpu", nbytes=kind(1 << 20)).bytes == 1 << 20
     assert t.pinned((kind(2), kind(3))).shape == (2, 3)
     assert t.Offloader(kind(1 << 20)).limit == 1 << 20
     for wrong in (True, 1.0, np.float64(4), "4", np.bool_(True)):
