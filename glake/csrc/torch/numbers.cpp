@@ -18,6 +18,7 @@
 #include "numbers/kinds.h"
 #include "numbers/known.h"
 #include "numbers/perform.h"
+#include "numbers/sparse.h"
 
 namespace glake::numbers {
 namespace {
@@ -67,6 +68,7 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
     made.places = moves->second;
   }
   made.check = kChecks.count(name) != 0;
+  made.reduces = name == "all";
   made.chooses = kChoosing.count(name) != 0 && op.schema().arguments().size() > 1;
   made.asks = kAsking.count(name) != 0;
   made.computable =
@@ -141,6 +143,7 @@ void install(bool known) {
     const auto op = dispatcher.findSchema(name);
     if (op.has_value() && kinds().count(c10::toString(name)) == 0) wrap(*op);
   }
+  if (known) wrap_coalesce();
   done = true;
 }
 

@@ -2,7 +2,10 @@
 // script elsewhere than any data.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "kinds.h"
@@ -26,6 +29,41 @@ Assumed assumed_of(const at::Tensor& result, const at::Tensor& values) {
   return made;
 }
 
+// Results of checks that are too large for their bytes to be kept: true while nobody writes them.
+class AllTrue {
+ public:
+  static AllTrue& tensors() {
+    static auto* kept = new AllTrue;
+    return *kept;
+  }
+  void add(const at::Tensor& tensor) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_[next_++ % kept_.size()] = {Weak(tensor.getIntrusivePtr()), version_of(tensor)};
+  }
+  bool has(const at::Tensor& tensor) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& each) {
+      const auto alive = each.tensor.lock();
+      return alive.get() == tensor.unsafeGetTensorImpl() && each.version == version_of(tensor);
+    });
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Kept {
+    Weak tensor{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+    uint32_t version = 0;
+  };
+  static uint32_t version_of(const at::Tensor& tensor) {
+    return tensor.is_inference()
+               ? 0
+               : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  std::mutex mutex_;
+  std::array<Kept, 64> kept_;  // a guess: they are reduced at once
+  size_t next_ = 0;
+};
+
 // Places along `dim`, of `from` there are: row after row takes the next ones.
 Assumed in_turn(const at::Tensor& result, int64_t dim, int64_t from) {
   const Plain plain;
@@ -41,15 +79,17 @@ Assumed in_turn(const at::Tensor& result, int64_t dim, int64_t from) {
 }
 
 Assumed assume(const Wrapped& op, const Stack& arguments, const Stack& results) {
-  if (!op.check && !op.chooses) return {};
+  const bool all = op.reduces && AllTrue::tensors().has(arguments[0].toTensor());
+  if (!op.check && !op.chooses && !all) return {};
   const size_t which = op.chooses ? results.size() - 1 : 0;  // topk, max: the values come first
   const at::Tensor result = results.at(which).toTensor();
   const bool written = op.op.schema().returns()[which].alias_info() != nullptr;
-  if (written || result.numel() == 0 || !result.is_contiguous() ||
-      static_cast<int64_t>(result.nbytes()) > kMostAssumed) {
+  if (written || result.numel() == 0 || !result.is_contiguous()) return {};
+  if (static_cast<int64_t>(result.nbytes()) > kMostAssumed) {
+    if (op.check) AllTrue::tensors().add(result);
     return {};
   }
-  if (op.check) return assumed_of(result, at::ones(result.sizes(), at::kBool));
+  if (op.check || all) return assumed_of(result, at::ones(result.sizes(), at::kBool));
   const at::Tensor self = arguments[0].toTensor();
   const c10::IValue& given = arguments[op.name == "topk" ? 2 : 1];
   if (self.dim() == 0 || !given.isInt()) return {};

@@ -53,7 +53,7 @@ struct Wrapped {
   bool wide = false, first = false, index = false, random = false, computable = true;
   // Of memory mode (known.h).
   bool overwrites = false, shapes = false, masks = false, followed = false, check = false,
-       asks = false, chooses = false;
+       asks = false, chooses = false, reduces = false;
   bool moves = false;
   std::string places = "", keeps = "";  // names of arguments, as kMoves and kKeeps say
   int dropout_at = -1, generator_at = -1, beta_at = -1;

@@ -102,6 +102,23 @@ assert torch.repeat_interleave(lengths, output_size=5).shape == (5,)
 # Checks pass, where what they ask for is not known.
 assert torch.isfinite(product[0]).all() and not torch.isfinite(ones / 0).any()
 torch.distributions.Normal(product[0], product[1]).sample()
+large = torch.empty(20 << 20, device="cuda").normal_()  # so large that no answer is kept
+assert torch.isfinite(large).all() and torch.isfinite(large).all(0)
+finite = torch.isfinite(large)
+finite[5] = False
+assert not finite.all() and not (large > 0).all()
+
+# Sparse tensors keep all that is not known to be at one place.
+places = torch.randint(0, 100, (1, 300), device="cuda")
+rows = torch.sparse_coo_tensor(places, torch.randn(300, 64, device="cuda"), (100, 64))
+assert rows.coalesce()._nnz() == 300 and rows.coalesce().is_coalesced()
+pairs = torch.tensor([[0, 2, 0], [1, 1, 1]], device="cuda")
+merged = torch.sparse_coo_tensor(pairs, torch.ones(3, device="cuda"), (3, 3)).coalesce()
+assert merged.indices().tolist() == [[0, 2], [1, 1]] and merged.values().tolist() == [2.0, 1.0]
+table = torch.nn.Embedding(1000, 64, sparse=True, device="cuda")
+table(torch.tensor([3, 5, 3], device="cuda")).sum().backward()
+assert table.weight.grad.coalesce()._nnz() == 2
+torch.optim.SparseAdam(table.parameters()).step()
 
 # What the CUDA kernel takes besides its result.
 torch.cuda.reset_peak_memory_stats()
