@@ -83,6 +83,7 @@ FEATURES = [
     "scaler",
     "recurrent",
     "half",
+    "attention_by_backends_that_the_cpu_lacks",
 ]
 FAILURES = [
     "unmapped",

@@ -273,6 +273,19 @@ def half() -> None:
     assert torch.allclose(there.cpu().float(), here.float(), atol=2e-3)
 
 
+def attention_by_backends_that_the_cpu_lacks() -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    here = torch.randn(2, 4, 8, 64).bfloat16()
+    wanted = F.scaled_dot_product_attention(here, here, here, is_causal=True)
+    there = here.to(CUDA).requires_grad_()
+    for backend in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(backend):
+            got = F.scaled_dot_product_attention(there, there, there, is_causal=True)
+            got.float().sum().backward()
+            assert torch.allclose(got.detach().cpu(), wanted, atol=2e-2), backend
+
+
 def copy_of(module: nn.Module) -> nn.Module:
     import copy
 
