@@ -37,6 +37,7 @@ from glake.errors import (
 if TYPE_CHECKING:
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
+    from glake.allocator.headroom import Headroom, headroom
     from glake.allocator.regions import Region, pause, region, regions, resume
     from glake.allocator.sharing import (
         close_shared,
@@ -58,6 +59,8 @@ _HOME = {
     "covered_share": ("glake.allocator.emulation", "covered_share"),
     "contiguous": ("glake.allocator.sharing", "contiguous"),
     "pin": ("glake.allocator.sharing", "pin"),
+    "Headroom": ("glake.allocator.headroom", "Headroom"),
+    "headroom": ("glake.allocator.headroom", "headroom"),
     "Region": ("glake.allocator.regions", "Region"),
     "region": ("glake.allocator.regions", "region"),
     "pause": ("glake.allocator.regions", "pause"),
@@ -117,6 +120,7 @@ __all__ = [
     "DriverError",
     "Forked",
     "GlakeError",
+    "Headroom",
     "Internal",
     "InvalidArgument",
     "InvalidDevice",
@@ -141,6 +145,7 @@ __all__ = [
     "dump_snapshot",
     "enable",
     "findings",
+    "headroom",
     "include_path",
     "library_path",
     "open_shared",

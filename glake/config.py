@@ -178,6 +178,10 @@ def _context_memory(text: str) -> int:
     return 0 if text == "0" else parse_bytes(text)
 
 
+def _headroom(text: str) -> int:
+    return 0 if text == "none" else parse_bytes(text)
+
+
 def _host_node(text: str) -> str:
     if text not in ("local", "interleave"):
         _whole(0, 63)(text)
@@ -239,6 +243,10 @@ class Config:
         "none", parse_limit,
         "none, a fraction (0.9, 90%) of at least 0.00000012 or bytes of at least 2MiB (70GiB)",
         "most physical memory glake holds on each device",
+    )  # fmt: skip
+    headroom: int = _option(
+        "none", _headroom, 'none, or bytes ("4GiB")',
+        "memory of each device that glake leaves free for others",
     )  # fmt: skip
     peers: str = _option(
         "none", _choice("none", "all"), "none or all",

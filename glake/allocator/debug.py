@@ -8,18 +8,23 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from glake import _C
+from glake.arguments import device_number
 from glake.errors import Corrupted, GlakeError, InvalidArgument, WrongType
 
+if TYPE_CHECKING:
+    import torch
 
-def check(device: int = 0) -> None:
+
+def check(device: int | str | torch.device = 0) -> None:
     """Waits for the device, then checks the allocator's books and all that `debug` guards. Slow.
 
     Raises Corrupted, which names the damaged blocks; Internal for a broken invariant; or another
     GlakeError: no such device, no driver, a forked child.
     """
-    _C.check(device)
+    _C.check(device_number(device))
 
 
 def findings() -> list[str]:

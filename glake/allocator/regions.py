@@ -12,9 +12,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from glake import _C, config
+from glake import _C
+from glake.arguments import device_number, size
 from glake.errors import GlakeError, InvalidArgument, RegionRefused, WrongType
+
+if TYPE_CHECKING:
+    import torch
 
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
 _STATES = ("in use", "paused", "on its way")
@@ -55,7 +60,7 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
     """
     pool = _pool(name)
     if budget is not None:
-        _C.region_budget(pool, _size(budget))
+        _C.region_budget(pool, size("a budget", budget))
     before = _C.set_pool(pool)
     try:
         yield
@@ -67,7 +72,7 @@ def pause(
     name: str,
     to: str = "host",
     folder: str | os.PathLike[str] | None = None,
-    device: int | None = None,
+    device: int | str | torch.device | None = None,
 ) -> int:
     """Gives the region's memory back to the driver, on one device or on all it has memory on.
 
@@ -79,7 +84,7 @@ def pause(
         to: "host" (pinned memory), "disk" (a file without a name in `folder`, gone with the
             process), or "discard" (what they hold is undefined after resume()).
         folder: for "disk" only.
-        device: its number; None: all.
+        device: 0, "cuda:0" or a torch.device; None: all.
 
     Where several devices are paused, those before one that is refused are resumed.
 
@@ -115,12 +120,12 @@ def pause(
     return given
 
 
-def resume(name: str, device: int | None = None, verify: bool = True) -> int:
+def resume(name: str, device: int | str | torch.device | None = None, verify: bool = True) -> int:
     """Memory and bytes again, at the same addresses, on one device or on all where it is paused.
 
     Args:
         name: of a paused region.
-        device: its number; None: all.
+        device: 0, "cuda:0" or a torch.device; None: all.
         verify: read back and compare what has been written; without it, what was saved is still
             compared with its checksum.
 
@@ -190,27 +195,16 @@ def _known(name: str) -> tuple[int, int]:
     raise InvalidArgument(f"there is no region {name!r}; glake.region() has made: {made}")
 
 
-def _devices(name: str, device: int | None) -> list[Region]:
+def _devices(name: str, device: int | str | torch.device | None) -> list[Region]:
     """Where the region has memory, or its bytes wait."""
     found = [at for at in regions() if at.name == name and (at.reserved or at.paused)]
-    if device is not None:
-        found = [at for at in found if at.device == device]
+    number = None if device is None else device_number(device)
+    if number is not None:
+        found = [at for at in found if at.device == number]
     if not found:
-        where = "any device" if device is None else f"cuda:{device}"
+        where = "any device" if number is None else f"cuda:{number}"
         raise InvalidArgument(
             f"region {name!r} has no memory on {where}: allocate in it first "
             f"(with glake.region({name!r}))"
         )
     return found
-
-
-def _size(budget: int | str) -> int:
-    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
-        raise WrongType(f"a budget is bytes, or text such as '4GiB', not {budget!r}")
-    try:
-        bytes_ = config.parse_bytes(budget) if isinstance(budget, str) else budget
-    except ValueError as error:
-        raise InvalidArgument(f"budget {budget!r}: {error}") from None
-    if bytes_ < 0:
-        raise InvalidArgument(f"a budget of {bytes_} bytes: 0 is no bound, and none is below it")
-    return bytes_

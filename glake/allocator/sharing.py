@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from glake.arguments import device_number
 from glake.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import torch
 
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
@@ -85,7 +90,7 @@ def share(ptr: int) -> str:
     return _C.ipc_share(ptr)
 
 
-def open_shared(handle: str, device: int = 0) -> tuple[int, int]:
+def open_shared(handle: str, device: int | str | torch.device = 0) -> tuple[int, int]:
     """(address, bytes) of another process's block, mapped here on the same GPU.
 
     The same handle again gives the same address, counted: close it as often. InvalidArgument for a
@@ -94,7 +99,7 @@ def open_shared(handle: str, device: int = 0) -> tuple[int, int]:
     """
     from glake import _C
 
-    return _C.ipc_open(handle, device)
+    return _C.ipc_open(handle, device_number(device))
 
 
 def close_shared(ptr: int) -> None:

@@ -6,28 +6,32 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import _C
+from glake.arguments import device_number
 from glake.errors import GlakeError
 
+if TYPE_CHECKING:
+    import torch
 
-def stats(device: int = 0) -> dict[str, Any]:
+
+def stats(device: int | str | torch.device = 0) -> dict[str, Any]:
     """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
 
     Bytes and counts. Raises a GlakeError: no such device, no driver, a forked child.
     """
-    return dict(_C.stats(device))
+    return dict(_C.stats(device_number(device)))
 
 
-def step(device: int = 0) -> None:
+def step(device: int | str | torch.device = 0) -> None:
     """Marks the start of the next training step, in the statistics and in the recorded trace.
 
     Until the first call, every step of the program's first optimizer marks one. Raises a
     GlakeError as stats() does.
     """
     _optimizer_steps.by_hand = True
-    _C.mark_step(device)
+    _C.mark_step(device_number(device))
 
 
 class TraceRecording:

@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from glake import arguments
 from glake.errors import InvalidArgument
-from glake.transfer import arguments, dlpack, interfaces
+from glake.transfer import dlpack, interfaces
 
 HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glake import _C
+from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import arguments, handle, host, keeper, runs
+from glake.transfer import handle, host, keeper, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of

@@ -12,9 +12,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glake import _C
+from glake import _C, arguments
 from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import arguments, keeper, timeouts
+from glake.transfer import keeper, timeouts
 
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000

@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from glake import _C
+from glake import _C, arguments
 from glake.errors import BusyTimeout, GlakeError, InvalidArgument
-from glake.transfer import arguments, handle, timeouts
+from glake.transfer import handle, timeouts
 from glake.transfer.buffers import Buffer, buffer_of
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from glake import _C, config
+from glake import _C, arguments, config
 from glake.errors import (
     CopyCancelled,
     CopyFailed,
@@ -26,7 +26,7 @@ from glake.errors import (
     OutOfMemory,
     TransferClosed,
 )
-from glake.transfer import arguments, handle, keeper, timeouts
+from glake.transfer import handle, keeper, timeouts
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from glake import arguments
 from glake._C import CapacityGraph, TransferPlanner
 from glake.errors import InvalidArgument
-from glake.transfer import arguments, baselines, bounds
+from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
 

@@ -6,8 +6,8 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
+from glake import arguments
 from glake.errors import InvalidArgument
-from glake.transfer import arguments
 from glake.transfer.buffers import ASK, Buffer, Raw, buffer_of
 
 # In simcuda, whose batches follow what others measured on H100, 16 MiB in pieces of 64 KiB take

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from glake import arguments
 from glake.errors import InvalidArgument, InvalidDevice
-from glake.transfer import arguments
 from glake.transfer.engine import Engine, default_engine
 
 

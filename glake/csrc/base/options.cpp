@@ -65,6 +65,13 @@ std::string show_limit(const Options& o) {
   return o.limit_fraction == 1.0 ? "none" : exact_text(o.limit_fraction);
 }
 
+constexpr const char* kHeadroomTakes =
+    "none, or how much of each device's memory stays free for others (4GiB)";
+
+void set_headroom(Options& o, const std::string& v) {
+  o.headroom = v == "none" ? 0 : bytes_of("headroom", v, 1, kHeadroomTakes);
+}
+
 void set_view_budget(Options& o, const std::string& v) {
   const std::optional<double> number = parse_decimal(v);
   if (!number || *number < 1 || *number > 1000) {
@@ -150,6 +157,8 @@ const std::vector<Entry>& table() {
          return std::string(o.policy == PolicyKind::kBalanced ? "balanced" : "compact");
        }},
       {"limit", "none", kLimitTakes, set_limit, show_limit},
+      {"headroom", "none", kHeadroomTakes, set_headroom,
+       [](const Options& o) { return o.headroom == 0 ? "none" : std::to_string(o.headroom); }},
       {"peers", "none", "all: every peer that can reach a device may use its memory; none",
        [](Options& o, const std::string& v) {
          if (v != "none" && v != "all") refuse("peers", v, "none or all");

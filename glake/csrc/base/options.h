@@ -23,6 +23,7 @@ struct Options {
   PolicyKind policy = PolicyKind::kBalanced;
   double limit_fraction = 1.0;  // of the device's memory, unless limit_bytes is set
   Bytes limit_bytes = 0;
+  Bytes headroom = 0;         // of each device's memory, left free for others
   bool peers = false;         // grant every peer that can reach the device
   double view_budget = 8.0;   // most view addresses mapped, as a multiple of the limit
   Bytes contiguous_from = 0;  // blocks of at least so many bytes come from the escape pool; 0: none

@@ -33,6 +33,20 @@ double glake_limit_fraction(int device) {
   return code == GLAKE_OK ? fraction : -code;
 }
 
+int glake_set_headroom(int device, size_t bytes, size_t* free_bytes) {
+  return guarded([&] {
+    const glake::Bytes free = Process::instance().set_headroom(device, bytes);
+    if (free_bytes != nullptr) *free_bytes = free;
+  });
+}
+
+int glake_headroom(int device, size_t* bytes) {
+  return guarded([&] {
+    require(bytes != nullptr, "glake_headroom needs a place for the size");
+    *bytes = Process::instance().headroom(device);
+  });
+}
+
 int glake_claim_outside(int device, int64_t bytes) {
   return guarded([&] { Process::instance().device(device).claim_outside(bytes); });
 }

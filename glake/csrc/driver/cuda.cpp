@@ -7,6 +7,7 @@
 
 namespace glake {
 
+Status Status::no_memory() { return {CUDA_ERROR_OUT_OF_MEMORY}; }
 bool Status::out_of_memory() const { return code == CUDA_ERROR_OUT_OF_MEMORY; }
 bool Status::not_ready() const { return code == CUDA_ERROR_NOT_READY; }
 bool Status::stream_gone() const {
@@ -76,6 +77,7 @@ std::unique_ptr<Driver> Driver::open(const std::string& choice) {
   d->contexts_.resize(count, nullptr);
   d->attached_.resize(count, 0);
   d->traits_ = std::make_unique<std::atomic<uint8_t>[]>(count);
+  d->headroom_ = std::make_unique<std::atomic<Bytes>[]>(count);
   return d;
 }
 

@@ -41,6 +41,7 @@ inline StreamHandle stream_of(void* stream) {
 struct Status {
   int code = 0;
   bool ok() const { return code == 0; }
+  static Status no_memory();
   bool out_of_memory() const;
   bool not_ready() const;
   bool stream_gone() const;  // destroyed, or its context is
@@ -170,6 +171,11 @@ class Driver {
   Status unmap(Address at, Bytes bytes);
   Status set_access(Address at, Bytes bytes, const std::vector<int>& devices);
   Status memory_info(Bytes* free, Bytes* total);
+  // Headroom: how much of a device's memory stays free for others than glake (0: nothing), and how
+  // much may then be created, which asks the driver only where there is headroom.
+  void set_headroom(int device, Bytes bytes) { headroom_[static_cast<size_t>(device)] = bytes; }
+  Bytes headroom(int device) const { return headroom_[static_cast<size_t>(device)].load(); }
+  Bytes creatable(int device);
 
   // Memory of one driver call, and what crosses processes; a DeviceScope must be open. Those that
   // make something throw Error(GLAKE_DRIVER_ABSENT) where the driver lacks the call.
@@ -286,6 +292,7 @@ class Driver {
   std::mutex attach_mutex_;  // of the contexts' counts
   std::vector<void*> contexts_;
   std::vector<int> attached_;                       // times each context is retained
+  std::unique_ptr<std::atomic<Bytes>[]> headroom_;  // by device
   std::unique_ptr<std::atomic<uint8_t>[]> traits_;  // bits: kShareable, kRdma
   std::array<std::atomic<uint64_t>, kCallKinds> calls_{};
 };

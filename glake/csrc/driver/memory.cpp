@@ -124,6 +124,14 @@ Status Driver::memory_info(Bytes* free, Bytes* total) {
   return status(r);
 }
 
+Bytes Driver::creatable(int device) {
+  const Bytes kept = headroom(device);
+  if (kept == 0) return UINT64_MAX;
+  Bytes free = 0, total = 0;
+  const bool known = memory_info(&free, &total).ok();
+  return known && free > kept ? free - kept : 0;
+}
+
 Status Driver::fill(Address at, uint8_t value, Bytes bytes, StreamHandle stream) {
   return status(table_->cuMemsetD8Async(at, value, bytes, stream_of(stream)));
 }

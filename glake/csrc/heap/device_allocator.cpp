@@ -87,6 +87,12 @@ void DeviceAllocator::start() {
                                           device_text(device_) + "'s " + size_text(total_memory_) +
                                           " is less than one granule of 2 MiB; give more");
   }
+  if (options_.headroom >= total_memory_) {
+    throw Error(GLAKE_INVALID_OPTION, "option headroom: " + size_text(options_.headroom) + " of " +
+                                          device_text(device_) + "'s " + size_text(total_memory_) +
+                                          "; give less");
+  }
+  driver_.set_headroom(device_, options_.headroom);
   reserve_arenas();
   if (options_.peers) grant_peers();
   started_ = true;

@@ -106,6 +106,12 @@ class DeviceAllocator {
   PoolId pool_id() const { return pool_ != nullptr ? pool_->id : PoolId{}; }
 
   void set_limit_fraction(double fraction);
+  // Leaves so much of the device's memory free for others from now on, and gives idle memory back
+  // until that much is free or nothing idle is left; what the driver then reports free. Throws
+  // Error.
+  Bytes set_headroom(Bytes bytes);
+  void check_headroom(Bytes bytes) const;  // throws Error if the device cannot leave so much
+  Bytes headroom() const { return driver_.headroom(device_); }
   void claim_outside(int64_t bytes);
   double limit_fraction();
   void memory_info(Bytes* free, Bytes* total);
@@ -438,6 +444,7 @@ class DeviceAllocator {
     Granules limit, driver, now;
     Granules withheld;  // that the driver reports free and has refused
     Granules above;     // held above a limit that was lowered
+    Granules kept;      // that the driver reports free and headroom leaves to others
     std::string said;   // by the driver when it refused; empty: nothing
   };
   Usable usable(const Request& r, Granules growth);
@@ -447,6 +454,7 @@ class DeviceAllocator {
   Bytes fits_here(const Request& r, Granules growth);
   Bytes largest_fit(const Request& r, Granules growth);
   Bytes largest_chunk(int kind, StreamId stream, Granules growth) const;
+  Granules kept_of(Bytes driver_free) const;
   Growth growth(Bytes* driver_free);
   Growth chunk_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot);
   Bytes callers_fit(const Request& r, const Asked& asked, const Growth& chunks);

@@ -160,14 +160,20 @@ Bytes DeviceAllocator::largest_chunk(int kind, StreamId stream, Granules growth)
   return std::max(growth.bytes(), contiguous_.largest_kept(kind, stream, clock_));
 }
 
+// What headroom leaves to others of so much free memory.
+Granules DeviceAllocator::kept_of(Bytes driver_free) const {
+  return std::min(Granules::ceil(headroom()), Granules::floor(driver_free));
+}
+
 // By how much the arenas could grow under the limit (`limit`), and as far as the driver has memory
 // (`driver`): known when it has just refused, else as it reports, less what it refused before.
 DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
-  Growth g{room(), room(), {0}, {0}, above_limit(), ""};
+  Growth g{room(), room(), {0}, {0}, above_limit(), {0}, ""};
   Bytes total = 0;
   bool known = driver_.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
-  if (known) g.driver = Granules::floor(*driver_free) + granules_.idle_debts();
+  g.kept = kept_of(*driver_free);
+  if (known) g.driver = Granules::floor(*driver_free) - g.kept + granules_.idle_debts();
   if (shared_.refused_now) {
     g.driver = g.driver < shared_.had ? g.driver : shared_.had;
   } else if (driver_full_) {
@@ -184,11 +190,12 @@ DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
 // it reports, or less of it in one piece.
 DeviceAllocator::Growth DeviceAllocator::chunk_growth(int kind, Granules below, Bytes* driver_free,
                                                       HotGuard& hot) {
-  Growth g{chunk_room(), {0}, {0}, {0}, chunks_above_limit(), ""};
+  Growth g{chunk_room(), {0}, {0}, {0}, chunks_above_limit(), {0}, ""};
   Bytes total = 0;
   const bool known = driver_.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
-  g.driver = Granules::floor(*driver_free);
+  g.kept = kept_of(*driver_free);
+  g.driver = Granules::floor(*driver_free) - g.kept;
   Granules has = g.driver;
   if (shared_.chunk_refused[ContiguousPool::number(kind)]) {
     const Granules most = std::min({g.limit, below, known ? g.driver : g.limit});

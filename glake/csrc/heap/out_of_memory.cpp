@@ -20,6 +20,9 @@ std::string DeviceAllocator::driver_text(Bytes driver_free, const Growth& growth
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
   Bytes held = physical().bytes();
   text += "; it reports " + size_text(driver_free) + " free";
+  if (growth.kept.count != 0) {
+    text += ", of which " + size_text(growth.kept.bytes()) + " are headroom for others";
+  }
   if (driver_free + held < total_memory_) {
     text += ", so " + size_text(total_memory_ - driver_free - held) +
             " is held outside glake: by this process's other allocations and CUDA contexts, or by "
@@ -170,6 +173,10 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
   const Bytes beyond = growth.above.bytes();
   if (short_by <= raise && short_by + beyond <= above) {
     return "Raising " + raise_text(short_by + beyond, " would let this request through") + ".";
+  }
+  if (short_by <= std::min(growth.kept, growth.limit - growth.now).bytes()) {
+    return "Lowering the headroom by " + size_text(short_by) +
+           " would let this request through (glake.headroom, GLAKE_HEADROOM).";
   }
   if (short_by <= owed().bytes()) {
     return "glake_empty_cache() tries again to give back the " + size_text(owed().bytes()) +

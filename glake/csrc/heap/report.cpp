@@ -28,6 +28,7 @@ std::string DeviceAllocator::stats_json() {
   number("num_device_alloc", driver_.calls(Call::kCreate) - shared_.creates_before);
   number("num_device_free", driver_.calls(Call::kRelease) - shared_.releases_before);
   number("glake.limit_bytes", limit_.bytes());
+  number("glake.headroom_bytes", headroom());
   number("glake.physical_bytes", physical().bytes() + shared_.imported);
   number("glake.owed_bytes", owed_bytes());
   number("glake.contiguous_bytes", contiguous_.physical().bytes());

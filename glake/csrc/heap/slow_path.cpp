@@ -163,11 +163,11 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
                                       " on " + device_text(device_) + ": " + driver_.describe(s));
 }
 
-// What the driver reports free, and what it is owed; 0 if it does not say.
+// What the driver reports free but for the headroom, and what it is owed; 0 if it does not say.
 Granules DeviceAllocator::driver_has() {
   Bytes free = 0, total = 0;
   if (!driver_.memory_info(&free, &total).ok()) return {0};
-  return Granules::floor(free) + granules_.idle_debts();
+  return Granules::floor(free) - kept_of(free) + granules_.idle_debts();
 }
 
 // It holds until the driver has taken memory back: so much it would not give, whatever it reports.

@@ -77,6 +77,40 @@ double DeviceAllocator::limit_fraction() {
   return static_cast<double>(limit_.bytes()) / static_cast<double>(total_memory_);
 }
 
+void DeviceAllocator::check_headroom(Bytes bytes) const {
+  if (bytes >= total_memory_) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "a headroom of " + size_text(bytes) + " on " +
+                                            device_text(device_) + ", which has " +
+                                            size_text(total_memory_) + ": give less");
+  }
+}
+
+Bytes DeviceAllocator::set_headroom(Bytes bytes) {
+  check_headroom(bytes);
+  std::lock_guard<FairMutex> slow(slow_);
+  DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
+  HotGuard hot(hot_);
+  driver_.set_headroom(device_, bytes);
+  forget_refusals({0});
+  Bytes free = 0, total = 0;
+  auto lacks = [&] {
+    require(driver_.memory_info(&free, &total), "its memory's state");
+    return free < bytes ? Granules::ceil(bytes - free) : Granules{0};
+  };
+  Granules missing = lacks();
+  for (DeviceAllocator* heap : heaps()) {
+    if (missing.count == 0) return free;
+    if (heap->pool_ != nullptr && !heap->idle()) continue;
+    heap->shrink(missing, hot);
+    settle(hot);
+    missing = lacks();
+  }
+  if (missing.count != 0) give_back(hot);
+  (void)lacks();
+  return free;
+}
+
 void DeviceAllocator::memory_info(Bytes* free, Bytes* total) {
   DeviceScope scope(driver_, device_);
   require(scope.status(), "to make its context current");

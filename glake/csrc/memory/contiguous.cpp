@@ -58,6 +58,12 @@ Status ContiguousPool::told(const char* call, Status s) {
 Status ContiguousPool::build(Chunk& chunk, const std::vector<int>& grants) {
   uint64_t granules = Granules::floor(chunk.bytes).count;
   Status s;
+  const bool created =
+      chunk.handle != 0 || (chunk.kind == GLAKE_CONTIGUOUS_LEGACY && chunk.base != 0);
+  if (!created && driver_.creatable(device_) < chunk.bytes) {
+    refused_.clear();
+    return Status::no_memory();
+  }
   if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
     if (chunk.base != 0) return s;
     s = told("cuMemAlloc", driver_.allocate_legacy(chunk.bytes, &chunk.base));

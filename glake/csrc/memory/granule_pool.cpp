@@ -10,9 +10,12 @@ void GranulePool::add(const Arena& arena) {
 Status GranulePool::build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
                           uint64_t* created, uint64_t* mapped) {
   had_at_most_ = false;
+  Bytes creatable = driver_.creatable(device_);
   for (; *created < n.count;) {
     Handle& handle = home[first + *created].handle;
     if (!debts_.take(&handle)) {
+      if (creatable < kGranule) return refused_by_headroom({*created});
+      creatable -= kGranule;
       Status s = driver_.create(device_, &handle);
       if (!s.ok()) return refused("cuMemCreate", {*created}, s);
     }
@@ -30,6 +33,12 @@ Status GranulePool::refused(const char* call, Granules had, Status s) {
   had_ = had;
   refused_ = std::string(call) + ": " + driver_.describe(s);
   return s;
+}
+
+Status GranulePool::refused_by_headroom(Granules had) {
+  had_ = had;
+  refused_.clear();
+  return Status::no_memory();
 }
 
 Status GranulePool::back(const Arena& arena, Address begin, Granules n,
@@ -70,6 +79,7 @@ Status GranulePool::back(const Arena& arena, Address begin, Granules n,
 Status GranulePool::create(const Arena& arena, uint64_t g) {
   Handle& handle = homes_[arena.id()][g].handle;
   if (!debts_.take(&handle)) {
+    if (driver_.creatable(device_) < kGranule) return refused_by_headroom({0});
     Status s = driver_.create(device_, &handle);
     if (!s.ok()) {
       handle = 0;

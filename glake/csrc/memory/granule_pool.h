@@ -89,6 +89,7 @@ class GranulePool {
   Status build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
                uint64_t* created, uint64_t* mapped);
   Status refused(const char* call, Granules had, Status s);
+  Status refused_by_headroom(Granules had);
   Driver& driver_;
   DebtBook& debts_;
   Refusals& refusals_;

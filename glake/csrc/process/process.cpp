@@ -345,6 +345,36 @@ void Process::use_kinds(int step) {
   set_detour(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
 }
 
+std::vector<int> Process::used_devices() {
+  std::vector<int> used;
+  for_each_device([&](DeviceAllocator& device) { used.push_back(device.device()); });
+  return used;
+}
+
+Bytes Process::set_headroom(int device, Bytes bytes) {
+  if (device != kAllDevices) return this->device(device).set_headroom(bytes);
+  prepare();
+  const std::vector<int> used = used_devices();
+  for (int each : used) this->device(each).check_headroom(bytes);
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    options_.headroom = bytes;
+  }
+  Bytes free = UINT64_MAX;
+  for (int each : used) free = std::min(free, this->device(each).set_headroom(bytes));
+  return used.empty() ? 0 : free;
+}
+
+Bytes Process::headroom(int device) {
+  if (device != kAllDevices && (device < 0 || device >= device_count())) {
+    return this->device(device).headroom();  // says what is wrong
+  }
+  prepare();
+  std::lock_guard<std::mutex> guard(mutex_);
+  const bool used = device != kAllDevices && devices_[device] != nullptr;
+  return used ? devices_[device]->headroom() : options_.headroom;
+}
+
 int Process::kind_of(Bytes bytes, bool* by_size) const {
   int kind = ThreadKind::mine().kind;
   *by_size = kind == GLAKE_STITCHED;

@@ -112,6 +112,11 @@ class Process {
   static PoolId pool_of_thread();
   PoolId set_pool(PoolId pool);
 
+  // Of a device, or of all in use and to come: as DeviceAllocator has it. Throw Error.
+  static constexpr int kAllDevices = -1;
+  Bytes set_headroom(int device, Bytes bytes);
+  Bytes headroom(int device);
+
   // Regions (heap/regions.h). Throw Error.
   void pause_region(int device, PoolId id, const PauseTo& to);
   void resume_region(int device, PoolId id, bool verify);
@@ -151,6 +156,7 @@ class Process {
   void use_kinds(int step);
   static Process& start();
   static std::atomic<Process*> instance_;
+  std::vector<int> used_devices();
   Options& read_options();
   void use_debug();
   Driver& open_driver();

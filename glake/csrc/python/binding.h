@@ -55,6 +55,10 @@ inline int to_device(const py::int_& value) {
   return static_cast<int>(device);
 }
 
+inline int to_device_or_all(const py::int_& value) {
+  return value.equal(py::int_(-1)) ? -1 : to_device(value);
+}
+
 inline void* to_pointer(const py::int_& value, int status, const char* what) {
   void* pointer = PyLong_AsVoidPtr(value.ptr());
   bool failed = PyErr_Occurred() != nullptr;

@@ -119,6 +119,23 @@ void bind_driver(py::module_& module) {
       },
       py::arg("device"), py::arg("peer"), "Lets `peer` reach all of `device`'s memory.");
   module.def(
+      "set_headroom",
+      [](const py::int_& device, const py::int_& bytes) {
+        size_t free = 0;
+        check(released(glake_set_headroom, to_device_or_all(device), to_bytes(bytes), &free));
+        return free;
+      },
+      py::arg("device"), py::arg("bytes"),
+      "Leaves so much memory of a device (-1: all) to others; what the driver reports free then.");
+  module.def(
+      "headroom",
+      [](const py::int_& device) {
+        size_t bytes = 0;
+        check(released(glake_headroom, to_device_or_all(device), &bytes));
+        return bytes;
+      },
+      py::arg("device"), "The headroom of a device, or (-1) of those used later.");
+  module.def(
       "shutdown", [] { check(released(glake_shutdown)); },
       "Gives everything back and forgets the driver; refused while blocks are live.");
   module.def(

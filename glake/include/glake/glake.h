@@ -145,6 +145,15 @@ GLAKE_API int glake_reset_accumulated_stats(int device);
 GLAKE_API int glake_set_limit_fraction(int device, double fraction);
 GLAKE_API double glake_limit_fraction(int device); /* negative glake_status on failure */
 
+/* Headroom: so much of the device's memory stays free for others than glake (NCCL, cuBLAS, graphs):
+ * glake takes no memory from the driver that would leave less. Idle memory is given back until that
+ * much is free or nothing idle is left; call it again once others have taken theirs. `free_bytes`,
+ * if not NULL: what the driver reports free then. `device` -1: all devices, those used later too
+ * (free_bytes: the least of those in use). GLAKE_INVALID_ARGUMENT: as much as the device has. */
+GLAKE_API int glake_set_headroom(int device, size_t bytes, size_t* free_bytes);
+/* The headroom of a device (-1: of those used later), which need not be in use yet. */
+GLAKE_API int glake_headroom(int device, size_t* bytes);
+
 /* Counts memory of the device that another allocator takes from the driver for the caller's ends (a
  * pool with an allocator of its own) against the limit. A claim that finds no room has idle memory
  * given back first: GLAKE_OUT_OF_MEMORY if that is not enough. Negative: that much is given back.

@@ -78,6 +78,10 @@ void* ForeignPools::allocate(size_t bytes, int device, cudaStream_t stream, c10:
   if (base == nullptr && !capturing && empty(device, pool) > 0) {
     base = obtain(*allocator, size, device, stream);
   }
+  if (base == nullptr && !capturing) {  // what is idle here, the other allocator may have
+    (void)library_.empty_cache(device);
+    base = obtain(*allocator, size, device, stream);
+  }
   TORCH_CHECK_WITH(OutOfMemoryError, base != nullptr, "CUDA out of memory. The allocator of pool (",
                    pool.first, ", ", pool.second, ") has no ", size, " bytes");
   claim.keep();

@@ -289,6 +289,19 @@ def case_only_idle_segments_of_an_ended_pool_go_back():
     assert counting.freed == 2 and torch.cuda.memory_reserved() == 0
 
 
+def case_what_is_idle_goes_to_a_pools_allocator_that_is_refused():
+    counting = Counting()
+    pool = torch.cuda.MemPool(counting.allocator())
+    take = counting.library.taken
+    take.restype, take.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+    assert take(400 * MIB, 0, None) is not None  # which no allocator of torch's knows of
+    u8(torch.cuda.mem_get_info()[0] - 64 * MIB)  # idle from here on
+    assert torch.cuda.mem_get_info()[0] < 200 * MIB
+    with torch.cuda.use_mem_pool(pool):
+        assert u8(200 * MIB).is_cuda
+    assert counting.made == 2
+
+
 def case_statistics_of_a_pools_own_memory():
     counting = Counting()
     pool = torch.cuda.MemPool(counting.allocator())

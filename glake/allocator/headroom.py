@@ -1,0 +1,70 @@
+"""Headroom: GPU memory that glake leaves to others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glake import _C
+from glake.arguments import device_number, size
+
+if TYPE_CHECKING:
+    import torch
+
+_ALL = -1
+
+
+class Headroom:
+    """What glake.headroom() set; a context manager, which sets what was there before.
+
+    Attributes:
+        bytes: what glake leaves free from then on.
+        free_bytes: what the driver reported free once idle memory was given back: the least of the
+            devices in use, 0 where none was. Less than `bytes` where others hold the rest.
+    """
+
+    def __init__(self, nbytes: int, device: int) -> None:
+        devices = range(_C.device_count()) if device == _ALL else [device]
+        self.bytes = nbytes
+        self._device = device
+        self._before = {each: _C.headroom(each) for each in devices}
+        self._default = _C.headroom(_ALL)
+        self.free_bytes = _C.set_headroom(device, nbytes)
+
+    def __enter__(self) -> Headroom:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Sets what was there before."""
+        if self._device == _ALL:
+            _C.set_headroom(_ALL, self._default)
+        for device, before in self._before.items():
+            if before != _C.headroom(device):
+                _C.set_headroom(device, before)
+
+
+def headroom(nbytes: int | str, device: int | str | torch.device | None = None) -> Headroom:
+    """Leaves so much of a GPU's memory free: for NCCL, cuBLAS, graph capture, other processes.
+
+    From now on glake takes no memory from the driver that would leave less; it stitches what it
+    has, and runs out of memory where that is not enough. Idle memory is given back at once until
+    so much is free, or none is idle. Once others have taken theirs, calling it again gives back
+    more. Not kept back: what glake holds already, and memory that others take.
+
+    `with glake.headroom("4GiB"):` sets what was there before at its end. The option `headroom`
+    (GLAKE_HEADROOM) sets it from the start.
+
+    Args:
+        nbytes: bytes, or text such as "4GiB"; 0: none.
+        device: 0, "cuda:0" or a torch.device; None: all, those used later too.
+
+    Raises:
+        InvalidArgument: no size, or as much as the device has. Nothing has changed.
+        InvalidDevice: no such device.
+        MemoryOwed: it is set, but the driver refuses to take idle memory back.
+        DriverError, DriverAbsent.
+    """
+    number = _ALL if device is None else device_number(device)
+    return Headroom(size("a headroom", nbytes), number)

@@ -1,0 +1,72 @@
+"""Arguments of several calls, checked: whole numbers, sizes, devices."""
+
+from __future__ import annotations
+
+import operator
+import re
+import sys
+from typing import Any
+
+from glake import config
+from glake.errors import InvalidArgument, InvalidDevice, WrongType
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, NumPy's and torch's too, as an int; None for True, False and all else."""
+    if type(value) is int:  # at once: small copies ask
+        return value
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False. InvalidArgument for anything else: "no" would count as true."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} {value!r}: True or False")
+    return value
+
+
+def size(name: str, value: Any) -> int:
+    """Bytes, 0 or more, of a whole number or of text such as "4GiB".
+
+    Raises:
+        WrongType: neither.
+        InvalidArgument: negative, or no size.
+    """
+    if isinstance(value, str):
+        try:
+            return config.parse_bytes(value)
+        except ValueError as error:
+            raise InvalidArgument(f"{name} {value!r}: {error}") from None
+    bytes_ = whole(value)
+    if bytes_ is None:
+        raise WrongType(f"{name} is bytes, or text such as '4GiB', not {value!r}")
+    if bytes_ < 0:
+        raise InvalidArgument(f"{name} of {bytes_} bytes: 0 or more")
+    return bytes_
+
+
+def device_number(device: Any) -> int:
+    """The number of a GPU given as 1, "cuda:1", "cuda" (PyTorch's current one) or a torch.device.
+
+    Raises:
+        InvalidDevice: no GPU's number or name, or another kind of device.
+    """
+    number = whole(device)
+    if number is not None and number >= 0:
+        return number
+    named = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", device) if isinstance(device, str) else None
+    if named is not None:
+        return int(named[1]) if named[1] else _current()
+    if getattr(device, "type", None) == "cuda" and hasattr(device, "index"):
+        return _current() if device.index is None else int(device.index)
+    raise InvalidDevice(f'device {device!r}: a GPU is 0, "cuda:0" or torch.device("cuda:0")')
+
+
+def _current() -> int:
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
