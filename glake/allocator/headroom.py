@@ -64,7 +64,8 @@ def headroom(nbytes: int | str, device: int | str | torch.device | None = None) 
         InvalidArgument: no size, or as much as the device has. Nothing has changed.
         InvalidDevice: no such device.
         MemoryOwed: it is set, but the driver refuses to take idle memory back.
-        DriverError, DriverAbsent.
+        DriverError: the driver does not say what is free.
+        DriverAbsent: there is no driver.
     """
     number = _ALL if device is None else device_number(device)
     return Headroom(size("a headroom", nbytes), number)
