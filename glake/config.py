@@ -221,6 +221,10 @@ class Config:
         "1", _flag, "0 or 1",
         "1: pinned memory for torch's CUDA tensors is glake's too, with the CUDA adapter", "python",
     )  # fmt: skip
+    private_pools: str = _option(
+        "stitched", _choice("stitched", "legacy"), "stitched or legacy",
+        "memory of CUDA graphs and MemPools; legacy: cudaMalloc's, with the CUDA adapter", "python",
+    )  # fmt: skip
     jit_dir: str | None = _option(
         "", _PATH, "a directory",
         "where code compiled against the installed torch is kept (default: the user's cache)",

@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise GlakeError(f"cannot load the torch adapter {path}: {error}") from error
     adapter.glake_adapter_install.argtypes = [
-        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
+        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
     ]
     adapter.glake_adapter_refused_frees.restype = ctypes.c_uint64
     adapter.glake_adapter_torch.restype = ctypes.c_char_p
@@ -47,8 +47,8 @@ def install(settings: Config) -> None:
         )
     text = ctypes.create_string_buffer(4096)
     where = str(glake.library_path()).encode()
-    host = int(settings.host_allocator)
-    if library().glake_adapter_install(where, host, text, len(text)) != 0:
+    host, legacy = int(settings.host_allocator), int(settings.private_pools == "legacy")
+    if library().glake_adapter_install(where, host, legacy, text, len(text)) != 0:
         raise GlakeError(f"cannot install the torch adapter: {text.value.decode()}")
 
 

@@ -123,6 +123,7 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
         emulation.install(settings, strict)
     elif mode == "adapter":
         adapter.install(settings)
+        _keep_nccl_from_graph_buffers(settings)
         if torchs is not None:
             torchs.warn(settings)
         alloc_conf.follow(settings)
@@ -131,6 +132,13 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
     _active = _Active(mode, variables, settings)
     stats.mark_optimizer_steps()
     return mode
+
+
+def _keep_nccl_from_graph_buffers(settings: config.Config) -> None:
+    """NCCL registers the buffers of captured collectives and takes each for one driver allocation
+    (pytorch/pytorch#158029: it hangs); stitched memory is many."""
+    if settings.private_pools == "stitched":
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
 
 
 def _refuse_beside_cuda(driver: str) -> None:

@@ -184,6 +184,7 @@ const std::vector<std::string>& other_keys() {
                                                          "strict",
                                                          "jit_dir",
                                                          "host_allocator",
+                                                         "private_pools",
                                                          "relays",
                                                          "sim_preset",
                                                          "sim_platforms",

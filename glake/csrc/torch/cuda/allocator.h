@@ -31,6 +31,7 @@ class CudaAllocator final : public native::CUDAAllocator {
   // Made by the first call, never destroyed: tensors outlive static destructors.
   static CudaAllocator& instance();
   CudaLibrary& library() { return library_; }
+  void set_legacy_pools() { foreign_.set_legacy(); }  // before the first allocation
   void process_exits() { exiting_.store(true); }
   bool exiting() const { return exiting_.load(std::memory_order_relaxed); }
   void refused_free() noexcept;  // counts it, and warns of the first

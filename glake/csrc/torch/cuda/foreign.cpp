@@ -1,5 +1,7 @@
 #include "torch/cuda/foreign.h"
 
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
 #include <algorithm>
 
 namespace glake::adapter {
@@ -10,11 +12,11 @@ ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) {
 }
 
 bool ForeignPools::retain(int device, c10::MempoolId_t pool, const Allocator& allocator) {
-  if (allocator == nullptr && !any()) return false;
+  if (allocator == nullptr && !legacy_ && !any()) return false;
   std::lock_guard<std::mutex> guard(mutex_);
   Pool* known = find(device, pool);
   if (known == nullptr) {
-    if (allocator == nullptr) return false;
+    if (allocator == nullptr && !legacy_) return false;
     known = &pools_[{device, pool}];
     known->allocator = allocator;
     any_.store(true);
@@ -74,26 +76,44 @@ void* ForeignPools::allocate(size_t bytes, int device, cudaStream_t stream, c10:
   const size_t size = ForeignBlocks::segment_size(request);
   OutsideClaim claim(library_, device, size);
   if (!claim.granted()) return nullptr;
-  void* base = obtain(*allocator, size, device, stream);
+  void* base = obtain(allocator, size, device, stream);
   if (base == nullptr && !capturing && empty(device, pool) > 0) {
-    base = obtain(*allocator, size, device, stream);
+    base = obtain(allocator, size, device, stream);
   }
   if (base == nullptr && !capturing) {  // what is idle here, the other allocator may have
     (void)library_.empty_cache(device);
-    base = obtain(*allocator, size, device, stream);
+    base = obtain(allocator, size, device, stream);
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, base != nullptr, "CUDA out of memory. The allocator of pool (",
-                   pool.first, ", ", pool.second, ") has no ", size, " bytes");
+  TORCH_CHECK_WITH(OutOfMemoryError, base != nullptr, "CUDA out of memory. The ",
+                   allocator == nullptr ? "driver" : "allocator", " of pool (", pool.first, ", ",
+                   pool.second, ") has no ", size, " bytes in one piece");
   claim.keep();
   std::lock_guard<std::mutex> guard(mutex_);
   blocks_.add(request, base, size);
   return blocks_.take(request, context);
 }
 
-void* ForeignPools::obtain(native::CUDAAllocator& allocator, size_t bytes, int device,
+void* ForeignPools::obtain(const Allocator& allocator, size_t bytes, int device,
                            cudaStream_t stream) {
   OnDevice on(device);
-  return allocator.raw_alloc_with_stream(bytes, stream);
+  if (allocator != nullptr) return allocator->raw_alloc_with_stream(bytes, stream);
+  c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+  void* base = nullptr;
+  const cudaError_t status = cudaMalloc(&base, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  C10_CUDA_CHECK(status);
+  return base;
+}
+
+void ForeignPools::give(const Allocator& allocator, void* base) {
+  if (allocator != nullptr) {
+    allocator->raw_delete(base);
+  } else {
+    C10_CUDA_CHECK(cudaFree(base));
+  }
 }
 
 bool ForeignPools::free(void* ptr, int device, bool capturing) {
@@ -164,7 +184,7 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
   if (given.empty()) return 0;
   OnDevice on(device);
   C10_CUDA_CHECK(cudaDeviceSynchronize());
-  for (const Given& each : given) each.allocator->raw_delete(each.ptr);
+  for (const Given& each : given) give(each.allocator, each.ptr);
   (void)library_.claim_outside(device, -static_cast<int64_t>(bytes));
   return bytes;
 }

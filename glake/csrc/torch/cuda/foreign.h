@@ -1,7 +1,8 @@
 // Pools whose memory another allocator gives (torch.cuda.MemPool(allocator): NCCL's, a symmetric
 // heap): its segments are shared by blocks as in PyTorch's own allocator, and go back to it when
 // the pool is emptied. None of this memory is ever glake's, but all of it counts against glake's
-// limit.
+// limit. With the option private_pools=legacy every private pool is one, and its allocator is the
+// driver's cudaMalloc: what legacy IPC and NCCL's graph registration ask for.
 #pragma once
 
 #include <array>
@@ -22,6 +23,8 @@ class ForeignPools {
 
   explicit ForeignPools(const CudaLibrary& library) : library_(library) {}
 
+  // Every private pool made from here on is cudaMalloc's memory.
+  void set_legacy() { legacy_ = true; }
   // One more user; `allocator` may be null for a pool known already. False: not a foreign pool.
   bool retain(int device, c10::MempoolId_t pool, const Allocator& allocator);
   bool release(int device, c10::MempoolId_t pool);
@@ -57,7 +60,7 @@ class ForeignPools {
 
  private:
   struct Pool {
-    Allocator allocator;
+    Allocator allocator;  // null: cudaMalloc
     int uses = 0;
     bool use_on_oom = false, no_split = false;
   };
@@ -85,12 +88,14 @@ class ForeignPools {
   };
   using Peaks = std::array<std::array<Peak, 3>, 9>;  // of each statistic, by kind of block
 
-  static void* obtain(native::CUDAAllocator& allocator, size_t bytes, int device,
-                      cudaStream_t stream);
+  // Null: it has no more.
+  static void* obtain(const Allocator& allocator, size_t bytes, int device, cudaStream_t stream);
+  static void give(const Allocator& allocator, void* base);
   void observe(const caching::DeviceStats& own, int device, bool before);
 
   const CudaLibrary& library_;
   std::atomic<bool> any_{false};
+  bool legacy_ = false;
   mutable std::mutex mutex_;  // never held while a foreign allocator runs
   std::map<Key, Pool> pools_;
   ForeignBlocks blocks_;

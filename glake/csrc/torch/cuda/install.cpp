@@ -11,9 +11,10 @@
 using glake::adapter::CudaAllocator;
 using glake::adapter::HostAllocator;
 
-// Makes glake torch's CUDA allocator, for good; with `host`, its pinned memory too. Before CUDA is
-// initialised, and before other threads allocate. 0, or -1 and a sentence in `text`.
-GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, char* text,
+// Makes glake torch's CUDA allocator, for good; with `host`, its pinned memory too; with
+// `legacy_pools`, private pools are cudaMalloc's memory. Before CUDA is initialised, and before
+// other threads allocate. 0, or -1 and a sentence in `text`.
+GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, int legacy_pools, char* text,
                                         size_t capacity) try {
   namespace native = c10::cuda::CUDACachingAllocator;
   native::CUDAAllocator* before = native::get();
@@ -30,6 +31,7 @@ GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, char* tex
     std::snprintf(text, capacity, "%s", missing.c_str());
     return -1;
   }
+  if (legacy_pools != 0) ours.set_legacy_pools();
   // libglake was loaded before this, so its destructors run after this handler.
   std::atexit([] { CudaAllocator::instance().process_exits(); });
   constexpr uint8_t kPriority = 1;  // above torch's own (0)

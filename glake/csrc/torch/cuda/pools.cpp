@@ -147,7 +147,8 @@ bool CudaAllocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t poo
 std::shared_ptr<native::AllocatorState> CudaAllocator::getCheckpointState(DeviceIndex device,
                                                                           MempoolId_t pool) {
   TORCH_CHECK(!foreign_.contains(checked(device), pool),
-              "glake: a pool with an allocator of its own has no checkpoints");
+              "glake: a pool with an allocator of its own, as every one has with "
+              "private_pools=legacy, has no checkpoints");
   glake_checkpoint* state = library_.pool_checkpoint(device, named(pool));
   if (state == nullptr) raise();
   return std::make_shared<Checkpoint>(library_, state, device);
