@@ -163,6 +163,17 @@ def _debug(text: str) -> tuple[str, ...]:
     return tuple(mode for mode in DEBUG_MODES if mode in words)
 
 
+INTEGRATIONS = ("memory_saver",)
+
+
+def _integrations(text: str) -> tuple[str, ...]:
+    """The names of "memory_saver", all of them for "all", () for "none"."""
+    words = INTEGRATIONS if text == "all" else () if text == "none" else tuple(text.split(","))
+    if any(word not in INTEGRATIONS for word in words):
+        raise ValueError("not a list of them")
+    return words
+
+
 def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda text: parse(text) if text else None
 
@@ -220,6 +231,10 @@ class Config:
     host_allocator: bool = _option(
         "1", _flag, "0 or 1",
         "1: pinned memory for torch's CUDA tensors is glake's too, with the CUDA adapter", "python",
+    )  # fmt: skip
+    integrations: tuple[str, ...] = _option(
+        "all", _integrations, "all, none, or a comma list of memory_saver",
+        "packages that glake hooks when they are imported (docs/integrations.md)", "python",
     )  # fmt: skip
     private_pools: str = _option(
         "stitched", _choice("stitched", "legacy"), "stitched or legacy",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from glake import _C, config, extras
+from glake import _C, config, extras, integrations
 from glake.allocator import adapter, alloc_conf, basic, debug, emulation, stats
 from glake.errors import GlakeError, InvalidOption
 
@@ -131,6 +131,8 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
         basic.install()
     _active = _Active(mode, variables, settings)
     stats.mark_optimizer_steps()
+    if mode != "basic":
+        integrations.arm(settings.integrations)
     return mode
 
 

@@ -185,6 +185,7 @@ const std::vector<std::string>& other_keys() {
                                                          "jit_dir",
                                                          "host_allocator",
                                                          "private_pools",
+                                                         "integrations",
                                                          "relays",
                                                          "sim_preset",
                                                          "sim_platforms",

@@ -63,11 +63,15 @@ native::SnapshotInfo CudaAllocator::snapshot(MempoolId_t pool, bool traces) {
   native::SnapshotInfo info;
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   info.config_metadata = native::AllocatorConfigInfo{};
-  info.config_metadata.expandable_segments = true;
+  info.config_metadata.expandable_segments = true;  // as is: no segment is of one driver call
+  info.config_metadata.release_lock_on_malloc = true;
   info.config_metadata.garbage_collection_threshold = Config::garbage_collection_threshold();
+  info.config_metadata.max_split_size = Config::max_split_size();
+  info.config_metadata.roundup_power2_divisions = Config::roundup_power2_divisions();
   std::string options(1 << 14, '\0');
   options.resize(std::min(library_.options(&options[0], options.size()), options.size()));
-  info.config_metadata.last_allocator_settings = "glake " + options;
+  info.config_metadata.last_allocator_settings =
+      Config::last_allocator_settings() + " (glake " + options + ")";
   int devices = devices_.load();
   for (int device = 0; device < kMaxDevices; ++device) {
     if (used(device)) devices = std::max(devices, device + 1);

@@ -1,0 +1,94 @@
+"""Hooks into other packages, which then use glake for what it does better or they cannot see.
+
+Each is a module here with `PACKAGE` (what is imported), `DISTRIBUTION` (what has a version),
+`VERSIONS` (tried: from, below), `install()` and `uninstall()`. Once glake is PyTorch's allocator a
+package is hooked when it is imported, or at once if it has been, as far as GLAKE_INTEGRATIONS
+allows. Importing this imports none of them. docs/integrations.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import warnings
+from importlib import metadata
+from types import ModuleType
+
+from glake import config
+from glake.errors import GlakeError, InvalidArgument
+from glake.integrations import imports
+
+NAMES = config.INTEGRATIONS
+
+
+class VersionUntried(GlakeError, RuntimeError):
+    """A package of a version that the hook has not been tried with; it stays as it is."""
+
+
+def install(name: str) -> None:
+    """Hooks one package, which is imported for it. Again does nothing.
+
+    Raises:
+        InvalidArgument: no such integration; NAMES has them.
+        GlakeError: the package is missing; glake is not PyTorch's allocator.
+        VersionUntried: its version is outside those tried.
+    """
+    hook = _hook(name)
+    try:
+        found = _release(metadata.version(hook.DISTRIBUTION))
+        importlib.import_module(hook.PACKAGE)
+    except (metadata.PackageNotFoundError, ModuleNotFoundError) as error:
+        raise GlakeError(f"integration {name}: {hook.DISTRIBUTION} is not installed") from error
+    first, below = (_release(version) for version in hook.VERSIONS)
+    if not first <= found < below:
+        raise VersionUntried(
+            f"{hook.DISTRIBUTION} {metadata.version(hook.DISTRIBUTION)} is left as it is: glake's "
+            f"hook has been tried from {hook.VERSIONS[0]} to below {hook.VERSIONS[1]}"
+        )
+    hook.install()
+
+
+def uninstall(name: str) -> None:
+    """Puts back what was there before install(). Without one it does nothing.
+
+    Raises:
+        InvalidArgument: no such integration.
+    """
+    _hook(name).uninstall()
+
+
+def arm(allowed: tuple[str, ...]) -> None:
+    """Has each allowed package hooked once it is imported; what fails is a RuntimeWarning."""
+    for name in allowed:
+        package = _hook(name).PACKAGE
+        if package in sys.modules:
+            _install_or_warn(name)
+        else:
+            imports.after(package, functools.partial(_install_or_warn, name))
+
+
+def _install_or_warn(name: str) -> None:
+    try:
+        install(name)
+    except GlakeError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+
+def _hook(name: str) -> ModuleType:
+    if name not in NAMES:
+        raise InvalidArgument(f"there is no integration {name!r}; there are: {', '.join(NAMES)}")
+    return importlib.import_module(f"glake.integrations.{name}")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(0, 0, 10) of "0.0.10rc1": the numbers before anything else."""
+    numbers: list[int] = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers)

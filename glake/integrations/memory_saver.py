@@ -1,0 +1,231 @@
+"""torch_memory_saver's calls (SGLang, slime, verl) on glake's regions.
+
+The package pauses memory that it saw being taken by cudaMalloc; glake's is not, so its pause()
+would free nothing and say nothing. Here its one object is ours: no LD_PRELOAD, graphs' memory can
+be paused, copies go over every path, and what it ends the process for is a typed error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import glake
+from glake import _C
+from glake.allocator import torch as allocator
+from glake.errors import GlakeError, InvalidArgument
+
+PACKAGE = "torch_memory_saver"
+DISTRIBUTION = "torch_memory_saver"
+VERSIONS = ("0.0.9", "0.1")
+_OWN = (0, 0)  # the pool that is the device's own memory
+
+
+class NotOffered(GlakeError, NotImplementedError):
+    """A call of torch_memory_saver's that glake does not take over."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a tag's memory becomes while it is paused."""
+
+    tag: str
+    to: str  # "discard", "host" or "disk"
+
+    @property
+    def region(self) -> str:
+        return f"torch_memory_saver {self.tag} ({self.to})"
+
+
+class MemorySaver:
+    """The object `torch_memory_saver.torch_memory_saver`, with its calls and their meaning.
+
+    Errors are glake's: RegionRefused, OutOfMemory (all stays paused and intact), and those of
+    glake.pause() and glake.resume().
+    """
+
+    enabled = True
+    hook_mode = "glake"  # may be set to anything: there is one way
+
+    def __init__(self) -> None:
+        self._kept: list[_Kept] = []
+        self._graphs: dict[tuple[int, tuple[int, int]], _Kept] = {}
+        self._paused_graphs: set[tuple[int, tuple[int, int]]] = set()
+        self._folder: str | None = os.environ.get("TMS_DISK_BACKUP_DIR")
+        self._headroom: glake.Headroom | None = None
+
+    @contextlib.contextmanager
+    def region(
+        self,
+        tag: str = "default",
+        enable_cpu_backup: bool = False,
+        enable_disk_backup: bool = False,
+        cpu_backup_backend: str | None = None,
+    ) -> Iterator[None]:
+        """What the thread allocates inside has the tag.
+
+        Args:
+            tag: of pause() and resume().
+            enable_cpu_backup: its bytes wait in pinned host memory while it is paused.
+            enable_disk_backup: they wait in a file (set_disk_backup_dir); with neither they are
+                dropped.
+            cpu_backup_backend: "pinned", which it is, or None.
+        """
+        kept = self._keeping(tag, enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
+        with glake.region(kept.region):
+            yield
+
+    @contextlib.contextmanager
+    def cuda_graph(
+        self,
+        cuda_graph: Any,
+        pool: Any = None,
+        stream: Any = None,
+        capture_error_mode: str = "global",
+        tag: str = "default",
+        enable_cpu_backup: bool = False,
+        cpu_backup_backend: str | None = None,
+    ) -> Iterator[None]:
+        """As torch.cuda.graph; the memory of the graph's pool has the tag.
+
+        Of a graph's memory all is kept, or nothing: what is dropped must be written anew by the
+        graph itself before it is read.
+        """
+        import torch
+
+        kept = self._keeping(tag, enable_cpu_backup, False, cpu_backup_backend)
+        with torch.cuda.graph(
+            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
+        ):
+            yield
+        first, second = cuda_graph.pool()
+        self._graphs[torch.cuda.current_device(), (first, second)] = kept
+
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[None]:
+        """What is allocated inside, within a region, has no tag."""
+        before = _C.set_pool(_OWN)
+        try:
+            yield
+        finally:
+            _C.set_pool(before)
+
+    def pause(self, tag: str | None = None) -> None:
+        """Gives the memory of a tag, or of all, back to the driver; bytes as the region said.
+
+        Where one part is refused, those paused before it are resumed. Without memory of the tag,
+        or with all of it paused, it does nothing.
+        """
+        done: list[tuple[int, tuple[int, int]]] = []
+        try:
+            for device, pool, kept in self._parts(tag, "in use"):
+                folder = os.fspath(Path(self._disk()).resolve()) if kept.to == "disk" else ""
+                _C.region_pause(device, pool, _PLACES[kept.to], folder)
+                done.append((device, pool))
+        except GlakeError:
+            for device, pool in reversed(done):
+                _C.region_resume(device, pool, True)
+            raise
+        self._paused_graphs.update(part for part in done if part in self._graphs)
+
+    def resume(self, tag: str | None = None) -> None:
+        """Memory, at the same addresses, and bytes again. What does not fit stays paused."""
+        for device, pool, _ in self._parts(tag, "paused"):
+            _C.region_resume(device, pool, True)
+            self._paused_graphs.discard((device, pool))
+
+    def set_disk_backup_dir(self, path: str) -> None:
+        """The folder of files that wait; made if need be."""
+        os.makedirs(path, exist_ok=True)
+        self._folder = path
+
+    @property
+    def memory_margin_bytes(self) -> int:
+        """Bytes of each GPU that are left free: glake.headroom()."""
+        return self._headroom.bytes if self._headroom is not None else 0
+
+    @memory_margin_bytes.setter
+    def memory_margin_bytes(self, value: int) -> None:
+        self._headroom = glake.headroom(value)
+
+    @property
+    def retain_cpu_backup(self) -> bool:
+        """False: host memory goes once its bytes are back. NotOffered to have it True."""
+        return False
+
+    @retain_cpu_backup.setter
+    def retain_cpu_backup(self, value: bool) -> None:
+        if value:
+            raise NotOffered("glake keeps no host copy of memory that is back on the GPU")
+
+    def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
+        """NotOffered: what is paused is read after resume()."""
+        raise NotOffered("glake hands out no bytes of a paused region: resume it, then copy them")
+
+    def _keeping(self, tag: str, cpu: bool, disk: bool, backend: str | None) -> _Kept:
+        if cpu and disk:
+            raise InvalidArgument("enable_cpu_backup and enable_disk_backup: one of them")
+        if backend is not None and not cpu:
+            raise InvalidArgument("cpu_backup_backend needs enable_cpu_backup=True")
+        if backend not in (None, "pinned"):
+            raise NotOffered(f"cpu_backup_backend {backend!r}: glake's is pinned memory")
+        if disk:
+            self._disk()
+        kept = _Kept(tag, "host" if cpu else "disk" if disk else "discard")
+        if kept not in self._kept:
+            self._kept.append(kept)
+        return kept
+
+    def _disk(self) -> str:
+        if self._folder is None:
+            raise InvalidArgument(
+                "enable_disk_backup needs a folder: set_disk_backup_dir(), or TMS_DISK_BACKUP_DIR"
+            )
+        return self._folder
+
+    def _parts(self, tag: str | None, state: str) -> list[tuple[int, tuple[int, int], _Kept]]:
+        """Regions and graphs' pools of the tag in that state, by device."""
+        meant = {kept.region: kept for kept in self._kept if tag is None or kept.tag == tag}
+        parts = [
+            (at.device, _C.region_pool(at.name), meant[at.name])
+            for at in glake.regions()
+            if at.name in meant and at.state == state and (at.reserved or at.paused)
+        ]
+        for part, kept in self._graphs.items():
+            if kept.region in meant and (part in self._paused_graphs) == (state == "paused"):
+                parts.append((*part, kept))
+        return parts
+
+
+_PLACES = {"host": 1, "disk": 2, "discard": 3}
+_before: dict[str, Any] = {}
+
+
+def install() -> None:
+    """Puts glake's object, and a configure_subprocess() that preloads nothing, in their place."""
+    if allocator.mode() not in ("adapter", "emulation"):
+        raise GlakeError(
+            "integration memory_saver: glake is not PyTorch's allocator here; glake.enable() first"
+        )
+    package: Any = importlib.import_module(PACKAGE)
+    if _before:
+        return
+    _before.update(
+        torch_memory_saver=package.torch_memory_saver,
+        configure_subprocess=package.configure_subprocess,
+    )
+    package.torch_memory_saver = MemorySaver()
+    package.configure_subprocess = contextlib.nullcontext
+
+
+def uninstall() -> None:
+    """The package's own again; paused memory must have been resumed."""
+    package = importlib.import_module(PACKAGE) if _before else None
+    for name, value in _before.items():
+        setattr(package, name, value)
+    _before.clear()

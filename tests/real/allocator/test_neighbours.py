@@ -1,0 +1,34 @@
+"""What other packages ask of GPU memory: legacy IPC, allocator settings, memory that is paused."""
+
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = "../allocator/programs"
+GLAKE = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
+STORED = Path(__file__).resolve().parents[2] / "integrations" / "stored"
+
+
+@pytest.mark.parametrize("pools", ["stitched", "legacy"])
+def test_private_pools_are_stitched_or_legacy(real, pools, monkeypatch):
+    monkeypatch.delenv("NCCL_GRAPH_REGISTER", raising=False)
+    asked = GLAKE | {"GLAKE_PRIVATE_POOLS": pools}
+    assert "pools ok" in real(f"{PROGRAMS}/legacy_pools", pools, **asked).stdout
+
+
+def test_what_the_user_says_of_graph_registration_stays(real):
+    asked = GLAKE | {"NCCL_GRAPH_REGISTER": "1"}
+    assert "pools ok" in real(f"{PROGRAMS}/legacy_pools", "stitched", "kept", **asked).stdout
+
+
+def test_packages_that_look_for_expandable_segments(real, monkeypatch):
+    monkeypatch.delenv("NCCL_GRAPH_REGISTER", raising=False)
+    conf = "expandable_segments:True,garbage_collection_threshold:0.75"
+    asked = GLAKE | {"PYTORCH_CUDA_ALLOC_CONF": conf}
+    done = real(f"{PROGRAMS}/guards", **asked)
+    assert "guards ok" in done.stdout
+
+
+def test_torch_memory_saver_by_glake(real):
+    done = real(f"{PROGRAMS}/memory_saver", str(STORED / "memory_saver.txt"), **GLAKE)
+    assert "saved" in done.stdout
