@@ -6,30 +6,28 @@ GLAKE_DRIVER=sim GLAKE_SIM_MACHINE=example python examples/share_between_process
 import ctypes
 import multiprocessing
 
-from glake import _C
-from glake.allocator import sharing
+import glake
 
 SIZE = 4 << 20
 
 
 def child(text: str) -> None:
     """Reads what the parent wrote, and answers in the same block."""
-    address, size = sharing.open_shared(text)
+    address, size = glake.open_shared(text)
     # On a GPU a kernel or a copy would do this: only simulated memory has host addresses.
     assert ctypes.string_at(address, 5) == b"hello" and size == SIZE
     ctypes.memmove(address, b"world", 5)
-    sharing.close_shared(address)
+    glake.close_shared(address)
 
 
 if __name__ == "__main__":
-    block = _C.malloc(SIZE)
-    ctypes.memmove(block, b"hello", 5)
-    process = multiprocessing.get_context("spawn").Process(
-        target=child, args=(sharing.share(block),)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    print("the child answered:", ctypes.string_at(block, 5).decode())
-    assert ctypes.string_at(block, 5) == b"world"
-    _C.free(block)
+    with glake.empty(SIZE) as block:
+        ctypes.memmove(block.ptr, b"hello", 5)
+        process = multiprocessing.get_context("spawn").Process(
+            target=child, args=(glake.share(block.ptr),)
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        print("the child answered:", ctypes.string_at(block.ptr, 5).decode())
+        assert ctypes.string_at(block.ptr, 5) == b"world"

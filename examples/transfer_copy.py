@@ -5,15 +5,14 @@ GLAKE_DRIVER=sim:dgx_a100 GLAKE_SIM_MEMORY=1GiB python examples/transfer_copy.py
 
 import numpy as np
 
+import glake
 import glake.transfer as t
-from glake import _C
 
 SIZE = 64 << 20
 source = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
 back = np.zeros_like(source)
 
-block = _C.malloc(SIZE, 0)  # of GPU 0; a CUDA tensor serves as well
-gpu = t.Raw(block, SIZE, 0)
+gpu = glake.empty(SIZE, "cuda:0")  # a CUDA tensor serves as well
 with t.register_host(source), t.register_host(back):  # pinned where they are
     there = t.copy(gpu, source)  # the destination comes first, as in memcpy
     there.wait()
@@ -23,4 +22,4 @@ print("paths to the GPU:")
 for path in there.result().paths:
     print("  ", path)
 assert np.array_equal(source, back)
-_C.free(block)
+gpu.free()

@@ -35,6 +35,7 @@ from glake.errors import (
 )
 
 if TYPE_CHECKING:
+    from glake.allocator.buffer import Buffer, empty
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
     from glake.allocator.headroom import Headroom, headroom
@@ -59,6 +60,8 @@ _HOME = {
     "covered_share": ("glake.allocator.emulation", "covered_share"),
     "contiguous": ("glake.allocator.sharing", "contiguous"),
     "pin": ("glake.allocator.sharing", "pin"),
+    "Buffer": ("glake.allocator.buffer", "Buffer"),
+    "empty": ("glake.allocator.buffer", "empty"),
     "Headroom": ("glake.allocator.headroom", "Headroom"),
     "headroom": ("glake.allocator.headroom", "headroom"),
     "Region": ("glake.allocator.regions", "Region"),
@@ -111,6 +114,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Buffer",
     "BusyTimeout",
     "CopyCancelled",
     "CopyFailed",
@@ -143,6 +147,7 @@ __all__ = [
     "covered_share",
     "dry_run",
     "dump_snapshot",
+    "empty",
     "enable",
     "findings",
     "headroom",

@@ -88,6 +88,13 @@ int glake_record_stream(void* ptr, void* stream) {
   });
 }
 
+int glake_stream_wait(int device, void* stream, void* for_stream) {
+  return guarded([&] {
+    Process::instance().device(device).stream_wait(glake::stream_of(stream),
+                                                   glake::stream_of(for_stream));
+  });
+}
+
 int glake_empty_cache(int device) {
   return guarded([&] {
     DeviceAllocator& allocator = Process::instance().device(device);

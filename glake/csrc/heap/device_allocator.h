@@ -115,6 +115,8 @@ class DeviceAllocator {
   void claim_outside(int64_t bytes);
   double limit_fraction();
   void memory_info(Bytes* free, Bytes* total);
+  // What `stream` is given from here on waits for what `other` has been given. Throws Error.
+  void stream_wait(StreamHandle stream, StreamHandle other);
   Bytes largest_free();
   glake_device_stats values();
   void reset_accumulated();

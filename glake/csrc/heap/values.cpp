@@ -117,6 +117,17 @@ void DeviceAllocator::memory_info(Bytes* free, Bytes* total) {
   require(driver_.memory_info(free, total), "its memory's state");
 }
 
+void DeviceAllocator::stream_wait(StreamHandle stream, StreamHandle other) {
+  DeviceScope scope(driver_, device_);
+  require(scope.status(), "to make its context current");
+  EventId event = 0;
+  require(driver_.create_event(device_, &event), "an event");
+  Status s = driver_.record(device_, event, other);
+  if (s.ok()) s = driver_.wait_stream(device_, stream, event);
+  driver_.destroy_event(event);  // what waits for it goes on waiting
+  require(s, "that one stream waits for another");
+}
+
 // Of the device's own memory; whole granules are stitched.
 Bytes DeviceAllocator::largest_free() {
   HotGuard hot(hot_);

@@ -11,6 +11,7 @@ void bind_replay(py::module_& module);  // replay.cpp
 namespace glake::python {
 void bind_watch(py::module_& module);     // watch.cpp
 void bind_sharing(py::module_& module);   // memory.cpp
+void bind_dlpack(py::module_& module);    // dlpack.cpp
 void bind_regions(py::module_& module);   // regions.cpp
 void bind_transfer(py::module_& module);  // transfer.cpp
 void bind_plans(py::module_& module);     // plan.cpp
@@ -119,6 +120,14 @@ void bind_driver(py::module_& module) {
       },
       py::arg("device"), py::arg("peer"), "Lets `peer` reach all of `device`'s memory.");
   module.def(
+      "stream_wait",
+      [](const py::int_& device, const py::int_& stream, const py::int_& for_stream) {
+        check(released(glake_stream_wait, to_device(device), to_stream(stream),
+                       to_stream(for_stream)));
+      },
+      py::arg("device"), py::arg("stream"), py::arg("for_stream"),
+      "The stream's later work waits for what `for_stream` has been given.");
+  module.def(
       "set_headroom",
       [](const py::int_& device, const py::int_& bytes) {
         size_t free = 0;
@@ -155,6 +164,7 @@ PYBIND11_MODULE(_C, module) {
   bind_driver(module);
   glake::python::bind_watch(module);
   glake::python::bind_sharing(module);
+  glake::python::bind_dlpack(module);
   glake::python::bind_regions(module);
   glake::python::bind_transfer(module);
   glake::python::bind_plans(module);

@@ -58,6 +58,10 @@ GLAKE_API int glake_free(void* ptr);
 /* Says that work on `stream` uses the block, so that a later free waits for that work too. */
 GLAKE_API int glake_record_stream(void* ptr, void* stream);
 
+/* What `stream` of the device is given from here on waits for what `for_stream` has been given:
+ * before memory that is allocated on one is used on the other. */
+GLAKE_API int glake_stream_wait(int device, void* stream, void* for_stream);
+
 /* Returns to the driver every granule no block holds, after the work that used it. When the driver
  * refuses some of it, the rest has gone back and the call fails with GLAKE_MEMORY_OWED: nothing is
  * lost, later requests use that memory before new memory is asked for, and calling again tries

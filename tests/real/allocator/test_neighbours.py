@@ -29,6 +29,10 @@ def test_packages_that_look_for_expandable_segments(real, monkeypatch):
     assert "guards ok" in done.stdout
 
 
+def test_torch_takes_buffers(real):
+    assert "buffers ok" in real(f"{PROGRAMS}/buffers", **GLAKE).stdout
+
+
 def test_torch_memory_saver_by_glake(real):
     done = real(f"{PROGRAMS}/memory_saver", str(STORED / "memory_saver.txt"), **GLAKE)
     assert "saved" in done.stdout

@@ -1,0 +1,193 @@
+"""GPU memory for Python: a block that NumPy-like libraries can share."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from glake import _C
+from glake.arguments import device_number, flag, size, whole
+from glake.errors import InvalidArgument, InvalidDevice, InvalidPointer
+
+if TYPE_CHECKING:
+    import torch
+
+_CUDA = 2  # DLPack's kDLCUDA
+_VMM, _LEGACY = 1, 2
+_KINDS = {False: 0, True: _VMM, "vmm": _VMM, "legacy": _LEGACY}
+
+
+class Buffer:
+    """A block of one GPU's memory, of bytes, not initialised: what glake.empty() makes.
+
+    It is freed when nobody holds it: neither Python nor an array that was made of it through DLPack
+    (`torch.from_dlpack(buffer)`, `cupy.from_dlpack(buffer)`) or `__cuda_array_interface__`. `with`
+    and free() free it at once.
+
+    Attributes:
+        ptr: its address.
+        nbytes: its size in bytes.
+        device: the GPU's number.
+        stream: handle of the stream that it is allocated on and freed in order of; 0: the legacy
+            default stream.
+    """
+
+    def __init__(self, nbytes: int, device: int, stream: int, kind: int) -> None:
+        self.nbytes, self.device, self.stream = nbytes, device, stream
+        self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
+        self._ptr: int | None = None
+        self._ptr = _allocate(nbytes, device, stream, kind)
+
+    @property
+    def ptr(self) -> int:
+        if self._ptr is None:
+            raise InvalidPointer(f"this buffer of {self.nbytes} bytes has been freed")
+        return self._ptr
+
+    def free(self) -> None:
+        """Frees it, in order of its stream and of those recorded; again does nothing.
+
+        Raises:
+            InvalidPointer: arrays made of it through DLPack are alive.
+        """
+        if self._ptr is None:
+            return
+        if self._exports:
+            raise InvalidPointer(
+                f"this buffer of {self.nbytes} bytes is held by {len(self._exports)} arrays "
+                "made of it through DLPack: it is freed when they are gone"
+            )
+        ptr, self._ptr = self._ptr, None
+        _C.free(ptr)
+
+    def record_stream(self, stream: int | torch.cuda.Stream | Any) -> None:
+        """Work of this stream uses it: once freed it is reused after what the stream has then.
+
+        Args:
+            stream: a torch or CuPy stream, or a handle.
+        """
+        _C.record_stream(self.ptr, _handle(stream))
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+    def __del__(self) -> None:
+        ptr = getattr(self, "_ptr", None)
+        if ptr is not None and not sys.is_finalizing():
+            self._ptr = None
+            _C.free(ptr)
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __repr__(self) -> str:
+        at = "freed" if self._ptr is None else f"at {self._ptr:#x}"
+        return f"<glake.Buffer of {self.nbytes} bytes on cuda:{self.device}, {at}>"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of the bytes (uint8), as the DLPack specification says.
+
+        The consumer's stream waits for this buffer's, and is recorded.
+
+        Args:
+            stream: the consumer's: None or 1 the legacy default one, 2 the thread's own, -1 no
+                waiting, else a handle.
+            max_version: (1, 0) or later gives a capsule of version 1.
+            dl_device: None, or this GPU.
+            copy: None or False.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise InvalidDevice(f"a buffer of cuda:{self.device} cannot be given as {dl_device}")
+        if copy:
+            raise InvalidArgument("a buffer is shared, not copied: glake.transfer.copy() copies")
+        consumer = 1 if stream is None else whole(stream)
+        if consumer is None or consumer == 0 or consumer < -1:
+            raise InvalidArgument(f"DLPack stream {stream!r}: None, -1, 1, 2 or a handle")
+        if consumer != -1 and consumer != (self.stream or 1):
+            _C.stream_wait(self.device, consumer, self.stream)
+            _C.record_stream(self.ptr, consumer)
+        export = _Export(self)
+        made = _C.dlpack(
+            export, self.ptr, self.nbytes, self.device, (max_version or (0, 0))[0] >= 1
+        )
+        self._exports.add(export)
+        return made
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "data": (self.ptr, False),
+            "strides": None,
+            "version": 3,
+            "stream": self.stream or 1,
+        }
+
+
+class _Export:
+    """What a capsule holds."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+
+
+def empty(
+    nbytes: int | str,
+    device: int | str | torch.device = 0,
+    stream: int | torch.cuda.Stream | Any = 0,
+    contiguous: bool | str = False,
+) -> Buffer:
+    """A block of GPU memory, not initialised, without PyTorch.
+
+    Args:
+        nbytes: 1 or more, or text such as "4GiB".
+        device: 0, "cuda:0" or a torch.device.
+        stream: that it is used on: a torch or CuPy stream, or a handle; 0: the legacy default one.
+        contiguous: True or "vmm": one driver allocation, for NCCL and network cards; "legacy":
+            cudaMalloc's memory, for cudaIpcGetMemHandle too (docs/interop.md).
+
+    Raises:
+        OutOfMemory: with who holds what.
+        InvalidArgument, InvalidDevice, WrongType: of what cannot be.
+        DriverAbsent: there is no driver.
+        DriverError: it failed.
+    """
+    if isinstance(contiguous, str) and contiguous not in _KINDS:
+        raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')
+    kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
+    bytes_ = size("a buffer", nbytes)
+    if bytes_ == 0:
+        raise InvalidArgument("a buffer of 0 bytes: 1 or more")
+    return Buffer(bytes_, device_number(device), _handle(stream), kind)
+
+
+def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
+    if kind == 0:
+        return _C.malloc(nbytes, device, stream)
+    return _C.malloc_contiguous(nbytes, device, stream, kind)
+
+
+def _handle(stream: Any) -> int:
+    for name in ("cuda_stream", "ptr"):  # torch's, CuPy's
+        handle = whole(getattr(stream, name, None))
+        if handle is not None:
+            return handle
+    handle = whole(stream)
+    if handle is None:
+        raise InvalidArgument(f"{stream!r} is no stream: a torch or CuPy stream, or its handle")
+    return handle

@@ -1,0 +1,117 @@
+"""glake.empty(): blocks for Python, and their DLPack capsules, on the simulated driver."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import glake
+from glake import _C, errors
+from glake.transfer import dlpack
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    _C.shutdown()
+    for name, value in (("driver", "sim"), ("limit", "64MiB")):
+        _C.configure(name, value)
+    yield
+    gc.collect()
+    assert live() == 0
+    _C.shutdown()
+    for name in ("driver", "limit"):
+        _C.configure(name, "")
+
+
+def live() -> int:
+    return int(_C.stats()["allocated_bytes.all.current"])
+
+
+def test_it_lives_as_long_as_it_is_held() -> None:
+    buffer = glake.empty("3MiB")
+    assert len(buffer) == buffer.nbytes == 3 * MIB and live() == 3 * MIB
+    assert _C.block_info(buffer.ptr)[:2] == (3 * MIB, 0)
+    assert f"{buffer.ptr:#x}" in repr(buffer) and "cuda:0" in repr(buffer)
+    del buffer
+    assert live() == 0
+    with glake.empty(1000, device="cuda:0") as inside:
+        assert live() == 1024
+    assert live() == 0 and "freed" in repr(inside)
+    inside.free()
+    for use in (lambda: inside.ptr, inside.__dlpack__, lambda: inside.record_stream(1)):
+        with pytest.raises(errors.InvalidPointer, match="has been freed"):
+            use()
+
+
+@pytest.mark.parametrize(("kind", "bytes_"), [(False, 0), (True, 4), ("vmm", 4), ("legacy", 4)])
+def test_contiguous(kind: bool | str, bytes_: int) -> None:
+    with glake.empty(3 * MIB, contiguous=kind):
+        assert _C.stats()["glake.contiguous_bytes"] == bytes_ * MIB
+
+
+@pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1)])
+def test_a_capsule_says_what_and_holds_it(version: tuple[int, int] | None) -> None:
+    buffer = glake.empty(5 * MIB)
+    made = buffer.__dlpack__(max_version=version)
+    said = dlpack.read(made)
+    assert (said.address, said.shape, said.strides) == (buffer.ptr, (5 * MIB,), (1,))
+    assert (said.dtype, said.device_type, said.device) == ("uint8", dlpack.CUDA, 0)
+    assert not said.read_only and buffer.__dlpack_device__() == (dlpack.CUDA, 0)
+    with pytest.raises(errors.InvalidPointer, match="held by 1 arrays made of it"):
+        buffer.free()
+    del buffer
+    assert live() == 5 * MIB
+    del made
+    assert live() == 0
+
+
+def test_array_interface() -> None:
+    with glake.empty(MIB, stream=1) as buffer:
+        said = buffer.__cuda_array_interface__
+        assert said["data"] == (buffer.ptr, False) and said["shape"] == (MIB,)
+        assert said["typestr"] == "|u1" and said["stream"] == 1
+
+
+def test_another_stream_waits_and_is_recorded() -> None:
+    with glake.empty(MIB) as buffer:
+        calls = dict(_C.stats())
+        for same in (None, 1, -1):
+            buffer.__dlpack__(stream=same)
+        assert _C.stats()["glake.driver_calls.wait"] == calls["glake.driver_calls.wait"]
+        buffer.__dlpack__(stream=2)
+        assert _C.stats()["glake.driver_calls.wait"] == calls["glake.driver_calls.wait"] + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"nbytes": 0}, errors.InvalidArgument),
+        ({"nbytes": -5}, errors.InvalidArgument),
+        ({"nbytes": 1.5}, errors.WrongType),
+        ({"nbytes": "5 MB"}, errors.InvalidArgument),
+        ({"nbytes": 65 * MIB}, errors.OutOfMemory),
+        ({"nbytes": 1, "device": 99}, errors.InvalidDevice),
+        ({"nbytes": 1, "device": "cpu"}, errors.InvalidDevice),
+        ({"nbytes": 1, "stream": "x"}, errors.InvalidArgument),
+        ({"nbytes": 1, "contiguous": "yes"}, errors.InvalidArgument),
+        ({"nbytes": 1, "contiguous": 1}, errors.InvalidArgument),
+    ],
+)
+def test_what_cannot_be(arguments: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        glake.empty(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"stream": 0}, {"stream": -2}, {"stream": "s"}, {"copy": True}, {"dl_device": (1, 0)}],
+)
+def test_capsules_that_cannot_be(arguments: dict[str, object]) -> None:
+    with glake.empty(1) as buffer:
+        with pytest.raises(errors.GlakeError):
+            buffer.__dlpack__(**arguments)
+        buffer.free()  # nothing holds it
