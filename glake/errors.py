@@ -1,5 +1,5 @@
-"""The exceptions glake raises: one per status of its C interface (include/glake/glake.h), and those
-of traces and replays."""
+"""Every exception that glake raises: one per status of its C interface (glake.h), then
+those of its Python parts."""
 
 
 class GlakeError(Exception):
@@ -156,6 +156,122 @@ class TraceError(GlakeError, ValueError):
 
 class ReplayError(GlakeError, RuntimeError):
     """A replay that cannot be made: an unknown policy, a capacity or a driver that does not do."""
+
+
+# Of PyTorch and other packages.
+
+
+class AlreadyEnabled(InvalidOption):
+    """glake is on with other options, and they are fixed from then on."""
+
+
+class AdapterBuildError(GlakeError):
+    """The torch adapter could not be compiled; the text says what to install or set."""
+
+
+class PackageMissing(GlakeError, ImportError):
+    """What was asked for needs a package that is not installed; the text names what installs it."""
+
+
+class VersionUntried(GlakeError, RuntimeError):
+    """A package of a version that the hook has not been tried with; it stays as it is."""
+
+
+class NotOffered(GlakeError, NotImplementedError):
+    """A call of torch_memory_saver's that glake does not take over."""
+
+
+# Of traces, plans and dry runs.
+
+
+class ConvertError(GlakeError, ValueError):
+    """A file that is no snapshot or log, or has something in it that none has; names the field."""
+
+
+class RefusedPickle(GlakeError, ValueError):
+    """A pickle that holds more than plain values, is broken, or is too large."""
+
+
+class PlanError(GlakeError, RuntimeError):
+    """A job that cannot be recorded or planned; the text says why, where, and the way out."""
+
+
+class BadTarget(PlanError, ValueError):
+    """A TARGET that names no function, or one that returns no step function."""
+
+
+class DryRunError(GlakeError):
+    """The dry run could not be done: no CUDA build of torch, a script that fails, bad figures."""
+
+
+# Of platforms, transfers, the relay service and the benchmark.
+
+
+class InvalidPlatform(InvalidOption):
+    """A platforms file, or a field of one, that cannot be used."""
+
+
+class PoolFull(OutOfMemory):
+    """An offloader's pool has no room; the text says what holds it. Nothing was moved."""
+
+
+class RelayUnavailable(GlakeError, ConnectionError):
+    """The relay service cannot be reached or started; the text says why."""
+
+
+class RelayRefused(GlakeError, PermissionError):
+    """The relay service, or its directory, is not to be trusted, or wants nothing to do with us."""
+
+
+class BadMessage(GlakeError, ValueError):
+    """A message that the protocol does not know: the text names its field."""
+
+
+class BenchFailed(GlakeError, RuntimeError):
+    """A platform could not be measured; the text names it, and what its process said."""
+
+
+# Of the trainer.
+
+
+class DataMissing(InvalidArgument, FileNotFoundError):
+    """There is no such file or folder of text, or nothing to read in it."""
+
+
+class DataTooShort(InvalidArgument):
+    """The text does not make one sequence, or not one batch."""
+
+
+class FolderInUse(GlakeError, RuntimeError):
+    """Another job trains into the same folder of checkpoints."""
+
+
+class NoWholeCheckpoint(GlakeError, RuntimeError):
+    """There are checkpoints that were once whole, and none of them is now."""
+
+
+class CheckpointMismatch(InvalidArgument):
+    """The checkpoint is of another model or optimizer."""
+
+
+class NoRoom(GlakeError, OSError):
+    """The host's shared memory does not hold the state."""
+
+
+class NotWritten(GlakeError, OSError):
+    """A checkpoint could not be written; older ones are as they were."""
+
+
+class NotExported(GlakeError, OSError):
+    """A checkpoint of transformers' could not be written."""
+
+
+class RankLost(GlakeError, RuntimeError):
+    """Another rank ended or stopped answering; under torchrun --max-restarts the job goes on."""
+
+
+class Diverged(GlakeError, ArithmeticError):
+    """The loss is no finite number any more."""
 
 
 _BY_STATUS: dict[int, type[GlakeError]] = {

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from glake.errors import InvalidOption
+from glake.errors import InvalidOption, InvalidPlatform
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
 MOST_GPUS = 16  # as csrc/plan/topology.h
@@ -14,10 +14,6 @@ MOST_RATE = 1e5  # GB/s; more is bytes or megabytes given for gigabytes
 _FIELDS = ("gpus", "sockets", "edges", "joint", "assumed", "numa_nodes", "bounds", "per_copy_us")
 _NEEDED = ("gpus", "sockets", "edges")
 _HINT = "docs/topology.md describes the format"
-
-
-class InvalidPlatform(InvalidOption):
-    """A platforms file, or a field of one, that cannot be used."""
 
 
 def _refuse(where: str, field: str, problem: str, way_out: str = _HINT) -> NoReturn:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import glake
 from glake import config, extras
-from glake.errors import GlakeError
+from glake.errors import AdapterBuildError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
 # glake's C interface, and what simcuda has for the adapter `numbers`.
@@ -38,10 +38,6 @@ CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"
 NUMBERS = "numbers"
 CARRIED = SOURCES.parent / "lib" / "adapters"  # compiled already, in a wheel
-
-
-class AdapterBuildError(GlakeError):
-    """The torch adapter could not be compiled; the text says what to install or set."""
 
 
 @dataclass(frozen=True)

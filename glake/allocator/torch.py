@@ -16,11 +16,7 @@ from typing import Any
 
 from glake import _C, config, extras, integrations
 from glake.allocator import adapter, alloc_conf, basic, debug, emulation, stats
-from glake.errors import GlakeError, InvalidOption
-
-
-class AlreadyEnabled(InvalidOption):
-    """glake is on with other options, and they are fixed from then on."""
+from glake.errors import AlreadyEnabled, GlakeError, InvalidOption
 
 
 @dataclass(frozen=True)

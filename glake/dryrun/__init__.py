@@ -7,13 +7,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glake.dryrun.errors import DryRunError
     from glake.dryrun.result import DryRun, Refusal
     from glake.dryrun.run import dry_run
 
 _HOME = {
     "DryRun": "glake.dryrun.result",
-    "DryRunError": "glake.dryrun.errors",
     "Refusal": "glake.dryrun.result",
     "dry_run": "glake.dryrun.run",
 }
@@ -25,4 +23,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
-__all__ = ["DryRun", "DryRunError", "Refusal", "dry_run"]
+__all__ = ["DryRun", "Refusal", "dry_run"]

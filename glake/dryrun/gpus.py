@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glake import outside
 from glake.config import GRANULE, parse_bytes
-from glake.dryrun.errors import DryRunError
+from glake.errors import DryRunError
 from glake.platforms import load_platforms
 
 GIB = 1 << 30

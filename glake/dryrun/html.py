@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from glake import outside
-from glake.dryrun.errors import DryRunError
 from glake.dryrun.result import DryRun, verdict
+from glake.errors import DryRunError
 from glake.extras import missing
 from glake.trace.units import micros, scale, size
 

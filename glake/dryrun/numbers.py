@@ -22,7 +22,7 @@ from typing import Any
 from glake import children
 from glake.allocator import adapter_build
 from glake.dryrun import libraries
-from glake.dryrun.errors import DryRunError
+from glake.errors import DryRunError
 
 _library: ctypes.CDLL | None = None
 

@@ -21,9 +21,9 @@ from typing import IO, Any
 from glake.allocator import adapter_build
 from glake.dryrun import libraries
 from glake.dryrun.child import VARIABLE
-from glake.dryrun.errors import DryRunError
 from glake.dryrun.gpus import Machine, machine, outside_bytes
 from glake.dryrun.result import DryRun, Refusal
+from glake.errors import AdapterBuildError, DryRunError
 from glake.trace.units import size
 
 ALLOCATORS = ("native", "expandable", "glake", "compact")
@@ -141,7 +141,7 @@ def _adapter_is_built(numbers: bool, tell: Progress) -> bool:
     try:
         adapter_build.build(adapter_build.NUMBERS)
         return True
-    except adapter_build.AdapterBuildError as error:
+    except AdapterBuildError as error:
         if numbers:
             raise
         tell(f"values that the script sends through a GPU will return as zero: {error}")

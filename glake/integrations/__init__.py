@@ -16,14 +16,10 @@ from importlib import metadata
 from types import ModuleType
 
 from glake import config
-from glake.errors import GlakeError, InvalidArgument
+from glake.errors import GlakeError, InvalidArgument, VersionUntried
 from glake.integrations import imports
 
 NAMES = config.INTEGRATIONS
-
-
-class VersionUntried(GlakeError, RuntimeError):
-    """A package of a version that the hook has not been tried with; it stays as it is."""
 
 
 def install(name: str) -> None:

@@ -18,16 +18,12 @@ from typing import Any
 import glake
 from glake import _C
 from glake.allocator import torch as allocator
-from glake.errors import GlakeError, InvalidArgument
+from glake.errors import GlakeError, InvalidArgument, NotOffered
 
 PACKAGE = "torch_memory_saver"
 DISTRIBUTION = "torch_memory_saver"
 VERSIONS = ("0.0.9", "0.1")
 _OWN = (0, 0)  # the pool that is the device's own memory
-
-
-class NotOffered(GlakeError, NotImplementedError):
-    """A call of torch_memory_saver's that glake does not take over."""
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glake.trace.expected import assume as assume
-    from glake.trace.job import BadTarget as BadTarget
     from glake.trace.job import Job as Job
-    from glake.trace.job import PlanError as PlanError
     from glake.trace.kinds import kind as kind
     from glake.trace.planner import Plan as Plan
     from glake.trace.planner import plan as plan
 
 _LAZY = {
     "Job": "job",
-    "PlanError": "job",
-    "BadTarget": "job",
     "assume": "expected",
     "kind": "kinds",
     "Plan": "planner",

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from glake.errors import GlakeError
-from glake.trace.job import BadTarget, Job, Step
+from glake.errors import BadTarget, GlakeError
+from glake.trace.job import Job, Step
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _FRAMES = 4  # of the user's own code, shown with an error

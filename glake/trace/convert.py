@@ -6,10 +6,10 @@ import csv
 import os
 from collections.abc import Iterator
 
+from glake.errors import ConvertError, RefusedPickle
 from glake.trace import history
 from glake.trace.format import MAX_BYTES, read_events
-from glake.trace.history import Conversion, ConvertError, Entry
-from glake.trace.plain_pickle import RefusedPickle
+from glake.trace.history import Conversion, Entry
 from glake.trace.snapshot import Snapshot
 
 _RMM_HEADER = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from glake.errors import InvalidArgument
 from glake.trace import holders
 from glake.trace.memory_map import MemoryMap, summarise
 from glake.trace.replay import ReplayResult, replay
@@ -191,10 +192,10 @@ def digest(
     """Digests the replays of one trace (``load_trace``).
 
     Replays each policy once more for its memory map, of which at most ``pieces`` integers are kept;
-    ``progress`` is told the policy each time. Raises ValueError without results.
+    ``progress`` is told the policy each time. Raises InvalidArgument without results.
     """
     if not results:
-        raise ValueError("a report needs at least one replay of the trace")
+        raise InvalidArgument("a report needs at least one replay of the trace")
     spans = [Span(**each) for each in trace.step_spans()]
     policies = []
     for result in results:

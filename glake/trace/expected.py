@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
-from glake.trace.job import PlanError
+from glake.errors import PlanError
 
 _aten = torch.ops.aten
 

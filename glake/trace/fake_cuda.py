@@ -16,7 +16,8 @@ from typing import Any
 
 from glake import extras
 from glake.allocator import adapter_build
-from glake.trace.job import ATTENTION, PlanError
+from glake.errors import PlanError
+from glake.trace.job import ATTENTION
 
 _NO_EFFECT = (
     "init", "_lazy_init", "synchronize", "empty_cache", "ipc_collect", "manual_seed",

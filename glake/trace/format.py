@@ -65,7 +65,7 @@ def clean_tag(text: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def _tag_field(tag: str) -> str:
     if clean_tag(tag) != tag:
-        raise ValueError(
+        raise TraceError(
             f"tag {tag[:60]!r}: a tag is at most {MAX_TAG} bytes of printable UTF-8 without "
             "blanks; clean_tag() makes one of any text"
         )
@@ -74,7 +74,7 @@ def _tag_field(tag: str) -> str:
 
 def _check(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{name} {value}: must be from {least} to {most}")
+        raise TraceError(f"{name} {value}: must be from {least} to {most}")
 
 
 class TraceWriter:
@@ -121,7 +121,7 @@ class TraceWriter:
         _check("nbytes", nbytes, 1, MAX_BYTES - self.live_bytes)
         _check("stream", stream, 0, MAX_STREAM)
         if id in self._live:
-            raise ValueError(f"id {id} is allocated already and not yet freed")
+            raise TraceError(f"id {id} is allocated already and not yet freed")
         self._text.write(f"a {id} {nbytes} {stream}{_tag_field(tag)}\n")
         self._live[id] = nbytes
         self.live_bytes += nbytes
@@ -149,13 +149,13 @@ class TraceWriter:
         """A fact about the job, for the reader's `header`; the last of one key counts."""
         line = f"# {key}: {value}"
         if not key.strip() or ":" in key or not line.replace("\t", " ").isprintable():
-            raise ValueError(f"{line[:80]!r}: a key holds no colon, a fact no line break")
+            raise TraceError(f"{line[:80]!r}: a key holds no colon, a fact no line break")
         self._write_line(line)
 
     def comment(self, text: str) -> None:
         """A line for people. One of the form `key: value` is read as a fact."""
         if not text.replace("\t", " ").isprintable():
-            raise ValueError(f"{text[:80]!r}: a comment holds no line break")
+            raise TraceError(f"{text[:80]!r}: a comment holds no line break")
         self._write_line(f"# {text}")
 
     def close(self) -> None:
@@ -180,11 +180,11 @@ class TraceWriter:
 
     def _check_live(self, id: int) -> None:
         if id not in self._live:
-            raise ValueError(f"id {id} is not a live block")
+            raise TraceError(f"id {id} is not a live block")
 
     def _write_line(self, line: str) -> None:
         if len(line.encode("utf-8", "replace")) > MAX_LINE:
-            raise ValueError(f"{line[:80]!r}...: a line is at most {MAX_LINE} bytes")
+            raise TraceError(f"{line[:80]!r}...: a line is at most {MAX_LINE} bytes")
         self._text.write(line + "\n")
 
 

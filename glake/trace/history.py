@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from glake.errors import GlakeError
+from glake.errors import ConvertError
 from glake.trace.format import TraceWriter
 from glake.trace.units import counted
 
 BEFORE_HISTORY = "before_history"
 """Tag of blocks allocated before the history began, where nothing better is known."""
-
-
-class ConvertError(GlakeError, ValueError):
-    """A file that is no snapshot or log, or has something in it that none has; names the field."""
 
 
 class Entry(NamedTuple):

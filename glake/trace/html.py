@@ -19,6 +19,7 @@ from typing import Any
 
 import glake
 from glake import extras
+from glake.errors import InvalidArgument
 from glake.trace import holders
 from glake.trace.advice import advise
 from glake.trace.digest import (
@@ -107,7 +108,7 @@ def write(
     unknown = [name for name, _ in groups if name not in by_name]
     if unknown or not groups:
         what = f"results of {unknown[0]!r}, which is not given" if unknown else "no results"
-        raise ValueError(f"a report needs replays and their traces: {what}")
+        raise InvalidArgument(f"a report needs replays and their traces: {what}")
     pieces = max(_PIECES // len(results), 500)
     jobs = [
         digest(by_name[name], group, pieces=pieces, progress=progress) for name, group in groups

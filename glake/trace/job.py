@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from glake.errors import GlakeError
-
 ATTENTION = ("flash", "efficient", "math")
 """Kernels of scaled_dot_product_attention a plan can prefer, as torch's CUDA build names them."""
 
@@ -34,11 +32,3 @@ class Job:
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-class PlanError(GlakeError, RuntimeError):
-    """A job that cannot be recorded or planned; the text says why, where, and the way out."""
-
-
-class BadTarget(PlanError, ValueError):
-    """A TARGET that names no function, or one that returns no step function."""

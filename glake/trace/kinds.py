@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from glake.trace.job import PlanError
+from glake.errors import PlanError
 from glake.trace.roles import KINDS
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from glake.trace.job import PlanError
+from glake.errors import PlanError
 
 # numpy.asarray(tensor) comes to numpy() through __array__.
 _READERS = {"numpy": ".numpy()", "__dlpack__": "DLPack"}

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from glake.errors import InvalidArgument
 from glake.trace.format import Event, read_events
 from glake.trace.replay import ReplayResult
 from glake.trace.units import titled
@@ -38,7 +39,7 @@ def export(
     does not grow with the trace beyond its live blocks. TraceError for a bad trace; OSError.
     """
     if points < 1 or blocks < 0:
-        raise ValueError(f"points {points}, blocks {blocks}: at least 1 and 0")
+        raise InvalidArgument(f"points {points}, blocks {blocks}: at least 1 and 0")
     total, header = _count(path)
     with _opened(out) as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')

@@ -10,17 +10,13 @@ import resource
 from collections.abc import Iterator
 from typing import Any
 
-from glake.errors import GlakeError
+from glake.errors import RefusedPickle
 
 MAX_FILE = 2 << 30
 """Bytes of the largest pickle that is read. One takes about ten times as much in memory."""
 
 _LEAST_MEMORY = 1 << 30
 _MEMORY_PER_BYTE = 64  # an empty dict costs one byte in a pickle and 64 in memory
-
-
-class RefusedPickle(GlakeError, ValueError):
-    """A pickle that holds more than plain values, is broken, or is too large."""
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -20,10 +20,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from glake.errors import GlakeError
+from glake.errors import GlakeError, PlanError
 from glake.trace import planner
 from glake.trace.fake_cuda import recording_torch
-from glake.trace.job import ATTENTION, SCRATCH, PlanError
+from glake.trace.job import ATTENTION, SCRATCH
 from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
 from glake.trace.replay import policies

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from glake import config, outside
+from glake.errors import PlanError
 from glake.trace.holders import Holder, fold
-from glake.trace.job import PlanError
 from glake.trace.record import record
 from glake.trace.replay import MAX_CAPACITY, ReplayResult, load_trace, replay, require_policy
 from glake.trace.roles import by_role

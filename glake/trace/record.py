@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from glake import children, errors
-from glake.allocator.adapter_build import AdapterBuildError
-from glake.trace.job import ATTENTION, SCRATCH, BadTarget, PlanError
+from glake.errors import AdapterBuildError, BadTarget, PlanError
+from glake.trace.job import ATTENTION, SCRATCH
 
 MOST_STEPS = 10_000
 MOST_RANKS = 1 << 20

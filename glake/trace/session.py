@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from glake.errors import BadTarget, PlanError
 from glake.trace import fake_cuda, no_values
 from glake.trace.format import TraceWriter
-from glake.trace.job import BadTarget, Job, PlanError, Step
+from glake.trace.job import Job, Step
 from glake.trace.recorder import Recorder
 from glake.trace.scratch import Scratch
 from glake.trace.units import size

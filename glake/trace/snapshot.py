@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from glake.errors import ConvertError
 from glake.trace import plain_pickle
 from glake.trace.format import MAX_BYTES, MAX_TAG, clean_tag
-from glake.trace.history import ConvertError, Entry
+from glake.trace.history import Entry
 from glake.trace.memory_viz import TAG_FRAME
 
 _NOT_USER_CODE = ("<frozen ", "/torch/nn/modules/module.py", "/runpy.py")

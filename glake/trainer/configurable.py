@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from glake.errors import InvalidOption, UnknownOption
+from glake.errors import InvalidOption, UnknownOption, WrongType
 from glake.trainer import toml
 
 C = TypeVar("C", bound="Configurable.Config")
@@ -219,9 +219,9 @@ class Configurable:
             cls.Config = own  # type: ignore[misc]
         for base in cls.__bases__:
             if issubclass(base, Configurable) and not issubclass(own, base.Config):
-                raise TypeError(f"{own.__qualname__} must be a subclass of {base.__name__}.Config")
+                raise WrongType(f"{own.__qualname__} must be a subclass of {base.__name__}.Config")
         if "__dataclass_fields__" not in own.__dict__:
-            raise TypeError(f"{own.__qualname__} needs the decorator @dataclass(kw_only=True)")
+            raise WrongType(f"{own.__qualname__} needs the decorator @dataclass(kw_only=True)")
         own.part = cls
 
 
@@ -261,7 +261,7 @@ def _annotations(config: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(config, include_extras=True)
     for field in dataclasses.fields(config):
         if type(None) in typing.get_args(hints[field.name]) and field.default is not None:
-            raise TypeError(f"{_name(config)}.{field.name} may be None: its default must be None")
+            raise WrongType(f"{_name(config)}.{field.name} may be None: its default must be None")
     return hints
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from glake import extras
-from glake.errors import InvalidOption
+from glake.errors import InvalidOption, PackageMissing
 from glake.trainer.configurable import Configurable, Count, Natural, NonNegative
-from glake.trainer.errors import PackageMissing
 
 _LINE_S = 10.0  # from one line to the next, where there is no terminal for a bar
 

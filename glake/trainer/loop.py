@@ -27,7 +27,7 @@ import torch.distributed.tensor
 
 import glake.trainer.fsdp.ours  # noqa: F401 - a restart is timed from when its ranks have joined
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
-from glake.errors import InvalidOption, OutOfMemory
+from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
 from glake.trainer.checkpoint.signature import signature_of
@@ -41,7 +41,6 @@ from glake.trainer.configurable import (
     child,
 )
 from glake.trainer.data import Batch, Data
-from glake.trainer.errors import CheckpointMismatch, Diverged
 from glake.trainer.fsdp import Sharding
 from glake.trainer.goodput import goodput, records
 from glake.trainer.models import huggingface

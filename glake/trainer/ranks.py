@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from glake.trainer.errors import RankLost
+from glake.errors import RankLost
 
 _UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _JOBS = itertools.count()  # of this process

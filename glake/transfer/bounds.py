@@ -16,15 +16,11 @@ from typing import Any
 
 from glake import extras
 from glake._C import CapacityGraph
-from glake.errors import GlakeError, InvalidArgument
+from glake.errors import GlakeError, InvalidArgument, PackageMissing
 from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 
 RELAYS = 2  # GPUs in a row on one path
-
-
-class SolverAbsent(GlakeError, ImportError):
-    """The linear programming library is not installed."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ def bound(
     ("cuda:0>N" or "g0>N") that run at a factor of their rate, 0: dead. `exclude`: GPUs that may not
     relay.
 
-    InvalidArgument, InvalidDevice: ends or edges the platform does not have. SolverAbsent.
+    InvalidArgument, InvalidDevice: ends or edges the platform does not have. PackageMissing.
     """
     graph = scaled(graph_of(platform), scales)
     both = ends(graph, src, dst, host)
@@ -258,7 +254,7 @@ def _maximum(
 
 
 def require_solver() -> None:
-    """SolverAbsent, with the way out, where bounds cannot be computed."""
+    """PackageMissing, with the way out, where bounds cannot be computed."""
     _solver()
 
 
@@ -266,5 +262,5 @@ def _solver() -> Any:
     try:
         import highspy
     except ImportError as absent:
-        raise SolverAbsent(extras.missing("a bound", "HiGHS", "transfer", absent)) from absent
+        raise PackageMissing(extras.missing("a bound", "HiGHS", "transfer", absent)) from absent
     return highspy

@@ -23,7 +23,7 @@ from glake.errors import (
     DriverError,
     GlakeError,
     InvalidArgument,
-    OutOfMemory,
+    PoolFull,
     TransferClosed,
 )
 from glake.transfer import handle, keeper, timeouts
@@ -33,10 +33,6 @@ from glake.transfer.host import pinned_block
 from glake.transfer.storages import Storage, groups, storages_of, tensors_in
 
 _RETURN_S = 0.2  # for a block whose copy is done; whoever keeps its old memory keeps it for longer
-
-
-class PoolFull(OutOfMemory):
-    """The offloader's pool has no room; the text says what holds it. Nothing was moved."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 from glake import arguments
 from glake._C import CapacityGraph, TransferPlanner
-from glake.errors import InvalidArgument
+from glake.errors import InvalidArgument, PackageMissing
 from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
@@ -70,7 +70,7 @@ class Plan:
     def bound(self) -> float:
         """GB/s that no plan can exceed: maximum flow with at most two relays.
 
-        SolverAbsent: HiGHS is not installed (the extra ``transfer``).
+        PackageMissing: HiGHS is not installed (the extra ``transfer``).
         """
         return self._bound.value
 
@@ -136,7 +136,7 @@ class _Bound:
     def or_why(self) -> tuple[float | None, str | None]:
         try:
             return self.value, None
-        except bounds.SolverAbsent as absent:
+        except PackageMissing as absent:
             return None, str(absent)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glake.trace.job import Job, PlanError
+from glake.errors import PlanError
+from glake.trace.job import Job
 from glake.trace.record import record
 
 HERE = Path(__file__).parent

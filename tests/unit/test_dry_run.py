@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from glake import cli, outside
 from glake.dryrun import gpus, html, run, search
-from glake.dryrun.errors import DryRunError
 from glake.dryrun.result import DryRun, Refusal, verdict
+from glake.errors import DryRunError
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -1,5 +1,6 @@
 """Each glake_status of the C interface has its own exception."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -38,3 +39,26 @@ def test_exceptions_are_also_the_usual_ones() -> None:
     assert issubclass(errors.OutOfMemory, MemoryError)
     assert issubclass(errors.InvalidArgument, ValueError)
     assert issubclass(errors.UnknownOption, KeyError)
+
+
+# What a command shows and exits by, and what ends a child of `glake plan`: nobody catches them.
+RAISED = ("Error", "Exception")
+ELSEWHERE = {"BadInput", "Refused", "Ended"}
+
+
+def test_every_exception_is_glakes_and_in_one_module() -> None:
+    outside = set()
+    for path in Path(glake.__file__).parent.rglob("*.py"):
+        if path.name == "errors.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            if any(
+                hasattr(errors, base) or base.endswith(("Error", "Exception")) for base in bases
+            ):
+                outside.add(node.name)
+    assert outside == ELSEWHERE
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    assert all(issubclass(each, errors.GlakeError) for each in kinds) and len(kinds) > 40

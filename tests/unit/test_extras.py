@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from glake import children, extras
 from glake.cli import main
+from glake.errors import PlanError
 from glake.trace import fake_cuda, record
-from glake.trace.job import PlanError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from glake.allocator import adapter_build
+from glake.errors import AdapterBuildError
 
 
 @pytest.fixture
@@ -44,21 +45,19 @@ def test_a_home_that_cannot(home: Path) -> None:
 def test_what_others_can_write_is_refused(home: Path) -> None:
     private(home).mkdir(mode=0o700)
     private(home).chmod(0o777)
-    with pytest.raises(adapter_build.AdapterBuildError, match="alone; set GLAKE_JIT_DIR"):
+    with pytest.raises(AdapterBuildError, match="alone; set GLAKE_JIT_DIR"):
         adapter_build._cache_directory()
     private(home).rmdir()
     elsewhere = home / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     private(home).symlink_to(elsewhere)
-    with pytest.raises(adapter_build.AdapterBuildError, match="folder of this user's alone"):
+    with pytest.raises(AdapterBuildError, match="folder of this user's alone"):
         adapter_build._cache_directory()
 
 
 def test_a_folder_that_is_given_is_the_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = home / ".cache" / "there"
     monkeypatch.setenv("GLAKE_JIT_DIR", str(given))
-    with pytest.raises(
-        adapter_build.AdapterBuildError, match=f"cannot write in {given}.*set GLAKE"
-    ):
+    with pytest.raises(AdapterBuildError, match=f"cannot write in {given}.*set GLAKE"):
         adapter_build._cache_directory()
     assert not private(home).exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from glake.allocator import adapter_build
+from glake.errors import AdapterBuildError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -65,7 +66,7 @@ def test_an_adapter_of_another_torch_is_not_taken(
     (carrying / adapter_build._carried_name("emulation")).touch()
     other = adapter_build.Torch(here.root, here.version, "another commit", here.cuda)
     monkeypatch.setattr(adapter_build, "installed_torch", lambda: other)
-    with pytest.raises(adapter_build.AdapterBuildError) as refused:
+    with pytest.raises(AdapterBuildError) as refused:
         adapter_build.build("emulation")
     for word in ("no-such-compiler", "glake build-adapter", f"adapters of torch: {here.version}"):
         assert word in str(refused.value)
@@ -76,7 +77,7 @@ def test_an_adapter_of_other_sources_is_not_taken(
 ) -> None:
     (carrying / adapter_build._carried_name("emulation")).touch()
     monkeypatch.setattr(adapter_build, "_sources", lambda: b"changed")
-    with pytest.raises(adapter_build.AdapterBuildError, match="no C\\+\\+ compiler"):
+    with pytest.raises(AdapterBuildError, match="no C\\+\\+ compiler"):
         adapter_build.build("emulation")
 
 

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 import glake.trace
 from glake import outside
+from glake.errors import BadTarget, PlanError
 from glake.trace import child, planner, record
-from glake.trace.job import BadTarget, Job, PlanError
+from glake.trace.job import Job
 from glake.trace.plan_cli import plan
 
 TRACES = Path(__file__).resolve().parents[1] / "traces"

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from glake.errors import InvalidArgument, InvalidOption
+from glake.errors import BadMessage, InvalidArgument, InvalidOption, RelayRefused
 from glake.transfer import topology
 from glake.transfer.relay import directory, modes, protocol
-from glake.transfer.relay.errors import BadMessage, RelayRefused
 from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Refused, Status
 
 MESSAGES = [

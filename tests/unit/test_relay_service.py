@@ -21,9 +21,9 @@ from click.testing import CliRunner
 
 import glake
 from glake.cli import main
+from glake.errors import RelayRefused, RelayUnavailable
 from glake.transfer import topology
 from glake.transfer.relay import directory, protocol, service, starting
-from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
 from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
 
 PATIENCE = 30  # seconds, on a busy machine

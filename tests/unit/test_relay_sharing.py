@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glake._C import TransferPlanner
-from glake.errors import InvalidArgument
+from glake.errors import BadMessage, InvalidArgument
 from glake.transfer.place import graph_of
-from glake.transfer.relay.errors import BadMessage
 from glake.transfer.relay.sharing import Ledger
 
 HOST = (-1, -2)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from random_traces import events, lines_of
 
 from glake import _C
+from glake.errors import PlanError
 from glake.trace import roles
-from glake.trace.job import PlanError
 from glake.trace.kinds import kind
 
 GPT2 = 124_439_808  # parameters

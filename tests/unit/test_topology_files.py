@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from glake.errors import InvalidOption
-from glake.platform_file import InvalidPlatform, read_file
+from glake.errors import InvalidOption, InvalidPlatform
+from glake.platform_file import read_file
 from glake.platforms import Platform, file_text, load_platforms, preset_file
 from glake.transfer import topology
 from glake.transfer.topology.routes import Routes, Way

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from glake.errors import ConvertError, RefusedPickle
 from glake.trace import plain_pickle
 from glake.trace.convert import convert
 from glake.trace.format import MAX_TAG, read_events
-from glake.trace.history import BEFORE_HISTORY, ConvertError
-from glake.trace.plain_pickle import RefusedPickle
+from glake.trace.history import BEFORE_HISTORY
 
 SIDE = 0x5566
 PYTHON = "/home/me/train.py"

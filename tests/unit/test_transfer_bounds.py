@@ -11,10 +11,9 @@ import pytest
 
 from glake import transfer
 from glake._C import CapacityGraph
-from glake.errors import InvalidArgument, InvalidDevice
+from glake.errors import InvalidArgument, InvalidDevice, PackageMissing
 from glake.platforms import preset_file
 from glake.transfer import baselines
-from glake.transfer.bounds import SolverAbsent
 from glake.transfer.place import ends, graph_of
 from glake.transfer.planning import planner_of
 
@@ -165,5 +164,5 @@ def test_wrong_arguments_are_named(
 
 def test_without_the_solver_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
-    with pytest.raises(SolverAbsent, match=r'pip install "glake\[transfer\]"'):
+    with pytest.raises(PackageMissing, match=r'pip install "glake\[transfer\]"'):
         transfer.bound("dgx1v", "cpu", "cuda:0")

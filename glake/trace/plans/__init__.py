@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from glake.errors import PackageMissing
 from glake.trace.plans import configs, lengths, options
-from glake.trace.plans.configs import PackageMissing
 from glake.trace.plans.options import OPTIONS, Option, PlanOptions
 
 __all__ = ["OPTIONS", "Option", "PackageMissing", "PlanOptions", "Row", "describe", "find"]

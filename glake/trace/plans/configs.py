@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from glake import extras
-from glake.errors import GlakeError, InvalidOption, UnknownOption
+from glake.errors import InvalidOption, PackageMissing, UnknownOption
 from glake.trace.plans.options import MOST_SIZE, MOST_WORDS, PlanOptions
 
 CUSTOM = "custom"
 _TABLE = Path(__file__).with_name("configs.json")
 _LONGEST = 300  # characters of another package's error
-
-
-class PackageMissing(GlakeError, ImportError):
-    """A ready plan needs a package that is not installed; the text names the pip command."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from glake.errors import InvalidOption
+from glake.errors import FolderInUse, InvalidOption, NoRoom, NotWritten, NoWholeCheckpoint
 from glake.trainer.checkpoint import disk, pieces
 from glake.trainer.checkpoint.host import (
     HostCopy,
@@ -28,10 +28,9 @@ from glake.trainer.checkpoint.host import (
     in_device_memory,
     local,
 )
-from glake.trainer.checkpoint.memory import Memory, NoRoom, sweep
+from glake.trainer.checkpoint.memory import Memory, sweep
 from glake.trainer.checkpoint.signature import Signature, compare
 from glake.trainer.configurable import Configurable, Count, Natural
-from glake.trainer.errors import FolderInUse, NoWholeCheckpoint
 
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
 _PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for a last state that memory does not hold
@@ -310,7 +309,7 @@ class Checkpoint(Configurable):
             try:
                 marker = {"step": step, "notes": notes, "signature": self._signature}
                 disk.write(self._folder, marker, there, self._group, self._text, self._say)
-            except disk.NotWritten as error:
+            except NotWritten as error:
                 self._refused = str(error)
                 if not last:
                     self._say(f"{error}. The run goes on; older checkpoints are as they were")
@@ -361,7 +360,7 @@ class Checkpoint(Configurable):
         if all(self._gathered(self._memory is not None)):
             assert self._memory is not None
             self._memory.outlive()
-            raise disk.NotWritten(
+            raise NotWritten(
                 f"{self._refused}. The state is kept in {self._memory.folder}: make room, and run "
                 "the same command again, which writes it"
             )
@@ -370,7 +369,7 @@ class Checkpoint(Configurable):
             time.sleep(pause)
             if self._saved_last(*state):
                 return
-        raise disk.NotWritten(f"{self._refused}. Older checkpoints are as they were")
+        raise NotWritten(f"{self._refused}. Older checkpoints are as they were")
 
     def _saved_last(self, *state: Any) -> bool:
         self._save(*state, last=True)

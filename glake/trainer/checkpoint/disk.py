@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glake.errors import GlakeError, InvalidArgument
-from glake.trainer.errors import CheckpointMismatch
+from glake.errors import CheckpointMismatch, InvalidArgument, NotWritten
 
 MARKER = "whole.json"
 _NAME = "step-"
@@ -29,10 +28,6 @@ _OWN = re.compile(r"step-\d{8,}")  # other names are the user's
 _TORCHS = re.compile(r"__\d+_\d+\.distcp(\.tmp)?|\.metadata(\.tmp)?")
 _OURS = ("config.toml", f"{MARKER}.new")
 _CHUNK = 4 << 20
-
-
-class NotWritten(GlakeError, OSError):
-    """A checkpoint could not be written; older ones are as they were."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from glake.errors import GlakeError
+from glake.errors import GlakeError, NoRoom
 from glake.trainer.checkpoint.host import Layout, checksum
 from glake.trainer.checkpoint.signature import Signature
 
@@ -35,10 +35,6 @@ _HEADER = struct.Struct("<8sQQQ32sI")  # magic, step, payload bytes, checksum, d
 _MAGIC = b"glakeST1"
 _PAYLOAD = 4096  # where it begins; what the header leaves of this is for the notes
 _YOUNG_S = 60.0  # a folder without an owner is being made
-
-
-class NoRoom(GlakeError, OSError):
-    """The host's shared memory does not hold the state."""
 
 
 @dataclass(frozen=True)

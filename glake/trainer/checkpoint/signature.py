@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glake.trainer.errors import CheckpointMismatch
+from glake.errors import CheckpointMismatch
 
 Signature = Mapping[str, str]
 _FREE = ("std", "loss_rows", "dropout", "balance")  # of a model; may change from run to run

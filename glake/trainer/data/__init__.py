@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glake.errors import InvalidOption
+from glake.errors import DataTooShort, InvalidOption
 from glake.trainer.configurable import Configurable, SharePart, Width
 from glake.trainer.data import corpus
 from glake.trainer.data.order import IGNORED, Packed, Padded
-from glake.trainer.errors import DataTooShort
 
 
 @dataclass(frozen=True)

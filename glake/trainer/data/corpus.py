@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from glake import extras
-from glake.errors import InvalidOption
-from glake.trainer.errors import DataMissing, PackageMissing
+from glake.errors import DataMissing, InvalidOption, PackageMissing
 
 _PROBE = 4096  # bytes of a file that tell whether it is text
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from glake.errors import DataTooShort
 from glake.trainer.data.corpus import Corpus
-from glake.trainer.errors import DataTooShort
 
 _POOL = 32  # batches whose documents are sorted by length together
 IGNORED = -100  # a target that is not to be predicted

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from glake import extras
-from glake.errors import InvalidArgument, InvalidOption
-from glake.trainer.errors import NotExported
+from glake.errors import InvalidArgument, InvalidOption, NotExported
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.families import FAMILIES, Family

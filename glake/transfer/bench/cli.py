@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from glake.errors import GlakeError
+from glake.errors import BenchFailed, GlakeError
 from glake.groups import Group
 from glake.platforms import Platform
 from glake.transfer.bench import run
@@ -59,7 +59,7 @@ def transfer(
             from glake.transfer.bench.plot import draw
 
             draw(rows, wanted)
-    except run.BenchFailed as error:
+    except BenchFailed as error:
         raise click.ClickException(str(error)) from error
     except (GlakeError, OSError) as error:
         raise BadInput(" ".join(str(error).split("\n"))) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from glake import children, config
-from glake.errors import GlakeError, InvalidArgument, InvalidOption
+from glake.errors import BenchFailed, InvalidArgument, InvalidOption
 from glake.platforms import Platform, file_text, load_platforms
 from glake.transfer import bounds
 from glake.transfer.bench.goals import missed
@@ -31,10 +31,6 @@ Progress = Callable[[str, int, int], object]
 
 
 LEAST_RATE = 1e-3  # GB/s of a link: over slower ones, copies end long after any sensible deadline
-
-
-class BenchFailed(GlakeError, RuntimeError):
-    """A platform could not be measured; the text names it, and what its process said."""
 
 
 def platforms_of(given: str) -> dict[str, Platform]:
@@ -88,7 +84,7 @@ def measure(
         progress: called with (platform, rows done, rows of all), from several threads.
 
     Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. InvalidArgument, for
-    links below LEAST_RATE too; BenchFailed; SolverAbsent without HiGHS.
+    links below LEAST_RATE too; BenchFailed; PackageMissing without HiGHS.
     """
     if not platforms or not sizes or not all(0 < size <= MOST_COPY for size in sizes):
         raise InvalidArgument(

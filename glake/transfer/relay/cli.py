@@ -10,11 +10,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from glake.errors import GlakeError
+from glake.errors import BadMessage, GlakeError, RelayRefused, RelayUnavailable
 from glake.transfer import topology as topologies
 from glake.transfer.relay import directory, starting
 from glake.transfer.relay.directory import Files
-from glake.transfer.relay.errors import BadMessage, RelayRefused, RelayUnavailable
 from glake.transfer.topology import Topology
 from glake.transfer.topology.cli import BadInput
 

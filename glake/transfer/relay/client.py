@@ -17,10 +17,9 @@ import weakref
 from typing import Any
 
 from glake import _C
-from glake.errors import GlakeError
+from glake.errors import GlakeError, RelayRefused, RelayUnavailable
 from glake.transfer.relay import directory, protocol, starting
 from glake.transfer.relay.directory import Files
-from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
 from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
 from glake.transfer.topology import Topology
 

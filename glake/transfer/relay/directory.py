@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glake import platform_file
-from glake.errors import InvalidArgument
-from glake.transfer.relay.errors import RelayRefused
+from glake.errors import InvalidArgument, RelayRefused
 from glake.transfer.topology import Topology
 
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from glake.transfer.relay.errors import BadMessage
+from glake.errors import BadMessage
 
 VERSION = 1
 MOST_REQUEST = 1 << 16  # of a message to the service

@@ -12,10 +12,10 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
+from glake.errors import BadMessage, RelayRefused
 from glake.transfer.place import graph_of
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
-from glake.transfer.relay.errors import BadMessage, RelayRefused
 from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Message, Refused, Status
 from glake.transfer.relay.sharing import Client, Ledger
 from glake.transfer.topology import Topology

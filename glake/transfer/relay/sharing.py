@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from glake._C import CapacityGraph, TransferPlanner
-from glake.transfer.relay.errors import BadMessage
+from glake.errors import BadMessage
 from glake.transfer.relay.protocol import Demand
 
 KEPT = 0.04  # of every limit, shared evenly whatever is asked for

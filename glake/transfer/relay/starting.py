@@ -11,9 +11,9 @@ import threading
 import time
 
 from glake import children
+from glake.errors import RelayRefused, RelayUnavailable
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
-from glake.transfer.relay.errors import RelayRefused, RelayUnavailable
 from glake.transfer.relay.protocol import Ask, Refused, Status
 from glake.transfer.topology import Topology
 

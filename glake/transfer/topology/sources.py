@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glake import config
-from glake.errors import InvalidOption
-from glake.platform_file import InvalidPlatform, read_file
+from glake.errors import InvalidOption, InvalidPlatform
+from glake.platform_file import read_file
 from glake.platforms import Platform, file_text, load_platforms, preset_file
 
 DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's

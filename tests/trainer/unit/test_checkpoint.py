@@ -17,9 +17,8 @@ import torch
 import torch.distributed as dist
 from stand_in import NoOptimizer, StandIn
 
-from glake.errors import GlakeError
+from glake.errors import CheckpointMismatch, FolderInUse, GlakeError, NotWritten, NoWholeCheckpoint
 from glake.trainer.checkpoint import Checkpoint, disk, memory
-from glake.trainer.errors import CheckpointMismatch, FolderInUse, NoWholeCheckpoint
 
 SIZE = 1003
 
@@ -303,7 +302,7 @@ def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_writte
     notes = {"step": 5, "tokens": 50}
     with monkeypatch.context() as full:
         _unwritable(full)
-        with pytest.raises(disk.NotWritten, match="No space left.*run the same command again"):
+        with pytest.raises(NotWritten, match="No space left.*run the same command again"):
             run.checkpoint.finish(5, run.model, NoOptimizer(), notes)
     run.checkpoint.close()
     assert run.said == []
@@ -334,7 +333,7 @@ def test_without_memory_the_last_state_is_written_once_there_is_room(
     assert len(run.said) == 1 and run.said[0].endswith("Make room: it is tried again in 0.01 s")
     never = Run(tmp_path / "never", every=0, memory=False).steps(1, 3)
     _unwritable(monkeypatch)
-    with pytest.raises(disk.NotWritten, match="step 3 could not be .*Older checkpoints are as"):
+    with pytest.raises(NotWritten, match="step 3 could not be .*Older checkpoints are as"):
         never.checkpoint.finish(3, never.model, NoOptimizer(), {"step": 3, "tokens": 30})
     never.checkpoint.close()
     assert len(never.said) == 2

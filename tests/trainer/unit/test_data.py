@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glake.errors import InvalidOption
+from glake.errors import DataMissing, DataTooShort, InvalidOption
 from glake.trainer.data import Data
 from glake.trainer.data.corpus import Corpus, read
 from glake.trainer.data.order import IGNORED, Packed, Padded
-from glake.trainer.errors import DataMissing, DataTooShort
 
 
 @pytest.fixture

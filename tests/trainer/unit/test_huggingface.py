@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from glake.errors import InvalidArgument, InvalidOption
-from glake.trainer.errors import NotExported
+from glake.errors import InvalidArgument, InvalidOption, NotExported
 from glake.trainer.models import huggingface, sizes
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.lora import with_lora

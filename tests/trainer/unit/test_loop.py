@@ -15,17 +15,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from glake.errors import InvalidOption, UnknownOption
-from glake.trainer import log, loop, ranks
-from glake.trainer.__main__ import configured, main
-from glake.trainer.checkpoint import memory
-from glake.trainer.errors import (
+from glake.errors import (
     CheckpointMismatch,
     DataTooShort,
     Diverged,
+    InvalidOption,
     PackageMissing,
     RankLost,
+    UnknownOption,
 )
+from glake.trainer import log, loop, ranks
+from glake.trainer.__main__ import configured, main
+from glake.trainer.checkpoint import memory
 from glake.trainer.goodput import goodput, last_of_each_step, records
 from glake.trainer.models import huggingface, sizes
 

@@ -9,7 +9,7 @@ import torch
 import glake
 from glake import _C, errors, simcuda
 from glake import transfer as t
-from glake.transfer.offload import PoolFull
+from glake.errors import PoolFull
 
 glake.enable()
 

@@ -86,7 +86,8 @@ def assertions_are_as_on_a_gpu() -> None:
 
 def phantom() -> None:
     os.environ["GLAKE_SIM_PHANTOM"] = "1"
-    from glake.dryrun import DryRunError, numbers
+    from glake.dryrun import numbers
+    from glake.errors import DryRunError
 
     try:
         numbers.install()
