@@ -64,6 +64,7 @@ lint: $(VENV)/.requirements docs
 	$(PY) tools/layers.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
+	$(VENV)/bin/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 
 # The source package, and from it a wheel for each of PYTHONS with torch adapters for the torch of each
 # of ADAPTERS, in dist/ (docs/packaging.md).

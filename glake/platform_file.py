@@ -1,11 +1,13 @@
 """Reads a platforms file: every field checked, errors name the file, the field and the way out."""
 
 import difflib
+import functools
 import json
 import re
 from pathlib import Path
 from typing import Any, NoReturn
 
+from glake import library_path
 from glake.errors import InvalidOption, InvalidPlatform
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
@@ -23,6 +25,31 @@ def _refuse(where: str, field: str, problem: str, way_out: str = _HINT) -> NoRet
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+@functools.cache
+def preset_file() -> Path:
+    """The platforms file installed with glake."""
+    return library_path().with_name("platforms.json")
+
+
+def load_platforms(path: str | None = None) -> dict[str, Platform]:
+    """The platforms of a file (default: the one installed with glake) by name.
+
+    InvalidPlatform, an InvalidOption, says which field is wrong and what it takes.
+    """
+    file = Path(path) if path else preset_file()
+    try:
+        facts = file.stat()
+    except OSError:
+        return dict(_read(file, None))  # which says what is wrong
+    # Plans ask for it each time; a file that changes is another.
+    return dict(_read(file, (facts.st_ino, facts.st_mtime_ns, facts.st_size)))
+
+
+@functools.lru_cache(maxsize=8)
+def _read(file: Path, version: tuple[int, ...] | None) -> dict[str, Platform]:
+    return read_file(file)
 
 
 def read_file(file: Path) -> dict[str, Platform]:

@@ -4,14 +4,10 @@ One format serves presets, a user's own file, what discovery finds (glake/transf
 the simulator; `docs/topology.md` describes it.
 """
 
-import functools
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from glake import library_path
 
 COPY_US = 8.0  # time of one chunk's copy besides its bytes, where a file gives none
 
@@ -94,30 +90,3 @@ def file_text(platforms: dict[str, Platform]) -> str:
     content |= {name: each.as_dict() for name, each in platforms.items()}
     # Not ASCII only: the simulator's reader takes text as it is and refuses \u escapes.
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-@functools.cache
-def preset_file() -> Path:
-    """The platforms file installed with glake."""
-    return library_path().with_name("platforms.json")
-
-
-def load_platforms(path: str | None = None) -> dict[str, Platform]:
-    """The platforms of a file (default: the one installed with glake) by name.
-
-    InvalidPlatform, an InvalidOption, says which field is wrong and what it takes.
-    """
-    file = Path(path) if path else preset_file()
-    try:
-        facts = file.stat()
-    except OSError:
-        return dict(_read(file, None))  # which says what is wrong
-    # Plans ask for it each time; a file that changes is another.
-    return dict(_read(file, (facts.st_ino, facts.st_mtime_ns, facts.st_size)))
-
-
-@functools.lru_cache(maxsize=8)
-def _read(file: Path, version: tuple[int, ...] | None) -> dict[str, Platform]:
-    from glake.platform_file import read_file
-
-    return read_file(file)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from glake import outside
 from glake.config import GRANULE, parse_bytes
 from glake.errors import DryRunError
-from glake.platforms import load_platforms
+from glake.platform_file import load_platforms
 
 GIB = 1 << 30
 MOST_GPUS = 64

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from glake.transfer.default import copy, copy_batch, gather, scatter, stats
     from glake.transfer.engine import UNORDERED, Engine, default_engine
     from glake.transfer.handle import Result, Transfer
-    from glake.transfer.host import Registration, pinned, register_host
+    from glake.transfer.host import pinned, register_host
     from glake.transfer.offload import Offloader
     from glake.transfer.planning import Plan, explain
+    from glake.transfer.registration import Registration
     from glake.transfer.runs import Blocks
     from glake.transfer.tensors import to
 

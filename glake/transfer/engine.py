@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, host, keeper, runs
+from glake.transfer import handle, keeper, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -88,7 +88,7 @@ class Engine:
             except BaseException:
                 self._borrow()
                 raise
-            host.forget()
+            registration.forget()
             _open = None
         atexit.unregister(self._exit)
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from glake import _C, arguments
-from glake.errors import BusyTimeout, GlakeError, InvalidArgument
-from glake.transfer import handle, timeouts
+from glake.errors import GlakeError, InvalidArgument
 from glake.transfer.buffers import Buffer, buffer_of
+from glake.transfer.engine import default_engine
+from glake.transfer.registration import Registration
 
 
 def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
@@ -70,76 +71,6 @@ def _give_back(address: int, freed: Callable[[int], object] | None) -> None:
         _C.host_free(address)
 
 
-# Pinned memory must not be freed: kept until it is unpinned, whoever drops the registration.
-_registered: dict[int, Registration] = {}
-
-
-def forget() -> None:
-    """The engine has ended, and has unpinned all."""
-    while _registered:
-        _registered.popitem()[1].ended()
-
-
-class Registration:
-    """Host memory being pinned, or pinned. A context manager: `with register_host(a): ...`."""
-
-    def __init__(self, memory: Buffer, background: bool) -> None:
-        """Begins."""
-        self._memory = memory  # keeps it alive while it is pinned
-        self._open = self._pinned = False
-        self._family = handle.family()
-        self.address, self.bytes = memory.address, memory.bytes
-        _C.register_host(self.address, self.bytes, background)
-        self._open = True
-        _registered[self.address] = self
-
-    def done(self) -> bool:
-        """Whether all is pinned. Raises what `wait` does."""
-        handle.require_own(self._family)
-        if not self._pinned:
-            self._pinned = _C.register_host_wait(self.address, 0)
-        return self._pinned
-
-    def wait(self, timeout: float | None = None) -> Registration:
-        """Returns itself once all is pinned; `timeout` in seconds.
-
-        BusyTimeout; DriverError if the driver refuses; InvalidPointer after unregister().
-        """
-        handle.require_own(self._family)
-        timeout = timeouts.seconds(timeout)
-        limit = (1 << 64) - 1 if timeout is None else int(timeout * 1e9)
-        if not _C.register_host_wait(self.address, limit):
-            raise BusyTimeout(f"pinning {self.bytes} bytes is not done in {timeout} s")
-        self._pinned = True
-        return self
-
-    def progress(self) -> tuple[int, int]:
-        """(bytes pinned, bytes of all)."""
-        handle.require_own(self._family)
-        return _C.register_host_progress(self.address)
-
-    def unregister(self) -> None:
-        """Unpins it; what is not pinned yet stays so. No copy of it may be under way. Twice does
-        nothing. DriverError if the driver refuses; it may be tried again."""
-        handle.require_own(self._family)
-        if self._open:
-            _C.unregister_host(self.address)
-            _registered.pop(self.address, None)
-            self.ended()
-
-    def ended(self) -> None:
-        """It is unpinned."""
-        self._open, self._pinned = False, False
-
-    def __enter__(self) -> Registration:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Unpins it."""
-        self.unregister()
-
-
 def register_host(array: Any, background: bool = False) -> Registration:
     """Pins an array's memory in place, in pieces; with `background` on a thread of its own.
 
@@ -153,8 +84,6 @@ def register_host(array: Any, background: bool = False) -> Registration:
     InvalidArgument for gaps, no bytes, memory that is read-only (the driver pins what may be
     written to) or registered already; InvalidPointer for memory that is not there; DriverError.
     """
-    from glake.transfer.engine import default_engine
-
     arguments.flag("background", background)
     memory = array if isinstance(array, Buffer) else buffer_of(array, use="pin")
     if not memory.contiguous or memory.bytes == 0:

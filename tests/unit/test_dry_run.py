@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from glake import cli, outside
 from glake.dryrun import gpus, html, run, search
+from glake.dryrun import job as running
 from glake.dryrun.result import DryRun, Refusal, verdict
 from glake.errors import DryRunError
 
@@ -102,15 +103,15 @@ def test_bad_allocators_are_named(tmp_path):
 
 
 def test_environments_differ_by_the_allocator_alone(monkeypatch):
-    monkeypatch.setattr(run.libraries, "environment", dict)
+    monkeypatch.setattr(running.libraries, "environment", dict)
     given = {
         "PATH": "/bin",
         "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True",
         "GLAKE_ALLOCATOR": "1",
         "GLAKE_SIM_SEED": "7",
     }
-    job = run.Job(("true",), gpus.machine("2"), environment=given)
-    found = {name: run._environment(job, name, "m") for name in run.ALLOCATORS}
+    job = running.Job(("true",), gpus.machine("2"), environment=given)
+    found = {name: running._environment(job, name, "m") for name in run.ALLOCATORS}
     conf = {name: each["PYTORCH_CUDA_ALLOC_CONF"] for name, each in found.items()}
     assert conf["native"] == "max_split_size_mb:64"
     assert conf["expandable"] == "max_split_size_mb:64,expandable_segments:True"
@@ -133,9 +134,9 @@ def report(**given):
 
 
 def gathered(code, *reports):
-    job = run.Job(("python", "train.py"), gpus.machine())
-    run._check_end(job, "native", code, list(reports), Path(os.devnull))
-    return run._gathered(job, "native", code, list(reports), 1.0)
+    job = running.Job(("python", "train.py"), gpus.machine())
+    running._check_end(job, "native", code, list(reports), Path(os.devnull))
+    return running._gathered(job, "native", code, list(reports), 1.0)
 
 
 def test_figures_are_the_most_of_any_rank():
@@ -195,7 +196,7 @@ def test_the_search_finds_the_smallest_gpu(monkeypatch, extra, most_runs):
         return made(allocator, capacity_bytes=job.machine.memory_bytes, oom=oom)
 
     monkeypatch.setattr(search, "run_once", once)
-    job = run.Job(("python",), gpus.machine())
+    job = running.Job(("python",), gpus.machine())
     for first, before in ((made(), 0), (made(oom=Refusal(0, 0, 1, 0, "out of memory")), 1)):
         runs.clear()
         found = search.smallest_capacity(job, first, lambda text: None)

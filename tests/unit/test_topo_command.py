@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from glake.cli import main
-from glake.platforms import load_platforms
+from glake.platform_file import load_platforms
 from glake.transfer import topology
 from glake.transfer.topology.view import show
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from glake.platforms import Edge, Platform, file_text, load_platforms
+from glake.platform_file import load_platforms
+from glake.platforms import Edge, Platform, file_text
 from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.copier import Copy, DriverCopier
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 PROGRAM = Path(__file__).with_name("probe_machine.py")
 

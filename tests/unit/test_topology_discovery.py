@@ -9,8 +9,8 @@ import pytest
 from machines import SWITCH, Box, Card, FakeNvml
 
 from glake.errors import DriverAbsent, InvalidDevice
-from glake.platform_file import parse
-from glake.platforms import Platform, load_platforms
+from glake.platform_file import load_platforms, parse
+from glake.platforms import Platform
 from glake.transfer.topology import rates
 from glake.transfer.topology.discovery import Found, discover
 from glake.transfer.topology.nvml import Nvml

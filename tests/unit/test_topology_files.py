@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from glake.errors import InvalidOption, InvalidPlatform
-from glake.platform_file import read_file
-from glake.platforms import Platform, file_text, load_platforms, preset_file
+from glake.platform_file import load_platforms, preset_file, read_file
+from glake.platforms import Platform, file_text
 from glake.transfer import topology
 from glake.transfer.topology.routes import Routes, Way
 

@@ -10,7 +10,8 @@ from test_topology_copier import probed
 from test_topology_probe import KnownCopier
 
 from glake import transfer
-from glake.platforms import Edge, Joint, Platform, file_text, load_platforms
+from glake.platform_file import load_platforms
+from glake.platforms import Edge, Joint, Platform, file_text
 from glake.transfer.topology import Topology, from_file
 from glake.transfer.topology.probe import probe
 

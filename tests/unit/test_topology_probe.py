@@ -9,7 +9,8 @@ from pathlib import Path
 import machines
 import pytest
 
-from glake.platforms import Edge, Joint, Platform, load_platforms
+from glake.platform_file import load_platforms
+from glake.platforms import Edge, Joint, Platform
 from glake.transfer import topology
 from glake.transfer.topology import Topology, calibration_cache
 from glake.transfer.topology.copier import Copy

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from glake import transfer
 from glake.cli import main
-from glake.platforms import load_platforms, preset_file
+from glake.platform_file import load_platforms, preset_file
 from glake.transfer import baselines
 from glake.transfer.bench import run as bench
 from glake.transfer.bench.cases import cases

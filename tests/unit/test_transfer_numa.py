@@ -12,7 +12,8 @@ import pytest
 
 from glake._C import CapacityGraph
 from glake.errors import InvalidOption
-from glake.platforms import file_text, load_platforms
+from glake.platform_file import load_platforms
+from glake.platforms import file_text
 
 NPS4 = ((0, 1, 2, 3), (4, 5, 6, 7))  # an EPYC of two packages, four nodes each
 

@@ -12,7 +12,7 @@ import pytest
 from glake import transfer
 from glake._C import CapacityGraph
 from glake.errors import InvalidArgument, InvalidDevice, InvalidOption
-from glake.platforms import preset_file
+from glake.platform_file import preset_file
 from glake.transfer import planning
 from glake.transfer.planning import planner_of
 from glake.transfer.topology import from_preset

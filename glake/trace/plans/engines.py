@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from glake.errors import InvalidOption
 from glake.trace.plans import models
 from glake.trace.plans.configs import Model
 from glake.trace.plans.options import PlanOptions
@@ -207,15 +206,3 @@ def frozen(job: Any, model: Model, options: PlanOptions, *, head: str = "lm") ->
     built = models.build(model, options, "meta", trainable=False, head=head)
     shard(built, job, options)
     return built.to_empty(device="cpu" if options.offload == "params" else job.device)
-
-
-def make(job: Any, model: Model, options: PlanOptions, *, head: str = "lm") -> Any:
-    """The engine of ``options.strategy``. Raises what building the model raises."""
-    if options.strategy == "zero3":
-        from glake.trace.plans.zero3 import Zero3
-
-        return Zero3(job, model, options)
-    kinds = {"single": Engine, "ddp": DataParallel, "fsdp2": FullyShard}
-    if options.strategy not in kinds:
-        raise InvalidOption(f"strategy={options.strategy}: one of {', '.join(kinds)}, zero3")
-    return kinds[options.strategy](job, model, options, head=head)

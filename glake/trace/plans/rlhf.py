@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from glake.trace.plans import configs, engines, models, moe, train
+from glake.trace.plans import configs, engines, models, moe, strategies, train
 from glake.trace.plans.configs import Model
 from glake.trace.plans.options import SIZES, PlanOptions
 
@@ -34,8 +34,8 @@ class Trainer:
             bare: dict[str, Any] = dict.fromkeys([*(n.replace("-", "_") for n in SIZES), "arch"])
             critic = configs.load(options.critic, dataclasses.replace(options, **bare))
         self.job, self.options = job, options
-        self.actor = engines.make(job, model, options)
-        self.critic = engines.make(job, critic, plain, head="value")
+        self.actor = strategies.make(job, model, options)
+        self.critic = strategies.make(job, critic, plain, head="value")
         self.reference = engines.frozen(job, model, plain)
         self.reward = engines.frozen(job, critic, plain, head="value")
         self.vocab = min(model.build().vocab_size, critic.build().vocab_size)

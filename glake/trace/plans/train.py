@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from glake.trace.plans import engines, models, moe
+from glake.trace.plans import models, moe, strategies
 from glake.trace.plans.configs import Model
 from glake.trace.plans.options import PlanOptions
 
@@ -44,7 +44,7 @@ def make_step(job: Any, model: Model, options: PlanOptions) -> Callable[[int], N
     config = model.build()
     models.check_length(config, model.name, _longest(options), f"seq={options.seq.text}")
     drawn = moe.start(options, job.seed)
-    engine = engines.make(job, model, options)
+    engine = strategies.make(job, model, options)
     length = options.seq.series(job.seed, options.multiple)
     batches = range(job.steps * options.accumulate)
     note(job, model, options, sequence_lengths=" ".join(str(length(i)) for i in batches))

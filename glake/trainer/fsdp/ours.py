@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,12 +15,15 @@ from glake.trainer.fsdp.collectives import Collectives
 from glake.trainer.fsdp.flat import Flat
 from glake.trainer.fsdp.offload import Activations, Host
 from glake.trainer.fsdp.schedule import Schedule
-from glake.trainer.fsdp.sharding import Sharding, device_of, dtype_of
+from glake.trainer.fsdp.sharded import Sharded, device_of, dtype_of
 from glake.trainer.fsdp.state import State
 from glake.trainer.fsdp.unit import Unit
 
+if TYPE_CHECKING:
+    from glake.trainer.fsdp.sharding import Sharding
 
-class Ours(Sharding):
+
+class Ours(Sharded):
     """A model whose blocks are gathered as they are needed."""
 
     def __init__(

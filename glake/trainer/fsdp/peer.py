@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,13 @@ from torch.utils.checkpoint import checkpoint
 from glake.errors import InvalidArgument, InvalidOption
 from glake.trainer.fsdp import materialise
 from glake.trainer.fsdp.collectives import Collectives
-from glake.trainer.fsdp.sharding import Sharding, device_of, dtype_of
+from glake.trainer.fsdp.sharded import Sharded, device_of, dtype_of
+
+if TYPE_CHECKING:
+    from glake.trainer.fsdp.sharding import Sharding
 
 
-class Peer(Sharding):
+class Peer(Sharded):
     """A model under `fully_shard`: parameters are DTensors, sharded along their first dimension."""
 
     def __init__(

@@ -1,28 +1,21 @@
-"""The contract: what the training loop asks of a sharded model, whoever shards it."""
+"""How a model is to be shared out, and by whom."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from torch import nn
-
 from glake.trainer.configurable import Configurable, Natural
-from glake.trainer.fsdp.collectives import Collectives
+from glake.trainer.fsdp.ours import Ours
+from glake.trainer.fsdp.peer import Peer
+from glake.trainer.fsdp.sharded import Sharded
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Sharding(Configurable):
-    """A model shared out among ranks. Config.build() makes the one that its `fsdp` names.
-
-    Gradients are sums over ranks and over the passes since the optimizer's last zero_grad();
-    clip_gradients() scales them.
-    """
+    """Its Config.build() makes the Sharded model that `fsdp` names."""
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
@@ -48,107 +41,12 @@ class Sharding(Configurable):
         recompute: bool = False
         activation_offload: bool = False
 
-        def build(self, *args: Any, **context: Any) -> Any:
+        def build(self, *args: Any, **context: Any) -> Sharded:
             """The sharded model: build(model, group=None, device=None).
 
             The model's blocks are sharded in place; one on the meta device is made here. `group`:
             None for all ranks, or one process alone. `device`: None for this process's GPU where
             there is one. Parameters that are not on the meta device must be equal on all ranks.
             """
-            from glake.trainer.fsdp.ours import Ours
-            from glake.trainer.fsdp.peer import Peer
-
-            kinds: dict[str, type[Sharding]] = {"ours": Ours, "torch": Peer}
+            kinds: dict[str, type[Sharded]] = {"ours": Ours, "torch": Peer}
             return kinds[self.fsdp](copy.deepcopy(self), *args, **context)
-
-    config: Config
-    module: nn.Module
-    device: torch.device
-    _ranks: Collectives
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the model."""
-        return self.module(*args, **kwargs)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What an optimizer updates: this rank's parts of parameters, by their names."""
-        raise NotImplementedError
-
-    def accumulate(self) -> AbstractContextManager[None]:
-        """Backward passes in this context keep their gradients for the next one outside it."""
-        raise NotImplementedError
-
-    def _gradients(self) -> list[torch.Tensor]:
-        """This rank's parts of gradients."""
-        raise NotImplementedError
-
-    def gradient_norm(self) -> torch.Tensor:
-        """The norm of all ranks' gradients together, in float32."""
-        found = self._gradients()
-        squares = torch.zeros((), dtype=torch.float32, device=self.device)
-        if found:
-            norms = torch._foreach_norm(found, 2, dtype=torch.float32)
-            squares = torch.stack(norms).square().sum().to(self.device)
-        return self._ranks.total(squares).sqrt()
-
-    def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
-        """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
-        norm = self.gradient_norm() * scale
-        factor: Any = scale
-        if max_norm is not None:
-            factor = scale * torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        if max_norm is not None or scale != 1.0:
-            self._scale(factor)
-        return norm
-
-    def _scale(self, factor: Any) -> None:
-        if found := self._gradients():
-            if isinstance(factor, torch.Tensor):
-                factor = factor.to(found[0].device)  # the host's, where gradients are offloaded
-            torch._foreach_mul_(found, factor)
-
-    def attach(self, optimizer: Any) -> None:
-        """Tells of the optimizer that was built; with offload its state lives in host memory."""
-
-    # Checkpoints; PyTorch's FSDP keeps none here.
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        """Parameters, and the optimizer's state, for torch.distributed.checkpoint."""
-        raise NotImplementedError
-
-    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
-        """Tensors for torch.distributed.checkpoint to load into, when nothing has stepped yet.
-
-        `saved`: the `state_dict_metadata` of the checkpoint's metadata. InvalidArgument where it
-        is of another model.
-        """
-        raise NotImplementedError
-
-    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
-        """Takes over what torch.distributed.checkpoint has put into state()."""
-        raise NotImplementedError
-
-    def put(self, name: str, value: torch.Tensor) -> None:
-        """Takes over a whole parameter's values, of which this rank keeps its part."""
-        raise NotImplementedError
-
-    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole parameters in host memory on rank 0, none elsewhere; all ranks must iterate."""
-        raise NotImplementedError
-
-
-def device_of(given: Any) -> torch.device:
-    """The device to use: the one given, else this process's GPU, else the CPU."""
-    if given is not None:
-        device = torch.device(given)
-    else:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
-
-
-def dtype_of(name: str | None) -> torch.dtype | None:
-    """torch's dtype of that name."""
-    found: torch.dtype | None = None if name is None else getattr(torch, name)
-    return found

@@ -14,7 +14,8 @@ from typing import Any
 
 from glake import _C, simcuda
 from glake.errors import GlakeError, Internal
-from glake.platforms import Platform, load_platforms
+from glake.platform_file import load_platforms
+from glake.platforms import Platform
 from glake.transfer import baselines, bounds
 from glake.transfer.bench import subjects
 from glake.transfer.bench.cases import Case, cases

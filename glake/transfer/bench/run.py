@@ -15,7 +15,8 @@ from typing import IO, Any
 
 from glake import children, config
 from glake.errors import BenchFailed, InvalidArgument, InvalidOption
-from glake.platforms import Platform, file_text, load_platforms
+from glake.platform_file import load_platforms
+from glake.platforms import Platform, file_text
 from glake.transfer import bounds
 from glake.transfer.bench.goals import missed
 

@@ -5,11 +5,11 @@ docs/topology.md tells how. `sources` chooses; `discovery` reads the machine; `p
 
 from glake.transfer.topology.sources import (
     DEFAULT_PRESET,
-    Topology,
     current,
     first_gpus,
     from_file,
     from_preset,
 )
+from glake.transfer.topology.topology import Topology
 
 __all__ = ["DEFAULT_PRESET", "Topology", "current", "first_gpus", "from_file", "from_preset"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from glake.platforms import Joint, Platform, for_people
 from glake.transfer.topology.rates import ESTIMATE
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 MEASURED = "measured by a probe"
 

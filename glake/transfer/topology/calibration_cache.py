@@ -19,7 +19,7 @@ from typing import Any
 
 from glake.platforms import Joint
 from glake.transfer.topology.calibration import Calibration
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 _simulated: dict[tuple[int, str], Calibration] = {}
 _VERSION = 3  # of the file's content and of how the probe measures

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from glake.config import parse_bytes
 from glake.errors import GlakeError
-from glake.platforms import load_platforms
+from glake.platform_file import load_platforms
 from glake.transfer import topology as topologies
 from glake.transfer.place import HOSTS
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 _TABLE_WIDTH = 118
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol
 
 from glake.errors import CopyRefused, DriverError, InvalidArgument
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 _BYTES = 16 << 20  # of one copy
 _FEWEST, _MOST = 3, 48  # copies one after another on each stream

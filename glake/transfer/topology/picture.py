@@ -7,7 +7,7 @@ from typing import Any
 from glake.platforms import Edge, Platform, for_people
 from glake.transfer import pictures
 from glake.transfer.topology.routes import parents
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 _DRAM, _SOCKET, _PCIE, _NVLINK = "#6b7280", "#c2410c", "#1d4ed8", "#15803d"
 _FILL = {"m": "#e5e7eb", "s": "#fed7aa", "u": "#bfdbfe", "g": "#bbf7d0", "N": "#86efac"}

@@ -18,7 +18,8 @@ from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.copier import Copier, Copy, DriverCopier
 from glake.transfer.topology.routes import Routes, Way, parents
 from glake.transfer.topology.sharing import SATURATED, BothWays, Sharing
-from glake.transfer.topology.sources import Topology, current
+from glake.transfer.topology.sources import current
+from glake.transfer.topology.topology import Topology
 
 _POOR = 0.7  # a pair below this share of what the graph says is told
 

@@ -3,29 +3,17 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from glake import config
 from glake.errors import InvalidOption, InvalidPlatform
-from glake.platform_file import read_file
-from glake.platforms import Platform, file_text, load_platforms, preset_file
+from glake.platform_file import load_platforms, preset_file, read_file
+from glake.platforms import Platform
+from glake.transfer.topology import calibration_cache
+from glake.transfer.topology.topology import Topology
 
 DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's
-
-
-@dataclass(frozen=True)
-class Topology:
-    """A named platform and where it is from. `devices` describes each GPU, where that is known."""
-
-    name: str
-    platform: Platform
-    source: str
-    devices: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        """A platforms file of this one platform: `from_file` and the C interface read it back."""
-        return file_text({self.name: self.platform})
 
 
 def from_preset(name: str) -> Topology:
@@ -81,8 +69,6 @@ def _in_force() -> Mapping[str, str]:
 
 
 def _measured(topology: Topology, calibrated: bool) -> Topology:
-    from glake.transfer.topology import calibration_cache
-
     found = calibration_cache.load(topology) if calibrated else None
     return topology if found is None else found.applied(topology)
 

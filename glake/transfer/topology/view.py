@@ -12,7 +12,7 @@ from glake.platforms import Joint, Platform, for_people
 from glake.transfer.topology.calibration import MEASURED
 from glake.transfer.topology.rates import ESTIMATE
 from glake.transfer.topology.routes import Routes, parents
-from glake.transfer.topology.sources import Topology
+from glake.transfer.topology.topology import Topology
 
 _SHORT = {"same switch": "switch", "same socket": "socket", "across sockets": "across"}
 _SHORTER = {

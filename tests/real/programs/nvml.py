@@ -5,11 +5,11 @@ import sys
 
 import pynvml
 
-from glake import platforms
+from glake import platform_file
 from glake.transfer.topology.discovery import discover
 from glake.transfer.topology.nvml import Nvml
 
-preset = platforms.load_platforms()[sys.argv[1]]
+preset = platform_file.load_platforms()[sys.argv[1]]
 facts = Nvml().read()
 assert len(facts.gpus) == preset.gpus
 links = {(edge.source, edge.target): edge.gb_per_s for edge in preset.edges}

@@ -16,7 +16,7 @@ from glake.errors import GlakeError, InvalidOption, OutOfMemory
 from glake.trainer import loop
 from glake.trainer.checkpoint import memory
 from glake.trainer.configurable import Configurable
-from glake.trainer.fsdp import Sharding
+from glake.trainer.fsdp.sharded import Sharded
 from glake.trainer.models import sizes
 from glake.trainer.models.lora import with_lora
 from glake.trainer.optimizers import AGD, WSAM
@@ -124,7 +124,7 @@ def test_no_part_of_the_trainer_is_left_out() -> None:
         kinds += kind.__subclasses__()
         if kind.__module__.startswith("glake.trainer.") and not kind.abstract:
             concrete.add(kind)
-    left = {kind for kind in concrete - known if not issubclass(kind, Sharding)}
+    left = {kind for kind in concrete - known if not issubclass(kind, Sharded)}
     assert left == {Configurable}
 
 

@@ -1,0 +1,214 @@
+"""One run of a job on simulated GPUs under one allocator, and what its ranks reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from glake.dryrun import libraries
+from glake.dryrun.child import VARIABLE
+from glake.dryrun.gpus import Machine
+from glake.dryrun.result import DryRun, Refusal
+from glake.errors import DryRunError
+
+_CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_SHOWN = 20  # last lines of a quiet job that fails
+_GRACE = 5.0  # seconds between asking a job's processes to end and killing them
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command line, the machine it runs on and where its words go (None: to ours)."""
+
+    command: tuple[str, ...]
+    machine: Machine
+    outside: str | int | None = None
+    numbers: bool = (
+        False  # ops compute, in real memory; else kernels are counted, in phantom memory
+    )
+    known: bool = True  # without numbers: small values from the host are followed through the ops
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    output: IO[Any] | int | None = None
+    quiet: bool = False  # its words are shown only if it fails
+    keep: Path | None = None  # folder for snapshots; None: none are made
+    timeout_s: float | None = None
+
+
+def run_once(job: Job, allocator: str) -> DryRun:
+    """One run of the job. DryRunError where it fails for another reason than memory."""
+    name = f"glake-dry-{uuid.uuid4().hex[:12]}"
+    folder = Path(tempfile.mkdtemp(prefix="glake-dry-run-"))
+    request = {
+        "folder": str(folder),
+        "snapshot": job.keep is not None,
+        "numbers": job.numbers,
+        "known": job.known,
+        "outside": None if job.outside is None else str(job.outside),
+    }
+    environment = _environment(job, allocator, name) | {VARIABLE: json.dumps(request)}
+    started = time.monotonic()
+    try:
+        with (folder / "words").open("w+b") as words:
+            code = _run(job, environment, words if job.quiet else None)
+        reports = [json.loads(each.read_text()) for each in sorted(folder.glob("*.json"))]
+        seconds = time.monotonic() - started
+        _check_end(job, allocator, code, reports, folder / "words")
+        made = _gathered(job, allocator, code, reports, seconds)
+        return _with_files(job, made, folder, reports)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
+    made = {key: text for key, text in job.environment.items() if not key.startswith("GLAKE_SIM_")}
+    for key in ("GLAKE_ALLOCATOR", "GLAKE_STRICT", "GLAKE_DRIVER", "GLAKE_POLICY"):
+        made.pop(key, None)
+    conf = next((key for key in _CONF if key in made), _CONF[0])
+    pairs = [pair for pair in made.get(conf, "").split(",") if pair]
+    if allocator in ("native", "expandable"):
+        pairs = [pair for pair in pairs if not pair.startswith("expandable_segments")]
+    if allocator == "expandable":
+        pairs.append("expandable_segments:True")
+    if allocator in ("glake", "compact"):
+        policy = "compact" if allocator == "compact" else "balanced"
+        made |= {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
+        made["GLAKE_POLICY"] = policy
+    made.pop(conf, None)
+    if pairs:
+        made[conf] = ",".join(pairs)
+    made |= {
+        "GLAKE_SIM_PRESET": job.machine.platform,
+        "GLAKE_SIM_DEVICES": str(job.machine.gpus),
+        "GLAKE_SIM_MEMORY": str(job.machine.memory_bytes),
+        "GLAKE_SIM_PHANTOM": "0" if job.numbers else "1",
+        "GLAKE_SIM_MACHINE": name,
+    }
+    return libraries.environment(made)
+
+
+def _run(job: Job, environment: Mapping[str, str], words: IO[bytes] | None) -> int:
+    """The job's exit code; its processes are gone afterwards, whatever ends us."""
+    # A session of its own, so that one signal reaches every process the job starts.
+    with subprocess.Popen(
+        job.command,
+        env=environment,
+        stdout=job.output if words is None else words,
+        stderr=words,
+        start_new_session=True,
+    ) as child:
+        try:
+            return child.wait(job.timeout_s)
+        except subprocess.TimeoutExpired:
+            raise DryRunError(f"the job was still running after {job.timeout_s:g} s") from None
+        finally:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[Any]) -> None:
+    for number, wait in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            return
+        until = time.monotonic() + wait
+        while time.monotonic() < until:
+            child.poll()
+            try:
+                os.killpg(child.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.02)
+
+
+def _check_end(
+    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], words: Path
+) -> None:
+    """DryRunError for a job that failed for another reason than memory, or used no GPU."""
+    command = " ".join(job.command[:3])
+    if code != 0 and not any(_ended_by_memory(each) for each in reports):
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        said = words.read_text(errors="replace").splitlines()[-_SHOWN:]
+        raise DryRunError(
+            f"the job failed under {allocator}, not for lack of memory: {command} ... ended with "
+            f"{ended}; what it printed says why" + "".join(f"\n  {line}" for line in said)
+        )
+    if not reports:
+        raise DryRunError(
+            f"no process of the job used a GPU: {command} ... ended without touching CUDA (does it "
+            "choose cuda where torch.cuda.is_available() is true?)"
+        )
+
+
+def _gathered(
+    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], seconds: float
+) -> DryRun:
+    by_memory = code != 0  # else _check_end has refused it
+    peaks: dict[str, int] = {"allocated_bytes": 0, "reserved_bytes": 0}
+    for report in reports:
+        for _, kind, peak in report["peaks"]:
+            peaks[kind] = max(peaks[kind], peak)
+    most = max(reports, key=lambda each: sum(each["driver_calls"].values()))
+    fullest = max(reports, key=lambda each: max((peak for *_, peak in each["peaks"]), default=0))
+    return DryRun(
+        allocator=allocator,
+        capacity_bytes=job.machine.memory_bytes,
+        peak_allocated_bytes=peaks["allocated_bytes"],
+        peak_reserved_bytes=peaks["reserved_bytes"],
+        outside_bytes=max(each["outside_bytes"] for each in reports),
+        driver_calls=sum(most["driver_calls"].values()),
+        driver_us=round(max(each["driver_us"] for each in reports), 1),
+        steps=min(each["steps"] for each in reports),
+        oom=_refusal(reports) if by_memory else None,
+        host_rss_bytes=max(each["host_rss_bytes"] for each in reports),
+        ranks=len(reports),
+        exit_code=code,
+        seconds=round(seconds, 2),
+        step_seconds=round(max(each["step_seconds"] for each in reports), 3),
+        refusals=sum(each["refused"] for each in reports),
+        history=tuple((held, live) for held, live in fullest["history"]),
+        driver_history=tuple((calls, round(us, 1)) for calls, us in most["driver_history"]),
+    )
+
+
+def _ended_by_memory(report: dict[str, Any]) -> bool:
+    """Whether a process whose job failed ended by a request that found no memory."""
+    error = str(report["error"])
+    if error:
+        return "out of memory" in error.lower()
+    return bool(report["refused"])
+
+
+def _refusal(reports: list[dict[str, Any]]) -> Refusal:
+    ended = [each for each in reports if _ended_by_memory(each)]
+    report = min(ended, key=lambda each: each["steps"])
+    last = report["refusals"][-1] if report["refusals"] else {}
+    return Refusal(
+        rank=report["rank"],
+        device=last.get("device", 0),
+        requested_bytes=last.get("requested_bytes", 0),
+        step=last.get("step", report["steps"]),
+        message=str(report["error"]),
+        holders=tuple((where, held, count) for where, held, count in last.get("holders", [])),
+    )
+
+
+def _with_files(job: Job, made: DryRun, folder: Path, reports: list[dict[str, Any]]) -> DryRun:
+
+    if job.keep is None:
+        return made
+    kept = []
+    for name in (name for report in reports for name in report["files"]):
+        target = job.keep / f"{made.allocator}-{name}"
+        shutil.move(folder / name, target)
+        kept.append(str(target))
+    return replace(made, files=tuple(sorted(kept)))

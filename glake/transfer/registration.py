@@ -1,0 +1,77 @@
+"""Host memory that is pinned where it is."""
+
+from __future__ import annotations
+
+from glake import _C
+from glake.errors import BusyTimeout
+from glake.transfer import handle, timeouts
+from glake.transfer.buffers import Buffer
+
+# Pinned memory must not be freed: kept until it is unpinned, whoever drops the registration.
+_registered: dict[int, Registration] = {}
+
+
+class Registration:
+    """Host memory being pinned, or pinned. A context manager: `with register_host(a): ...`."""
+
+    def __init__(self, memory: Buffer, background: bool) -> None:
+        """Begins."""
+        self._memory = memory  # keeps it alive while it is pinned
+        self._open = self._pinned = False
+        self._family = handle.family()
+        self.address, self.bytes = memory.address, memory.bytes
+        _C.register_host(self.address, self.bytes, background)
+        self._open = True
+        _registered[self.address] = self
+
+    def done(self) -> bool:
+        """Whether all is pinned. Raises what `wait` does."""
+        handle.require_own(self._family)
+        if not self._pinned:
+            self._pinned = _C.register_host_wait(self.address, 0)
+        return self._pinned
+
+    def wait(self, timeout: float | None = None) -> Registration:
+        """Returns itself once all is pinned; `timeout` in seconds.
+
+        BusyTimeout; DriverError if the driver refuses; InvalidPointer after unregister().
+        """
+        handle.require_own(self._family)
+        timeout = timeouts.seconds(timeout)
+        limit = (1 << 64) - 1 if timeout is None else int(timeout * 1e9)
+        if not _C.register_host_wait(self.address, limit):
+            raise BusyTimeout(f"pinning {self.bytes} bytes is not done in {timeout} s")
+        self._pinned = True
+        return self
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes pinned, bytes of all)."""
+        handle.require_own(self._family)
+        return _C.register_host_progress(self.address)
+
+    def unregister(self) -> None:
+        """Unpins it; what is not pinned yet stays so. No copy of it may be under way. Twice does
+        nothing. DriverError if the driver refuses; it may be tried again."""
+        handle.require_own(self._family)
+        if self._open:
+            _C.unregister_host(self.address)
+            _registered.pop(self.address, None)
+            self.ended()
+
+    def ended(self) -> None:
+        """It is unpinned."""
+        self._open, self._pinned = False, False
+
+    def __enter__(self) -> Registration:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Unpins it."""
+        self.unregister()
+
+
+def forget() -> None:
+    """The engine has ended, and has unpinned all."""
+    while _registered:
+        _registered.popitem()[1].ended()
