@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from glake import _C
 from glake.arguments import device_number, flag, size, whole
-from glake.errors import InvalidArgument, InvalidDevice, InvalidPointer
+from glake.errors import GlakeError, InvalidArgument, InvalidDevice, InvalidPointer
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +80,8 @@ class Buffer:
         ptr = getattr(self, "_ptr", None)
         if ptr is not None and not sys.is_finalizing():
             self._ptr = None
-            _C.free(ptr)
+            with contextlib.suppress(GlakeError):  # of a forked child, or after a shutdown
+                _C.free(ptr)
 
     def __len__(self) -> int:
         return self.nbytes

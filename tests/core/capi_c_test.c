@@ -186,7 +186,11 @@ static void a_block_tells_of_itself(void) {
   CHECK(bytes == 12345 && device == 0 && stream == NULL);
   CHECK(glake_block_info(block, NULL, NULL, NULL) == GLAKE_OK);
   CHECK(glake_free(block) == GLAKE_OK);
-  CHECK(strlen(glake_version()) > 0 && strstr(glake_driver_path(), "simcuda") != NULL);
+  char version[32] = "";
+  snprintf(version, sizeof version, "%d.%d.%d", GLAKE_VERSION_MAJOR, GLAKE_VERSION_MINOR,
+           GLAKE_VERSION_PATCH);
+  CHECK(strcmp(glake_version(), version) == 0);
+  CHECK(strstr(glake_driver_path(), "simcuda") != NULL);
 }
 
 int main(void) {

@@ -162,6 +162,23 @@ void bad_input() {
   finish();
 }
 
+// It is set, and what the driver keeps is told.
+void a_driver_that_takes_nothing_back() {
+  test::running() = "a driver that takes nothing back";
+  start();
+  OK(glake_free(glake_malloc(200 * kMiB, 0, nullptr)));
+  CHECK(simcuda_fail("cuMemRelease", 1, CUDA_ERROR_UNKNOWN, -1) == 0);
+  GIVES(GLAKE_MEMORY_OWED, glake_set_headroom(0, 100 * kMiB, nullptr));
+  CHECK(says("refused to take back"));
+  size_t bytes = 0, free = 0;
+  OK(glake_headroom(0, &bytes));
+  CHECK(bytes == 100 * kMiB);
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  OK(glake_set_headroom(0, 100 * kMiB, &free));
+  CHECK(free >= 100 * kMiB);
+  finish();
+}
+
 void by_option() {
   test::running() = "by option";
   start();
@@ -185,6 +202,7 @@ int main() {
   others_come_and_go();
   all_devices_and_those_to_come();
   bad_input();
+  a_driver_that_takes_nothing_back();
   by_option();
   return 0;
 }

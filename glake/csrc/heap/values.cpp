@@ -107,7 +107,7 @@ Bytes DeviceAllocator::set_headroom(Bytes bytes) {
     missing = lacks();
   }
   if (missing.count != 0) give_back(hot);
-  (void)lacks();
+  if (lacks().count != 0) require_all_given();
   return free;
 }
 

@@ -23,6 +23,12 @@ extern "C" {
 
 #define GLAKE_API __attribute__((visibility("default")))
 
+/* The version of this header; glake_version() tells the library's. A program runs with a library of
+ * the same major and minor version. */
+#define GLAKE_VERSION_MAJOR 0
+#define GLAKE_VERSION_MINOR 1
+#define GLAKE_VERSION_PATCH 0
+
 typedef enum glake_status {
   GLAKE_OK = 0,
   GLAKE_INVALID_ARGUMENT = 1, /* a size, stream or buffer no call accepts */
