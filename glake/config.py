@@ -163,11 +163,11 @@ def _debug(text: str) -> tuple[str, ...]:
     return tuple(mode for mode in DEBUG_MODES if mode in words)
 
 
-INTEGRATIONS = ("memory_saver",)
+INTEGRATIONS = ("cupy", "memory_saver")
 
 
 def _integrations(text: str) -> tuple[str, ...]:
-    """The names of "memory_saver", all of them for "all", () for "none"."""
+    """The names of "cupy,memory_saver", all of them for "all", () for "none"."""
     words = INTEGRATIONS if text == "all" else () if text == "none" else tuple(text.split(","))
     if any(word not in INTEGRATIONS for word in words):
         raise ValueError("not a list of them")
@@ -233,7 +233,7 @@ class Config:
         "1: pinned memory for torch's CUDA tensors is glake's too, with the CUDA adapter", "python",
     )  # fmt: skip
     integrations: tuple[str, ...] = _option(
-        "all", _integrations, "all, none, or a comma list of memory_saver",
+        "all", _integrations, "all, none, or a comma list of cupy, memory_saver",
         "packages that glake hooks when they are imported (docs/integrations.md)", "python",
     )  # fmt: skip
     private_pools: str = _option(

@@ -1,7 +1,7 @@
 """Hooks into other packages, which then use glake for what it does better or they cannot see.
 
-Each is a module here with `PACKAGE` (what is imported), `DISTRIBUTION` (what has a version),
-`VERSIONS` (tried: from, below), `install()` and `uninstall()`. Once glake is PyTorch's allocator a
+Each is a module here with `PACKAGE` (what is imported), `version()`, `VERSIONS` (tried: from,
+below), `install()` and `uninstall()`. Once glake is PyTorch's allocator a
 package is hooked when it is imported, or at once if it has been, as far as GLAKE_INTEGRATIONS
 allows. Importing this imports none of them. docs/integrations.md.
 """
@@ -32,15 +32,15 @@ def install(name: str) -> None:
     """
     hook = _hook(name)
     try:
-        found = _release(metadata.version(hook.DISTRIBUTION))
         importlib.import_module(hook.PACKAGE)
+        found = hook.version()
     except (metadata.PackageNotFoundError, ModuleNotFoundError) as error:
-        raise GlakeError(f"integration {name}: {hook.DISTRIBUTION} is not installed") from error
-    first, below = (_release(version) for version in hook.VERSIONS)
-    if not first <= found < below:
+        raise GlakeError(f"integration {name}: {hook.PACKAGE} is not installed") from error
+    first, below = hook.VERSIONS
+    if not _release(first) <= _release(found) < _release(below):
         raise VersionUntried(
-            f"{hook.DISTRIBUTION} {metadata.version(hook.DISTRIBUTION)} is left as it is: glake's "
-            f"hook has been tried from {hook.VERSIONS[0]} to below {hook.VERSIONS[1]}"
+            f"{hook.PACKAGE} {found} is left as it is: glake's hook has been tried from {first} to "
+            f"below {below}"
         )
     hook.install()
 

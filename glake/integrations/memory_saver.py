@@ -12,6 +12,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from glake.allocator import torch as allocator
 from glake.errors import GlakeError, InvalidArgument, NotOffered
 
 PACKAGE = "torch_memory_saver"
-DISTRIBUTION = "torch_memory_saver"
 VERSIONS = ("0.0.9", "0.1")
 _OWN = (0, 0)  # the pool that is the device's own memory
 
@@ -36,6 +36,11 @@ class _Kept:
     @property
     def region(self) -> str:
         return f"torch_memory_saver {self.tag} ({self.to})"
+
+
+def version() -> str:
+    """Of the package."""
+    return metadata.version(PACKAGE)
 
 
 class MemorySaver:

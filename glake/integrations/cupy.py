@@ -1,0 +1,100 @@
+"""CuPy's arrays in glake's memory, the device's and pinned: one pool with PyTorch's.
+
+CuPy's own pools keep what they once took; glake's idle memory serves whoever asks next.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from glake import _C
+from glake.allocator.buffer import empty
+from glake.errors import OutOfMemory
+
+PACKAGE = "cupy"
+VERSIONS = ("14", "15")
+
+
+def version() -> str:
+    """Of the package, whatever its distribution is called (cupy-cuda12x, cupy-cuda13x...)."""
+    return str(_cupy().__version__)
+
+
+def allocate(nbytes: int) -> Any:
+    """A `cupy.cuda.MemoryPointer` for CuPy's set_allocator(): on its current device and stream.
+
+    The block goes back, in order of that stream, when no array holds it any more. An array that
+    another stream uses must outlive that use, as with CuPy's own pool.
+
+    Raises:
+        OutOfMemory: which is a `cupy.cuda.memory.OutOfMemoryError` too.
+    """
+    cuda = _cupy().cuda
+    device, stream = _where()
+    if nbytes == 0:
+        return cuda.MemoryPointer(cuda.UnownedMemory(0, 0, None, device), 0)
+    try:
+        block = empty(nbytes, device, stream)
+    except OutOfMemory as error:
+        raise _out_of_memory(cuda.memory.OutOfMemoryError)(str(error)) from None
+    return cuda.MemoryPointer(cuda.UnownedMemory(block.ptr, nbytes, block, device), 0)
+
+
+def allocate_pinned(nbytes: int) -> Any:
+    """A `cupy.cuda.PinnedMemoryPointer` for CuPy's set_pinned_memory_allocator().
+
+    Raises:
+        OutOfMemory: no pinned host memory.
+    """
+    return _cupy().cuda.PinnedMemoryPointer(_Pinned(nbytes), 0)
+
+
+def install() -> None:
+    """Makes glake CuPy's allocator, of pinned memory too; arrays there are stay where they are."""
+    cuda = _cupy().cuda
+    if _before:
+        return
+    _before.append(cuda.get_allocator())
+    cuda.set_allocator(allocate)
+    cuda.set_pinned_memory_allocator(allocate_pinned)
+
+
+def uninstall() -> None:
+    """The allocator of before, and CuPy's pool of pinned memory; arrays stay where they are."""
+    if _before:
+        cuda = _cupy().cuda
+        cuda.set_allocator(_before.pop())
+        cuda.set_pinned_memory_allocator(_cupy().get_default_pinned_memory_pool().malloc)
+
+
+class _Pinned:
+    """A block of pinned memory, as CuPy's pointers hold one."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.size = nbytes
+        self.ptr = 0
+        self.ptr = _C.host_malloc(max(nbytes, 1))
+
+    def __del__(self) -> None:
+        if self.ptr:
+            _C.host_free(self.ptr)
+
+
+_before: list[Any] = []
+
+
+def _cupy() -> Any:
+    return importlib.import_module(PACKAGE)
+
+
+def _where() -> tuple[int, int]:
+    """CuPy's current device and stream."""
+    cuda = _cupy().cuda
+    return cuda.runtime.getDevice(), cuda.get_current_stream().ptr
+
+
+def _out_of_memory(theirs: type[Exception]) -> type[Exception]:
+    """An exception that is glake's and CuPy's, with glake's text."""
+    kind = {"__init__": MemoryError.__init__, "__str__": MemoryError.__str__}
+    return type("OutOfMemory", (OutOfMemory, theirs), kind)

@@ -1,0 +1,55 @@
+"""CuPy's own memory classes over glake's blocks.
+
+CuPy's runtime does not start without a GPU: the device and the stream, which it would be asked for,
+are given here.
+"""
+
+import cupy
+import numpy as np
+
+import glake
+import glake.integrations.cupy as hook
+from glake import _C, integrations
+
+MIB = 1 << 20
+
+
+def live() -> int:
+    return _C.stats()["allocated_bytes.all.current"]
+
+
+before = cupy.cuda.get_allocator()
+integrations.install("cupy")
+integrations.install("cupy")
+hook._where = lambda: (0, 0)
+assert cupy.cuda.get_allocator() is hook.allocate
+
+array = cupy.ndarray((2, MIB), dtype=cupy.float32)
+assert live() == 8 * MIB and _C.block_info(array.data.ptr)[0] == 8 * MIB
+view = array[1]
+del array
+assert live() == 8 * MIB and view.data.ptr % 512 == 0
+del view
+assert live() == 0
+assert cupy.ndarray((0,), dtype=cupy.float32).nbytes == 0 and live() == 0
+
+for kind in (glake.OutOfMemory, cupy.cuda.memory.OutOfMemoryError, MemoryError):
+    try:
+        cupy.ndarray((1 << 40,), dtype=cupy.uint8)
+    except kind as error:
+        assert "Tried to allocate" in str(error), error
+    else:
+        raise AssertionError(kind)
+
+pinned = cupy.cuda.alloc_pinned_memory(3 * MIB)
+held = _C.host_stats()["allocated_bytes.current"]
+assert pinned.ptr and 3 * MIB <= held <= 4 * MIB, held
+there = np.frombuffer(pinned, np.uint8, 3 * MIB)
+there[:] = 7
+del there, pinned
+assert _C.host_stats()["allocated_bytes.current"] == 0
+
+integrations.uninstall("cupy")
+integrations.uninstall("cupy")
+assert cupy.cuda.get_allocator() == before
+print("cupy", cupy.__version__)
