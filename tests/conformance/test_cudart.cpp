@@ -1,7 +1,9 @@
 // The stand-in for the CUDA runtime: errors and devices of each thread, primary contexts, what
 // compiled code registers and launches, and capture. Each check cites CUDA where it says so.
+#include <atomic>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "sim_harness.h"
 #include "simcuda/driver/runtime.h"
@@ -252,6 +254,34 @@ void check_managed() {
   GIVES(kInvalidValue, cudaFree(pointer));
 }
 
+// Threads that use the runtime first, all at once, start it once: the context that one of them made
+// is known to the others.
+void check_first_use_by_threads() {
+  constexpr int kThreads = 12;
+  for (int round = 0; round < 400; ++round) {
+    simcuda_reset();
+    OK(simcuda_configure("memory", "64MiB"));
+    std::atomic<int> ready{0};
+    std::atomic<bool> made{false};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        for (++ready; ready.load() < kThreads;) std::this_thread::yield();
+        if (i % 3 != 0) {
+          OK(cudaFree(nullptr));  // the usual way to begin
+          made = true;
+          return;
+        }
+        while (!made.load()) std::this_thread::yield();
+        int device = -1;
+        OK(cudaGetDevice(&device));
+        TRUE(simcuda_current_device() == 0);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 // What the driver lacks is "not supported", never a success that does nothing.
 void check_unsupported() {
   Fresh fresh;
@@ -274,6 +304,7 @@ int main() {
       {"variables", check_variables},
       {"capture", check_capture},
       {"managed memory", check_managed},
+      {"first use by threads", check_first_use_by_threads},
       {"unsupported", check_unsupported},
   });
 }

@@ -35,17 +35,19 @@ Primaries& primaries() {
   return *kept;
 }
 
+// Once, whoever comes at the same time: what is forgotten here is forgotten before the driver runs,
+// or it would be a context that another thread has just made.
 Error start_driver() {
-  const CUresult result = cuInit(0);
-  if (result != CUDA_SUCCESS) return result;
-  int devices = 0;
-  const CUresult counted = cuDeviceGetCount(&devices);
-  if (counted != CUDA_SUCCESS) return counted;
-  std::lock_guard<std::mutex> lock(primaries().mutex);
-  primaries().contexts.fill(nullptr);  // a driver that was reset has none of the old ones
-  primaries().devices = devices;
-  lasting = kSuccess;
-  return kSuccess;
+  static std::mutex starting;
+  std::lock_guard<std::mutex> once(starting);
+  if (simcuda_current_device() != SIMCUDA_NOT_RUNNING) return kSuccess;
+  {
+    std::lock_guard<std::mutex> lock(primaries().mutex);
+    primaries().contexts.fill(nullptr);  // a driver that was reset has none of the old ones
+    primaries().devices = -1;
+    lasting = kSuccess;
+  }
+  return cuInit(0);
 }
 
 }  // namespace
