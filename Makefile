@@ -1,4 +1,4 @@
-# make demo | test | real | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
+# make demo | test | real | integration | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment integration integration-environment lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -44,7 +44,13 @@ real: build real-environment
 real-environment: build $(REAL_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1
 
-# Found through a .pth file: this checkout, and the metadata by which torch finds glake's switch.
+# A .pth file finds this checkout, and the metadata by which torch finds glake's switch.
+define FIND_GLAKE
+@mkdir -p $(1)/glake
+@printf '%s\n' "$(CURDIR)" "$(CURDIR)/$(1)/glake" >"$$($(2) -c \
+  'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
+endef
+
 $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Makefile
 	$(STEP) build/real-venv.log "make $(REAL_VENV)" $(VENV)/bin/python -m venv $(REAL_VENV)
 	$(STEP) build/real-torch.log "install PyTorch's CUDA build" \
@@ -52,9 +58,28 @@ $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Mak
 	@$(PY) tools/requirements.py real >$(REAL_VENV)/requirements.txt
 	$(STEP) build/real-requirements.log "install what PyTorch imports" \
 	  $(REAL_PY) -m pip install -r $(REAL_VENV)/requirements.txt
-	@mkdir -p $(REAL_VENV)/glake
-	@printf '%s\n' "$(CURDIR)" "$(CURDIR)/$(REAL_VENV)/glake" >"$$($(REAL_PY) -c \
-	  'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
+	$(call FIND_GLAKE,$(REAL_VENV),$(REAL_PY))
+	@touch $@
+
+# Jobs of other packages (DeepSpeed, Megatron-core, Hugging Face, Lightning) with and without glake, on
+# CPUs, in an environment of their own (docs/integrations.md).
+FRAMEWORKS_VENV ?= .venv-frameworks
+FRAMEWORKS_PY := $(FRAMEWORKS_VENV)/bin/python
+integration: build integration-environment
+	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_PY)" $(PY) -m pytest tests/frameworks \
+	  -n 2 --dist loadgroup
+
+integration-environment: build $(FRAMEWORKS_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(FRAMEWORKS_VENV)/glake >build/frameworks-glake.log 2>&1
+
+$(FRAMEWORKS_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile
+	$(STEP) build/frameworks-venv.log "make $(FRAMEWORKS_VENV)" \
+	  $(VENV)/bin/python -m venv $(FRAMEWORKS_VENV)
+	$(STEP) build/frameworks-torch.log "install PyTorch's CPU build" $(FRAMEWORKS_PY) tools/cpu_torch.py
+	@$(PY) tools/requirements.py frameworks >$(FRAMEWORKS_VENV)/requirements.txt
+	$(STEP) build/frameworks-requirements.log "install DeepSpeed, Megatron-core and others" \
+	  $(FRAMEWORKS_PY) -m pip install -r $(FRAMEWORKS_VENV)/requirements.txt
+	$(call FIND_GLAKE,$(FRAMEWORKS_VENV),$(FRAMEWORKS_PY))
 	@touch $@
 
 lint: $(VENV)/.requirements docs

@@ -163,12 +163,15 @@ def _debug(text: str) -> tuple[str, ...]:
     return tuple(mode for mode in DEBUG_MODES if mode in words)
 
 
-INTEGRATIONS = ("cupy", "memory_saver")
+# Each a module of glake.integrations; "all" arms those that suit every job.
+_OF_ALL = ("cupy", "deepspeed", "megatron", "memory_saver")
+INTEGRATIONS = (*_OF_ALL, "fsdp2")
 
 
 def _integrations(text: str) -> tuple[str, ...]:
-    """The names of "cupy,memory_saver", all of them for "all", () for "none"."""
-    words = INTEGRATIONS if text == "all" else () if text == "none" else tuple(text.split(","))
+    """The names of "cupy,fsdp2"; () for "none"."""
+    given = () if text == "none" else tuple(text.split(","))
+    words = tuple(name for word in given for name in (_OF_ALL if word == "all" else (word,)))
     if any(word not in INTEGRATIONS for word in words):
         raise ValueError("not a list of them")
     return words
@@ -233,7 +236,7 @@ class Config:
         "1: pinned memory for torch's CUDA tensors is glake's too, with the CUDA adapter", "python",
     )  # fmt: skip
     integrations: tuple[str, ...] = _option(
-        "all", _integrations, "all, none, or a comma list of cupy, memory_saver",
+        "all", _integrations, f"none, or a comma list of all, {', '.join(INTEGRATIONS)}",
         "packages that glake hooks when they are imported (docs/integrations.md)", "python",
     )  # fmt: skip
     private_pools: str = _option(

@@ -215,6 +215,10 @@ class PoolFull(OutOfMemory):
     """An offloader's pool has no room; the text says what holds it. Nothing was moved."""
 
 
+class FileFailed(GlakeError, OSError):
+    """A file could not be read or written whole; `errno` and `filename` say why and which."""
+
+
 class RelayUnavailable(GlakeError, ConnectionError):
     """The relay service cannot be reached or started; the text says why."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glake import _C
@@ -76,9 +77,10 @@ class Buffer:
     def __exit__(self, *_: object) -> None:
         self.free()
 
-    def __del__(self) -> None:
+    # The default outlives the module's names, which are None by the time the last buffers go.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         ptr = getattr(self, "_ptr", None)
-        if ptr is not None and not sys.is_finalizing():
+        if ptr is not None and not finalizing():
             self._ptr = None
             with contextlib.suppress(GlakeError):  # of a forked child, or after a shutdown
                 _C.free(ptr)

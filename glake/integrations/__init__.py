@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import warnings
 from importlib import metadata
 from types import ModuleType
@@ -57,18 +56,15 @@ def uninstall(name: str) -> None:
 def arm(allowed: tuple[str, ...]) -> None:
     """Has each allowed package hooked once it is imported; what fails is a RuntimeWarning."""
     for name in allowed:
-        package = _hook(name).PACKAGE
-        if package in sys.modules:
-            _install_or_warn(name)
-        else:
-            imports.after(package, functools.partial(_install_or_warn, name))
+        imports.after(_hook(name).PACKAGE, functools.partial(_install_or_warn, name))
 
 
 def _install_or_warn(name: str) -> None:
     try:
         install(name)
-    except GlakeError as error:
-        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+    except Exception as error:  # of the package as well: the job goes on without the hook
+        text = str(error) if isinstance(error, GlakeError) else f"integration {name}: {error!r}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _hook(name: str) -> ModuleType:

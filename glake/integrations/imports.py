@@ -8,12 +8,25 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _waiting: dict[str, Callable[[], None]] = {}
 
 
 def after(package: str, call: Callable[[], None]) -> None:
-    """Calls it at the end of the package's first import; the last call given counts."""
+    """Calls it at the end of the package's first import, at once if it has been imported.
+
+    The last call given counts.
+    """
+    module = sys.modules.get(package)
+    if module is not None:
+        spec = module.__spec__
+        if spec is None or not getattr(spec, "_initializing", False):
+            call()
+        else:  # it imports torch, which arms the hooks
+            vars(spec)["glake_call"] = call
+            spec.__class__ = _Watched
+        return
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     _waiting[package] = call
@@ -48,3 +61,15 @@ class _Telling(Loader):
             module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._call()
+
+
+class _Watched(ModuleSpec):
+    """Of a module whose import is under way: the interpreter ends it by clearing a mark here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            call = vars(self).pop("glake_call")
+            self.__class__ = ModuleSpec  # type: ignore[assignment]
+            if self.name in sys.modules:  # not if the import has failed
+                call()

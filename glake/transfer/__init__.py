@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from glake.transfer.buffers import ASK, HOST, Raw
     from glake.transfer.default import copy, copy_batch, gather, scatter, stats
     from glake.transfer.engine import UNORDERED, Engine, default_engine
+    from glake.transfer.files import FileEngine, FileTransfer, read_file, write_file
     from glake.transfer.handle import Result, Transfer
     from glake.transfer.host import pinned, register_host
     from glake.transfer.offload import Offloader
@@ -20,31 +21,37 @@ if TYPE_CHECKING:
     from glake.transfer.registration import Registration
     from glake.transfer.runs import Blocks
     from glake.transfer.tensors import to
+    from glake.transfer.torch_mode import torch_copies
 
 _HOME = {
     "ASK": "buffers",
     "Blocks": "runs",
-    "Engine": "engine",
-    "HOST": "buffers",
-    "Offloader": "offload",
-    "Plan": "planning",
-    "Raw": "buffers",
-    "Registration": "host",
-    "Result": "handle",
-    "Transfer": "handle",
-    "UNORDERED": "engine",
     "bound": "bounds",
     "copy": "default",
     "copy_batch": "default",
     "default_engine": "engine",
+    "Engine": "engine",
     "explain": "planning",
+    "FileEngine": "files",
+    "FileTransfer": "files",
     "gather": "default",
+    "HOST": "buffers",
     "joint_bound": "bounds",
+    "Offloader": "offload",
     "pinned": "host",
+    "Plan": "planning",
+    "Raw": "buffers",
+    "read_file": "files",
     "register_host": "host",
+    "Registration": "host",
+    "Result": "handle",
     "scatter": "default",
     "stats": "default",
     "to": "tensors",
+    "torch_copies": "torch_mode",
+    "Transfer": "handle",
+    "UNORDERED": "engine",
+    "write_file": "files",
 }
 
 
@@ -61,6 +68,11 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "torch_copies",
+    "write_file",
+    "read_file",
+    "FileTransfer",
+    "FileEngine",
     "ASK",
     "HOST",
     "UNORDERED",

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,9 +207,10 @@ class Transfer:
             return self.bytes, self.bytes
         return sum(_C.copy_progress(each)[0] for each in self._ids), self.bytes
 
-    def __del__(self) -> None:
+    # The default outlives the module's names, which are None by the time the last handles go.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Gives the ids back; what is under way goes on."""
-        if not getattr(self, "_ids", ()) or self._family is not _family or sys.is_finalizing():
+        if not getattr(self, "_ids", ()) or finalizing() or self._family is not _family:
             return
         _live.pop(id(self), None)
         if self._over or self._keep is None:

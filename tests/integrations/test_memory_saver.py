@@ -75,4 +75,4 @@ for name, error in (("memory_saver", glake.GlakeError), ("nothing", glake.Invali
     assert done.returncode == 0, done.stderr
     missing, unknown = done.stdout.splitlines()
     assert "torch_memory_saver is not installed" in missing
-    assert "there are: cupy, memory_saver" in unknown
+    assert "there are: cupy, deepspeed," in unknown

@@ -14,6 +14,7 @@ ROOT = HERE.parents[1]
 PROGRAMS: dict[str, dict[str, str]] = {
     "blocks.py": {},
     "copies.py": {},
+    "files.py": {},
     "handles.py": {},
     "host_memory.py": {},
     "lending.py": {},
@@ -50,6 +51,7 @@ def test_program(program: str) -> None:
         **PROGRAMS[program],
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr  # of objects at the end
 
 
 def test_importing_loads_nothing() -> None:

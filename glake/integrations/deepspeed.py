@@ -1,0 +1,196 @@
+"""DeepSpeed on glake: pinned memory, its NVMe tier, ZeRO-Offload's copies, memory statistics.
+
+Its accelerator becomes a subclass of itself, whose page-locked memory is of glake's host pool; the
+slots of its `async_io` and `pin_memory` extensions hold modules of ours, which need no compiler and
+no libaio; the methods that copy gradients and parameters between GPU and host do so over every
+path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import glake
+from glake import _C
+from glake.errors import GlakeError
+from glake.integrations import deepspeed_io
+from glake.transfer.engine import default_engine
+from glake.transfer.host import pinned
+from glake.transfer.torch_mode import torch_copies
+
+PACKAGE = "deepspeed"
+VERSIONS = ("0.19.8", "0.20")
+
+# Methods of DeepSpeed that copy between GPU and host memory: module, class, name.
+COPYING = (
+    (
+        "runtime.zero.stage_1_and_2",
+        "DeepSpeedZeroOptimizer",
+        "async_accumulate_grad_in_cpu_via_gpu",
+    ),
+    (
+        "runtime.zero.stage_1_and_2",
+        "DeepSpeedZeroOptimizer",
+        "async_inplace_copy_grad_to_fp32_buffer_from_gpu",
+    ),
+    ("runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "step"),
+    ("runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "offload_states"),
+    ("runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "reload_states"),
+    ("runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", "partition_grads"),
+    (
+        "runtime.zero.stage3",
+        "DeepSpeedZeroOptimizer_Stage3",
+        "_reassign_or_swap_out_partitioned_parameters",
+    ),
+    ("runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", "offload_states"),
+    ("runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", "reload_states"),
+    ("runtime.zero.partition_parameters", "Init", "_allgather_param"),
+    ("runtime.zero.partition_parameters", "Init", "_allgather_params_sequential"),
+    ("runtime.zero.partition_parameters", "Init", "_partition_param"),
+)
+_PIN_SLOT = "_deepspeed_pin_memory_op_module"  # of sys: DeepSpeed keeps its extension there
+
+
+def version() -> str:
+    """Of the package."""
+    return metadata.version(PACKAGE)
+
+
+def install() -> None:
+    """Puts them in place. Engines and swappers that exist keep what they were built with."""
+    if _undo:
+        return
+    with contextlib.ExitStack() as made:
+        accelerators: Any = importlib.import_module("deepspeed.accelerator.real_accelerator")
+        before = accelerators.get_accelerator()
+        accelerators.set_accelerator(_accelerator(before))
+        made.callback(accelerators.set_accelerator, before)
+        _fill_slots(made)
+        for module, owner, name in COPYING:
+            _wrap(made, module, owner, name)
+        _undo.append(made.pop_all())
+
+
+def uninstall() -> None:
+    """DeepSpeed's own again; what glake pinned stays until its tensors are gone."""
+    while _undo:
+        _undo.pop().close()
+
+
+_undo: list[contextlib.ExitStack] = []
+
+
+def _fill_slots(made: contextlib.ExitStack) -> None:
+    for package in ("deepspeed.ops.op_builder", "op_builder"):
+        builder = sys.modules.get(f"{package}.builder")
+        if builder is not None:
+            loaded = builder.OpBuilder._loaded_ops
+            for name in ("async_io", "pin_memory"):
+                made.callback(_put, loaded, name, loaded.get(name))
+                loaded[name] = deepspeed_io.module(name)
+    made.callback(_put, vars(sys), _PIN_SLOT, getattr(sys, _PIN_SLOT, None))
+    setattr(sys, _PIN_SLOT, deepspeed_io.module("pin_memory"))
+
+
+def _put(table: dict[str, Any], name: str, value: Any) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value
+
+
+def _wrap(made: contextlib.ExitStack, module: str, owner: str, name: str) -> None:
+    kind = getattr(importlib.import_module(f"{PACKAGE}.{module}"), owner)
+    before = vars(kind).get(name)
+    if before is None:
+        raise GlakeError(f"integration deepspeed: {module}.{owner} has no method {name}")
+
+    @functools.wraps(before)
+    def through_the_engine(*args: Any, **kwargs: Any) -> Any:
+        with torch_copies():
+            return before(*args, **kwargs)
+
+    setattr(kind, name, through_the_engine)
+    made.callback(setattr, kind, name, before)
+
+
+def _accelerator(before: Any) -> Any:
+    """The accelerator in use, as an object of a subclass of its class."""
+    base = type(before)
+    abstract: Any = importlib.import_module("deepspeed.accelerator.abstract_accelerator")
+    kinds = (_Pinned, base) if before._name == "cuda" else (_Pinned, _Statistics, base)
+    kind: Any = type(f"Glake{base.__name__}", kinds, {})
+    # CPU_Accelerator's pins nothing; the counting one of all others calls what _Pinned has.
+    kind.pin_memory = abstract.DeepSpeedAccelerator.pin_memory
+    made = kind.__new__(kind)
+    made.__dict__.update(before.__dict__)
+    return made
+
+
+class _Pinned:
+    """Page-locked memory of glake's host pool, counted by DeepSpeed as ever."""
+
+    _torch_pins_host_memory = True
+
+    def _torch_pin_memory(self, tensor: Any) -> Any:
+        if self._torch_is_pinned(tensor):
+            return tensor
+        return pinned(tuple(tensor.shape), tensor.dtype).copy_(tensor.detach())
+
+    def _torch_empty_pinned(self, tensor: Any, shape: Any) -> Any:
+        return pinned(tuple(shape), tensor.dtype)
+
+    def _torch_is_pinned(self, tensor: Any) -> bool:
+        return is_pinned(tensor)
+
+
+class _Statistics:
+    """GPU memory as glake counts it, where DeepSpeed's accelerator is the CPU's: its emulation."""
+
+    def empty_cache(self) -> None:
+        _C.empty_cache()
+
+    def memory_stats(self, device_index: int | None = None) -> dict[str, Any]:
+        return glake.stats(device_index or 0)
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        return self._bytes("allocated_bytes.all.current", device_index)
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        return self._bytes("allocated_bytes.all.peak", device_index)
+
+    def memory_reserved(self, device_index: int | None = None) -> int:
+        return self._bytes("reserved_bytes.all.current", device_index)
+
+    def max_memory_reserved(self, device_index: int | None = None) -> int:
+        return self._bytes("reserved_bytes.all.peak", device_index)
+
+    memory_cached, max_memory_cached = memory_reserved, max_memory_reserved
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        _C.reset_peak_stats(device_index or 0)
+
+    reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
+
+    def _bytes(self, name: str, device_index: int | None) -> int:
+        return int(glake.stats(device_index or 0)[name])
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Whether a tensor is in page-locked host memory, of whoever pinned it."""
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return False
+    default_engine()
+    gpu, known = _C.place_of(tensor.data_ptr())
+    return bool(known and gpu < 0)
+
+
+def io_modules() -> dict[str, ModuleType]:
+    """The modules in DeepSpeed's slots, by name."""
+    return {name: deepspeed_io.module(name) for name in ("async_io", "pin_memory")}

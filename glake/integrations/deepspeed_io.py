@@ -1,0 +1,253 @@
+"""DeepSpeed's `async_io` and `pin_memory` extensions over glake's file engine and host pool.
+
+Names, order and meaning of arguments are DeepSpeed's (0.19.8), and so is what calls return: 0 for
+what has begun, the number of finished requests for what was waited for. What its own reports by -1
+and a line on the terminal is a FileFailed here.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from glake import _C
+from glake.errors import Corrupted, GlakeError
+from glake.transfer.engine import default_engine
+from glake.transfer.files import FileEngine, FileTransfer
+from glake.transfer.files.pieces import ALIGNMENT
+from glake.transfer.host import pinned
+
+_DEEPEST = 32  # threads of a handle: libaio's queue of 128 costs none, threads that wait do
+_CHECK = 64 << 20  # bytes compared at a time
+
+
+class pin_handle:  # noqa: N801 the name DeepSpeed asks for
+    """Page-locked tensors, which live as long as they are used."""
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
+        """A flat one of so many items of the example's dtype, uninitialised."""
+        return pinned(num_elem, example_tensor.dtype)
+
+    def free_cpu_locked_tensor(self, tensor: Any) -> bool:
+        """Whether it is page-locked; its memory goes back when no tensor uses it any more."""
+        return self.is_pinned(tensor)
+
+    def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
+        """The same of an address."""
+        default_engine()
+        gpu, known = _C.place_of(address)
+        return bool(known and gpu < 0)
+
+    def is_pinned(self, buffer: Any) -> bool:
+        """Whether a tensor is in page-locked host memory, of whoever pinned it."""
+        if buffer.device.type != "cpu" or buffer.numel() == 0:
+            return False
+        return self.free_cpu_locked_tensor_by_ptr(buffer.data_ptr())
+
+
+class aio_handle(pin_handle):  # noqa: N801
+    """Reads and writes tensors, of the host or a GPU, from and to files.
+
+    Args:
+        block_size: bytes of a request to the disk; rounded up to 4096.
+        queue_depth: requests under way at once; at most 32, as each is a thread here.
+        single_submit, overlap_events: kept for their getters; requests always overlap.
+        intra_op_parallelism: kept for get_alignment(); all requests are parallel.
+    """
+
+    def __init__(
+        self,
+        block_size: int = 1 << 20,
+        queue_depth: int = 128,
+        single_submit: bool = False,
+        overlap_events: bool = False,
+        intra_op_parallelism: int = 1,
+    ) -> None:
+        self._settings = (
+            block_size,
+            queue_depth,
+            single_submit,
+            overlap_events,
+            intra_op_parallelism,
+        )
+        self._engine = _engine(-(-block_size // ALIGNMENT) * ALIGNMENT, min(queue_depth, _DEEPEST))
+        self._pending: list[tuple[FileTransfer, Any]] = []  # each with what is to be compared
+
+    def get_block_size(self) -> int:
+        return self._settings[0]
+
+    def get_queue_depth(self) -> int:
+        return self._settings[1]
+
+    def get_single_submit(self) -> bool:
+        return self._settings[2]
+
+    def get_overlap_events(self) -> bool:
+        return self._settings[3]
+
+    def get_intra_op_parallelism(self) -> int:
+        return self._settings[4]
+
+    def get_alignment(self) -> int:
+        """Bytes that lengths are to be a multiple of."""
+        return self._settings[4] * ALIGNMENT
+
+    def read(self, buffer: Any, filename: str, validate: bool, file_offset: int = 0) -> int:
+        """Reads a tensor; 0."""
+        self._wait_for(self._read(buffer, filename, validate, file_offset))
+        return 0
+
+    def write(self, buffer: Any, filename: str, validate: bool, file_offset: int = 0) -> int:
+        """Writes a tensor; 0."""
+        self._wait_for(self._write(buffer, filename, validate, file_offset))
+        return 0
+
+    def pread(self, buffer: Any, filename: str, validate: bool, *rest: Any, **named: Any) -> int:
+        """pread(buffer, filename, validate, async, file_offset=0)."""
+        return self._started(self._read, buffer, filename, validate, *rest, **named)
+
+    def pwrite(self, buffer: Any, filename: str, validate: bool, *rest: Any, **named: Any) -> int:
+        """pwrite(buffer, filename, validate, async, file_offset=0)."""
+        return self._started(self._write, buffer, filename, validate, *rest, **named)
+
+    def sync_pread(self, buffer: Any, filename: str, file_offset: int = 0) -> int:
+        """Reads a tensor; waits for all that is pending, and tells how many that were."""
+        return self.pread(buffer, filename, False, False, file_offset)
+
+    def sync_pwrite(self, buffer: Any, filename: str, file_offset: int = 0) -> int:
+        """Writes a tensor; waits for all that is pending, and tells how many that were."""
+        return self.pwrite(buffer, filename, False, False, file_offset)
+
+    def async_pread(self, buffer: Any, filename: str, file_offset: int = 0) -> int:
+        """Begins to read a tensor; 0."""
+        return self.pread(buffer, filename, False, True, file_offset)
+
+    def async_pwrite(
+        self,
+        buffer: Any,
+        filename: str | int | None = None,
+        file_offset: int = 0,
+        fd: int | None = None,
+    ) -> int:
+        """Begins to write a tensor to a file's name, or to the descriptor of an open one; 0."""
+        to = fd if filename is None else filename
+        return self.pwrite(buffer, to, False, True, file_offset)  # type: ignore[arg-type]
+
+    def wait(self) -> int:
+        """How many requests were pending. All are over when it returns or raises.
+
+        Raises:
+            FileFailed: of the first that failed.
+            Corrupted: a file that differs from the tensor, where that was to be checked.
+        """
+        pending, self._pending = self._pending, []
+        error: GlakeError | None = None
+        for each in pending:
+            try:
+                self._wait_for(each)
+            except GlakeError as failure:
+                error = error or failure
+        if error is not None:
+            raise error
+        return len(pending)
+
+    def _started(
+        self, begin: Any, buffer: Any, filename: str, validate: bool, *rest: Any, **named: Any
+    ) -> int:
+        names = ("async", "file_offset")
+        given = dict(zip(names, rest, strict=False)) | named
+        if "async" not in given or set(given) - set(names) or len(rest) > len(names):
+            raise TypeError("takes buffer, filename, validate, async and file_offset=0")
+        self._pending.append(begin(buffer, filename, validate, given.get("file_offset", 0)))
+        return 0 if given["async"] else self.wait()
+
+    def _read(
+        self, buffer: Any, filename: str, validate: bool, offset: int
+    ) -> tuple[FileTransfer, Any]:
+        check = (buffer, filename, offset) if validate else None
+        return self._engine.read(filename, buffer, offset), check
+
+    def _write(
+        self, buffer: Any, filename: str, validate: bool, offset: int
+    ) -> tuple[FileTransfer, Any]:
+        check = (buffer, filename, offset) if validate else None
+        return self._engine.write(filename, buffer.detach(), offset), check
+
+    def _wait_for(self, request: tuple[FileTransfer, Any]) -> None:
+        transfer, check = request
+        transfer.wait()
+        if check is not None:
+            _compare(*check)
+
+
+def aio_read(
+    buffer: Any,
+    filename: str,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Reads a tensor with a handle of its own."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).read(
+        buffer, filename, validate
+    )
+
+
+def aio_write(
+    buffer: Any,
+    filename: str,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Writes a tensor with a handle of its own."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).write(
+        buffer, filename, validate
+    )
+
+
+def deepspeed_memcpy(dest: Any, src: Any) -> int:
+    """Copies a tensor into another; 0."""
+    dest.copy_(src)
+    return 0
+
+
+_CONTENTS = {
+    "async_io": (aio_handle, aio_read, aio_write, deepspeed_memcpy),
+    "pin_memory": (pin_handle,),
+}
+
+
+@functools.cache
+def module(name: str) -> ModuleType:
+    """The module for DeepSpeed's slot "async_io" or "pin_memory"."""
+    made = ModuleType(f"glake_deepspeed_{name}")
+    for each in _CONTENTS[name]:
+        setattr(made, each.__name__, each)
+    return made
+
+
+@functools.cache
+def _engine(block: int, depth: int) -> FileEngine:
+    """One for all handles of the same settings: their pinned buffers are bounded together."""
+    return FileEngine(block, depth)
+
+
+def _compare(buffer: Any, filename: str, offset: int) -> None:
+    import torch
+
+    there = buffer.detach().reshape(-1).view(torch.uint8).cpu()
+    with open(filename, "rb") as file:
+        file.seek(offset)
+        for at in range(0, there.numel(), _CHECK):
+            part = there[at : at + _CHECK]
+            read = file.read(part.numel())
+            if len(read) != part.numel() or not torch.equal(
+                torch.frombuffer(bytearray(read), dtype=torch.uint8), part
+            ):
+                raise Corrupted(f"{filename} differs from its tensor within bytes {offset + at} on")

@@ -1,0 +1,42 @@
+"""How a range of a file is cut into requests. Pure: no file, no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Direct I/O takes file offsets, lengths and addresses in multiples of the device's logical block.
+# That is 512 or 4096 bytes, and a page where the file system is the page cache (tmpfs).
+ALIGNMENT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`bytes` of the file from `offset` on; `start` is where they are in the caller's memory."""
+
+    offset: int
+    start: int
+    bytes: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of whole blocks of the file, so that direct I/O may take it."""
+        return self.offset % ALIGNMENT == 0 and self.bytes % ALIGNMENT == 0
+
+
+def cut(offset: int, size: int, block: int) -> Iterator[Piece]:
+    """Pieces of [offset, offset + size): at most `block` bytes each, a multiple of ALIGNMENT.
+
+    Only the first and the last few bytes, outside whole blocks of the file, are pieces that
+    direct I/O cannot take.
+    """
+    at, end = offset, offset + size
+    while at < end:
+        if at % ALIGNMENT:
+            to = min(end, at + ALIGNMENT - at % ALIGNMENT)
+        else:
+            to = min(end, at + block)
+            if to - at > ALIGNMENT:
+                to -= to % ALIGNMENT
+        yield Piece(at, at - offset, to - at)
+        at = to

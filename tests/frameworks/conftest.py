@@ -1,0 +1,64 @@
+"""Runs jobs of other packages, with and without glake, in the environment that has them.
+
+FRAMEWORKS_PYTHON names its Python (`make integration` makes one). Unset, these tests are left out,
+and say so.
+"""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+FRAMEWORKS_PYTHON = os.environ.get("FRAMEWORKS_PYTHON", "")
+Job = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def frameworks_python() -> str:
+    if not FRAMEWORKS_PYTHON:
+        pytest.skip("left out: FRAMEWORKS_PYTHON names no Python with DeepSpeed and the others")
+    return FRAMEWORKS_PYTHON
+
+
+@pytest.fixture
+def job(frameworks_python: str, tmp_path: Path) -> Job:
+    """job(NAME, *arguments, ranks=None, hooks="all"): programs/NAME.py's last line of JSON, and its
+    stderr. `ranks`: under torchrun. `hooks` is GLAKE_INTEGRATIONS; None: without glake."""
+
+    def run(
+        name: str, *arguments: object, ranks: int | None = None, hooks: str | None = "all"
+    ) -> Any:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+        env |= {
+            "DS_ACCELERATOR": "cpu",
+            "GLAKE_ALLOCATOR": "0" if hooks is None else "1",
+            "GLAKE_DRIVER": "sim",
+            "GLAKE_INTEGRATIONS": hooks or "none",
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(frameworks_python).parent}{os.pathsep}{os.environ['PATH']}",
+            # Not the user's: a build that was killed there would be waited for without end.
+            "TORCH_EXTENSIONS_DIR": str(ROOT / "build" / "frameworks-extensions"),
+        }
+        command = [frameworks_python, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]
+        if ranks is not None:
+            torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+            command[1:1] = [*torchrun, f"--master-port={free_port()}"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        told = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return json.loads(told[-1]) | {"stderr": done.stderr}
+
+    return run
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

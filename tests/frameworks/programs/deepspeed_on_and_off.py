@@ -1,0 +1,68 @@
+"""DeepSpeed's hook installed twice, used, and taken off: deepspeed_on_and_off.py FOLDER."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.ops.op_builder import AsyncIOBuilder
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+from deepspeed.utils import pin_memory_tracker
+
+from glake import integrations, transfer
+
+
+def name() -> str:
+    return type(get_accelerator()).__name__
+
+
+def main() -> None:
+    assert deepspeed.__version__
+    step = DeepSpeedZeroOptimizer.step
+    told: dict[str, Any] = {"before": name()}
+    integrations.install("deepspeed")
+    told["installed"], first = name(), get_accelerator()
+    integrations.install("deepspeed")
+    told["twice"] = get_accelerator() is first and DeepSpeedZeroOptimizer.step is not step
+
+    before = pin_memory_tracker._tracker._bytes
+    pinned = first.pin_memory(torch.arange(1024.0))
+    told["counted"] = pin_memory_tracker._tracker._bytes - before
+    handle = AsyncIOBuilder().load().aio_handle(block_size=1 << 20, queue_depth=4)
+    empty = first.pin_empty((1 << 20,), dtype=torch.float32)
+    told["pinned"] = (
+        torch.equal(pinned, torch.arange(1024.0))
+        and all(map(first.is_pinned, (pinned, pinned[5:], empty)))
+        and handle.is_pinned(empty)
+        and not handle.is_pinned(torch.arange(1024.0))
+        and first.pin_memory(pinned) is pinned
+    )
+    there = torch.randn(1 << 20)  # the emulated GPU's
+    file = str(Path(sys.argv[1]) / "tensor.swp")
+    empty.copy_(there)
+    moved = transfer.stats()
+    with transfer.torch_copies():
+        empty.copy_(there, non_blocking=True)
+        there.copy_(empty)
+    after = transfer.stats()
+    told["moved"] = sum(after[each] - moved[each] for each in ("bytes", "plain_bytes"))
+    assert handle.async_pwrite(empty, file) == 0
+    assert handle.wait() == 1
+    back = handle.new_cpu_locked_tensor(1 << 20, empty)
+    assert handle.sync_pread(back, file) == 1
+    assert torch.equal(back, there)
+    assert handle.free_cpu_locked_tensor(back)
+
+    integrations.uninstall("deepspeed")
+    integrations.uninstall("deepspeed")
+    told["after"] = name()
+    told["slots"] = "async_io" not in AsyncIOBuilder._loaded_ops
+    told["methods"] = DeepSpeedZeroOptimizer.step is step
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

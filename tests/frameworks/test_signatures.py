@@ -1,0 +1,24 @@
+"""The stored signatures, which every commit is tested against, are those of the packages."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+STORED = HERE.parent / "integrations" / "stored"
+
+
+@pytest.mark.parametrize("package", ["deepspeed", "megatron", "fsdp2"])
+def test_stored_signatures_are_the_packages(frameworks_python: str, package: str) -> None:
+    printed = subprocess.run(
+        [frameworks_python, str(HERE / "signatures.py"), package],
+        env=os.environ | {"DS_ACCELERATOR": "cpu", "GLAKE_ALLOCATOR": "0"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert printed.returncode == 0, printed.stderr
+    lines = [line for line in printed.stdout.splitlines() if line[:1] == "#" or " (" in line]
+    assert lines == (STORED / f"{package}.txt").read_text().splitlines()

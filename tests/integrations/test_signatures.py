@@ -1,0 +1,91 @@
+"""The hooks' own functions take what the packages' take, as tests/frameworks stored it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glake.integrations import deepspeed, deepspeed_io, fsdp2, megatron
+
+STORED = Path(__file__).resolve().parent / "stored"
+
+
+def stored(package: str) -> dict[str, str]:
+    """The text between parentheses, by module and name; of overloads the first."""
+    lines = (STORED / f"{package}.txt").read_text().splitlines()[1:]
+    found: dict[str, str] = {}
+    for line in lines:
+        name, _, arguments = line.partition(" ")
+        found.setdefault(name, arguments[1:-1])
+    return found
+
+
+def bare(function: Any, skip: int) -> str:
+    """Parameters without annotations and the first `skip`."""
+    given = list(inspect.signature(function).parameters.values())[skip:]
+    return ", ".join(str(each.replace(annotation=each.empty)) for each in given)
+
+
+def test_megatron() -> None:
+    found = stored("megatron")
+    (offload, reload, *buffers) = found
+    assert offload.startswith(f"{megatron._ACTIVATIONS}:") and reload.startswith(
+        f"{megatron._ACTIVATIONS}:"
+    )
+    assert [each.partition(":")[0] for each in buffers] == list(megatron._BUFFERS)
+    # Ours: the package's own function, then its object under another name, then the same.
+    for name, ours in zip(
+        found, (megatron._offload, megatron._reload, *[megatron._get_tensor] * 2), strict=True
+    ):
+        assert found[name].partition(", ")[2] == bare(ours, skip=2), name
+
+
+def test_deepspeed_methods_and_accelerator() -> None:
+    found = stored("deepspeed")
+    for module, kind, name in deepspeed.COPYING:
+        assert f"deepspeed.{module}:{kind}.{name}" in found
+    for kind in (deepspeed._Pinned, deepspeed._Statistics):
+        for name, ours in vars(kind).items():
+            if callable(ours) and name != "_bytes":
+                theirs = f"deepspeed.accelerator.abstract_accelerator:DeepSpeedAccelerator.{name}"
+                assert found[theirs] == bare(ours, skip=0), name
+
+
+@pytest.mark.parametrize("kind", ["aio_handle", "pin_handle"])
+def test_deepspeed_extensions_have_all_methods(kind: str) -> None:
+    ours = getattr(deepspeed_io, kind)
+    for name, arguments in stored("deepspeed").items():
+        if not name.startswith(f"{kind}."):
+            continue
+        method = getattr(ours, name.partition(".")[2])
+        given = inspect.signature(method).parameters
+        words = [word.partition("=") for word in re.findall(r"[^,]+", arguments.replace(" ", ""))]
+        if "async" in arguments:  # no name that Python allows: taken by position, or by name
+            assert given["rest"].kind is inspect.Parameter.VAR_POSITIONAL
+            words = [word for word in words if word[0] not in ("async", "file_offset")]
+        required = [word for word in words if not word[1]]
+        assert len(given) - 1 >= len(words), name
+        for (word, _, default), parameter in zip(words, list(given.values())[1:], strict=False):
+            if default:
+                assert parameter.name == word, name
+                assert str(parameter.default).lower() == str(eval_plain(default)).lower(), name
+        if name.endswith("locked_tensor") or "buffer" in arguments:
+            assert required, name
+
+
+def eval_plain(text: str) -> Any:
+    """Of "1024*1024", "128" or "false"."""
+    product = 1
+    if text in ("true", "false"):
+        return text == "true"
+    for factor in text.split("*"):
+        product *= int(factor)
+    return product
+
+
+def test_fsdp2() -> None:
+    assert list(stored("fsdp2")) == [f"{fsdp2._COLLECTIVES}:DefaultAllocMixin.allocate"]
