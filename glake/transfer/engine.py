@@ -223,6 +223,39 @@ class Engine:
                 raise
         raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
 
+    def copy_rows(self, rows: Any, stream: Stream = None) -> Transfer:
+        """Copies many ranges between two places, given as addresses, as one transfer.
+
+        Args:
+            rows: a NumPy array of shape (n, 3), dtype uint64: destination, source, bytes. All
+                destinations are in one place (a GPU's memory, or the host's), and so are all
+                sources; no range may be written that another reads or writes. The memory must stay
+                until the copy is done.
+            stream: as of `copy`; None: it begins at once.
+
+        InvalidArgument for another array; InvalidPointer for memory that is not there; what
+        copies raise.
+        """
+        shape: tuple[int, ...] = tuple(getattr(rows, "shape", ()))
+        kind = str(getattr(rows, "dtype", ""))
+        if len(shape) != 2 or shape[1] != 3 or kind != "uint64":
+            raise InvalidArgument(
+                f"rows of shape {shape} and dtype {kind or type(rows).__name__}: an array "
+                "of (n, 3) uint64, destination, source and bytes in each row"
+            )
+        import numpy as np
+
+        rows = np.ascontiguousarray(rows[rows[:, 2] > 0])
+        parts = runs.Parts(rows, len(rows), int(rows[:, 2].sum()))
+        if parts.count == 0:
+            return Transfer((), 0, None)
+        to, of = (_C.place_of(int(address))[0] for address in rows[0, :2])
+        gpu = to if to >= 0 else of
+        streams = [stream_of(stream, gpu)] if stream not in (None, UNORDERED) else []
+        return Transfer(
+            self._ids(parts, to, of, streams, _CHECKED), parts.bytes, None, bool(streams)
+        )
+
     def _blocks(
         self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
     ) -> Transfer:

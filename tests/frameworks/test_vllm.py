@@ -1,0 +1,41 @@
+"""vLLM's engine on CPU, its KV blocks offloaded by glake: the same tokens, prefixes found again."""
+
+import pytest
+
+SPECS = ["GlakeOffloadingSpec", "GlakeTieringSpec"]
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """What the engine says without glake, asked once."""
+    told = {}
+
+    def ask(vllm_job):
+        if not told:
+            folder = tmp_path_factory.mktemp("stock")
+            told.update(vllm_job("vllm_engine", "none", folder, hooks=None))
+        return told
+
+    return ask
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_tokens_are_the_same_and_come_from_host_memory(
+    vllm_job, stock, tmp_path, spec: str
+) -> None:
+    expected = stock(vllm_job)
+    told = vllm_job("vllm_engine", spec, tmp_path)
+    assert told["tokens"] == expected["tokens"]
+    first, second = told["cached"]
+    assert first == 0 and second >= 64 * 12 > expected["cached"][1]  # 64 of each prompt's 96
+    assert told["copies"] > 4 << 20 and told["failed"] == 0
+    assert "RuntimeWarning: integration" not in told["stderr"]
+    if spec == "GlakeTieringSpec":
+        assert list((tmp_path / "tier").rglob("*.bin"))
+
+
+def test_nothing_changes_without_a_spec(vllm_job, stock, tmp_path) -> None:
+    told = vllm_job("vllm_engine", "none", tmp_path)
+    assert told["tokens"] == stock(vllm_job)["tokens"]
+    held = float(told["stderr"].rpartition("glake held ")[2].partition("%")[0])
+    assert held > 95

@@ -1,0 +1,10 @@
+"""vLLM's KV blocks moved by glake, without vLLM: addresses, jobs, and what is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_lie_where_vllm_looks_for_them(program, seed) -> None:
+    assert program("vllm_worker", str(seed)).stdout == "moved\n"

@@ -1,0 +1,97 @@
+"""What vLLM's worker asks of memory that sleeps, asked of glake's allocator without vLLM."""
+
+import torch
+
+from glake import errors
+from glake.integrations.vllm import RegionAllocator
+
+MIB = 1 << 20
+allocator = RegionAllocator()
+
+
+def host(mark):
+    return torch.full((32 * MIB,), mark, dtype=torch.uint8)
+
+
+def marked(mark):
+    return host(mark).cuda()
+
+
+def holds(tensor, mark):
+    return bool((tensor.cpu() == mark).all())
+
+
+def refused(work, kind, text):
+    try:
+        work()
+    except kind as told:
+        assert text in str(told), told
+    else:
+        raise AssertionError(f"{text}: not refused")
+
+
+def asleep():
+    with allocator.use_memory_pool(tag="weights"):
+        torch.empty(MIB, device="cuda")
+
+
+def free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+
+
+assert allocator.get_current_usage() == 0
+with allocator.use_memory_pool(tag="weights"):
+    weights = marked(7)
+with allocator.use_memory_pool(tag="kv_cache"):
+    cache = marked(8)
+with allocator.use_memory_pool():
+    other = marked(9)
+outside = marked(10)
+with allocator.cudagraph_pool() as pool:
+    graph = torch.cuda.CUDAGraph()
+    source = marked(11)
+    with torch.cuda.graph(graph, pool=pool):
+        result = source.clone()
+assert allocator.get_current_usage() >= 96 * MIB
+addresses = [each.data_ptr() for each in (weights, cache, other)]
+
+# Level 1: weights wait in host memory, with graphs and runtime state; the rest is dropped.
+before = free()
+allocator.sleep(offload_tags=("weights", "runtime", "cudagraph"))
+assert free() - before >= 4 * 32 * MIB, free() - before
+assert allocator.get_current_usage() == 0
+allocator.sleep(offload_tags=("weights",))  # again: it sleeps as it did
+assert holds(outside, 10)
+refused(asleep, RuntimeError, "paused")
+
+# First weights, then the KV cache; what has another tag wakes with either.
+allocator.wake_up(["weights"])
+assert holds(weights, 7) and 64 * MIB <= allocator.get_current_usage() < 96 * MIB
+allocator.wake_up(["kv_cache"])
+allocator.wake_up()
+assert addresses == [each.data_ptr() for each in (weights, cache, other)]
+cache.copy_(host(12))
+assert holds(cache, 12)
+graph.replay()
+assert holds(result, 11)
+
+# Level 2 and a selective discard.
+allocator.discard(("kv_cache",))
+assert 64 * MIB <= allocator.get_current_usage() < 96 * MIB
+allocator.sleep(offload_tags=("runtime",))
+assert allocator.get_current_usage() == 0
+allocator.wake_up()
+weights.copy_(host(13))
+assert holds(weights, 13)
+
+# Asleep, and no room to wake up: it says so, stays asleep, and wakes up later.
+allocator.sleep("weights")
+free_bytes = free()
+neighbour = torch.empty(free_bytes - 16 * MIB, dtype=torch.uint8, device="cuda")
+refused(lambda: allocator.wake_up(["weights"]), errors.OutOfMemory, "")
+del neighbour
+torch.cuda.empty_cache()
+allocator.wake_up()
+assert holds(weights, 13)
+print("woken")
