@@ -120,14 +120,14 @@ def pause(
     return given
 
 
-def resume(name: str, device: int | str | torch.device | None = None, verify: bool = True) -> int:
+def resume(name: str, device: int | str | torch.device | None = None, verify: bool = False) -> int:
     """Memory and bytes again, at the same addresses, on one device or on all where it is paused.
 
     Args:
         name: of a paused region.
         device: 0, "cuda:0" or a torch.device; None: all.
-        verify: read back and compare what has been written; without it, what was saved is still
-            compared with its checksum.
+        verify: read back and compare what has been written, which takes as long again; without
+            it, what was saved is still compared with its checksum.
 
     Where it is paused on several devices, those before one that is refused stay resumed: call
     again.

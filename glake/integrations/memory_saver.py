@@ -130,14 +130,14 @@ class MemorySaver:
                 done.append((device, pool))
         except GlakeError:
             for device, pool in reversed(done):
-                _C.region_resume(device, pool, True)
+                _C.region_resume(device, pool, False)
             raise
         self._paused_graphs.update(part for part in done if part in self._graphs)
 
     def resume(self, tag: str | None = None) -> None:
         """Memory, at the same addresses, and bytes again. What does not fit stays paused."""
         for device, pool, _ in self._parts(tag, "paused"):
-            _C.region_resume(device, pool, True)
+            _C.region_resume(device, pool, False)
             self._paused_graphs.discard((device, pool))
 
     def set_disk_backup_dir(self, path: str) -> None:

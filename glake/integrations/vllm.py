@@ -134,7 +134,7 @@ class RegionAllocator:
                 for at in _regions(tag, "paused"):
                     glake.resume(at.name, at.device)
         for device in sorted(self._asleep):
-            _C.region_resume(device, self._graphs[device], True)
+            _C.region_resume(device, self._graphs[device], False)
             self._asleep.discard(device)
 
     def get_current_usage(self) -> int:

@@ -11,6 +11,7 @@ from example_running import EXAMPLES, output
 
 HERE = {
     "environment_variable": "loss ",
+    "handover": "handed over four times: the same bytes",
     "library_import": "refused: glake: CUDA out of memory",
     "pause_and_resume": "resumed: the same bytes at the same address",
     "pinned_memory": "driver_allocs                           1",

@@ -25,9 +25,13 @@ class BytesCopier {
  public:
   virtual ~BytesCopier() = default;
 
-  // `host` is where offset `base` of the saved bytes lies. The bytes are there after finish().
+  // `host` is where offset `base` of the saved bytes lies. Copies may begin with the next submit();
+  // those before it are one transfer, of one direction. The device has no other work meanwhile.
   virtual void start(const std::vector<SavedPart>& parts, char* host, Bytes base, bool to_host) = 0;
-  virtual void finish() = 0;
+  virtual void submit() = 0;
+  // Waits for the first transfer that has not been waited for, if there is one.
+  virtual void finish_oldest() = 0;
+  virtual void finish() = 0;  // submits what was started, and waits for all
   // Before host memory of the pool is given up that copies may still use.
   virtual void record(void* host) = 0;
 };
@@ -35,6 +39,9 @@ class BytesCopier {
 class SavedBytes {
  public:
   static constexpr Bytes kChunk = 32 * kMiB;
+  // Chunks of one transfer: 256 MiB, from which on a longer one is hardly faster
+  // (docs/transfer.md).
+  static constexpr size_t kGroup = 8;
 
   // `folder`: of the file, where it is one (`to` is GLAKE_REGION_DISK).
   SavedBytes(HostPool& host, int to, std::string folder);
@@ -73,7 +80,7 @@ class SavedBytes {
   void make_file();
   void write(const Chunk& chunk, const char* from, Bytes at);
   void read(const Chunk& chunk, char* to, Bytes at);
-  void check(const Chunk& chunk, const char* memory) const;
+  void check(const Chunk& chunk, uint64_t sum) const;
   std::vector<SavedPart> within(const std::vector<SavedPart>& parts, size_t chunk) const;
   std::string place() const;
 

@@ -52,8 +52,7 @@ bool RegionCopier::copying(Address begin, Address end) const {
 void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes base,
                          bool to_host) {
   constexpr Bytes kLeast = kMiB;  // below it a plain copy is as fast
-  std::vector<glake_copy_part> by_engine;
-  idle_ = false;
+  to_host_ = to_host;
   auto at_host = [&](const SavedPart& part) {
     return reinterpret_cast<Address>(host) + part.offset - base;
   };
@@ -64,8 +63,8 @@ void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes 
     const SavedPart& part = parts[i];
     const Address there = at_host(part);
     if (large(part)) {
-      by_engine.push_back(to_host ? glake_copy_part{there, part.at, part.bytes}
-                                  : glake_copy_part{part.at, there, part.bytes});
+      parts_.push_back(to_host ? glake_copy_part{there, part.at, part.bytes}
+                               : glake_copy_part{part.at, there, part.bytes});
       ++i;
       continue;
     }
@@ -76,33 +75,44 @@ void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes 
       if (!next) break;
       bytes += parts[i].bytes;
     }
+    idle_ = false;
     Status s = to_host ? driver_.copy(there, part.at, bytes, stream_)
                        : driver_.copy(part.at, there, bytes, stream_);
     require(s, "a copy of a region's bytes");
   }
-  if (by_engine.empty()) return;
+}
+
+void RegionCopier::submit() {
+  if (parts_.empty()) return;
+  const std::vector<glake_copy_part> parts = std::move(parts_);
+  parts_.clear();
   glake_copy_request request{};
   request.size = sizeof request;
-  request.parts = by_engine.data();
-  request.count = by_engine.size();
-  request.dst_device = to_host ? GLAKE_HOST : device_;
-  request.src_device = to_host ? device_ : GLAKE_HOST;
-  request.stream = reinterpret_cast<void*>(stream_);
-  request.stream_device = device_;
-  request.ordered = 1;
+  request.parts = parts.data();
+  request.count = parts.size();
+  request.dst_device = to_host_ ? GLAKE_HOST : device_;
+  request.src_device = to_host_ ? device_ : GLAKE_HOST;
   request.flags = GLAKE_COPY_TRACKED;
   transfers_.push_back((*engine_)->begin(request));
 }
 
-void RegionCopier::finish() {
-  for (; !transfers_.empty(); transfers_.pop_back()) {
+void RegionCopier::finish_oldest() {
+  if (!transfers_.empty()) {
     std::string text;
-    const int end = (*engine_)->copy(transfers_.back())->wait(kNoTimeout, &text);
+    const int end = (*engine_)->copy(transfers_.front())->wait(kNoTimeout, &text);
     if (end != GLAKE_OK) throw Error(static_cast<glake_status>(end), text);
-    (*engine_)->copy(transfers_.back())->release();
+    (*engine_)->copy(transfers_.front())->release();
+    transfers_.pop_front();
   }
+  if (idle_) return;
   require(driver_.synchronize_stream(device_, stream_), "to wait for copies of a region's bytes");
   idle_ = true;
+}
+
+void RegionCopier::finish() {
+  submit();
+  do finish_oldest();
+  while (!transfers_.empty());
 }
 
 }  // namespace glake

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,8 @@ class RegionCopier final : public BytesCopier {
   // Whether a copy of no stream's order reads or writes there.
   bool copying(Address begin, Address end) const;
   void start(const std::vector<SavedPart>& parts, char* host, Bytes base, bool to_host) override;
+  void submit() override;
+  void finish_oldest() override;
   void finish() override;
   void record(void* host) override;
 
@@ -30,11 +33,13 @@ class RegionCopier final : public BytesCopier {
   Driver& driver_;
   HostPool& host_;
   int device_;
-  bool idle_ = true;  // all that was started is known to be done
+  bool idle_ = true;  // all plain copies that were started are known to be done
   std::unique_ptr<DeviceScope> scope_;
   StreamHandle stream_ = 0;
   std::unique_ptr<TransferUse> engine_;
-  std::vector<uint64_t> transfers_;
+  std::vector<glake_copy_part> parts_;  // started, of the next transfer
+  bool to_host_ = false;                // its direction
+  std::deque<uint64_t> transfers_;
 };
 
 }  // namespace glake

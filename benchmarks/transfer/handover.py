@@ -1,0 +1,103 @@
+"""Two users of one GPU take turns: the memory of one goes to the host, the other's comes back.
+
+handover.py [--size GIB] [--platform NAME]...: each platform in a process of its own, on the
+simulator. Its clock counts driver work and copies, and not the CPU's checksums of host memory,
+which several threads take meanwhile (8 to 10 GB/s each). Beside glake's regions: plain copies of
+pinned memory, one after the other, as libraries do that hook cudaMalloc (torch_memory_saver,
+vLLM's cumem). GB/s of both directions together; the bound is that of two copies at equal rates.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+GIB = 1 << 30
+BLOCK = 256 << 20
+PLATFORMS = ("dgx_a100", "hgx_h100_h200")
+WAYS = ("plain", "regions in turn", "regions at once")
+
+
+def measure(platform: str, size: int) -> dict[str, float]:
+    """GB/s of each way, and the bound; in this process, which has that platform's driver."""
+    import glake
+    from glake import simcuda, transfer
+    from glake.transfer import bounds
+    from glake.transfer.place import graph_of
+
+    transfer.default_engine()
+    kept = []
+    for name in ("trainer", "rollout"):
+        with glake.region(name):
+            kept.append([glake.empty(BLOCK, 0) for _ in range(size // BLOCK)])
+    glake.pause("rollout")  # its bytes wait, and host memory for both is pinned from now on
+    glake.pause("trainer")
+    glake.resume("trainer")
+
+    def rate(work: Callable[[], None]) -> float:
+        begun = simcuda.now_ns()
+        work()
+        return 2 * size / (simcuda.now_ns() - begun)
+
+    def in_turn(out: str, back: str) -> None:
+        glake.pause(out)
+        glake.resume(back)
+
+    def at_once(out: str, back: str) -> None:
+        ways = (glake.pause, out), (glake.resume, back)
+        threads = [threading.Thread(target=way, args=(name,)) for way, name in ways]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    found = {
+        "regions in turn": rate(lambda: in_turn("trainer", "rollout")),
+        "regions at once": rate(lambda: at_once("rollout", "trainer")),
+    }
+    host: Any = transfer.pinned(BLOCK)
+
+    def plain() -> None:
+        blocks = [transfer.Raw(buffer.ptr, BLOCK, 0) for buffer in kept[0]]
+        for block in blocks:
+            transfer.copy(host, block, direct=True).wait()
+        for block in blocks:
+            transfer.copy(block, host, direct=True).wait()
+
+    found["plain"] = rate(plain)
+    ends = [("cuda:0", "cpu"), ("cpu", "cuda:0")]
+    found["bound"] = 2 * bounds.joint_bound(graph_of(platform), ends).fair
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", type=int, default=16, help="GiB of each of the two")
+    parser.add_argument("--platform", action="append", help="; ".join(PLATFORMS))
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(measure(given.child, given.size * GIB)))
+        return
+    print(f"{given.size} GiB each way, GB/s of both together, simulated")
+    print(f"{'':16}" + "".join(f"{way:>17}" for way in (*WAYS, "bound", "of the bound")))
+    for platform in given.platform or PLATFORMS:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+        env |= {
+            "GLAKE_DRIVER": f"sim:{platform}",
+            "GLAKE_SIM_PHANTOM": "1",
+            "GLAKE_SIM_MEMORY": "80GiB",
+        }
+        command = [sys.executable, __file__, "--size", str(given.size), "--child", platform]
+        told = json.loads(subprocess.run(command, env=env, stdout=-1, check=True).stdout)
+        row = [f"{told[way]:17.1f}" for way in (*WAYS, "bound")]
+        share = told["regions at once"] / told["bound"]
+        print(f"{platform:16}" + "".join(row) + f"{share:17.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+// Threads for work on much host memory, which one core does at a tenth of what the links carry.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace glake {
+
+class Crew {
+ public:
+  // Half the cores, eight at most: a core adds up 8 to 10 GB/s (2026-11-24), a node's links to one
+  // GPU carry 25 to 200. None for less than two pieces of work: then add() does it itself.
+  explicit Crew(size_t pieces) {
+    const size_t cores = std::thread::hardware_concurrency();
+    const size_t threads = pieces < 2 ? 0 : std::clamp<size_t>(cores / 2, 1, 8);
+    for (size_t i = 0; i < std::min(threads, pieces); ++i) threads_.emplace_back([this] { run(); });
+  }
+  ~Crew() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+      work_.clear();
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  // In the order of the calls, several at once. It must not throw.
+  void add(std::function<void()> work) {
+    if (threads_.empty()) return work();
+    {
+      std::lock_guard lock(mutex_);
+      work_.push_back(std::move(work));
+      ++left_;
+    }
+    wake_.notify_one();
+  }
+
+  // Until all that was added is done.
+  void finish() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return left_ == 0; });
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return ending_ || !work_.empty(); });
+      if (work_.empty()) return;
+      std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+      if (--left_ == 0) idle_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  std::deque<std::function<void()>> work_;
+  size_t left_ = 0;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace glake
