@@ -62,11 +62,13 @@ $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Mak
 	@touch $@
 
 # Jobs of other packages (DeepSpeed, Megatron-core, Hugging Face, Lightning) with and without glake, on
-# CPUs, in an environment of their own (docs/integrations.md).
+# CPUs, in an environment of their own (docs/integrations.md); one by the CUDA build, where `make
+# real-environment` was run.
 FRAMEWORKS_VENV ?= .venv-frameworks
 FRAMEWORKS_PY := $(FRAMEWORKS_VENV)/bin/python
 integration: build integration-environment
-	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_PY)" $(PY) -m pytest tests/frameworks \
+	$(if $(wildcard $(REAL_VENV)/.ready),$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)") \
+	  FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_PY)" $(PY) -m pytest tests/frameworks \
 	  -n 2 --dist loadgroup
 
 integration-environment: build $(FRAMEWORKS_VENV)/.ready

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from glake.transfer import files
 from glake.transfer.engine import Stream, default_engine
 from glake.transfer.handle import Transfer
 
@@ -33,5 +34,6 @@ def scatter(blocks: Any, src: Any, index: Any = None, stream: Stream = None) -> 
 
 
 def stats() -> dict[str, Any]:
-    """Copies and bytes so far, and every path's bytes, chunks and state: Engine.stats."""
-    return default_engine().stats()
+    """Copies and bytes so far, and every path's bytes, chunks and state: Engine.stats. Under
+    "files", what all file engines have read and written: FileStats."""
+    return default_engine().stats() | {"files": files.stats()}

@@ -1,6 +1,15 @@
 """Megatron-core's GPT: the same losses with glake's hook, and what it carried."""
 
+import json
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
+
+from glake.dryrun import libraries
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
@@ -17,3 +26,28 @@ def test_gpt_has_the_same_losses(job, tp: int, pp: int) -> None:
 
 def test_what_is_not_allowed_stays(job) -> None:
     assert job("megatron_gpt", 1, 1, ranks=1, hooks="cupy")["contiguous"] == [0, 0, 0]
+
+
+def test_hybrid_optimizer_by_the_cuda_build(frameworks_python: str) -> None:
+    real_python = os.environ.get("REAL_PYTHON")
+    if not real_python:
+        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
+    packages = subprocess.check_output(
+        [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        text=True,
+    ).strip()
+    told = {}
+    for allocator in ("0", "1"):
+        asked = {"GLAKE_ALLOCATOR": allocator, "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
+        done = subprocess.run(
+            [real_python, str(PROGRAMS / "megatron_hybrid.py"), packages],
+            env=libraries.environment({**os.environ, **asked}),
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told[allocator] = json.loads(done.stdout.splitlines()[-1])
+    assert told["1"]["allocated"] == told["0"]["allocated"] > 0
+    half = 2 * 1024 * 1025 * 4  # bytes of the parameters that the CPU has
+    assert told["1"]["pinned"] >= 2 * half  # parameters and gradients, by glake's host pool

@@ -102,6 +102,7 @@ def test_whole_blocks_of_aligned_memory_go_past_the_page_cache(tmp_path: Path) -
     after = files.stats()
     assert after["read_bytes"] - before["read_bytes"] == 4 * MIB + 1
     assert after["writes"] - before["writes"] == 1
+    assert t.stats()["files"] == files.stats()
 
 
 def test_a_file_system_without_direct_io(tmp_path: Path, monkeypatch: Any) -> None:
