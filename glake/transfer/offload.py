@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -256,15 +257,26 @@ class Offloader:
         return end
 
     @contextmanager
-    def alternate(self, modules: Iterable[Any]) -> Iterator[None]:
+    def alternate(self, modules: Iterable[Any], frozen: bool = False) -> Iterator[None]:
         """Double buffering: while one module computes its forward pass the next one is fetched, and
-        the last one leaves, so that about two of them are on the GPU at a time. They start and
-        end away. InvalidArgument for what are no modules, and, from the forward pass, if it is
-        recorded for a backward pass.
+        the last one leaves. They start and end away.
+
+        Args:
+            modules: in the order of their forward passes.
+            frozen: nothing is written to them meanwhile; what is, is lost. Then none is copied
+                back, and two of them are on the GPU at a time; else about four.
+
+        InvalidArgument for what are no modules, and, from the forward pass, if it is recorded for a
+        backward pass.
         """
         order = _modules(modules)
+        arguments.flag("frozen", frozen)
         moves: dict[int, Move] = {}
+        coming: deque[Move] = deque()
+        leaving: deque[Move] = deque()
         self.offload(order).wait()
+        # The host's copies, which stay while modules are on the GPU.
+        kept = [[one.flat() for one in storages_of(each)] for each in order] if frozen else None
 
         def fetch(at: int) -> None:
             if at not in moves:
@@ -274,15 +286,30 @@ class Offloader:
             def hook(module: Any, *_: Any) -> None:
                 _refuse_grad(module)
                 fetch(at)
-                self._settled(moves.pop(at))
+                self._settled(behind(moves.pop(at), coming))
                 if len(order) > 1:
                     fetch((at + 1) % len(order))
 
             return hook
 
+        def behind(move: Move, others: deque[Move]) -> Move:
+            """The move, once the one before it is done: each holds its memory until it is."""
+            others.append(move)
+            if len(others) > 1:
+                others.popleft().wait()
+            return move
+
+        def drop(at: int) -> None:
+            assert kept is not None
+            for one, flat in zip(storages_of(order[at]), kept[at], strict=True):
+                one.rebase(flat)
+
         def after(at: int) -> Callable[..., None]:
             def hook(*_: Any) -> None:
-                self._settled(self.offload(order[at]))
+                if kept is not None:
+                    drop(at)  # its memory serves what the current stream does next
+                    return
+                self._settled(behind(self.offload(order[at]), leaving))
 
             return hook
 
@@ -295,8 +322,10 @@ class Offloader:
         finally:
             for each in hooks:
                 each.remove()
-            for move in moves.values():
+            for move in (*moves.values(), *coming, *leaving):
                 move.wait()
+            for at in range(len(order)) if kept is not None else ():
+                drop(at)
             self.offload(order).wait()
 
     def _settled(self, move: Move) -> None:

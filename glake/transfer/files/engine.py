@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import queue
+import stat
 import threading
 import weakref
 from collections.abc import Iterator
@@ -297,12 +298,17 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
         text = _named(name)
     else:
         raise InvalidArgument(f"path {path!r}: a file's name, or the descriptor of an open file")
-    flags = os.O_CLOEXEC | ((os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY)
+    # Without a wait: opening a pipe would wait for its other end.
+    flags = os.O_CLOEXEC | os.O_NONBLOCK
+    flags |= (os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY
     try:
         cached = os.open(name, flags, 0o666)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or errno.EINVAL
         raise FileFailed(number, getattr(error, "strerror", None) or str(error), text) from None
+    if stat.S_ISFIFO(os.fstat(cached).st_mode):
+        os.close(cached)
+        raise FileFailed(errno.ESPIPE, "a pipe has no offsets to read or write at", text)
     if not direct:
         return _File(text, cached, None, write)
     try:

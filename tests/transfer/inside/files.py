@@ -194,6 +194,10 @@ def test_wrong_use_is_refused_at_once(tmp_path: Path) -> None:
     for missing in (tmp_path / "no" / "folder", tmp_path, "a\0b", 987_654):
         with pytest.raises(errors.FileFailed):
             engine.write(missing, data)
+    os.mkfifo(tmp_path / "pipe")
+    for call in (engine.read, engine.write):
+        with pytest.raises(errors.FileFailed):
+            call(tmp_path / "pipe", data)
     engine.close()
     engine.close()
     with pytest.raises(errors.TransferClosed):

@@ -162,6 +162,33 @@ def test_layers_in_turn() -> None:
     offloader.prefetch(net).wait()
 
 
+def test_frozen_modules_are_never_copied_back() -> None:
+    net, offloader = model().eval(), t.Offloader("8MiB")
+    net[1].weight = net[0].weight  # shared by two of them
+    x, size = torch.randn(2, 256), 256 * 257 * 4
+    with torch.no_grad():
+        expected, most = net(x), 0
+        with offloader.alternate(net, frozen=True):
+            start, carried = gpu_bytes(), t.stats()
+            for _ in range(3):
+                assert torch.equal(net(x), expected)
+                most = max(most, gpu_bytes() - start)
+            after = t.stats()
+            moved = sum(after[each] - carried[each] for each in ("bytes", "plain_bytes"))
+            assert 9 * size <= moved <= 15 * size  # to the GPU alone
+        assert all(away(one) for one in net.parameters())
+        assert most < 3 * size
+        assert torch.equal(net(x), expected)  # the host's copies, computed in place
+    offloader.prefetch(net).wait()
+    assert torch.equal(net(x), expected)
+    with pytest.raises(errors.InvalidArgument, match="frozen"):  # noqa: SIM117
+        with offloader.alternate(net, frozen="yes"):  # type: ignore[arg-type]
+            pass
+    del net
+    gc.collect()
+    assert offloader.used == 0
+
+
 def test_what_cannot_be_kept_away_is_refused() -> None:
     for limit in (1.5, True, None, b"8MiB"):
         with pytest.raises(errors.InvalidArgument, match="limit"):
