@@ -2,9 +2,9 @@
 
 paging.py: by PyTorch's CUDA build over the simulated GPU (`make real-environment`, `make
 integration-environment`), whose clock counts copies and kernels by its model. A pass of 16 linear
-layers of 144 MiB on a GPU of 1 GiB, alone or one of eight; the peak of allocated memory. `sequential` is accelerate's
-cpu_offload, which diffusers' enable_sequential_cpu_offload is; `alternate` copies each layer back,
-`frozen` leaves the host's copy in place.
+layers of 144 MiB on a GPU of 1 GiB, alone or one of eight, and the peak of allocated memory.
+`sequential` is accelerate's cpu_offload, which diffusers' enable_sequential_cpu_offload is;
+`alternate` copies each layer back, `frozen` leaves the host's copy in place.
 """
 
 import json

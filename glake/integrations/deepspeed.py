@@ -13,14 +13,12 @@ import functools
 import importlib
 import sys
 from importlib import metadata
-from types import ModuleType
 from typing import Any
 
 import glake
 from glake import _C
 from glake.errors import GlakeError
 from glake.integrations import deepspeed_io
-from glake.transfer.engine import default_engine
 from glake.transfer.host import pinned
 from glake.transfer.torch_mode import torch_copies
 
@@ -147,7 +145,7 @@ class _Pinned:
         return pinned(tuple(shape), tensor.dtype)
 
     def _torch_is_pinned(self, tensor: Any) -> bool:
-        return is_pinned(tensor)
+        return deepspeed_io.is_pinned(tensor)
 
 
 class _Statistics:
@@ -180,17 +178,3 @@ class _Statistics:
 
     def _bytes(self, name: str, device_index: int | None) -> int:
         return int(glake.stats(device_index or 0)[name])
-
-
-def is_pinned(tensor: Any) -> bool:
-    """Whether a tensor is in page-locked host memory, of whoever pinned it."""
-    if tensor.device.type != "cpu" or tensor.numel() == 0:
-        return False
-    default_engine()
-    gpu, known = _C.place_of(tensor.data_ptr())
-    return bool(known and gpu < 0)
-
-
-def io_modules() -> dict[str, ModuleType]:
-    """The modules in DeepSpeed's slots, by name."""
-    return {name: deepspeed_io.module(name) for name in ("async_io", "pin_memory")}

@@ -35,15 +35,11 @@ class pin_handle:  # noqa: N801 the name DeepSpeed asks for
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
         """The same of an address."""
-        default_engine()
-        gpu, known = _C.place_of(address)
-        return bool(known and gpu < 0)
+        return _locked(address)
 
     def is_pinned(self, buffer: Any) -> bool:
         """Whether a tensor is in page-locked host memory, of whoever pinned it."""
-        if buffer.device.type != "cpu" or buffer.numel() == 0:
-            return False
-        return self.free_cpu_locked_tensor_by_ptr(buffer.data_ptr())
+        return is_pinned(buffer)
 
 
 class aio_handle(pin_handle):  # noqa: N801
@@ -215,6 +211,17 @@ def deepspeed_memcpy(dest: Any, src: Any) -> int:
     """Copies a tensor into another; 0."""
     dest.copy_(src)
     return 0
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Whether a tensor is in page-locked host memory, of whoever pinned it."""
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and _locked(tensor.data_ptr())
+
+
+def _locked(address: int) -> bool:
+    default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
+    gpu, known = _C.place_of(address)
+    return bool(known and gpu < 0)
 
 
 _CONTENTS = {

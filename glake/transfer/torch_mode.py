@@ -69,6 +69,8 @@ def _plain(args: Any, kwargs: Any, least: int) -> bool:
     recorded = torch.is_grad_enabled() and any(each.requires_grad for each in given)
     return (
         not recorded
+        and all(type(each) in (torch.Tensor, torch.nn.Parameter) for each in given)
+        and all(each.layout is torch.strided for each in given)
         and all(each.nbytes >= least and each.is_contiguous() for each in given)
         and not any(each.is_conj() or each.is_neg() for each in given)
         and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

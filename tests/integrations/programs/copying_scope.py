@@ -46,6 +46,8 @@ left = {
     "a number": lambda: away[:1].fill_(3.0),
     "to a dtype": lambda: away.to(torch.float64),
     "to itself": lambda: away.to("cpu"),
+    "sparse": lambda: torch.eye(2000).to_sparse().copy_(torch.eye(2000).to_sparse()),
+    "no memory": lambda: torch.empty(COUNT, device="meta").copy_(away),
 }
 for name, work in left.items():
     assert taken(work) == 0, name
