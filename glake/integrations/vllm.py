@@ -112,6 +112,8 @@ class RegionAllocator:
     def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
         """Gives all memory back; that of the tags (None: "default") waits in host memory, the rest
         is dropped. What sleeps already stays as it is."""
+        import torch
+
         kept = ("default",) if offload_tags is None else _tuple(offload_tags)
         self._pause(self._tags, kept)
         if "cudagraph" in kept:
@@ -119,8 +121,7 @@ class RegionAllocator:
                 if device not in self._asleep:
                     _C.region_pause(device, pool, _HOST, "")
                     self._asleep.add(device)
-        for device in range(_C.device_count()):
-            _C.empty_cache(device)
+        torch.cuda.empty_cache()
 
     def discard(self, tags: tuple[str, ...] | str) -> None:
         """Gives back the memory of these tags, and drops what it holds."""
