@@ -57,6 +57,15 @@ _engines: weakref.WeakSet[FileEngine] = weakref.WeakSet()
 _all = threading.Lock()
 
 
+def _forget() -> None:
+    """Of the parent's, as if it had had none: its threads may have held the locks."""
+    global _ended, _engines, _all
+    _ended, _engines, _all = FileStats(), weakref.WeakSet(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def totals() -> FileStats:
     """Of all engines that the process has had."""
     with _all:
@@ -64,7 +73,9 @@ def totals() -> FileStats:
         return FileStats(*map(sum, zip(*map(astuple, parts), strict=True)))
 
 
-def _end(stats: FileStats) -> None:
+def _end(stats: FileStats, made_by: object) -> None:
+    if made_by is not handle.family():
+        return
     with _all:
         stats.buffer_bytes = 0  # they went with it
         for name, value in asdict(stats).items():
@@ -129,10 +140,12 @@ class FileEngine:
         self._family = handle.family()
         with _all:
             _engines.add(self)
-            weakref.finalize(self, _end, self._stats).atexit = False
-        self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
-            self.depth, thread_name_prefix="glake-file"
-        )
+            weakref.finalize(self, _end, self._stats, self._family).atexit = False
+        try:
+            made = ThreadPoolExecutor(self.depth, thread_name_prefix="glake-file")
+        except RuntimeError as error:
+            raise TransferClosed(f"no file engine: {error}") from None
+        self._threads: ThreadPoolExecutor | None = made
 
     def read(self, path: str | os.PathLike[str] | int, into: Any, offset: int = 0) -> FileTransfer:
         """Starts reading a file into memory, which is filled when the handle is done.
@@ -169,14 +182,18 @@ class FileEngine:
 
     def stats(self) -> dict[str, int]:
         """What has been done so far: the fields of FileStats."""
+        handle.require_own(self._family)
         with self._lock:
             return asdict(self._stats)
 
     def close(self) -> None:
-        """Waits for what is under way, ends the threads and gives the buffers back."""
+        """Waits for what is under way, ends the threads and gives the buffers back. Closing twice,
+        or in a forked child, does nothing."""
+        if self._family is not handle.family():
+            return
         with self._lock:
             threads, self._threads = self._threads, None
-        if threads is not None and self._family is handle.family():
+        if threads is not None:
             threads.shutdown(wait=True)
         while not self._buffers.empty():
             with contextlib.suppress(queue.Empty):
@@ -205,15 +222,23 @@ class FileEngine:
         pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
         request = _Request(file, memory.address, gpu, _stream(memory, gpu), going)
+        begun = 0
         with self._lock:  # close() waits for all pieces or sees none
             threads = self._threads
-            if threads is not None:
-                for piece in pieces:
+            # Nor does the interpreter begin anything once it has come to its end.
+            with contextlib.suppress(RuntimeError):
+                for piece in pieces if threads is not None else ():
+                    assert threads is not None
                     threads.submit(self._carry, request, piece)
-        if threads is None or not pieces:
+                    begun += 1
+            closed = threads is None or begun < len(pieces)
+        if closed and begun:
+            for piece in pieces[begun:]:
+                self._over(request, piece, TransferClosed("the interpreter ends"), direct=False)
+        elif closed or not pieces:
             file.close()
-        if threads is None:
-            raise TransferClosed("this file engine is closed")
+        if closed and not begun:
+            raise TransferClosed("this file engine is closed, or the interpreter ends")
         return going
 
     def _carry(self, request: _Request, piece: Piece) -> None:
@@ -229,24 +254,25 @@ class FileEngine:
                     direct = self._through_buffer(request, piece)
             except BaseException as failure:
                 error = failure
-        moved = 0 if error is not None or request.handle.failed else piece.bytes
-        last = request.handle.settle(moved, error)
-        if last:
-            request.file.close()
-        self._count(request, moved, direct, last)
-        if last:
-            request.handle.finish()
+        self._over(request, piece, error, direct)
 
-    def _count(self, request: _Request, moved: int, direct: bool, last: bool) -> None:
-        stats, failed, write = self._stats, request.handle.failed, request.file.write
-        with self._lock:
+    def _over(
+        self, request: _Request, piece: Piece, error: BaseException | None, direct: bool
+    ) -> None:
+        stats, going, write = self._stats, request.handle, request.file.write
+        moved = 0 if error is not None or going.failed else piece.bytes
+        with self._lock:  # before the handle tells of it
             stats.written_bytes += moved if write else 0
             stats.read_bytes += 0 if write else moved
             stats.direct_bytes += moved if direct else 0
-            if last:
-                stats.failed += failed
-                stats.writes += write and not failed
-                stats.reads += not write and not failed
+        if not going.settle(moved, error):
+            return
+        request.file.close()
+        with self._lock:
+            stats.failed += going.failed
+            stats.writes += write and not going.failed
+            stats.reads += not write and not going.failed
+        going.finish()
 
     def _through_buffer(self, request: _Request, piece: Piece) -> bool:
         gpu = Raw(request.address + piece.start, piece.bytes, request.gpu)

@@ -2,6 +2,8 @@
 
 import os
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -250,11 +252,30 @@ def test_a_forked_child_is_told(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         told = 0
-        for call in (writing.wait, lambda: engine.write(tmp_path / "file", data)):
+        engine.close()
+        assert files.stats()["writes"] == 0
+        for call in (writing.wait, engine.stats, lambda: engine.write(tmp_path / "file", data)):
             try:
                 call()
             except errors.Forked:
                 told += 1
         os._exit(told)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     engine.close()
+
+
+def test_at_the_interpreters_end_it_is_closed(tmp_path: Path) -> None:
+    code = f"""
+import atexit, sys, glake.transfer as t
+from glake import errors
+t.write_file({str(tmp_path / "file")!r}, bytes(5000)).wait()
+def late():
+    try:
+        t.write_file({str(tmp_path / "late")!r}, bytes(5000))
+    except errors.TransferClosed as told:
+        print(told)
+atexit.register(late)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the interpreter ends" in done.stdout
