@@ -89,7 +89,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
 integration-vllm: build $(VLLM_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
-	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm.py -v
+	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py -v
 
 # What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
 $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile

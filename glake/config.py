@@ -170,7 +170,7 @@ INTEGRATIONS = (*_OF_ALL, "fsdp2")
 
 def _integrations(text: str) -> tuple[str, ...]:
     """The names of "cupy,fsdp2"; () for "none"."""
-    given = () if text == "none" else tuple(text.split(","))
+    given = () if text == "none" else tuple(word.strip() for word in text.split(","))
     words = tuple(name for word in given for name in (_OF_ALL if word == "all" else (word,)))
     if any(word not in INTEGRATIONS for word in words):
         raise ValueError("not a list of them")

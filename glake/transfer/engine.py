@@ -162,7 +162,7 @@ class Engine:
         flags |= _checks(to, of)
         ids = self._ids(parts, to.device, of.device, streams, flags)
         if to.kind == "tensor":
-            _written(dst)
+            written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
 
     def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
@@ -190,7 +190,7 @@ class Engine:
         finally:  # those started keep their memory, whatever became of the others
             transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
         for dst, _, _ in given:
-            _written(dst)
+            written(dst)
         return transfer
 
     def gather(self, dst: Any, blocks: Any, index: Any = None, stream: Stream = None) -> Transfer:
@@ -261,7 +261,7 @@ class Engine:
     ) -> Transfer:
         streams = _ordering(stream, to, of)
         ids = self._ids(parts, to.device, of.device, streams, _checks(to, of))
-        _written(dst)
+        written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams))
 
     def _place(self, end: Buffer) -> int:
@@ -330,7 +330,7 @@ def _lined_up(flat: Buffer, count: int, size: int) -> Any:
     return flat.address + np.arange(count) * size
 
 
-def _written(dst: Any) -> None:
+def written(dst: Any) -> None:
     """Tells autograd, which refuses to use a saved tensor that has changed since."""
     if is_tensor(dst) and not dst.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(dst)

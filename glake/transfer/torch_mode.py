@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from glake import _C, arguments
+from glake.errors import Forked
 from glake.transfer import tensors
 from glake.transfer.engine import default_engine
 
@@ -62,31 +63,47 @@ _made: Any = None
 
 
 def _plain(args: Any, kwargs: Any, least: int) -> bool:
-    """Whether all tensors are dense, large enough, and outside of autograd and captures."""
+    """Whether all tensors are dense, large enough, and torch does nothing more with them: no
+    gradient or tangent, no tracing, capture or transform, no mode below this one."""
     import torch
 
-    given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+    given = [each for each in args if isinstance(each, torch.Tensor)]
+    if set(kwargs) - {"non_blocking", "device"} or not all(_dense(each, least) for each in given):
+        return False
     recorded = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    frozen = given[0].is_inference() and not torch.is_inference_mode_enabled()
+    return not (
+        recorded
+        or frozen
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch.compiler.is_compiling()
+        or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _dense(tensor: Any, least: int) -> bool:
+    import torch
+
     return (
-        not recorded
-        and all(type(each) in (torch.Tensor, torch.nn.Parameter) for each in given)
-        and all(each.layout is torch.strided for each in given)
-        and all(each.nbytes >= least and each.is_contiguous() for each in given)
-        and not any(each.is_conj() or each.is_neg() for each in given)
-        and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.nbytes >= least
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
     )
 
 
 def _copied(dst: Any, src: Any, non_blocking: bool = False) -> Any:
     import torch
 
-    if (
-        not isinstance(src, torch.Tensor)
-        or dst.dtype != src.dtype
-        or dst.shape != src.shape
-        or sorted((_place(dst), _place(src)))[0] != _HOST
-        or max(_place(dst), _place(src)) < 0
-    ):
+    if not isinstance(src, torch.Tensor) or dst.dtype != src.dtype or dst.shape != src.shape:
+        return None
+    low, high = sorted((_place(dst), _place(src)))
+    if low != _HOST or high < 0:
         return None
     transfer = default_engine().copy(dst, src)
     if not (non_blocking and transfer.ordered):
@@ -112,6 +129,9 @@ def _place(tensor: Any) -> int:
         return int(tensor.device.index)
     if tensor.device.type != "cpu":
         return _ELSEWHERE
-    default_engine()
+    try:
+        default_engine()
+    except Forked:  # a worker of a DataLoader: all its memory is torch's
+        return _ELSEWHERE
     gpu, known = _C.place_of(tensor.data_ptr())
     return int(gpu) if gpu >= 0 else _HOST if known else _ELSEWHERE

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import queue
 import stat
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass
@@ -17,10 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from glake import _C, arguments
-from glake.errors import FileFailed, InvalidArgument, TransferClosed
+from glake.errors import (
+    FileFailed,
+    GlakeError,
+    InvalidArgument,
+    InvalidPointer,
+    TransferClosed,
+)
 from glake.transfer import handle
 from glake.transfer.buffers import HOST, Buffer, Raw, buffer_of
-from glake.transfer.engine import default_engine
+from glake.transfer.engine import default_engine, written
 from glake.transfer.files.handle import FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT, Piece, cut
 from glake.transfer.host import pinned_block
@@ -29,6 +37,8 @@ from glake.transfer.host import pinned_block
 # CPU's time for no more (two cores, 2026-11-24). Four MiB leave the interpreter alone.
 BLOCK = 4 << 20
 DEPTH = 16
+_MOST_PIECES = 1 << 22  # of a request: 16 TiB in blocks of 4 MiB
+_MOST_ENDED = 64
 
 
 @dataclass
@@ -52,15 +62,16 @@ class FileStats:
     buffer_bytes: int = 0
 
 
-_ended = FileStats()  # what engines that are gone have done
+# What closed engines have done, one entry each. A deque, because an engine's finalizer may run
+# inside any call: it must not take a lock.
+_ended: deque[FileStats] = deque()
 _engines: weakref.WeakSet[FileEngine] = weakref.WeakSet()
-_all = threading.Lock()
 
 
 def _forget() -> None:
-    """Of the parent's, as if it had had none: its threads may have held the locks."""
-    global _ended, _engines, _all
-    _ended, _engines, _all = FileStats(), weakref.WeakSet(), threading.Lock()
+    """Start a forked child's counters from zero, as if the parent had had no engine."""
+    global _ended, _engines
+    _ended, _engines = deque(), weakref.WeakSet()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -68,18 +79,21 @@ os.register_at_fork(after_in_child=_forget)
 
 def totals() -> FileStats:
     """Of all engines that the process has had."""
-    with _all:
-        parts = [_ended, *(engine._stats for engine in _engines)]
-        return FileStats(*map(sum, zip(*map(astuple, parts), strict=True)))
+    parts = [engine._stats for engine in list(_engines)] + list(_ended)
+    if len(_ended) > _MOST_ENDED:
+        older = [_ended.popleft() for _ in range(_MOST_ENDED)]
+        _ended.append(_sum(older))
+    return _sum(parts)
+
+
+def _sum(parts: list[FileStats]) -> FileStats:
+    return FileStats(*map(sum, zip(*map(astuple, [FileStats(), *parts]), strict=True)))
 
 
 def _end(stats: FileStats, made_by: object) -> None:
-    if made_by is not handle.family():
-        return
-    with _all:
+    if made_by is handle.family():
         stats.buffer_bytes = 0  # they went with it
-        for name, value in asdict(stats).items():
-            setattr(_ended, name, getattr(_ended, name) + value)
+        _ended.append(stats)
 
 
 @dataclass
@@ -136,13 +150,14 @@ class FileEngine:
         self._direct = arguments.flag("direct", direct)
         self._stats = FileStats()
         self._lock = threading.Lock()
+        self._ending: ThreadPoolExecutor | None = None
         self._buffers: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._family = handle.family()
-        with _all:
-            _engines.add(self)
-            weakref.finalize(self, _end, self._stats, self._family).atexit = False
+        _engines.add(self)
+        weakref.finalize(self, _end, self._stats, self._family).atexit = False
         try:
             made = ThreadPoolExecutor(self.depth, thread_name_prefix="glake-file")
+            made.submit(int)  # one thread there is then, should others be refused later
         except RuntimeError as error:
             raise TransferClosed(f"no file engine: {error}") from None
         self._threads: ThreadPoolExecutor | None = made
@@ -160,7 +175,9 @@ class FileEngine:
             InvalidArgument: memory with gaps or read-only, a negative offset.
             FileFailed: there is no such file; what it lacks is told by the handle.
         """
-        return self._start(path, buffer_of(into, write=True), offset, write=False)
+        going = self._start(path, buffer_of(into, write=True), offset, write=False)
+        written(into)
+        return going
 
     def write(self, path: str | os.PathLike[str] | int, data: Any, offset: int = 0) -> FileTransfer:
         """Starts writing memory to a file, made if need be and never cut short.
@@ -193,8 +210,9 @@ class FileEngine:
             return
         with self._lock:
             threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=True)
+            self._ending = threads or self._ending
+        if self._ending is not None:
+            self._ending.shutdown(wait=True)  # whoever closes it, and again
         while not self._buffers.empty():
             with contextlib.suppress(queue.Empty):
                 self._buffers.get_nowait()
@@ -217,7 +235,14 @@ class FileEngine:
             raise InvalidArgument(f"offset {offset!r}: bytes from the file's start, 0 or more")
         if not memory.contiguous:
             raise InvalidArgument(f"{memory} has gaps: pass contiguous memory, or copy it first")
+        if memory.bytes > _MOST_PIECES * self.block or at + memory.bytes >= 1 << 63:
+            raise InvalidArgument(
+                f"{memory.bytes} bytes from {at} on: a request has at most {_MOST_PIECES} blocks, "
+                f"of {self.block} bytes here, and a file 2^63 bytes"
+            )
         gpu = _gpu_of(memory)
+        if gpu != HOST and memory.owner is None:
+            _require_block(memory)
         file = _opened(path, write, self._direct)
         pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
@@ -225,12 +250,16 @@ class FileEngine:
         begun = 0
         with self._lock:  # close() waits for all pieces or sees none
             threads = self._threads
-            # Nor does the interpreter begin anything once it has come to its end.
-            with contextlib.suppress(RuntimeError):
-                for piece in pieces if threads is not None else ():
-                    assert threads is not None
+            for piece in pieces if threads is not None else ():
+                assert threads is not None
+                try:
                     threads.submit(self._carry, request, piece)
-                    begun += 1
+                except RuntimeError as error:
+                    # At the interpreter's end nothing begins any more. Where only another thread
+                    # was refused, the piece waits for those there are.
+                    if "shutdown" in str(error):
+                        break
+                begun += 1
             closed = threads is None or begun < len(pieces)
         if closed and begun:
             for piece in pieces[begun:]:
@@ -301,6 +330,19 @@ class FileEngine:
             self._buffers.put((memory, address))
 
 
+def _require_block(memory: Buffer) -> None:
+    """InvalidPointer for raw memory that is longer than the block it begins: pieces are checked one
+    by one, and those of a block behind it would pass."""
+    try:
+        held = _C.block_info(memory.address)[0]
+    except GlakeError:  # within a block, or not glake's: the engine looks at each piece
+        return
+    if memory.bytes > held:
+        raise InvalidPointer(
+            f"{memory} of {memory.bytes} bytes begins a block of {held}: name no more than it has"
+        )
+
+
 def _gpu_of(memory: Buffer) -> int:
     if memory.device >= 0 or memory.bytes == 0:
         return memory.device if memory.bytes else HOST
@@ -322,6 +364,7 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
         # Opened anew, so that flags and lifetime are the request's own.
         name = f"/proc/self/fd/{descriptor}"
         text = _named(name)
+        _require_mode(descriptor, write, text)
     else:
         raise InvalidArgument(f"path {path!r}: a file's name, or the descriptor of an open file")
     # Without a wait: opening a pipe would wait for its other end.
@@ -341,6 +384,17 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
         return _File(text, cached, os.open(name, flags & ~os.O_CREAT | os.O_DIRECT), write)
     except OSError:  # a file system without direct I/O, which stats() tells
         return _File(text, cached, None, write)
+
+
+def _require_mode(descriptor: int, write: bool, text: str) -> None:
+    """FileFailed unless the descriptor is open for it, as opening anew would not ask."""
+    try:
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    except (OSError, OverflowError, ValueError):  # not open: told by the opening
+        return
+    if mode == (os.O_RDONLY if write else os.O_WRONLY):
+        way = "writing" if write else "reading"
+        raise FileFailed(errno.EBADF, f"the descriptor is not open for {way}", text)
 
 
 def _named(name: str) -> str:

@@ -47,6 +47,11 @@ left = {
     "to a dtype": lambda: away.to(torch.float64),
     "to itself": lambda: away.to("cpu"),
     "sparse": lambda: torch.eye(2000).to_sparse().copy_(torch.eye(2000).to_sparse()),
+    "by its name": lambda: away.copy_(other=there),
+    "to another dtype, sparse": lambda: torch.eye(2000).to_sparse_csr().to(torch.float64),
+    "a transform": lambda: torch.func.vmap(lambda x: torch.zeros_like(x).copy_(x))(
+        there.view(2, -1)
+    ),
     "no memory": lambda: torch.empty(COUNT, device="meta").copy_(away),
 }
 for name, work in left.items():

@@ -1,5 +1,6 @@
 """Files to and from host and GPU memory."""
 
+import gc
 import os
 import resource
 import subprocess
@@ -205,6 +206,41 @@ def test_wrong_use_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.TransferClosed):
         engine.write(file, data)
     assert len(data) == 8192
+
+
+def test_figures_while_engines_come_and_go(tmp_path: Path) -> None:
+    class Held:
+        """In a cycle, so that the collector ends its engine, in the middle of some call."""
+
+    before = files.stats()["writes"]
+    for _ in range(300):
+        held: Any = Held()
+        held.itself, held.engine = held, t.FileEngine()
+        held.engine.write(tmp_path / "file", bytes(10)).wait()
+        del held
+        files.stats()
+    gc.collect()
+    assert files.stats()["writes"] - before == 300
+
+
+def test_a_neighbours_memory_is_not_written(tmp_path: Path) -> None:
+    first, second = glake.empty("4MiB", 0), glake.empty("4MiB", 0)
+    (tmp_path / "file").write_bytes(b"x" * (8 * MIB))
+    with t.FileEngine("1MiB", 4) as engine:
+        with pytest.raises(errors.InvalidPointer, match="begins a block of 4194304"):
+            engine.read(tmp_path / "file", t.Raw(first.ptr, 8 * MIB, 0))
+        with pytest.raises(errors.InvalidArgument, match="at most"):
+            engine.read(tmp_path / "file", t.Raw(second.ptr, 1 << 46, 0))
+        with (
+            open(tmp_path / "file", "rb") as file,
+            pytest.raises(errors.FileFailed, match="not op"),
+        ):
+            engine.write(file.fileno(), b"y")
+        with (
+            open(tmp_path / "file", "ab") as file,
+            pytest.raises(errors.FileFailed, match="not op"),
+        ):
+            engine.read(file.fileno(), bytearray(10))
 
 
 def test_timeouts_and_close(tmp_path: Path, monkeypatch: Any) -> None:
