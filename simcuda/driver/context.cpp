@@ -1,6 +1,7 @@
 // Contexts and each thread's stack of current ones.
 #include "context.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "driver.h"
@@ -75,6 +76,11 @@ Context* Contexts::current() {
   if (stack.empty()) return nullptr;
   Context* context = find(stack.back());
   return context != nullptr && context->refs > 0 ? context : nullptr;
+}
+
+bool Contexts::has_primary() {
+  return std::any_of(primary_.begin(), primary_.end(),
+                     [&](uint64_t id) { return find(id)->refs > 0; });
 }
 
 void Contexts::push(uint64_t id) { stack_of(epoch_).push_back(id); }

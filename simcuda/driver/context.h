@@ -23,6 +23,7 @@ class Contexts {
  public:
   void start(int devices);
   Context* primary(int device) { return find(primary_[static_cast<size_t>(device)]); }
+  bool has_primary();  // whether a device's is active
   Context* find(uint64_t id) { return table_.find(id); }
   Context* find(CUcontext handle) { return find(reinterpret_cast<uint64_t>(handle)); }
   uint64_t create(int device, unsigned flags);

@@ -107,7 +107,19 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
   });
 }
 
-// The same, for calls that wait: they may let go of the lock, and what they found before with it.
+// For the calls on virtual memory. CUDA's reference lists no CUDA_ERROR_INVALID_CONTEXT among their
+// returns, and PyTorch makes them on GPUs from threads that have no context (HAMi-core, pull
+// request 172). That they work in a process without any is promised nowhere, so one must be active.
+template <class Body>
+CUresult in_any_context(Symbol symbol, uint64_t pages, Body&& body) {
+  return locked(symbol, pages, [&](Driver& driver) {
+    const bool active = driver.contexts.current() != nullptr || driver.contexts.has_primary();
+    return active ? body(driver) : no_context();
+  });
+}
+
+// The same as in_context, for calls that wait: they may let go of the lock, and what they found
+// before with it.
 template <class Body>
 CUresult blocking(Symbol symbol, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {

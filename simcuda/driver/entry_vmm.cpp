@@ -22,7 +22,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
                              unsigned long long flags) {
-  return in_context(CALL(cuMemAddressReserve), 0, [&](Driver& driver, Context&) -> CUresult {
+  return in_any_context(CALL(cuMemAddressReserve), 0, [&](Driver& driver) -> CUresult {
     if (ptr == nullptr || flags != 0) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemAddressReserve: ptr or flags");
     }
@@ -31,13 +31,13 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  return in_context(CALL(cuMemAddressFree), 0,
-                    [&](Driver& driver, Context&) { return driver.memory.free_range(ptr, size); });
+  return in_any_context(CALL(cuMemAddressFree), 0,
+                        [&](Driver& driver) { return driver.memory.free_range(ptr, size); });
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
-  return in_context(CALL(cuMemCreate), pages_of(size), [&](Driver& driver, Context&) -> CUresult {
+  return in_any_context(CALL(cuMemCreate), pages_of(size), [&](Driver& driver) -> CUresult {
     if (handle == nullptr || prop == nullptr || flags != 0) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: handle, prop or flags");
     }
@@ -49,7 +49,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return in_context(CALL(cuMemRelease), 0, [&](Driver& driver, Context&) {
+  return in_any_context(CALL(cuMemRelease), 0, [&](Driver& driver) {
     uint32_t pages = 0;
     const CUresult result = driver.memory.release(handle, &pages);
     books().charge_pages(CALL(cuMemRelease), pages);
@@ -59,27 +59,26 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  return in_context(CALL(cuMemMap), pages_of(size), [&](Driver& driver, Context&) -> CUresult {
+  return in_any_context(CALL(cuMemMap), pages_of(size), [&](Driver& driver) -> CUresult {
     if (flags != 0) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemMap: flags must be 0");
     return driver.memory.map(ptr, size, offset, handle);
   });
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  return in_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver, Context&) {
+  return in_any_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver) {
     driver.scheduler.check_idle(ptr, size, "unmap under pending work");
     return driver.memory.unmap(ptr, size);
   });
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  return in_context(CALL(cuMemSetAccess), pages_of(size),
-                    [&](Driver& driver, Context&) -> CUresult {
-                      if (desc == nullptr || count == 0) {
-                        return fail(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: no descriptors");
-                      }
-                      return driver.memory.set_access(ptr, size, desc, count);
-                    });
+  return in_any_context(CALL(cuMemSetAccess), pages_of(size), [&](Driver& driver) -> CUresult {
+    if (desc == nullptr || count == 0) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: no descriptors");
+    }
+    return driver.memory.set_access(ptr, size, desc, count);
+  });
 }
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {

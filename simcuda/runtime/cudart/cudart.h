@@ -23,7 +23,6 @@ int device_count();  // 0 where there is no driver
 // has current, else of the thread's last cudaSetDevice, else 0.
 int current_device();
 bool is_device(int device);
-void bind_if_active(int device);  // its primary context to this thread, if neither has another
 CUresult primary_context(int device, CUcontext* context);
 
 // Why the calling thread's last launch was not supported, in words; nullptr: it was.

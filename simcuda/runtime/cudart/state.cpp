@@ -77,17 +77,6 @@ Error ready() {
   return result != CUDA_SUCCESS ? result : cuCtxSetCurrent(context);
 }
 
-// PyTorch's backward threads ask for their device, find the one they want, and then call the driver
-// (cuMemCreate and so on, for expandable segments), which on GPUs works. cudaGetDevice is not said
-// to bind a thread; it is assumed to where the primary context is active. It makes no context here.
-void bind_if_active(int device) {
-  if (simcuda_current_device() >= 0 || device >= kMostDevices) return;
-  Primaries& held = primaries();
-  std::lock_guard<std::mutex> lock(held.mutex);
-  CUcontext active = held.contexts[static_cast<size_t>(device)];
-  if (active != nullptr) cuCtxSetCurrent(active);
-}
-
 int device_count() {
   if (start() != kSuccess) return 0;
   Primaries& held = primaries();
@@ -149,7 +138,6 @@ CUDART(cudaGetDevice)(int* device) {
   const Error started = start();
   if (started != kSuccess) return told(started);
   *device = current_device();
-  bind_if_active(*device);
   return kSuccess;
 }
 

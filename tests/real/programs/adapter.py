@@ -1,3 +1,5 @@
+import time
+
 import torch
 
 import glake_autoload
@@ -15,3 +17,6 @@ import glake  # noqa: E402
 stats = glake.stats()
 assert torch.cuda.memory_allocated() > 0
 print("served by glake", stats)
+# A backward thread that asks for the GIL while the interpreter ends aborts the process, with any
+# allocator: docs/real.md, "Seen in PyTorch itself".
+time.sleep(0.3)
