@@ -1,6 +1,6 @@
 """The bindings of include/glake/glake.h. Errors are those of glake.errors; bytes are bytes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 cuda_header_version: int
@@ -129,6 +129,7 @@ class TraceStream:
 
 def replay_policies() -> list[str]: ...
 def require_policy(name: str) -> None: ...
+def require_costs(names: Sequence[str]) -> None: ...
 def parse_trace(name: str, chunks: Iterable[bytes]) -> Trace: ...
 def scan_trace(name: str, chunks: Iterable[bytes]) -> dict[str, Any]: ...
 def scan_holders(name: str, chunks: Iterable[bytes], event: int) -> list[tuple[str, int, int]]: ...
@@ -142,7 +143,7 @@ def replay(
     driver_path: str = "",
     progress: Callable[..., object] | None = None,
     layout_at: int | None = None,
-    growth: bool = False,
+    costs: Sequence[str] = (),
 ) -> dict[str, Any]: ...
 
 class CapacityGraph:

@@ -74,12 +74,14 @@ class Handles {
   std::vector<CUmemGenericAllocationHandle> handles_;
 };
 
-void add(Report& report, const Case& which, const std::string& subject, const DriverCost& cost,
+void add(Report& report, const Case& which, const std::string& subject, const DriverCalls& calls,
          double host_us, double physical) {
   const double asked = static_cast<double>(which.bytes);
-  report.add(which.name, subject, "driver_calls", static_cast<double>(cost.calls));
-  report.add(which.name, subject, "driver_us", cost.micros);
-  report.add(which.name, subject, "driver_us_per_gib", cost.micros * kGiB / asked);
+  const Modelled us = modelled_us(calls);
+  report.add(which.name, subject, "driver_calls", static_cast<double>(calls.of_memory()));
+  report.add(which.name, subject, "driver_us", us.published);
+  report.add(which.name, subject, "driver_us_a100", us.a100_kvcached);
+  report.add(which.name, subject, "driver_us_per_gib", us.published * kGiB / asked);
   report.add(which.name, subject, "host_us", host_us);
   report.add(which.name, subject, "held_per_asked", physical / asked);
 }
@@ -90,14 +92,14 @@ void by_handles(const Case& which, size_t mib, Report& report) {
   const int64_t from = now_ns();
   const Handles handles(which.bytes, mib * kMiB);
   const double taken = static_cast<double>(now_ns() - from) * 1e-3;
-  add(report, which, "handles of " + std::to_string(mib) + " MiB", device->cost(), taken,
+  add(report, which, "handles of " + std::to_string(mib) + " MiB", device->calls(), taken,
       static_cast<double>(handles.bytes()));
 }
 
 void by_policy(const Case& which, const std::string& name, Report& report) {
   const std::unique_ptr<Policy> device = make_policy(name, device_of());
   device->release(device->allocate(1, 0));  // opens the device: milliseconds, once
-  const DriverCost before = device->cost();
+  const DriverCalls before = device->calls();
   const uint64_t held = device->physical_bytes();
   std::vector<uint64_t> blocks;
   const int64_t from = now_ns();
@@ -106,10 +108,8 @@ void by_policy(const Case& which, const std::string& name, Report& report) {
     if (blocks.back() == 0) throw std::runtime_error(name + ": " + device->oom_message());
   }
   const double taken = static_cast<double>(now_ns() - from) * 1e-3;
-  DriverCost cost = device->cost();
-  cost.calls -= before.calls;
-  cost.micros -= before.micros;
-  add(report, which, name, cost, taken, static_cast<double>(device->physical_bytes() - held));
+  add(report, which, name, device->calls() - before, taken,
+      static_cast<double>(device->physical_bytes() - held));
   for (const uint64_t block : blocks) device->release(block);
 }
 

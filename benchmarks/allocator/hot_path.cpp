@@ -13,7 +13,7 @@ void measure(const Mix& mix, const std::string& name, double seconds, int64_t co
   const std::unique_ptr<Subject> subject = make_subject(name);
   Workload workload(mix, 1, *subject);
   workload.operations(kWarmUp);
-  const uint64_t calls = subject->cost().calls;
+  const uint64_t calls = subject->calls().of_memory();
   Samples allocations, frees;
   const int64_t end = now_ns() + static_cast<int64_t>(seconds * 1e9);
   while (now_ns() < end) {
@@ -26,7 +26,8 @@ void measure(const Mix& mix, const std::string& name, double seconds, int64_t co
   const double pair = allocations.mean(cost) + frees.mean(cost);
   report.add(mix.name, name, "pair_mean_ns", pair);
   // What is not a hit: none, once the working set is warm.
-  report.add(mix.name, name, "driver_calls", static_cast<double>(subject->cost().calls - calls));
+  report.add(mix.name, name, "driver_calls",
+             static_cast<double>(subject->calls().of_memory() - calls));
 }
 
 void body(int argc, char** argv) {

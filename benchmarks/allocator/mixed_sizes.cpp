@@ -161,13 +161,13 @@ void measure(const std::string& name, int threads, size_t most, double seconds, 
     } while (now_ns() < end || sum_of_pairs(counters) < enough);
   };
   watch_for(seconds / 2);  // the warm-up
-  const DriverCost cost = subject->cost();
+  const DriverCalls calls = subject->calls();
   const uint64_t pairs = sum_of_pairs(counters);
   const int64_t begin = now_ns();
   watch_for(seconds);
   const double done = static_cast<double>(sum_of_pairs(counters) - pairs);
   const double taken = static_cast<double>(now_ns() - begin) * 1e-9;
-  const DriverCost later = subject->cost();
+  const Modelled us = modelled_us(subject->calls() - calls);
   const auto physical = static_cast<double>(subject->physical_bytes());
   stop = true;
   for (std::thread& each : pool) each.join();
@@ -179,8 +179,9 @@ void measure(const std::string& name, int threads, size_t most, double seconds, 
   report.add(label, name, "pairs_per_s", done / taken);
   report.add(label, name, "held_per_live",
              known ? physical / static_cast<double>(peak_live) : std::nan(""));
-  report.add(label, name, "driver_us_per_1k",
-             known ? (later.micros - cost.micros) / thousands : std::nan(""));
+  report.add(label, name, "driver_us_per_1k", known ? us.published / thousands : std::nan(""));
+  report.add(label, name, "driver_us_per_1k_a100",
+             known ? us.a100_kvcached / thousands : std::nan(""));
 }
 
 void body(int argc, char** argv) {

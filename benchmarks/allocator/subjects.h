@@ -26,10 +26,12 @@
 
 namespace bench {
 
-using glake::replay::DriverCost;
+using glake::replay::DriverCalls;
 using glake::replay::make_policy;
 using glake::replay::Policy;
 using glake::replay::PolicyConfig;
+using glake::replay::price_tables;
+using glake::replay::PriceTable;
 
 constexpr uint64_t kDeviceBytes = uint64_t{80} << 30;  // of a device whose size is no matter
 
@@ -37,6 +39,15 @@ constexpr const char* kGlake = "glake";
 constexpr const char* kCompact = "compact";
 constexpr const char* kGlibc = "glibc";
 constexpr size_t kGlibcScale = 512;  // our smallest block is its smallest
+
+// Modelled microseconds of calls, by each of the two built-in tables.
+struct Modelled {
+  double published, a100_kvcached;
+};
+inline Modelled modelled_us(const DriverCalls& calls) {
+  static const std::vector<PriceTable> tables = price_tables("", {"published", "a100-kvcached"});
+  return {tables[0].of(calls, {}).all, tables[1].of(calls, {}).all};
+}
 
 // One device's memory, fresh. Safe for threads, but for construction and destruction.
 class Subject {
@@ -46,7 +57,7 @@ class Subject {
   virtual void release(void* block) = 0;
   // As allocate(), where growing by `bytes` takes the driver `stall`.
   virtual void* allocate_stalled(size_t bytes, std::chrono::milliseconds stall) = 0;
-  virtual DriverCost cost() { return {}; }
+  virtual DriverCalls calls() { return {}; }
   virtual uint64_t physical_bytes() { return 0; }  // 0: not known
 };
 
@@ -64,7 +75,7 @@ class GlakeSubject : public Subject {
     simcuda_configure("call_delay_us", delay.c_str());
     return glake_malloc(bytes, 0, nullptr);
   }
-  DriverCost cost() override { return device_->cost(); }
+  DriverCalls calls() override { return device_->calls(); }
   uint64_t physical_bytes() override { return device_->physical_bytes(); }
 
  private:
@@ -92,7 +103,7 @@ class ModelSubject : public Subject {
     if (policy_->physical_bytes() != before) std::this_thread::sleep_for(stall);
     return block;
   }
-  DriverCost cost() override { return locked()->cost(); }
+  DriverCalls calls() override { return locked()->calls(); }
   uint64_t physical_bytes() override { return locked()->physical_bytes(); }
 
  private:

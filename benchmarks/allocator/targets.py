@@ -4,7 +4,8 @@
 
 Without traces: the project's own in tests/traces. Every figure comes from `glake replay`'s engine:
 the real core on the simulated driver in phantom mode, PyTorch's policies as our models of them
-(docs/trace-format.md), driver time by the simulator's cost table, which no hardware has confirmed.
+(docs/trace-format.md), driver time by two tables of prices, `published` and `a100-kvcached`, which
+no hardware has confirmed.
 None of them is a time taken here: two runs give the same, and there are no rounds.
 
 Driver time is at 5 % headroom, and a step's a mean over the second half of the steps. Of it,
@@ -25,7 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from glake.trace import units
-from glake.trace.replay import NEVER, ReplayResult, replay
+from glake.trace.replay import COST_TABLES, NEVER, ReplayResult, replay
 
 DELAYS = {"0": 0, "512": 512, "never": NEVER}
 TIGHT, ROOMY = 1.01, 1.05
@@ -55,28 +56,37 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
 
     def run(policy: str, times: float | None, delay: int, **more: bool) -> ReplayResult:
         capacity = None if times is None else int(live * times)
-        result = replay(trace, policy, capacity=capacity, complete_after=delay, **more)
+        result = replay(
+            trace, policy, capacity=capacity, complete_after=delay, costs=COST_TABLES, **more
+        )
         progress.advance(task)
         return result
 
     table = Table(title=f"{path.name}: peak live {live / 2**30:.2f} GiB", title_justify="left")
-    for heading in ("what", "policy", "work completes", "figure", "growth", "recurs"):
+    for heading in ("what", "policy", "work completes", "prices", "figure", "growth", "recurs"):
         table.add_column(heading)
     data: dict[str, object] = {"trace": path.name, "peak_live_bytes": live}
 
     def row(key: str, what: str, policy: str, delay: str, figure: str, value: object) -> None:
-        table.add_row(what, policy, delay, figure)
+        table.add_row(what, policy, delay, "", figure)
         data[f"{key}/{policy}/{delay}"] = value
 
-    def driver_time(policy: str, delay: str, result: ReplayResult, note: str = "") -> None:
-        for key, what, us, grown, more in (
-            ("", "a step", result.driver_us_per_step, result.growth_us_per_step or 0.0, note),
-            ("all_", "in all, set-up too", result.driver_us, result.growth_us, ""),
-        ):
-            parts = [f"{each / 1e3:,.2f} ms" for each in (us or 0, grown, (us or 0) - grown)]
-            table.add_row(f"driver time {what}", policy, delay, parts[0] + more, *parts[1:])
-            data[f"{key}us/{policy}/{delay}"] = us
-            data[f"{key}growth_us/{policy}/{delay}"] = grown
+    def driver_time(
+        policy: str, delay: str, result: ReplayResult, peer: ReplayResult | None = None
+    ) -> None:
+        for costs, time in result.by_costs.items():
+            theirs = peer.by_costs[costs].driver_us_per_step if peer else None
+            beside = _beside(time.driver_us_per_step, theirs)
+            for key, what, us, grown, more in (
+                ("", "a step", time.driver_us_per_step, time.growth_us_per_step or 0.0, beside),
+                ("all_", "in all, set-up too", time.driver_us, time.growth_us, ""),
+            ):
+                parts = [f"{each / 1e3:,.2f} ms" for each in (us or 0, grown, (us or 0) - grown)]
+                parts[0] += more
+                table.add_row(f"driver time {what}", policy, delay, costs, *parts)
+                by = "" if costs == result.costs else f"/{costs}"
+                data[f"{key}us/{policy}/{delay}{by}"] = us
+                data[f"{key}growth_us/{policy}/{delay}{by}"] = grown
 
     for policy in ("glake", "expandable", "native"):
         least = run(policy, None, 512, find_min_capacity=True).min_capacity_bytes
@@ -100,8 +110,7 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
     driver_time("expandable", "512", peer)
     for name, delay in DELAYS.items():
         roomy = run("glake", ROOMY, delay)
-        beside = _beside(roomy.driver_us_per_step, peer.driver_us_per_step)
-        driver_time("glake", name, roomy, beside)
+        driver_time("glake", name, roomy, peer)
         calls = _worst(roomy, "driver_calls")
         row("calls", "driver calls, worst step from the 4th", "glake", name, f"{calls:,.0f}", calls)
         waits = roomy.stream_waits_per_step
@@ -118,9 +127,11 @@ def overview(measured: list[dict[str, Any]]) -> list[Table]:
     for each in ("compact", *peers):
         memory.add_column(f"held: {each}", justify="right")
     time = Table(title="live of held, mean over events; driver time a step at 5 % headroom")
-    for heading in ("trace", "mean: glake", "expandable", "driver: glake", "of it recurs"):
+    for heading in ("trace", "mean: glake", "expandable"):
         time.add_column(heading, justify="right", overflow="fold")
-    time.add_column("expandable", justify="right")
+    for costs in COST_TABLES:
+        for heading in (f"{costs}: glake", "of it recurs", "expandable"):
+            time.add_column(heading, justify="right")
     for data in measured:
         name = str(data["trace"]).removesuffix(".trace.gz")
         needed = (data[f"least/{each}/512"] for each in peers)
@@ -130,12 +141,15 @@ def overview(measured: list[dict[str, Any]]) -> list[Table]:
             *(f"{each:.4f}x" if each else "-" for each in needed),
             *(f"{data[f'held/{each}/512']:.4f}x" for each in ("compact", *peers)),
         )
-        ours, theirs = (data[f"us/{each}/512"] for each in ("glake", "expandable"))
-        recurs = None if ours is None else ours - data["growth_us/glake/512"]
+        cells: list[float | None] = []
+        for by in ("", f"/{COST_TABLES[1]}"):
+            ours, theirs = (data[f"us/{each}/512{by}"] for each in ("glake", "expandable"))
+            recurs = None if ours is None else ours - data[f"growth_us/glake/512{by}"]
+            cells += [ours, recurs, theirs]
         time.add_row(
             name,
             *(f"{data[f'mean/{each}/512']:.3f}" for each in ("glake", "expandable")),
-            *("-" if each is None else f"{each / 1e3:.2f} ms" for each in (ours, recurs, theirs)),
+            *("-" if each is None else f"{each / 1e3:.2f} ms" for each in cells),
         )
     for table in (memory, time):
         table.title_justify = "left"
@@ -153,10 +167,10 @@ def work(traces: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
         click.echo(text)
         return
     for table, _ in measured:
-        Console(width=110).print(table)
+        Console(width=124).print(table)
     if len(measured) > 1:
         for table in overview([data for _, data in measured]):
-            Console(width=130).print(table)
+            Console(width=140).print(table)
 
 
 TITLE = "Replay TRACES as the promises in the README ask and print what came out."

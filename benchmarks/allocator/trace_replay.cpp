@@ -35,8 +35,8 @@ class Glibc : public Policy {
   void record_stream(uint64_t, uint32_t) override {}
   void tick() override {}
   uint64_t physical_bytes() const override { return 0; }
-  DriverCost cost() const override { return {}; }
-  double growth_micros(uint64_t) const override { return 0; }
+  DriverCalls calls() const override { return {}; }
+  DriverCalls growth_calls(uint64_t) const override { return {}; }
   std::string oom_message() const override { return "malloc failed"; }
 
  private:
@@ -133,7 +133,7 @@ class Player {
     }
     const int64_t taken = ticks() - from;
     if (known_ == nullptr) {
-      const uint64_t calls = policy_.cost().calls;
+      const uint64_t calls = policy_.calls().of_memory();
       (*found_)[times_.events] = calls != calls_;
       calls_ = calls;
     } else if ((*known_)[times_.events]) {
@@ -183,8 +183,10 @@ void measure(const Trace& trace, const std::string& label, const std::string& na
   const bool driver = name != kGlibc;
   const double steps = static_cast<double>(std::max<uint64_t>(trace.steps, 1));
   add("driver_calls_per_step",
-      driver ? static_cast<double>(policy->cost().calls) / steps : missing);
-  add("driver_ms_per_step", driver ? policy->cost().micros * 1e-3 / steps : missing);
+      driver ? static_cast<double>(policy->calls().of_memory()) / steps : missing);
+  const Modelled us = modelled_us(policy->calls());
+  add("driver_ms_per_step", driver ? us.published * 1e-3 / steps : missing);
+  add("driver_ms_per_step_a100", driver ? us.a100_kvcached * 1e-3 / steps : missing);
   add("simulator_ms", times.driver_ns * 1e-6);
   report.add(label, name, "events_done",
              static_cast<double>(times.events) / static_cast<double>(trace.events.size()));

@@ -29,7 +29,8 @@ PATTERN = Pattern(
         Metric("free_p50_ns", "free p50", "less"),
         Metric("free_p99_ns", "p99", "less"),
         Metric("free_mean_ns", "mean*", "less"),
-        Metric("driver_ms_per_step", "driver ms", "", 1),
+        Metric("driver_ms_per_step", "driver ms: published", "", 1),
+        Metric("driver_ms_per_step_a100", "a100-kvcached", "", 1),
         Metric("events_done", "done", "", 2),
     ),
     note="Driver time is modelled, that of set-up included, a step. done below 1: out of memory. "

@@ -171,7 +171,8 @@ def _beside_glake(one: PolicyDigest, own: list[PolicyDigest]) -> str:
     needs = "" if least is None else f", runs in {size(least)} at least"
     return (
         f" Beside {usual.name} it costs driver time: {micros(ours)} a step, modelled "
-        f"({usual.name}: {micros(theirs)}; it holds up to {held}{needs})."
+        f"by the table {one.result.costs} ({usual.name}: {micros(theirs)}; it holds up to {held}"
+        f"{needs})."
     )
 
 

@@ -23,9 +23,9 @@ from glake.trace import html, report
 from glake.trace.inputs import InputFile, bad_input
 from glake.trace.replay import ReplayResult, load_trace
 from glake.trace.replay import replay as run_replay
-from glake.trace.replay_options import Capacity, device_options, parse_policies
+from glake.trace.replay_options import Capacity, device_options, parse_costs, parse_policies
 
-_TABLE_WIDTH = 118
+_TABLE_WIDTH = 126
 
 
 def _load(path: str) -> Any:
@@ -61,6 +61,14 @@ def _check_outputs(traces: tuple[str, ...], outputs: dict[str, str | None]) -> N
     "(gmlake:64MiB stitches from that size on), bound.",
 )
 @device_options
+@click.option(
+    "--costs",
+    callback=parse_costs,
+    metavar="TABLES",
+    help="Tables of prices for the driver's calls, separated by commas: published, a100-kvcached, "
+    "or a device of the simulator's cost file. JSON's plain figures are by the first.  [default: "
+    "GLAKE_SIM_COSTS, published, a100-kvcached]",
+)
 @click.option("--find-min-capacity", is_flag=True, help="Bisect the smallest one that fits.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 @click.option(
@@ -79,6 +87,7 @@ def replay(
     traces: tuple[str, ...],
     policy_names: list[str],
     capacity: Capacity,
+    costs: list[str] | None,
     find_min_capacity: bool,
     complete_after: int,
     as_json: bool,
@@ -100,7 +109,14 @@ def replay(
     _check_outputs(traces, {"--plot": plot_path, "--html": html_path})
     loaded = [_load(path) for path in traces]
     sizes = [capacity(each.peak_live_bytes) for each in loaded]
-    results = _run_all(loaded, sizes, policy_names, find_min_capacity, complete_after)
+    results = _run_all(
+        loaded,
+        sizes,
+        policy_names,
+        find_min_capacity=find_min_capacity,
+        complete_after=complete_after,
+        costs=costs,
+    )
     if plot_path is not None:
         try:
             report.plot(results, plot_path, loaded)
@@ -140,8 +156,7 @@ def _run_all(
     traces: list[Any],
     sizes: list[int | None],
     policy_names: list[str],
-    find_min_capacity: bool,
-    complete_after: int,
+    **options: Any,
 ) -> list[ReplayResult]:
     results = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -161,9 +176,8 @@ def _run_all(
                         trace,
                         policy,
                         capacity=size,
-                        complete_after=complete_after,
-                        find_min_capacity=find_min_capacity,
                         progress=advance,
+                        **options,
                     )
                 except RuntimeError as broken:
                     raise click.ClickException(f"{trace.name} under {policy}: {broken}") from broken

@@ -54,7 +54,12 @@ _COLUMNS = (
     ("time_avg_utilisation", "utilisation", "time average", "mean over events, live / physical"),
     ("min_capacity_bytes", "smallest capacity", "that fits", "found by bisection, to 0.1 %"),
     ("driver_calls_per_step", "driver calls", "a step", "mean over the second half of the steps"),
-    ("driver_us_per_step", "driver time", "a step, modelled", "mean over the second half"),
+    (
+        "driver_us_per_step",
+        "driver time",
+        "a step, modelled",
+        "mean over the second half, by each table of prices",
+    ),
     ("stream_waits_per_step", "waits", "a step", "of streams for streams and of the host"),
     ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
     ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
@@ -287,7 +292,6 @@ def _row(result: ReplayResult) -> dict[str, Any]:
         "time_avg_utilisation": lambda value: f"{100 * value:.1f} %",
         "min_capacity_bytes": lambda value: f"{size(value)} ({times(value, live)})",
         "driver_calls_per_step": lambda value: f"{value:,.1f}",
-        "driver_us_per_step": micros,
         "stream_waits_per_step": lambda value: f"{value:,.1f}",
         "host_ns_alloc": lambda value: f"{value:,.0f} ns",
         "host_ns_free": lambda value: f"{value:,.0f} ns",
@@ -302,6 +306,10 @@ def _row(result: ReplayResult) -> dict[str, Any]:
             text = css = "yes" if result.oom is None else "no"
         elif key == "x_live":
             text = times(result.peak_physical_bytes, result.peak_live_bytes)
+        elif key == "driver_us_per_step" and value is not None and result.policy != "bound":
+            text = " | ".join(
+                micros(under.driver_us_per_step or 0) for under in result.by_costs.values()
+            )
         elif value is not None and not (result.policy == "bound" and key in _OF_AN_ALLOCATOR):
             text = shown[key](value)
         cells.append({"key": key, "value": value, "text": text, "css": css})

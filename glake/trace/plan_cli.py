@@ -293,12 +293,13 @@ def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
 
 def _table(made: planner.Plan) -> Table:
     table = Table("policy", "fits")
-    for heading in ("physical peak", "smallest capacity", "headroom", "driver time a step"):
+    times = [f"driver time a step, {costs}" for costs in made.results[0].by_costs]
+    for heading in ("physical peak", "smallest capacity", "headroom", *times):
         table.add_column(heading, justify="right")
     for each in made.results:
         least = each.min_capacity_bytes
         spare = made.capacity_bytes - least if least is not None else None
-        per_step = each.driver_us_per_step
+        per_step = [under.driver_us_per_step for under in each.by_costs.values()]
         fits = "yes" if each.oom is None else f"no: {_when(each.oom.step)}"
         table.add_row(
             each.policy,
@@ -306,7 +307,7 @@ def _table(made: planner.Plan) -> Table:
             size(each.peak_physical_bytes),
             "-" if least is None else size(least),
             "-" if spare is None else size(spare),
-            "-" if per_step is None or each.oom else f"{per_step / 1000:.1f} ms",
+            *("-" if us is None or each.oom else f"{us / 1000:.1f} ms" for us in per_step),
         )
     return table
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from glake.trace.format import parsed
+
+_NO_TABLE = "costs: name at least one table of driver prices, such as published"
 
 NEVER = -1
 """``complete_after`` for work that never completes until something waits for it."""
@@ -21,6 +23,10 @@ NEVER = -1
 
 MAX_CAPACITY = 1 << 43
 """The largest device there is here, 8 TiB: as much as the simulator has granules for."""
+
+
+COST_TABLES = ("published", "a100-kvcached")
+"""The built-in tables of what driver calls take (docs/trace-format.md, Driver time)."""
 
 
 def _native() -> Any:
@@ -37,9 +43,10 @@ def policies() -> list[str]:
 class StepCost:
     """What one step of a trace cost: memory-management driver calls, modelled time, waits.
 
-    ``driver_us`` is the time of every driver call. Of it, ``growth_us`` went into creating handles
-    above the highest physical total so far and mapping those first: a job pays that once. And
-    ``event_us`` into ``event_calls``: events recorded, queried and waited for, and streams asked.
+    Times are by the result's first table: ``driver_us`` of every driver call; of it, ``growth_us``
+    went into creating handles above the highest physical total so far and mapping those first: a
+    job pays that once. And ``event_us`` into ``event_calls``: events recorded, queried and waited
+    for, and streams asked.
     """
 
     step: int
@@ -49,6 +56,26 @@ class StepCost:
     growth_us: float
     event_calls: int
     event_us: float
+
+
+@dataclass(frozen=True)
+class DriverTime:
+    """The modelled driver time of a replay by one table of prices, as in :class:`StepCost`;
+    ``*_per_step`` are means over the second half of the steps, None where there is none."""
+
+    driver_us: float
+    growth_us: float
+    event_us: float
+    driver_us_per_step: float | None
+    growth_us_per_step: float | None
+    event_us_per_step: float | None
+
+
+def default_costs() -> list[str]:
+    """The tables driver time is priced by unless others are named: the one in force in the
+    simulator (``GLAKE_SIM_COSTS``), then the built-in ones."""
+    in_force = os.environ.get("GLAKE_SIM_COSTS", "").strip()
+    return list(dict.fromkeys([*([in_force] if in_force else []), *COST_TABLES]))
 
 
 @dataclass(frozen=True)
@@ -122,9 +149,10 @@ class ReplayResult:
     the steps completed. ``peak_event`` is the first event with the most physical memory, after an
     out-of-memory the last one replayed, None if there is none. ``utilisation`` is peak live over
     peak physical bytes and ``time_avg_utilisation`` the mean of live over physical bytes over
-    events; ``driver_calls`` counts reserve, create, map, set access, unmap and release;
-    ``driver_us`` is the modelled time of every driver call, ``growth_us`` and ``event_us`` are
-    parts of it (:class:`StepCost`); ``stream_waits`` counts streams made to wait for other
+    events; ``driver_calls`` counts reserve, create, map, set access, unmap, release, cudaMalloc
+    and cudaFree; ``driver_us`` is the modelled time of every driver call by the table ``costs``,
+    ``growth_us`` and ``event_us`` are parts of it (:class:`StepCost`), and ``by_costs`` has the
+    same by every table asked for; ``stream_waits`` counts streams made to wait for other
     streams and the host for any. ``*_per_step`` are means over the second half of the steps, None
     where no step was completed. ``layout`` is what was asked for with ``layout_at``.
     """
@@ -155,6 +183,8 @@ class ReplayResult:
     event_calls: int
     event_us: float
     stream_waits: int
+    costs: str
+    by_costs: dict[str, DriverTime]
     steps: list[StepCost]
     peak_event: int | None
     timeline: Timeline
@@ -188,6 +218,16 @@ def require_policy(name: str) -> None:
     _native().require_policy(name)
 
 
+def require_costs(names: Sequence[str]) -> list[str]:
+    """`names`, each once. Raises ``glake.errors.ReplayError``, with what is known, for a name that
+    is no table of driver prices, and ValueError for no name."""
+    if not names:
+        raise ValueError(_NO_TABLE)
+    tables = list(dict.fromkeys(names))
+    _native().require_costs(tables)
+    return tables
+
+
 def _mean_of_second_half(values: list[float]) -> float | None:
     half = values[len(values) // 2 :]
     return sum(half) / len(half) if half else None
@@ -195,6 +235,18 @@ def _mean_of_second_half(values: list[float]) -> float | None:
 
 def _out_of_memory(raw: dict[str, Any]) -> OutOfMemory:
     return OutOfMemory(**{**raw, "holders": [Holder(*each) for each in raw["holders"]]})
+
+
+def _driver_time(whole: dict[str, float], steps: list[dict[str, float]]) -> DriverTime:
+    def mean(part: str) -> float | None:
+        return _mean_of_second_half([step[part] for step in steps])
+
+    return DriverTime(
+        **whole,
+        driver_us_per_step=mean("driver_us"),
+        growth_us_per_step=mean("growth_us"),
+        event_us_per_step=mean("event_us"),
+    )
 
 
 def replay(
@@ -208,6 +260,7 @@ def replay(
     driver_path: str = "",
     progress: Callable[[float], None] | None = None,
     layout_at: int | None = None,
+    costs: Sequence[str] | None = None,
 ) -> ReplayResult:
     """Replays a trace through a policy on a fresh device.
 
@@ -224,14 +277,20 @@ def replay(
         progress: told now and then the share (0..1) of the present replay's events done.
         layout_at: index of the event, from 0, after which to keep where everything lay; None for
             none. The layout is None if memory ran out before.
+        costs: tables to price driver calls by: ``published``, or a device's or a source's of the
+            simulator's cost file; None for :func:`default_costs`. The first one's figures are the
+            result's and the steps' own.
 
     Raises:
-        glake.errors.ReplayError: unknown policy, a capacity above MAX_CAPACITY (for ``glake`` and
-            ``compact`` also below 2 MiB), no simulator, or a policy whose books are broken.
-            Running out of memory is a result, not an error.
-        ValueError: a negative ``complete_after`` other than :data:`NEVER`, or a ``layout_at`` that
-            is no event of the trace.
+        glake.errors.ReplayError: unknown policy or table, a capacity above MAX_CAPACITY (for
+            ``glake`` and ``compact`` also below 2 MiB), no simulator, or a policy whose books are
+            broken. Running out of memory is a result, not an error.
+        ValueError: a negative ``complete_after`` other than :data:`NEVER`, a ``layout_at`` that is
+            no event of the trace, or no table.
     """
+    tables = default_costs() if costs is None else list(dict.fromkeys(costs))
+    if not tables:
+        raise ValueError(_NO_TABLE)
     raw: dict[str, Any] = _native().replay(
         trace,
         policy,
@@ -242,8 +301,15 @@ def replay(
         driver_path,
         progress,
         layout_at,
+        tables,
     )
-    steps = [StepCost(**each) for each in raw["steps"]]
+    times = [each.pop("times") for each in raw["steps"]]
+    steps = [StepCost(**each, **own[0]) for each, own in zip(raw["steps"], times, strict=True)]
+    by_costs = {
+        name: _driver_time(raw["times"][at], [own[at] for own in times])
+        for at, name in enumerate(tables)
+    }
+    first = by_costs[tables[0]]
     live, physical = raw["peak_live_bytes"], raw["peak_physical_bytes"]
     return ReplayResult(
         trace=trace.name,
@@ -256,10 +322,10 @@ def replay(
         min_capacity_bytes=raw["min_capacity_bytes"],
         driver_calls=raw["driver_calls"],
         driver_calls_per_step=_mean_of_second_half([float(each.driver_calls) for each in steps]),
-        driver_us_per_step=_mean_of_second_half([each.driver_us for each in steps]),
-        growth_us_per_step=_mean_of_second_half([each.growth_us for each in steps]),
+        driver_us_per_step=first.driver_us_per_step,
+        growth_us_per_step=first.growth_us_per_step,
         event_calls_per_step=_mean_of_second_half([float(each.event_calls) for each in steps]),
-        event_us_per_step=_mean_of_second_half([each.event_us for each in steps]),
+        event_us_per_step=first.event_us_per_step,
         stream_waits_per_step=_mean_of_second_half([float(each.stream_waits) for each in steps]),
         host_ns_alloc=raw["host_ns_alloc"],
         host_ns_free=raw["host_ns_free"],
@@ -267,11 +333,13 @@ def replay(
         complete_after=complete_after,
         events=raw["events"],
         trace_peak_live_bytes=trace.peak_live_bytes,
-        driver_us=raw["driver_us"],
-        growth_us=raw["growth_us"],
+        driver_us=first.driver_us,
+        growth_us=first.growth_us,
         event_calls=raw["event_calls"],
-        event_us=raw["event_us"],
+        event_us=first.event_us,
         stream_waits=raw["stream_waits"],
+        costs=tables[0],
+        by_costs=by_costs,
         steps=steps,
         peak_event=raw["peak_event"],
         timeline=Timeline(**raw["timeline"]),

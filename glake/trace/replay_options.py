@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from glake.trace.replay import MAX_CAPACITY, NEVER, policies, require_policy
+from glake.trace.replay import MAX_CAPACITY, NEVER, policies, require_costs, require_policy
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _GRANULE = 2 << 20
@@ -81,6 +81,17 @@ def parse_policies(ctx: click.Context, param: click.Parameter, value: str | None
     if not names:
         raise click.BadParameter(f"name at least one of {', '.join(policies())}")
     return names
+
+
+def parse_costs(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
+    """The callback of --costs; None where it is not given."""
+    if value is None:
+        return None
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    try:
+        return require_costs(names)
+    except (ValueError, RuntimeError) as unknown:
+        raise click.BadParameter(str(unknown)) from unknown
 
 
 def device_options(command: Callable[..., Any]) -> Callable[..., Any]:

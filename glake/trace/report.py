@@ -71,7 +71,7 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
         "time\naverage",
         "min capacity\n(x live)",
         "calls\n/ step",
-        "driver\n/ step",
+        *("driver\n/ step\n" + name.replace("-", "-\n") for name in results[0].by_costs),
         "waits\n/ step",
         "alloc\n",
         "free\n",
@@ -80,7 +80,7 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
     for each in results:
         costs = (
             _number(each.driver_calls_per_step),
-            _time(each.driver_us_per_step, micros),
+            *(_time(under.driver_us_per_step, micros) for under in each.by_costs.values()),
             _number(each.stream_waits_per_step),
             _time(each.host_ns_alloc, nanos),
             _time(each.host_ns_free, nanos),

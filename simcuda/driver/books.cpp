@@ -74,6 +74,11 @@ int find_symbol(std::string_view name) {
   return found == names->end() ? -1 : found->second;
 }
 
+CallCost published_cost(int symbol) {
+  const Row& row = kRows[symbol];
+  return {symbol, row.first_us, row.further_us};
+}
+
 Books& books() {
   static Books* instance = new Books;  // never destroyed: calls may come while the process exits
   return *instance;
@@ -95,7 +100,10 @@ void Books::reset() {
 }
 
 void Books::reset_calls() {
-  for (Entry& entry : entries_) entry.calls = entry.cost_ns = 0;
+  for (Entry& entry : entries_) {
+    entry.calls = entry.cost_ns = 0;
+    entry.further_pages = 0;
+  }
 }
 
 void Books::refresh_special() {
@@ -205,6 +213,11 @@ int64_t Books::calls(const char* symbol) const {
   }
   const int index = find_symbol(symbol);
   return index < 0 ? -1 : entries_[index].calls.load();
+}
+
+int64_t Books::further_pages(const char* symbol) const {
+  const int index = find_symbol(symbol);
+  return index < 0 ? -1 : static_cast<int64_t>(entries_[index].further_pages);
 }
 
 double Books::cost_us(const char* symbol) const {

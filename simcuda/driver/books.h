@@ -20,6 +20,8 @@ struct CallCost {
   double first_us, further_us;
 };
 
+CallCost published_cost(int symbol);
+
 class Books {
  public:
   Books();
@@ -34,6 +36,7 @@ class Books {
         entry.first_ns.load(std::memory_order_relaxed) +
         static_cast<int64_t>(further) * entry.further_ns.load(std::memory_order_relaxed);
     if (cost != 0) entry.cost_ns.fetch_add(cost, std::memory_order_relaxed);
+    if (further != 0) entry.further_pages.fetch_add(further, std::memory_order_relaxed);
     if (!special_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
     return special(symbol);
   }
@@ -41,7 +44,9 @@ class Books {
   // Adds the cost of further pages, for calls that learn their size only once under way.
   void charge_pages(Symbol symbol, uint64_t pages) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
-    if (pages > 1) entry.cost_ns += static_cast<int64_t>(pages - 1) * entry.further_ns;
+    if (pages <= 1) return;
+    entry.cost_ns += static_cast<int64_t>(pages - 1) * entry.further_ns;
+    entry.further_pages += pages - 1;
   }
 
   int configure_costs(const std::string& value);  // "name=first+further,..."
@@ -52,6 +57,7 @@ class Books {
   int arm(const char* symbol, int64_t k, int code, int64_t times);
   int64_t calls(const char* symbol) const;  // -1: no such symbol
   double cost_us(const char* symbol) const;
+  int64_t further_pages(const char* symbol) const;  // -1: no such symbol
   void reset_calls();
   void reset();
 
@@ -61,6 +67,7 @@ class Books {
  private:
   struct Entry {
     std::atomic<int64_t> calls{0}, cost_ns{0};
+    std::atomic<uint64_t> further_pages{0};  // beyond the first of each call
     std::atomic<int64_t> first_ns{0}, further_ns{0}, delay_us{0};
     std::atomic<bool> given{false};  // its cost, by configure_costs()
   };

@@ -33,6 +33,18 @@ int simcuda_price(const char* symbol, double* first_us, double* further_us) {
   return price(symbol, first_us, further_us);
 }
 
+int64_t simcuda_further_pages(const char* symbol) {
+  return symbol == nullptr ? -1 : books().further_pages(symbol);
+}
+
+int simcuda_table_price(const char* table, const char* symbol, double* first_us,
+                        double* further_us) {
+  if (table == nullptr || symbol == nullptr || first_us == nullptr || further_us == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return table_price(table, symbol, first_us, further_us);
+}
+
 void simcuda_reset_calls(void) { books().reset_calls(); }
 
 uint64_t simcuda_now_ns(void) {

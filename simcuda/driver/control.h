@@ -18,6 +18,8 @@ inline size_t answer(const std::string& text, char* out, size_t capacity) {
 
 int configure(const std::string& key, const std::string& value);
 int price(const std::string& symbol, double* first_us, double* further_us);
+int table_price(const std::string& table, const std::string& symbol, double* first_us,
+                double* further_us);
 void reset();
 // The books of one device and of the process, as one JSON object; "{}" before cuInit.
 std::string ledger_json(int device);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/json.h"
-#include "books.h"
 
 namespace simcuda {
 namespace {
@@ -33,11 +32,10 @@ std::vector<CallCost> read(const Json& table) {
 
 }  // namespace
 
-CUresult apply_costs(const Options& options, const std::string& beside) {
-  if (options.costs == kPublished) {
-    books().use_costs({});
-    return CUDA_SUCCESS;
-  }
+CUresult read_costs(const Options& options, const std::string& beside,
+                    std::vector<CallCost>* costs) {
+  costs->clear();
+  if (options.costs == kPublished) return CUDA_SUCCESS;
   const std::string path = options.cost_file.empty() ? beside : options.cost_file;
   std::ifstream file(path);
   if (!file) {
@@ -49,22 +47,29 @@ CUresult apply_costs(const Options& options, const std::string& beside) {
   try {
     const Json all = Json::parse(text.str());
     const std::string name = options.costs.empty() ? all.at("default").text() : options.costs;
-    if (name == kPublished) {
-      books().use_costs({});
-      return CUDA_SUCCESS;
+    if (name == kPublished) return CUDA_SUCCESS;
+    std::string names = kPublished;
+    for (const char* kind : {"devices", "sources"}) {
+      const Json* tables = all.find(kind);
+      if (tables == nullptr) continue;
+      if (const Json* table = tables->find(name)) {
+        *costs = read(*table);
+        return CUDA_SUCCESS;
+      }
+      for (const auto& [known, value] : tables->members()) names += ", " + known;
     }
-    const Json* table = all.at("devices").find(name);
-    if (table == nullptr) {
-      std::string names = kPublished;
-      for (const auto& [device, value] : all.at("devices").members()) names += ", " + device;
-      return fail(CUDA_ERROR_INVALID_VALUE,
-                  "no costs of " + name + " in " + path + "; it has " + names);
-    }
-    books().use_costs(read(*table));
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "no costs of " + name + " in " + path + "; it has " + names);
   } catch (const JsonError& error) {
     return fail(CUDA_ERROR_INVALID_VALUE, path + ": " + error.what());
   }
-  return CUDA_SUCCESS;
+}
+
+CUresult apply_costs(const Options& options, const std::string& beside) {
+  std::vector<CallCost> costs;
+  const CUresult result = read_costs(options, beside, &costs);
+  if (result == CUDA_SUCCESS) books().use_costs(costs);
+  return result;
 }
 
 CUresult read_kernel_costs(const Options& options, const std::string& beside, KernelCosts* costs) {

@@ -1,17 +1,22 @@
-// The cost tables: the published figures of symbols.h, and what hardware showed, in a data file.
+// The cost tables: the published figures of symbols.h, and in a data file what hardware showed and
+// what single sources published.
 #pragma once
 
 #include <cuda.h>
 
 #include <string>
+#include <vector>
 
+#include "books.h"
 #include "options.h"
 
 namespace simcuda {
 
-// Puts the table named by option `costs` in force ("": the file's own default), for every call
-// whose cost option call_us has not set. `beside` is the file used when option cost_file names
-// none.
+// What the table named by option `costs` ("": the file's own default) prices otherwise than
+// symbols.h. `beside` is the file used when option cost_file names none.
+CUresult read_costs(const Options& options, const std::string& beside,
+                    std::vector<CallCost>* costs);
+// Puts that table in force, for every call whose cost option call_us has not set.
 CUresult apply_costs(const Options& options, const std::string& beside);
 
 // What a kernel that copies blocks takes beyond a copy, until hardware says otherwise.

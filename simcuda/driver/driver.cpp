@@ -91,6 +91,27 @@ int price(const std::string& symbol, double* first_us, double* further_us) {
   return CUDA_SUCCESS;
 }
 
+int table_price(const std::string& table, const std::string& symbol, double* first_us,
+                double* further_us) {
+  const int index = find_symbol(symbol);
+  if (index < 0) return fail(CUDA_ERROR_NOT_FOUND, "simcuda has no call " + symbol);
+  std::lock_guard<std::mutex> lock(start_mutex);
+  Options options;
+  std::string why;
+  if (!load_options(&options, given_options(), &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
+  options.costs = table;
+  std::vector<CallCost> costs;
+  const CUresult result = read_costs(options, beside_library("costs.json"), &costs);
+  if (result != CUDA_SUCCESS) return result;
+  CallCost found = published_cost(index);
+  for (const CallCost& cost : costs) {
+    if (cost.symbol == index) found = cost;
+  }
+  *first_us = found.first_us;
+  *further_us = found.further_us;
+  return CUDA_SUCCESS;
+}
+
 int configure(const std::string& key, const std::string& value) {
   std::lock_guard<std::mutex> lock(start_mutex);
   std::string why;

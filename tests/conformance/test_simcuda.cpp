@@ -49,7 +49,7 @@ void check_cost_and_counts() {
   TRUE(simcuda_cost_us("cuMemSetAccess") == 38 + 38 + 3 * 2);
   four.free();
   TRUE(simcuda_cost_us("cuMemUnmap") == 34 + 3 && simcuda_cost_us("cuMemRelease") == 23 + 3);
-  TRUE(simcuda_calls("cuNoSuchCall") == -1);
+  TRUE(simcuda_calls("cuNoSuchCall") == -1 && simcuda_further_pages("cuNoSuchCall") == -1);
   OK(simcuda_configure("call_us", "cuMemMap=10+1"));
   simcuda_reset_calls();
   Mapped again(4 * kGranule);
@@ -63,7 +63,8 @@ void check_cost_file() {
   TRUE(file >= 0);
   const std::string text =
       "{\"default\": \"published\", \"devices\": {\"a GPU\": {\"calls\": "
-      "{\"cuMemMap\": [7, 0.5], \"cuMemCreate\": [100, 0]}}}}";
+      "{\"cuMemMap\": [7, 0.5], \"cuMemCreate\": [100, 0]}}}, \"sources\": {\"a paper\": "
+      "{\"calls\": {\"cuMemMap\": [1.5, 0]}}}}";
   TRUE(write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   close(file);
   double first = 0, further = 0;
@@ -77,7 +78,16 @@ void check_cost_file() {
     TRUE(first == 34 && further == 1);
     simcuda_reset_calls();
     Mapped four(4 * kGranule);
-    TRUE(simcuda_cost_us("cuMemMap") == 8.5);
+    TRUE(simcuda_cost_us("cuMemMap") == 8.5 && simcuda_further_pages("cuMemMap") == 3);
+    // A table by its name, whatever is in force.
+    OK(simcuda_table_price("a paper", "cuMemMap", &first, &further));
+    TRUE(first == 1.5 && further == 0);
+    OK(simcuda_table_price("a paper", "cuMemCreate", &first, &further));  // else as published
+    TRUE(first == 29 && further == 1.2);
+    OK(simcuda_table_price("published", "cuMemMap", &first, &further));
+    TRUE(first == 2);
+    GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_table_price("nobody", "cuMemMap", &first, &further));
+    TRUE(simcuda_table_price("published", "cuNoSuchCall", &first, &further) != 0);
   }
   {
     const Sim sim({{"cost_file", path}});

@@ -210,6 +210,16 @@ def test_small_jobs_have_small_units(tiny):
     assert "30.00 MiB" in words and "GiB" not in words and "20.02 MiB (1.001x)" in words
 
 
+def test_costs_name_tables(tiny):
+    words = " ".join(run(tiny, "--policy", "native").stdout.split())
+    assert "published" in words and "kvcached" in words
+    one = json.loads(run(tiny, "--policy", "native", "--json", "--costs", "a100-kvcached").stdout)
+    assert one[0]["costs"] == "a100-kvcached" and list(one[0]["by_costs"]) == ["a100-kvcached"]
+    for wrong in ("tpu", "published,tpu", ","):
+        refused = run(tiny, "--costs", wrong)
+        assert refused.exit_code == 2 and "published" in refused.output
+
+
 def test_outputs_never_replace_an_input(tmp_path):
     trace = tmp_path / "own.png"
     trace.write_text("a 1 512 0\n")

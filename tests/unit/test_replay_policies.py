@@ -120,16 +120,50 @@ def test_native_runs_out_where_holes_are_split_and_expandable_does_not():
 
 
 def test_native_driver_cost():
-    # 2 MiB: create 29 + map 2 + access 38.
+    # A segment of 2 MiB is one cudaMalloc.
     small = replay(trace_of("a 0 1 0"), "native")
-    assert (small.driver_calls, small.driver_us) == (3, pytest.approx(69))
-    # 20 MiB, ten granules: 29 + 9 x 1.2, 2, 38 + 9 x 2.
+    assert (small.driver_calls, small.driver_us) == (1, pytest.approx(100))
+    # Of 20 MiB, ten granules: 100 + 9 x 0.8.
     lines = [f"a 0 {20 * MIB} 0"]
-    assert replay(trace_of(*lines), "native").driver_us == pytest.approx(97.8)
-    # Full, another stream asks: also unmap 34 + 9, release 23 + 9, and the first again.
+    assert replay(trace_of(*lines), "native").driver_us == pytest.approx(107.2)
+    # Full, another stream asks: also a cudaFree, and the first again.
     lines += ["f 0", f"a 1 {20 * MIB} 1"]
     full = replay(trace_of(*lines), "native", capacity=20 * MIB)
-    assert (full.driver_calls, full.driver_us) == (8, pytest.approx(2 * 97.8 + 43 + 32))
+    assert (full.driver_calls, full.driver_us) == (3, pytest.approx(2 * 107.2 + 84))
+
+
+def test_every_table_prices_the_same_calls():
+    """One replay; by hand from symbols.h, and from kvcached's figures in costs.json."""
+    lines = ["s 0", f"a 0 {2 * MIB} 0", f"a 1 {40 * MIB} 0"]
+    for policy in ("glake", "expandable", "native"):
+        both = replay(trace_of(*lines), policy)
+        assert list(both.by_costs) == ["published", "a100-kvcached"] and both.costs == "published"
+        assert both.by_costs["published"].driver_us == both.driver_us > 0
+        alone = replay(trace_of(*lines), policy, costs=["a100-kvcached"])
+        assert alone.costs == "a100-kvcached" and alone.driver_calls == both.driver_calls
+        dear = both.by_costs["a100-kvcached"]
+        assert alone.by_costs == {"a100-kvcached": dear}
+        assert alone.steps[0].driver_us == pytest.approx(dear.driver_us)
+        assert alone.growth_us_per_step == pytest.approx(dear.growth_us)
+    # Two handles of 20 MiB; kvcached timed none of cudaMalloc, which is priced alike.
+    grown = replay(trace_of(f"a 0 {40 * MIB} 0"), "expandable").by_costs["a100-kvcached"]
+    assert grown.driver_us == pytest.approx(19 + 2 * (193 + 9 * 8) + 2 * 1.45 + 36 + 19 * 1.9)
+    assert grown.growth_us == pytest.approx(grown.driver_us - 19)
+    native = replay(trace_of(f"a 0 {40 * MIB} 0"), "native").by_costs
+    assert native["published"].driver_us == native["a100-kvcached"].driver_us
+
+
+def test_a_table_there_is_not():
+    with pytest.raises(errors.ReplayError, match="no costs of tpu.*published.*a100-kvcached"):
+        replay(trace_of("a 0 1 0"), "bound", costs=["published", "tpu"])
+    with pytest.raises(ValueError, match="at least one table"):
+        replay(trace_of("a 0 1 0"), "bound", costs=[])
+
+
+def test_the_simulators_own_table_comes_first(monkeypatch):
+    monkeypatch.setenv("GLAKE_SIM_COSTS", "a100-kvcached")
+    result = replay(trace_of("a 0 1 0"), "native")
+    assert result.costs == "a100-kvcached" and list(result.by_costs)[1:] == ["published"]
 
 
 def test_expandable_driver_cost():
@@ -151,7 +185,7 @@ def test_growth_is_what_brings_memory_to_a_new_height():
     # Full, another stream asks: what is given back and taken again is no growth.
     lines = [f"a 0 {20 * MIB} 0", "s 0", "f 0", f"a 1 {20 * MIB} 1"]
     full = replay(trace_of(*lines), "native", capacity=20 * MIB)
-    assert full.growth_us == pytest.approx(97.8) and full.driver_us > 2 * 97.8
+    assert full.growth_us == pytest.approx(107.2) and full.driver_us > 2 * 107.2
     assert full.steps[0].growth_us == 0 < full.steps[0].driver_us
 
 
@@ -182,11 +216,11 @@ def test_per_step_figures_speak_of_the_second_half():
         if step in (1, 3):  # one more segment in these steps
             lines += [f"a {step + 10} {20 * MIB} 0"]
     result = replay(trace_of(*lines), "native")
-    assert [each.driver_calls for each in result.steps] == [0, 3, 0, 3, 0]
-    assert [each.growth_us for each in result.steps] == pytest.approx([0, 97.8, 0, 97.8, 0])
-    assert result.driver_calls == 9
-    assert result.driver_calls_per_step == pytest.approx(1)  # of steps 2, 3 and 4
-    assert result.driver_us_per_step == pytest.approx(97.8 / 3)
+    assert [each.driver_calls for each in result.steps] == [0, 1, 0, 1, 0]
+    assert [each.growth_us for each in result.steps] == pytest.approx([0, 107.2, 0, 107.2, 0])
+    assert result.driver_calls == 3
+    assert result.driver_calls_per_step == pytest.approx(1 / 3)  # of steps 2, 3 and 4
+    assert result.driver_us_per_step == pytest.approx(107.2 / 3)
     unfinished = replay(trace_of(*lines), "native", capacity=24 * MIB)
     assert unfinished.oom is not None and unfinished.oom.step == 3
     assert [each.step for each in unfinished.steps] == [0, 1, 2]

@@ -11,6 +11,7 @@ from glake.trace.advice import advise
 from glake.trace.digest import Digest, Moment, PolicyDigest, Span
 from glake.trace.memory_map import FREE, LIVE, MIXED, UNIT, summarise
 from glake.trace.replay import (
+    DriverTime,
     LayoutBlock,
     OutOfMemory,
     Region,
@@ -175,6 +176,8 @@ def result(policy, **changes):
         event_calls=0,
         event_us=0.0,
         stream_waits=10,
+        costs="published",
+        by_costs={"published": DriverTime(10.0, 10.0, 0.0, 0.0, 0.0, 0.0)},
         steps=[StepCost(0, 0, 0.0, 0, 0.0, 0, 0.0)],
         peak_event=900,
         timeline=Timeline([0], [60 * GIB], [61 * GIB]),

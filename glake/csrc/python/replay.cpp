@@ -13,17 +13,27 @@ namespace py = pybind11;
 namespace glake::replay {
 namespace {
 
+py::list times_of(const std::vector<DriverTime>& times) {
+  py::list out;
+  for (const DriverTime& time : times) {
+    py::dict each;
+    each["driver_us"] = time.all;
+    each["growth_us"] = time.growth;
+    each["event_us"] = time.events;
+    out.append(each);
+  }
+  return out;
+}
+
 py::list steps_of(const ReplayResult& result) {
   py::list steps;
   for (const StepCost& step : result.steps) {
     py::dict each;
     each["step"] = step.step;
-    each["driver_calls"] = step.driver_calls;
-    each["driver_us"] = step.driver_us;
-    each["growth_us"] = step.growth_us;
-    each["event_calls"] = step.event_calls;
-    each["event_us"] = step.event_us;
-    each["stream_waits"] = step.stream_waits;
+    each["driver_calls"] = step.calls.of_memory();
+    each["event_calls"] = step.calls.of_events();
+    each["stream_waits"] = step.calls.waits();
+    each["times"] = times_of(step.times);
     steps.append(each);
   }
   return steps;
@@ -96,12 +106,10 @@ py::dict to_dict(const Trace& trace, const ReplayResult& result,
   out["peak_physical_bytes"] = result.peak_physical_bytes;
   out["time_avg_utilisation"] = result.time_avg_utilisation;
   out["min_capacity_bytes"] = min_capacity;
-  out["driver_calls"] = result.cost.calls;
-  out["driver_us"] = result.cost.micros;
-  out["growth_us"] = result.growth_us;
-  out["event_calls"] = result.cost.event_calls;
-  out["event_us"] = result.cost.event_micros;
-  out["stream_waits"] = result.cost.stream_waits;
+  out["driver_calls"] = result.calls.of_memory();
+  out["event_calls"] = result.calls.of_events();
+  out["stream_waits"] = result.calls.waits();
+  out["times"] = times_of(result.times);
   out["host_ns_alloc"] = result.host_ns_alloc;
   out["host_ns_free"] = result.host_ns_free;
   out["oom"] = oom_of(trace, result);
@@ -116,7 +124,7 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
                       const std::string& driver_path, const py::object& progress,
-                      std::optional<int64_t> layout_at) {
+                      std::optional<int64_t> layout_at, const std::vector<std::string>& costs) {
   const auto events = static_cast<int64_t>(trace.events.size());
   if (layout_at && (*layout_at < 0 || *layout_at >= events)) {
     throw py::value_error("layout_at: " + std::to_string(*layout_at) + " is not one of the " +
@@ -127,6 +135,7 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
   if (layout_at) options.layout_at = static_cast<uint64_t>(*layout_at);
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
+  options.costs = costs;
   options.progress = [&progress](double share) {
     const py::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -158,11 +167,15 @@ void bind_replay(py::module_& module) {
   module.def("replay_policies", &policy_names, "The names `replay` takes as a policy.");
   module.def("require_policy", &require_policy, py::arg("name"),
              "Raises ReplayError, with what is known, for a policy `replay` does not know.");
+  module.def(
+      "require_costs",
+      [](const std::vector<std::string>& names) { price_tables("", names); }, py::arg("names"),
+      "Raises ReplayError, with what is known, for a table of driver prices there is not.");
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("policy"),
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
              py::arg("driver_path") = "", py::arg("progress") = py::none(),
-             py::arg("layout_at") = py::none(),
+             py::arg("layout_at") = py::none(), py::arg("costs") = std::vector<std::string>(),
              "Replays a trace through a policy; see glake.trace.replay.");
 }
 

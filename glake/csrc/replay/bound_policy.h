@@ -24,8 +24,8 @@ class BoundPolicy : public Policy {
   void record_stream(uint64_t, uint32_t) override {}
   void tick() override {}
   uint64_t physical_bytes() const override;
-  DriverCost cost() const override { return {}; }
-  double growth_micros(uint64_t) const override { return 0; }
+  DriverCalls calls() const override { return {}; }
+  DriverCalls growth_calls(uint64_t) const override { return {}; }
   std::string oom_message() const override { return oom_message_; }
   void check() const override;
 

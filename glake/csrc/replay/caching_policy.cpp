@@ -17,9 +17,7 @@ std::string size_text(uint64_t bytes) {
 }
 
 CachingPolicy::CachingPolicy(const PolicyConfig& config)
-    : capacity_(config.capacity),
-      book_(simulator_prices(config.driver_path)),
-      complete_after_(config.complete_after) {}
+    : capacity_(config.capacity), complete_after_(config.complete_after) {}
 
 uint64_t CachingPolicy::allocate(uint64_t bytes, uint32_t stream) {
   process_markers();
@@ -80,7 +78,7 @@ void CachingPolicy::release(uint64_t handle) {
   held_bytes_ -= block->bytes;
   if (block->used_by.empty()) return make_idle(block);
   for (const uint32_t stream : block->used_by) {
-    book_.charge_event(&Prices::record);
+    calls_.add(Call::kRecord);
     markers_[stream].push_back({now_, block});
   }
   block->pending = static_cast<uint32_t>(block->used_by.size());
@@ -166,7 +164,7 @@ void CachingPolicy::retire(const Marker& marker) {
 void CachingPolicy::process_markers() {
   for (auto& [stream, queue] : markers_) {
     while (!queue.empty()) {
-      book_.charge_event(&Prices::query);
+      calls_.add(Call::kQuery);
       if (!complete(queue.front().enqueued)) break;
       const Marker marker = queue.front();
       queue.pop_front();
@@ -180,7 +178,7 @@ void CachingPolicy::synchronize_markers() {
     while (!queue.empty()) {
       const Marker marker = queue.front();
       queue.pop_front();
-      if (!complete(marker.enqueued)) book_.charge_wait();
+      if (!complete(marker.enqueued)) calls_.add(Call::kEventWait);
       retire(marker);
     }
   }
@@ -188,7 +186,7 @@ void CachingPolicy::synchronize_markers() {
 
 // The host waits for a stream before its memory is unmapped; free where work completes at once.
 void CachingPolicy::wait_for_stream() {
-  if (complete_after_ != 0) book_.charge_wait();
+  if (complete_after_ != 0) calls_.add(Call::kEventWait);
 }
 
 void CachingPolicy::release_cached() {

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "driver_cost.h"
 #include "policy.h"
 
 namespace glake::replay {
@@ -102,11 +101,7 @@ class CachingPolicy : public Policy {
   void record_stream(uint64_t block, uint32_t stream) override;
   void tick() override { ++now_; }
   uint64_t physical_bytes() const override { return physical_; }
-  DriverCost cost() const override { return book_.total(); }
-  // A segment is one cudaMalloc: as much as one handle.
-  double growth_micros(uint64_t bytes) const override {
-    return book_.prices().of_handles(bytes, bytes);
-  }
+  DriverCalls calls() const override { return calls_; }
   std::string oom_message() const override { return oom_message_; }
   Layout layout() const override;
   void check() const override;
@@ -143,7 +138,7 @@ class CachingPolicy : public Policy {
 
   const uint64_t capacity_;
   uint64_t physical_ = 0;
-  CostBook book_;
+  DriverCalls calls_;
   Pool small_{true};
   Pool large_{false};
 

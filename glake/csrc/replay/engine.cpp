@@ -35,7 +35,11 @@ double clock_overhead_ns() {
 class Replay {
  public:
   Replay(const Trace& trace, Policy& policy, const ReplayOptions& options)
-      : trace_(trace), policy_(policy), options_(options), blocks_(std::max(trace.slots, 1u), 0) {
+      : trace_(trace),
+        policy_(policy),
+        options_(options),
+        blocks_(std::max(trace.slots, 1u), 0),
+        tables_(price_tables(options.device.driver_path, options.costs)) {
     const size_t points = std::max<size_t>(options.timeline_points, 1);
     bucket_ = std::max<size_t>((trace.events.size() + points - 1) / points, 1);
   }
@@ -50,6 +54,7 @@ class Replay {
   void observe();
   void begin_step(uint64_t step);
   void end_step();
+  std::vector<DriverTime> times(const DriverCalls& calls, const DriverCalls& growth) const;
   void release_all() noexcept;
 
   const Trace& trace_;
@@ -64,8 +69,9 @@ class Replay {
   std::vector<float> alloc_ns_;
   std::vector<float> free_ns_;
   std::optional<uint64_t> step_;
-  DriverCost step_start_;
-  double step_growth_ = 0;  // growth_us as the step began
+  const std::vector<PriceTable> tables_;
+  DriverCalls growth_;                    // so far
+  DriverCalls step_calls_, step_growth_;  // as the step began
 };
 
 ReplayResult Replay::run() {
@@ -88,7 +94,8 @@ ReplayResult Replay::run() {
   if (utilisation_events_ > 0) {
     result_.time_avg_utilisation = utilisation_sum_ / static_cast<double>(utilisation_events_);
   }
-  result_.cost = policy_.cost();
+  result_.calls = policy_.calls();
+  result_.times = times(result_.calls, growth_);
   policy_.check();
   const double overhead = clock_overhead_ns();
   const auto net = [overhead](std::optional<double> ns) {
@@ -136,7 +143,7 @@ void Replay::observe() {
   const uint64_t physical = policy_.physical_bytes();
   result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_);
   if (physical > result_.peak_physical_bytes) {
-    result_.growth_us += policy_.growth_micros(physical - result_.peak_physical_bytes);
+    growth_ += policy_.growth_calls(physical - result_.peak_physical_bytes);
   }
   if (!result_.peak_event || physical > result_.peak_physical_bytes) {
     result_.peak_physical_bytes = physical;
@@ -156,17 +163,20 @@ void Replay::observe() {
 
 void Replay::begin_step(uint64_t step) {
   step_ = step;
-  step_start_ = policy_.cost();
-  step_growth_ = result_.growth_us;
+  step_calls_ = policy_.calls();
+  step_growth_ = growth_;
 }
 
 void Replay::end_step() {
   if (!step_) return;
-  const DriverCost now = policy_.cost();
-  result_.steps.push_back(
-      {*step_, now.calls - step_start_.calls, now.micros - step_start_.micros,
-       result_.growth_us - step_growth_, now.stream_waits - step_start_.stream_waits,
-       now.event_calls - step_start_.event_calls, now.event_micros - step_start_.event_micros});
+  const DriverCalls calls = policy_.calls() - step_calls_;
+  result_.steps.push_back({*step_, calls, times(calls, growth_ - step_growth_)});
+}
+
+std::vector<DriverTime> Replay::times(const DriverCalls& calls, const DriverCalls& growth) const {
+  std::vector<DriverTime> out;
+  for (const PriceTable& table : tables_) out.push_back(table.of(calls, growth));
+  return out;
 }
 
 // On the way out of an error the policy may refuse; its own teardown then reports what is left.
@@ -191,6 +201,7 @@ ReplayResult replay(const Trace& trace, const std::string& policy, const ReplayO
 std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string& policy,
                                           ReplayOptions options) {
   options.layout_at.reset();
+  options.costs.clear();
   const auto run_at = [&](uint64_t capacity) {
     options.device.capacity = capacity;
     return replay(trace, policy, options);

@@ -14,13 +14,8 @@ namespace glake::replay {
 
 struct StepCost {
   uint64_t step = 0;  // as the trace numbers it
-  uint64_t driver_calls = 0;
-  double driver_us = 0;  // of all driver calls, those counted as event calls too
-  // Of it, creating handles above the highest physical total so far and mapping them first.
-  double growth_us = 0;
-  uint64_t stream_waits = 0;
-  uint64_t event_calls = 0;
-  double event_us = 0;
+  DriverCalls calls;
+  std::vector<DriverTime> times;  // by table
 };
 
 struct OutOfMemory {
@@ -45,8 +40,8 @@ struct ReplayResult {
   uint64_t peak_live_bytes = 0;
   uint64_t peak_physical_bytes = 0;
   double time_avg_utilisation = 0;  // mean of live / physical over events with physical memory
-  DriverCost cost;
-  double growth_us = 0;  // see StepCost
+  DriverCalls calls;
+  std::vector<DriverTime> times;  // by table
   std::vector<StepCost> steps;
   std::optional<double> host_ns_alloc;  // median of one call, less the clock's own cost
   std::optional<double> host_ns_free;
@@ -57,6 +52,7 @@ struct ReplayResult {
 
 struct ReplayOptions {
   PolicyConfig device;
+  std::vector<std::string> costs;     // tables to price the calls by (price_tables)
   std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
   size_t timeline_points = 2000;
   // Called now and then with the share of events done (0..1); may throw to stop the replay.

@@ -68,7 +68,7 @@ Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t b
   const uint64_t span = round_up(std::max(capacity_ + capacity_ / 8, bytes), handle);
   segments_.push_back({next_base_, handle, span});
   next_base_ += round_up(span, kLargeSegment);
-  book_.charge(&Prices::reserve, span);
+  calls_.add(Call::kReserve, span);
   Block* block = new_block(stream, pool.small, segments_.back().base, span);
   block->mapped = false;
   block->segment = &segments_.back();
@@ -83,14 +83,14 @@ bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
   const uint64_t mapped = round_up(bytes, handle);
   const uint64_t wanted = mapped / handle;
   const uint64_t created = std::min(wanted, (capacity_ - physical_) / handle);
-  for (uint64_t i = 0; i < created; ++i) book_.charge(&Prices::create, handle);
+  calls_.add(Call::kCreate, handle, created);
   if (created < wanted) {
-    book_.charge(&Prices::create, handle);  // the one refused
-    for (uint64_t i = 0; i < created; ++i) book_.charge(&Prices::release, handle);
+    calls_.add(Call::kCreate, handle);  // the one refused
+    calls_.add(Call::kRelease, handle, created);
     return false;
   }
-  for (uint64_t i = 0; i < wanted; ++i) book_.charge(&Prices::map, handle);
-  book_.charge(&Prices::access, mapped);
+  calls_.add(Call::kMap, handle, wanted);
+  calls_.add(Call::kAccess, mapped);
   physical_ += mapped;
   pool.unmapped.erase(block);
   if (mapped < block->bytes) pool.unmapped.insert(split_off(block, mapped));
@@ -121,10 +121,8 @@ Block* ExpandablePolicy::unmap(Pool& pool, Block* block) {
   const uint64_t end = base + (block->address + block->bytes - base) / handle * handle;
   if (begin >= end) return nullptr;
   wait_for_stream();
-  for (uint64_t at = begin; at < end; at += handle) {
-    book_.charge(&Prices::unmap, handle);
-    book_.charge(&Prices::release, handle);
-  }
+  calls_.add(Call::kUnmap, handle, (end - begin) / handle);
+  calls_.add(Call::kRelease, handle, (end - begin) / handle);
   physical_ -= end - begin;
   pool.erase(block);
   if (begin > block->address) {

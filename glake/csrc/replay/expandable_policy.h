@@ -25,8 +25,10 @@ struct Segment {
 class ExpandablePolicy : public CachingPolicy {
  public:
   explicit ExpandablePolicy(const PolicyConfig& config) : CachingPolicy(config) {}
-  double growth_micros(uint64_t bytes) const override {
-    return book_.prices().of_handles(bytes, bytes > kSmallSegment ? kLargeSegment : kSmallSegment);
+  DriverCalls growth_calls(uint64_t bytes) const override {
+    DriverCalls calls;
+    calls.add_handles(bytes, bytes > kSmallSegment ? kLargeSegment : kSmallSegment);
+    return calls;
   }
 
  protected:

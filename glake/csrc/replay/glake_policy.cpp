@@ -2,10 +2,8 @@
 #include "glake_policy.h"
 
 #include <algorithm>
-#include <array>
 
 #include "caching_policy.h"
-#include "driver_cost.h"
 #include "glake/glake.h"
 #include "sim_driver.h"
 
@@ -15,16 +13,6 @@ namespace {
 constexpr int kDevice = 0;
 constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;           // CU_EVENT_DISABLE_TIMING
-
-constexpr std::array<const char*, 6> kMemoryCalls = {
-    "cuMemAddressReserve", "cuMemCreate", "cuMemMap",
-    "cuMemSetAccess",      "cuMemUnmap",  "cuMemRelease"};
-constexpr std::array<const char*, 4> kWaitCalls = {"cuStreamWaitEvent", "cuEventSynchronize",
-                                                   "cuStreamSynchronize", "cuCtxSynchronize"};
-// What the core asks about streams and events besides. cuEventRecordWithFlags is the replay's own.
-constexpr std::array<const char*, 7> kEventCalls = {
-    "cuEventCreate", "cuEventDestroy",      "cuEventRecord", "cuEventQuery",
-    "cuStreamQuery", "cuStreamIsCapturing", "cuStreamGetId"};
 
 std::string last_error() {
   std::string text(4096, '\0');
@@ -61,7 +49,6 @@ void require_driver(int result, const std::string& what) {
 
 GlakePolicy::GlakePolicy(const char* mode, const PolicyConfig& config) {
   driver_ = std::make_unique<SimDriver>(config.driver_path);
-  prices_ = simulator_prices(config.driver_path);
   require_core(glake_shutdown(), "a replay needs the allocator of this process to be idle");
   try {
     start(mode, config);
@@ -197,27 +184,20 @@ uint64_t GlakePolicy::physical_bytes() const {
   return physical_;
 }
 
-DriverCost GlakePolicy::cost() const {
-  DriverCost cost;
-  for (const char* symbol : kMemoryCalls) {
-    cost.calls += static_cast<uint64_t>(driver_->calls(symbol));
-    cost.micros += driver_->cost_us(symbol);
+// The replay's own work is recorded by cuEventRecordWithFlags, which is not among these.
+DriverCalls GlakePolicy::calls() const {
+  DriverCalls made;
+  for (size_t i = 0; i < kCalls; ++i) {
+    made.at(static_cast<Call>(i)) = {static_cast<uint64_t>(driver_->calls(kCallNames[i])),
+                                     static_cast<uint64_t>(driver_->further_pages(kCallNames[i]))};
   }
-  const auto add_event = [&](const char* symbol) {
-    cost.event_calls += static_cast<uint64_t>(driver_->calls(symbol));
-    cost.event_micros += driver_->cost_us(symbol);
-  };
-  for (const char* symbol : kWaitCalls) {
-    cost.stream_waits += static_cast<uint64_t>(driver_->calls(symbol));
-    add_event(symbol);
-  }
-  for (const char* symbol : kEventCalls) add_event(symbol);
-  cost.micros += cost.event_micros;
-  return cost;
+  return made;
 }
 
-double GlakePolicy::growth_micros(uint64_t bytes) const {
-  return prices_.of_handles(bytes, kGranule);
+DriverCalls GlakePolicy::growth_calls(uint64_t bytes) const {
+  DriverCalls calls;
+  calls.add_handles(bytes, kGranule);
+  return calls;
 }
 
 uint32_t GlakePolicy::number_of(const void* stream) const {

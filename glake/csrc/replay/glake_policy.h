@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "driver_cost.h"
 #include "policy.h"
 
 namespace glake::replay {
@@ -33,8 +32,8 @@ class GlakePolicy : public Policy {
   void record_stream(uint64_t block, uint32_t stream) override;
   void tick() override;
   uint64_t physical_bytes() const override;
-  DriverCost cost() const override;
-  double growth_micros(uint64_t bytes) const override;
+  DriverCalls calls() const override;
+  DriverCalls growth_calls(uint64_t bytes) const override;
   std::string oom_message() const override { return oom_message_; }
   // A stitched block is a region of its own; the memory under it is left out where it comes from.
   Layout layout() const override;
@@ -50,7 +49,6 @@ class GlakePolicy : public Policy {
   void work_on(void* stream);
 
   std::unique_ptr<SimDriver> driver_;
-  Prices prices_;
   void* context_ = nullptr;
   std::vector<std::pair<uint32_t, void*>> streams_;
   std::vector<std::pair<std::string, std::string>> saved_options_;

@@ -102,9 +102,9 @@ Block* GmlakePolicy::stitch(Pool& pool, uint32_t stream, uint64_t bytes) {
     range.pieces.push_back(take(pool, idle, idle->address, idle->address + length));
     missing -= length;
   }
-  book_.charge(&Prices::reserve, bytes);
-  book_.charge_each(&Prices::map, bytes / kGranule);
-  book_.charge_each(&Prices::access, bytes / kGranule);
+  calls_.add(Call::kReserve, bytes);
+  calls_.add(Call::kMap, kGranule, bytes / kGranule);
+  calls_.add(Call::kAccess, kGranule, bytes / kGranule);
   Block* block = hand_out(range, stream, bytes);
   stitched_bytes_ += bytes;
   if (stitched_bytes_ > knobs_.auto_gc) drop_idle_ranges();
@@ -167,14 +167,14 @@ Block* GmlakePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   const uint64_t wanted = size / kGranule;
   const uint64_t room = (capacity_ - physical_) / kGranule;
   if (room < wanted) {
-    book_.charge_each(&Prices::create, room + 1);  // the last one is refused
-    book_.charge_each(&Prices::release, room);
+    calls_.add(Call::kCreate, kGranule, room + 1);  // the last one is refused
+    calls_.add(Call::kRelease, kGranule, room);
     return nullptr;
   }
-  book_.charge_each(&Prices::create, wanted);
-  book_.charge(&Prices::reserve, size);
-  book_.charge_each(&Prices::map, wanted);
-  book_.charge_each(&Prices::access, wanted);
+  calls_.add(Call::kCreate, kGranule, wanted);
+  calls_.add(Call::kReserve, size);
+  calls_.add(Call::kMap, kGranule, wanted);
+  calls_.add(Call::kAccess, kGranule, wanted);
   physical_ += size;
   Block* block = new_block(stream, false, next_address_, size);
   next_address_ += size;
@@ -188,8 +188,8 @@ void GmlakePolicy::release_idle(Pool& pool) {
   bool released = false;
   for (Block* block : idle) {
     if (!block->whole_segment()) continue;
-    book_.charge(&Prices::unmap, block->bytes);
-    book_.charge_each(&Prices::release, block->bytes / kGranule);
+    calls_.add(Call::kUnmap, block->bytes);
+    calls_.add(Call::kRelease, kGranule, block->bytes / kGranule);
     physical_ -= block->bytes;
     mark(block, Granule::kGone);
     pool.erase(block);
@@ -200,7 +200,7 @@ void GmlakePolicy::release_idle(Pool& pool) {
 }
 
 GmlakePolicy::Ranges::iterator GmlakePolicy::drop(Ranges::iterator range) {
-  book_.charge(&Prices::unmap, range->second.bytes);
+  calls_.add(Call::kUnmap, range->second.bytes);
   return ranges_.erase(range);
 }
 

@@ -63,9 +63,13 @@ class GmlakePolicy : public NativePolicy {
   uint64_t allocate(uint64_t bytes, uint32_t stream) override;
   void check() const override;
   // Access is set handle by handle.
-  double growth_micros(uint64_t bytes) const override {
-    return static_cast<double>(round_up(bytes, kGranule) / kGranule) *
-           book_.prices().of_handles(kGranule, kGranule);
+  DriverCalls growth_calls(uint64_t bytes) const override {
+    const uint64_t granules = round_up(bytes, kGranule) / kGranule;
+    DriverCalls calls;
+    for (const Call call : {Call::kCreate, Call::kMap, Call::kAccess}) {
+      calls.add(call, kGranule, granules);
+    }
+    return calls;
   }
 
  protected:

@@ -16,9 +16,7 @@ bool NativePolicy::should_split(const Pool& pool, uint64_t remaining) const {
 Block* NativePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   const uint64_t segment = segment_bytes(bytes);
   if (!fits(segment)) return nullptr;
-  book_.charge(&Prices::create, segment);
-  book_.charge(&Prices::map, segment);
-  book_.charge(&Prices::access, segment);
+  calls_.add(Call::kMalloc, segment);
   physical_ += segment;
   Block* block = new_block(stream, pool.small, next_address_, segment);
   next_address_ += segment;
@@ -32,8 +30,7 @@ void NativePolicy::release_idle(Pool& pool) {
       ++it;
       continue;
     }
-    book_.charge(&Prices::unmap, block->bytes);
-    book_.charge(&Prices::release, block->bytes);
+    calls_.add(Call::kFree, block->bytes);
     physical_ -= block->bytes;
     it = pool.idle.erase(it);
     delete_block(block);

@@ -3,9 +3,8 @@
 // MiB; blocks are split and coalesced inside a segment, never across; wholly idle segments go back
 // to the driver only when an allocation fails.
 //
-// Source and known differences: caching_policy.h. cudaMalloc is priced as create, map and set
-// access of its pages (three calls), cudaFree as unmap and release (two), as the driver does
-// inside. The host waits counted are those for recorded streams' events before idle segments are
+// Source and known differences: caching_policy.h. cudaMalloc and cudaFree are a call each. The
+// host waits counted are those for recorded streams' events before idle segments are
 // released.
 #pragma once
 
@@ -19,6 +18,11 @@ uint64_t segment_bytes(uint64_t bytes);
 class NativePolicy : public CachingPolicy {
  public:
   explicit NativePolicy(const PolicyConfig& config) : CachingPolicy(config) {}
+  DriverCalls growth_calls(uint64_t bytes) const override {
+    DriverCalls calls;
+    calls.add(Call::kMalloc, bytes);
+    return calls;
+  }
 
  protected:
   bool should_split(const Pool& pool, uint64_t remaining) const override;

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "driver_calls.h"
+
 namespace glake::replay {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
@@ -25,18 +27,6 @@ constexpr int64_t kNever = -1;
 class ReplayError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-// Memory-management driver calls (reserve, create, map, set access, unmap, release); event calls:
-// what else is asked of the driver (events recorded, queried and waited for, streams asked); and
-// the modelled microseconds of all, those of event calls also apart. Waits are a stream made to
-// wait for another's work, or the host made to wait for a stream's: event calls, counted again.
-struct DriverCost {
-  uint64_t calls = 0;
-  double micros = 0;
-  uint64_t stream_waits = 0;
-  uint64_t event_calls = 0;
-  double event_micros = 0;
 };
 
 enum class BlockState : uint8_t { kLive, kFree, kPending };
@@ -70,9 +60,10 @@ class Policy {
   // One trace event has passed: work enqueued `complete_after` events ago is now complete.
   virtual void tick() = 0;
   virtual uint64_t physical_bytes() const = 0;
-  virtual DriverCost cost() const = 0;
-  // What creating handles for `bytes` and mapping them for the first time takes this policy.
-  virtual double growth_micros(uint64_t bytes) const = 0;
+  // All made so far.
+  virtual DriverCalls calls() const = 0;
+  // Those that create handles for `bytes` and map them for the first time.
+  virtual DriverCalls growth_calls(uint64_t bytes) const = 0;
   virtual std::string oom_message() const = 0;
   // Where everything lies now; empty where a policy places nothing.
   virtual Layout layout() const { return {}; }

@@ -1,7 +1,8 @@
 // Opening simcuda and resolving its symbols.
 #include "sim_driver.h"
 
-#include "driver_cost.h"
+#include <algorithm>
+
 #include "glake/glake.h"
 
 namespace glake::replay {
@@ -28,8 +29,9 @@ SimDriver::SimDriver(const std::string& wanted)
   resolve(reset, "simcuda_reset");
   resolve(reset_calls, "simcuda_reset_calls");
   resolve(calls, "simcuda_calls");
-  resolve(cost_us, "simcuda_cost_us");
-  resolve(price, "simcuda_price");
+  resolve(further_pages, "simcuda_further_pages");
+  resolve(table_price, "simcuda_table_price");
+  resolve(last_message, "simcuda_last_message");
   resolve(tick, "simcuda_tick");
   resolve(violations, "simcuda_violations");
   resolve(init, "cuInit");
@@ -52,18 +54,10 @@ void SimDriver::resolve(Function*& function, const char* symbol) {
   }
 }
 
-Prices simulator_prices(const std::string& driver_path) {
-  const SimDriver simulator(driver_path);
-  const auto price = [&](const char* symbol) {
-    CallCost cost;
-    if (simulator.price(symbol, &cost.first, &cost.further) != 0) {
-      throw ReplayError("the simulator has no cost table in force; see its option cost_file");
-    }
-    return cost;
-  };
-  return {price("cuMemAddressReserve"), price("cuMemCreate"),  price("cuMemMap"),
-          price("cuMemSetAccess"),      price("cuMemUnmap"),   price("cuMemRelease"),
-          price("cuEventRecord"),       price("cuEventQuery"), price("cuEventSynchronize")};
+std::string SimDriver::last_error() const {
+  std::string text(1024, '\0');
+  text.resize(std::min(last_message(text.data(), text.size()), text.size() - 1));
+  return text;
 }
 
 }  // namespace glake::replay

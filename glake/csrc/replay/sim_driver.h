@@ -20,8 +20,9 @@ struct SimDriver {
   int (*reset)();
   void (*reset_calls)();
   int64_t (*calls)(const char* symbol);
-  double (*cost_us)(const char* symbol);
-  int (*price)(const char* symbol, double* first_us, double* further_us);
+  int64_t (*further_pages)(const char* symbol);
+  int (*table_price)(const char* table, const char* symbol, double* first_us, double* further_us);
+  size_t (*last_message)(char* text, size_t capacity);
   void (*tick)(uint64_t ticks);
   size_t (*violations)(char* json, size_t capacity, int clear);
   int (*init)(unsigned flags);
@@ -35,6 +36,7 @@ struct SimDriver {
   int (*destroy_event)(void* event);
   int (*memory_info)(size_t* free_bytes, size_t* total_bytes);
 
+  std::string last_error() const;  // why the last call on this thread was refused
   // "" stands for the simulator beside the core's own library.
   static std::string locate(const std::string& path);
   const std::string path;

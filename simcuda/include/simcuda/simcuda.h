@@ -60,9 +60,14 @@ SIMCUDA_API int simcuda_fail(const char* symbol, int64_t k, int code, int64_t ti
 /* Calls made so far: of one symbol, or of all with "*". Cost is modelled time in microseconds. */
 SIMCUDA_API int64_t simcuda_calls(const char* symbol);
 SIMCUDA_API double simcuda_cost_us(const char* symbol);
+/* 2 MiB pages of those calls, beyond the first of each. */
+SIMCUDA_API int64_t simcuda_further_pages(const char* symbol);
 SIMCUDA_API void simcuda_reset_calls(void);
 /* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page. */
 SIMCUDA_API int simcuda_price(const char* symbol, double* first_us, double* further_us);
+/* The same by a table of the cost file, or by "published", whatever table is in force. */
+SIMCUDA_API int simcuda_table_price(const char* table, const char* symbol, double* first_us,
+                                    double* further_us);
 
 /* Virtual clock in nanoseconds (threaded: of real time since cuInit), and host events for
  * complete_after. */

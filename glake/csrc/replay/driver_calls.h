@@ -1,0 +1,141 @@
+// What a policy asks of the driver, as counts, and what tables of prices make of them. Policies
+// count and know no price, so that one replay is priced under several tables.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace glake::replay {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+constexpr uint64_t kGranule = 2 * kMiB;
+
+constexpr uint64_t round_up(uint64_t bytes, uint64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// First the calls of memory management, then those that wait, then what else concerns events.
+enum class Call : uint8_t {
+  kReserve,
+  kCreate,
+  kMap,
+  kAccess,
+  kUnmap,
+  kRelease,
+  kMalloc,
+  kFree,
+  kStreamWait,
+  kEventWait,
+  kStreamSynchronize,
+  kContextSynchronize,
+  kEventCreate,
+  kEventDestroy,
+  kRecord,
+  kQuery,
+  kStreamQuery,
+  kIsCapturing,
+  kStreamId,
+};
+constexpr auto kFirstWait = static_cast<size_t>(Call::kStreamWait);
+constexpr auto kFirstOfEvents = static_cast<size_t>(Call::kEventCreate);
+// As simcuda names them.
+constexpr std::array kCallNames = {
+    "cuMemAddressReserve", "cuMemCreate",         "cuMemMap",
+    "cuMemSetAccess",      "cuMemUnmap",          "cuMemRelease",
+    "cuMemAlloc",          "cuMemFree",           "cuStreamWaitEvent",
+    "cuEventSynchronize",  "cuStreamSynchronize", "cuCtxSynchronize",
+    "cuEventCreate",       "cuEventDestroy",      "cuEventRecord",
+    "cuEventQuery",        "cuStreamQuery",       "cuStreamIsCapturing",
+    "cuStreamGetId"};
+constexpr size_t kCalls = kCallNames.size();
+static_assert(kCalls == static_cast<size_t>(Call::kStreamId) + 1);
+
+struct CallCount {
+  uint64_t calls = 0;
+  uint64_t further = 0;  // granules beyond the first of each call
+};
+
+class DriverCalls {
+ public:
+  // One call over `bytes`.
+  void add(Call call, uint64_t bytes = 0) {
+    const uint64_t granules = (bytes + kGranule - 1) / kGranule;
+    CallCount& count = at(call);
+    count.calls += 1;
+    count.further += granules > 1 ? granules - 1 : 0;
+  }
+  // `times` calls over `bytes` each.
+  void add(Call call, uint64_t bytes, uint64_t times) {
+    DriverCalls one;
+    one.add(call, bytes);
+    at(call).calls += times;
+    at(call).further += one.at(call).further * times;
+  }
+  // New memory of `bytes`: each handle created and mapped by calls of its own, access set at once.
+  void add_handles(uint64_t bytes, uint64_t handle) {
+    const uint64_t handles = (bytes + handle - 1) / handle;
+    add(Call::kCreate, handle, handles);
+    add(Call::kMap, handle, handles);
+    add(Call::kAccess, bytes);
+  }
+  CallCount& at(Call call) { return counts_[static_cast<size_t>(call)]; }
+  const std::array<CallCount, kCalls>& counts() const { return counts_; }
+  uint64_t of_memory() const { return sum(0, kFirstWait); }
+  // A stream made to wait for another's work, or the host made to wait for a stream's.
+  uint64_t waits() const { return sum(kFirstWait, kFirstOfEvents); }
+  uint64_t of_events() const { return sum(kFirstWait, kCalls); }
+
+  friend DriverCalls operator-(DriverCalls a, const DriverCalls& b) {
+    for (size_t i = 0; i < kCalls; ++i) {
+      a.counts_[i].calls -= b.counts_[i].calls;
+      a.counts_[i].further -= b.counts_[i].further;
+    }
+    return a;
+  }
+  DriverCalls& operator+=(const DriverCalls& other) {
+    for (size_t i = 0; i < kCalls; ++i) {
+      counts_[i].calls += other.counts_[i].calls;
+      counts_[i].further += other.counts_[i].further;
+    }
+    return *this;
+  }
+
+ private:
+  uint64_t sum(size_t from, size_t to) const {
+    uint64_t total = 0;
+    for (size_t i = from; i < to; ++i) total += counts_[i].calls;
+    return total;
+  }
+
+  std::array<CallCount, kCalls> counts_{};
+};
+
+// Modelled microseconds of one call over one granule, and of each further granule.
+struct CallPrice {
+  double first = 0;
+  double further = 0;
+};
+
+struct DriverTime {
+  double all = 0;     // of every call
+  double growth = 0;  // of it, creating handles above the highest total so far, and mapping them
+  double events = 0;  // of it, the calls about events and streams
+};
+
+struct PriceTable {
+  std::string name;
+  std::array<CallPrice, kCalls> prices{};
+
+  DriverTime of(const DriverCalls& calls, const DriverCalls& growth) const;
+};
+
+// The tables the simulator at `driver_path` ("": beside libglake) has under `names`. Throws
+// ReplayError.
+std::vector<PriceTable> price_tables(const std::string& driver_path,
+                                     const std::vector<std::string>& names);
+
+}  // namespace glake::replay
