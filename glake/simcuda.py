@@ -20,10 +20,15 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simcuda_fail": (ctypes.c_int, [_Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64]),
     "simcuda_calls": (ctypes.c_int64, [_Text]),
     "simcuda_cost_us": (ctypes.c_double, [_Text]),
+    "simcuda_further_pages": (ctypes.c_int64, [_Text]),
     "simcuda_reset_calls": (None, []),
     "simcuda_price": (
         ctypes.c_int,
         [_Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+    ),
+    "simcuda_table_price": (
+        ctypes.c_int,
+        [_Text, _Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
     ),
     "simcuda_now_ns": (ctypes.c_uint64, []),
     "simcuda_tick": (None, [ctypes.c_uint64]),
@@ -129,6 +134,24 @@ def calls(symbol: str = "*") -> int:
 def cost_us(symbol: str = "*") -> float:
     """Modelled time of those calls in microseconds."""
     return float(_library().simcuda_cost_us(symbol.encode()))
+
+
+def cost_by_us(table: str, symbol: str) -> float:
+    """Modelled time of the calls of `symbol` by a table of prices, whatever is in force: one of
+    ``glake.trace.replay.COST_TABLES`` or of the cost file. InvalidOption: no such table or call."""
+    first, further = _price_by(table, symbol)
+    pages = int(_library().simcuda_further_pages(symbol.encode()))
+    return calls(symbol) * first + pages * further
+
+
+@functools.cache
+def _price_by(table: str, symbol: str) -> tuple[float, float]:
+    first, further = ctypes.c_double(), ctypes.c_double()
+    result = _library().simcuda_table_price(
+        table.encode(), symbol.encode(), ctypes.byref(first), ctypes.byref(further)
+    )
+    _check(result, f"to tell the price of {symbol} by {table}")
+    return first.value, further.value
 
 
 def reset_calls() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from glake import simcuda
 from glake.dryrun.gpus import outside_bytes
+from glake.trace.replay import default_costs
 
 VARIABLE = "_GLAKE_DRY_RUN"  # not GLAKE_...: it is no option of glake's
 _LEAST_BETWEEN = 0.25  # seconds between two reports of a running process
@@ -168,6 +169,10 @@ class _Watch:
             "peaks": [[device, kind, peak] for (device, kind), peak in self._peaks.items()],
             "driver_calls": calls,
             "driver_us": _driver_us(calls),
+            "driver_us_by": {
+                table: sum(simcuda.cost_by_us(table, name) for name in calls)
+                for table in default_costs()
+            },
             "host_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "refused": self._refused,
             "refusals": self._refusals,

@@ -90,13 +90,17 @@ def show(runs: list[DryRun], console: Console) -> None:
     table = Table("", *(escape(each.allocator) for each in runs))
     for column in table.columns[1:]:
         column.justify = "right"
+
+    def by(table: str) -> Callable[[DryRun], str]:
+        return lambda run: micros(run.driver_us_by[table])
+
     rows: list[tuple[str, Callable[[DryRun], str]]] = [
         ("runs", lambda run: "yes" if run.fits else "no"),
         ("peak allocated", lambda run: size(run.peak_allocated_bytes)),
         ("peak reserved", lambda run: size(run.peak_reserved_bytes)),
         ("outside the allocator", lambda run: size(run.outside_bytes)),
         ("driver calls", lambda run: f"{run.driver_calls:,}"),
-        ("driver time, modelled", lambda run: micros(run.driver_us)),
+        *((f"driver time by {table}", by(table)) for table in runs[0].driver_us_by),
         ("optimizer steps", lambda run: str(run.steps)),
         ("ranks", lambda run: str(run.ranks)),
         ("host memory of a rank", lambda run: size(run.host_rss_bytes)),

@@ -173,6 +173,10 @@ def _gathered(
         ranks=len(reports),
         exit_code=code,
         seconds=round(seconds, 2),
+        driver_us_by={
+            table: round(max(each["driver_us_by"][table] for each in reports), 1)
+            for table in most["driver_us_by"]
+        },
         step_seconds=round(max(each["step_seconds"] for each in reports), 3),
         refusals=sum(each["refused"] for each in reports),
         history=tuple((held, live) for held, live in fullest["history"]),

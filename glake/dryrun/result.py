@@ -27,12 +27,13 @@ class DryRun:
     """One run of the job under one allocator. Sizes are bytes, and the most of any rank or device.
 
     capacity_bytes: of each simulated GPU. outside_bytes: of it, taken by CUDA itself (and NCCL).
-    driver_calls, driver_us: calls that manage memory, events and waits, and their modelled time, of
-    the rank with most. steps: optimizer steps that every rank did. oom: what was refused, if the
-    job ended by it. refusals: requests refused in all, those included that the job lived on from.
-    step_seconds: of this machine's time, the median between two steps, 0 where there were none.
+    driver_calls, driver_us: calls that manage memory, events and waits, and their modelled time by
+    the table in force, of the rank with most; driver_us_by: their time by every table of prices
+    (docs/trace-format.md). steps: optimizer steps that every rank did. oom: what was refused, if
+    the job ended by it. refusals: requests refused in all, those included that the job lived on
+    from. step_seconds: of this machine's time, the median between two steps, 0 if there were none.
     smallest_capacity_bytes: found by a search, else None. history: (reserved, allocated) of the
-    fullest device after each step; driver_history: (calls, us) so far, of the rank with most calls.
+    fullest device after each step; driver_history: (calls, us) so far, of the rank with most.
     """
 
     allocator: str
@@ -49,6 +50,7 @@ class DryRun:
     exit_code: int = 0
     seconds: float = 0.0
     step_seconds: float = 0.0
+    driver_us_by: dict[str, float] = field(default_factory=dict)
     refusals: int = 0
     smallest_capacity_bytes: int | None = None
     files: tuple[str, ...] = ()

@@ -32,6 +32,7 @@ def made(allocator="native", **given):
         "oom": None,
         "host_rss_bytes": GIB // 2,
         "ranks": 1,
+        "driver_us_by": {"published": 10.5, "a100-kvcached": 33.0},
         "history": ((55 * GIB, 50 * GIB), (60 * GIB, 50 * GIB)),
         "driver_history": ((1000, 9.5), (1234, 10.5)),
     }
@@ -129,6 +130,7 @@ def report(**given):
         "peaks": [[0, "allocated_bytes", 10], [0, "reserved_bytes", 20]],
         "driver_calls": {"cuMemMap": 3}, "refused": 0, "refusals": [], "history": [],
         "driver_history": [[2, 4.0], [3, 5.0]], "step_seconds": 0.25,
+        "driver_us_by": {"published": 5.0, "a100-kvcached": 9.0},
         "error": "", "files": [], **given,
     }  # fmt: skip
 
@@ -143,12 +145,14 @@ def test_figures_are_the_most_of_any_rank():
     other = report(
         rank=1, steps=3, driver_calls={"cuMemMap": 9, "cuMemCreate": 1}, host_rss_bytes=70,
         driver_history=[[7, 0.5], [10, 0.75]], step_seconds=0.5,
+        driver_us_by={"published": 4.0, "a100-kvcached": 11.04},
         peaks=[[1, "allocated_bytes", 15], [1, "reserved_bytes", 16]],
     )  # fmt: skip
     found = gathered(0, report(), other)
     assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (15, 20)
     assert (found.driver_calls, found.steps, found.ranks, found.host_rss_bytes) == (10, 2, 2, 100)
     assert found.driver_history == ((7, 0.5), (10, 0.8))  # of the rank with most calls
+    assert found.driver_us_by == {"published": 5.0, "a100-kvcached": 11.0}
     assert found.step_seconds == 0.5
     assert found.oom is None and found.fits
 
