@@ -168,8 +168,8 @@ void bind_replay(py::module_& module) {
   module.def("require_policy", &require_policy, py::arg("name"),
              "Raises ReplayError, with what is known, for a policy `replay` does not know.");
   module.def(
-      "require_costs",
-      [](const std::vector<std::string>& names) { price_tables("", names); }, py::arg("names"),
+      "require_costs", [](const std::vector<std::string>& names) { price_tables("", names); },
+      py::arg("names"),
       "Raises ReplayError, with what is known, for a table of driver prices there is not.");
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("policy"),
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
