@@ -70,7 +70,7 @@ def show(console: Console) -> None:
         "steps",
         "reserved\nat most",
         "driver\ncalls",
-        "their time,\nmodelled",
+        *(f"time by\n{costs}" for costs in runs[0]["driver_us_by"]),
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in runs:
@@ -85,7 +85,7 @@ def _row(run: dict[str, Any]) -> list[str]:
         str(run["steps"]),
         size_text(run["peak_reserved_bytes"]),
         f"{run['driver_calls']:,}",
-        f"{run['driver_us'] / 1000:,.0f} ms",
+        *(f"{us / 1000:,.0f} ms" for us in run["driver_us_by"].values()),
     ]
 
 

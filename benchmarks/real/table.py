@@ -47,7 +47,7 @@ def late(run: dict[str, Any]) -> tuple[int, float]:
 def markdown(jobs: list[dict[str, Any]]) -> str:
     lines = [
         "| job | allocator | smallest GPU | x live | reserved at most, 80 GiB | driver calls: all, "
-        "last step | their time, modelled | at 1.05 x live: time of the last step |",
+        "last step | their time, `published` | at 1.05 x live: time of the last step |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for job in jobs:

@@ -61,19 +61,12 @@ struct CallCount {
 
 class DriverCalls {
  public:
-  // One call over `bytes`.
-  void add(Call call, uint64_t bytes = 0) {
+  // `times` calls over `bytes` each.
+  void add(Call call, uint64_t bytes = 0, uint64_t times = 1) {
     const uint64_t granules = (bytes + kGranule - 1) / kGranule;
     CallCount& count = at(call);
-    count.calls += 1;
-    count.further += granules > 1 ? granules - 1 : 0;
-  }
-  // `times` calls over `bytes` each.
-  void add(Call call, uint64_t bytes, uint64_t times) {
-    DriverCalls one;
-    one.add(call, bytes);
-    at(call).calls += times;
-    at(call).further += one.at(call).further * times;
+    count.calls += times;
+    count.further += times * (granules > 1 ? granules - 1 : 0);
   }
   // New memory of `bytes`: each handle created and mapped by calls of its own, access set at once.
   void add_handles(uint64_t bytes, uint64_t handle) {
