@@ -119,9 +119,12 @@ void check_devices() {
     int device = -1;
     CUdeviceptr address = 0;
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 4096));
-    OK(cudaGetDevice(&device));  // its context is active: this thread's from here on
+    OK(cudaGetDevice(&device));  // binds no context to the thread
     TRUE(device == 0);
-    OK(cuMemAlloc(&address, 4096));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 4096));
+    // Virtual memory needs one of the process, not of the thread.
+    OK(cuMemAddressReserve(&address, kGranule, 0, 0, 0));
+    OK(cuMemAddressFree(address, kGranule));
   });
   in_thread([] {
     CUdeviceptr address = 0;

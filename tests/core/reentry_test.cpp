@@ -109,7 +109,8 @@ int work(int turn) {
     if (child == 0) _exit(0);
     if (child < 0 || waitpid(child, nullptr, 0) != child) return GLAKE_INTERNAL;
   }
-  for (volatile int i = 0; i < 2000; i = i + 1) {  // and outside glake
+  // And outside glake, long enough for a timer to hit beside the milliseconds of poisoning.
+  for (volatile int i = 0; i < 100000; i = i + 1) {
   }
   return status;
 }
