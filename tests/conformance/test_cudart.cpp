@@ -277,8 +277,9 @@ void check_first_use_by_threads() {
         }
         while (!made.load()) std::this_thread::yield();
         int device = -1;
+        CUdeviceptr address = 0;
         OK(cudaGetDevice(&device));
-        TRUE(simcuda_current_device() == 0);
+        OK(cuMemAddressReserve(&address, kGranule, 0, 0, 0));
       });
     }
     for (std::thread& thread : threads) thread.join();
