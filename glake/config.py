@@ -324,6 +324,11 @@ class Config:
         "lazy", _choice("lazy", "threaded"), "lazy or threaded",
         "lazy: stream work runs as late as is legal; threaded: a thread per stream", _SIM,
     )  # fmt: skip
+    sim_completion: str = _option(
+        "instant", _choice("instant", "polled"), "instant or polled",
+        "how a waiting thread learns that work is done: woken, or asking and sleeping as on a GPU",
+        _SIM,
+    )  # fmt: skip
     sim_machine: str | None = _option(
         "", _optional(_machine), "a name of letters, digits, _, - and .",
         "machine that several processes share (default: private)", _SIM,

@@ -1,6 +1,10 @@
 // The control interface (simcuda.h).
 #include "control.h"
 
+#include <sys/prctl.h>
+
+#include <algorithm>
+
 #include "driver.h"
 #include "simcuda/simcuda.h"
 
@@ -52,6 +56,21 @@ uint64_t simcuda_now_ns(void) {
   if (driver == nullptr || forked) return 0;
   std::lock_guard<std::mutex> lock(driver->mutex);
   return driver->scheduler.now_ns();
+}
+
+int simcuda_polled(void) {
+  Driver* driver = running.load(std::memory_order_acquire);
+  return driver != nullptr && !forked && driver->scheduler.polled() ? 1 : 0;
+}
+
+int simcuda_sleep(uint64_t ns) {
+  constexpr uint64_t kWakeNs = 8000;
+  Driver* driver = running.load(std::memory_order_acquire);
+  if (driver == nullptr || forked) return CUDA_ERROR_NOT_INITIALIZED;
+  const int slack = prctl(PR_GET_TIMERSLACK);
+  Lock lock(driver->mutex);
+  driver->scheduler.sleep(&lock, ns + static_cast<uint64_t>(std::max(slack, 0)) + kWakeNs);
+  return CUDA_SUCCESS;
 }
 
 void simcuda_tick(uint64_t ticks) {

@@ -43,7 +43,7 @@ bool is_option(const std::string& key) {
   for (const char* known :
        {"preset", "platforms", "devices", "memory", "context_memory", "phantom", "seed", "schedule",
         "machine", "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
-        "batch_small_ns", "batch_large_ns"}) {
+        "batch_small_ns", "batch_large_ns", "completion"}) {
     if (key == known) return true;
   }
   return false;
@@ -88,6 +88,10 @@ bool set_option(Options* options, const std::string& key, const std::string& val
     takes = "lazy or threaded";
     ok = value == "lazy" || value == "threaded";
     options->threaded = value == "threaded";
+  } else if (key == "completion") {
+    takes = "instant or polled";
+    ok = value == "instant" || value == "polled";
+    options->polled = value == "polled";
   } else if (key == "machine") {
     takes = "a name of letters, digits, '_', '-' and '.'";
     ok = safe_name(value);

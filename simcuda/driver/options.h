@@ -21,6 +21,7 @@ struct Options {
   uint64_t context_memory = 0;  // that each context takes of its device
   uint64_t seed = 0;
   bool threaded = false;
+  bool polled = false;          // who waits with a deadline asks again and again, as on a GPU
   std::string machine;          // "": private to the process
   std::string machine_dir;      // "": /dev/shm
   bool reuse_handles = false;   // a new stream may have the handle of a destroyed one

@@ -56,6 +56,7 @@ void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topol
   streams_ = streams;
   phantom_ = options.phantom;
   threaded_ = options.threaded;
+  polled_ = options.polled;
   random_.seed(options.seed);
   epoch_ns_ = wall_ns();
   life_ = ++lives;

@@ -48,7 +48,10 @@ class Scheduler {
   // Until one of them is: the caller asks which.
   CUresult wait_any(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
   CUresult wait_device(Lock* lock, int device);  // -1: all
-  // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on a little.
+  void sleep(Lock* lock, uint64_t ns);
+  bool polled() const { return polled_ && !threaded_; }
+  // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on: by the call's cost
+  // where completion is polled, else to the next thing that happens.
   CUresult query(Lock* lock, const OpPtr& op);
   // Of a launch, which waits on a GPU as well where very many are queued: the older half is done,
   // as far as it can be without the host.
@@ -142,7 +145,7 @@ class Scheduler {
   Memory* memory_ = nullptr;
   const HostMemory* host_ = nullptr;
   Streams* streams_ = nullptr;
-  bool phantom_ = false, threaded_ = false, stopping_ = false;
+  bool phantom_ = false, threaded_ = false, polled_ = false, stopping_ = false;
   std::mutex* mutex_ = nullptr;
   std::mt19937_64 random_;
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "books.h"
 #include "scheduler.h"
 
 namespace simcuda {
@@ -222,6 +223,16 @@ CUresult Scheduler::wait_device(Lock* lock, int device) {
   return threaded_ ? result : apply(lock, targets);
 }
 
+void Scheduler::sleep(Lock* lock, uint64_t ns) {
+  if (threaded_) {
+    lock->unlock();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+    lock->lock();
+    return;
+  }
+  await(lock, {}, now_ns_ + ns);
+}
+
 // A registered thread that polls lets the others go on, and time if all of them wait.
 CUresult Scheduler::query_in_turn(Lock* lock, const OpPtr& op) {
   ++inside_;
@@ -242,7 +253,12 @@ CUresult Scheduler::query_in_turn(Lock* lock, const OpPtr& op) {
 CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
   if (op == nullptr || op->applied) return CUDA_SUCCESS;
   if (threaded_) return CUDA_ERROR_NOT_READY;
+  if (polled_) {
+    const double us = books().price(static_cast<int>(Symbol::k_cuEventQuery)).first_us;
+    sleep(lock, static_cast<uint64_t>(us * 1000));
+  }
   if (op->timed) return apply(lock, {op});
+  if (polled_) return CUDA_ERROR_NOT_READY;
   if (registered_here()) return query_in_turn(lock, op);
   if (may_advance()) {
     if (!advance(lock) && !deadline_due()) {

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from glake import transfer
 from glake.cli import main
+from glake.errors import InvalidArgument
 from glake.platform_file import load_platforms, preset_file
 from glake.transfer import baselines
 from glake.transfer.bench import run as bench
@@ -199,6 +200,26 @@ def test_glake_gains_where_there_is_a_gain(preset_rows: list[dict[str, Any]]) ->
 def test_the_same_each_time(preset_rows: list[dict[str, Any]]) -> None:
     again = rows_of("--platform", "dgx_a100", "--sizes", "64MiB")
     assert again == every(preset_rows, size=64 * MIB)
+
+
+def test_polled_completion_takes_time_and_keeps_the_gain() -> None:
+    platforms = bench.platforms_of("dgx_a100")
+    woken = bench.measure(platforms, [64 * MIB])
+    polled = bench.measure(platforms, [64 * MIB], completion="polled")
+    assert {row["completion"] for row in woken} == {"instant"}
+    assert {row["completion"] for row in polled} == {"polled"}
+    for before, after in zip(woken, polled, strict=True):
+        assert after["achieved"] >= 0.98 * after["plain"], (after["transfer"], after["host"])
+        if after["relayed"] and not before["transfer"].startswith("all"):
+            assert after["us"]["achieved"] >= before["us"]["achieved"]
+    assert sum(row["us"]["achieved"] for row in polled) > sum(
+        row["us"]["achieved"] for row in woken
+    )
+
+
+def test_an_unknown_completion_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="instant, polled"):
+        bench.measure(bench.platforms_of("dgx_a100"), [64 * MIB], completion="asked")
 
 
 def test_every_kind_of_route_is_there() -> None:

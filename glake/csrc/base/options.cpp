@@ -180,29 +180,13 @@ const std::vector<Entry>& table() {
 
 // Read by the Python side or by the simulator; named here so that a misspelt one is an error.
 const std::vector<std::string>& other_keys() {
-  static const auto* keys = new std::vector<std::string>{"allocator",
-                                                         "strict",
-                                                         "jit_dir",
-                                                         "host_allocator",
-                                                         "private_pools",
-                                                         "integrations",
-                                                         "relays",
-                                                         "sim_preset",
-                                                         "sim_platforms",
-                                                         "sim_devices",
-                                                         "sim_memory",
-                                                         "sim_context_memory",
-                                                         "sim_phantom",
-                                                         "sim_seed",
-                                                         "sim_schedule",
-                                                         "sim_machine",
-                                                         "sim_machine_dir",
-                                                         "sim_call_us",
-                                                         "sim_call_delay_us",
-                                                         "sim_complete_after",
-                                                         "sim_costs",
-                                                         "sim_cost_file",
-                                                         "sim_host_node"};
+  static const auto* keys = new std::vector<std::string>{
+      "allocator",          "strict",          "jit_dir",       "host_allocator",
+      "private_pools",      "integrations",    "relays",        "sim_preset",
+      "sim_platforms",      "sim_devices",     "sim_memory",    "sim_context_memory",
+      "sim_phantom",        "sim_seed",        "sim_schedule",  "sim_completion",
+      "sim_machine",        "sim_machine_dir", "sim_call_us",   "sim_call_delay_us",
+      "sim_complete_after", "sim_costs",       "sim_cost_file", "sim_host_node"};
   return *keys;
 }
 

@@ -264,8 +264,10 @@ class Driver {
   uint64_t now_ns() const;
   // not_ready() when `timeout_ns` have passed first.
   Status wait_event(EventId event, uint64_t timeout_ns);
-  // Until any of them has happened or failed; which, wait_event() says at once.
-  Status wait_any(const std::vector<EventId>& events, uint64_t timeout_ns);
+  // Until any of them has happened or failed; which, wait_event() says at once. `expected_ns`: when
+  // that should be, on this clock; until then it asks seldom.
+  Status wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
+                  uint64_t expected_ns = 0);
   // `count` threads are about to call thread_at_work(true): virtual time stands still until they
   // have. A negative count takes that back. May be called in a host function.
   void expect_threads(int count);
@@ -282,6 +284,11 @@ class Driver {
   friend class RelaxedScope;
   Driver();
   void need(bool present, const char* name) const;
+  // Waits with a deadline ask again and again, with sleeps between.
+  bool polls() const;
+  template <class Question>
+  Status poll(uint64_t timeout_ns, uint64_t expected_ns, Question&& ask) const;
+  void sleep(uint64_t ns) const;
   void count(Call call) {
     calls_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   }

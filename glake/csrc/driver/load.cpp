@@ -77,6 +77,8 @@ void fill_extras(Extras* extras, void* library) {
   find(library, "simcuda_expect", &extras->expect);
   find(library, "simcuda_wait_event", &extras->wait_event);
   find(library, "simcuda_wait_any", &extras->wait_any);
+  find(library, "simcuda_polled", &extras->polled);
+  find(library, "simcuda_sleep", &extras->sleep);
   find(library, "simcuda_host_node", &extras->host_node);
   find(library, "simcuda_place_host", &extras->place_host);
 }

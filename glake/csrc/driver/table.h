@@ -100,6 +100,8 @@ struct Extras {
   int (*expect)(int threads) = nullptr;
   int (*wait_event)(CUevent event, uint64_t timeout_ns) = nullptr;
   int (*wait_any)(CUevent const* events, size_t count, uint64_t timeout_ns) = nullptr;
+  int (*polled)() = nullptr;  // whether waits poll, as with any other driver
+  int (*sleep)(uint64_t ns) = nullptr;
   int (*host_node)(const void* address, size_t bytes, int* node) = nullptr;
   int (*place_host)(const void* address, size_t bytes, int node) = nullptr;
 };

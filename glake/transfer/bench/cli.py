@@ -39,12 +39,22 @@ def bench() -> None:
     help="Of each copy.  [default: 256KiB to 1GiB]",
 )  # fmt: skip
 @click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
+@click.option(
+    "--completion", type=click.Choice(run.COMPLETIONS), default="instant", show_default=True,
+    help="How a waiting thread learns that a copy is done: it is woken, or it asks and sleeps as "
+    "on a GPU, at the cost of both.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, nothing else.")
 @click.option(
     "--plot", metavar="FILE", help="Draw into FILE.png or FILE.svg.  [default: no picture]"
 )
 def transfer(
-    given: str, sizes: tuple[str, ...], pages: bool, as_json: bool, plot: str | None
+    given: str,
+    sizes: tuple[str, ...],
+    pages: bool,
+    completion: str,
+    as_json: bool,
+    plot: str | None,
 ) -> None:
     """Copies on a simulated machine: glake, a plain copy, GLake's equal shares, the bound.
 
@@ -54,7 +64,7 @@ def transfer(
     try:
         if wanted is not None:
             _refuse_picture(wanted)
-        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages)
+        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages, completion)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
 
@@ -86,7 +96,9 @@ def _refuse_picture(file: Path) -> None:
         raise BadInput(f"--plot: {error}") from error
 
 
-def _measured(platforms: dict[str, Platform], sizes: list[int], pages: bool) -> list[run.Row]:
+def _measured(
+    platforms: dict[str, Platform], sizes: list[int], pages: bool, completion: str
+) -> list[run.Row]:
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -98,4 +110,4 @@ def _measured(platforms: dict[str, Platform], sizes: list[int], pages: bool) -> 
             progress.start_task(tasks[name])
             progress.update(tasks[name], completed=done, total=total)
 
-        return run.measure(platforms, sizes, pages=pages, progress=advance)
+        return run.measure(platforms, sizes, pages=pages, completion=completion, progress=advance)

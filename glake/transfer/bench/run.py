@@ -23,6 +23,7 @@ from glake.transfer.bench.goals import missed
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_COPY = 16 * GIB
+COMPLETIONS = ("instant", "polled")
 _AT_ONCE = 2
 _SILENT_S: float = 300  # without a row: it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
@@ -74,6 +75,7 @@ def measure(
     sizes: Sequence[int] = SIZES,
     *,
     pages: bool = False,
+    completion: str = "instant",
     progress: Progress | None = None,
 ) -> list[Row]:
     """Rows of every platform, transfer, place of host memory and size, in this order.
@@ -82,6 +84,8 @@ def measure(
         platforms: by name, such as `platforms_of` gives.
         sizes: of each copy, in bytes.
         pages: measure host memory that changes socket every page, too.
+        completion: how a thread learns that copies are done, one of COMPLETIONS: "instant", it is
+            woken, or "polled", it asks and sleeps as it must on a GPU, and both take time.
         progress: called with (platform, rows done, rows of all), from several threads.
 
     Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. InvalidArgument, for
@@ -92,10 +96,12 @@ def measure(
             f"{len(platforms)} platforms, sizes {list(sizes)}: give one of each at least, sizes "
             f"from 1 to {MOST_COPY}"
         )
+    if completion not in COMPLETIONS:
+        raise InvalidArgument(f"completion {completion!r}: give one of {', '.join(COMPLETIONS)}")
     for name, platform in platforms.items():
         _require_rates(name, platform)
     bounds.require_solver()
-    children = [_Child(name, each, sizes, pages) for name, each in platforms.items()]
+    children = [_Child(name, each, sizes, pages, completion) for name, each in platforms.items()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         runs = [pool.submit(child.run, progress or (lambda *_: None)) for child in children]
         try:
@@ -126,8 +132,10 @@ def _nameless() -> IO[str]:
 
 
 class _Child:
-    def __init__(self, name: str, platform: Platform, sizes: Sequence[int], pages: bool) -> None:
-        self._name, self._platform = name, platform
+    def __init__(
+        self, name: str, platform: Platform, sizes: Sequence[int], pages: bool, completion: str
+    ) -> None:
+        self._name, self._platform, self._completion = name, platform, completion
         self._request = {"name": _INSIDE, "sizes": sorted(set(sizes)), "pages": pages}
         self._process: subprocess.Popen[str] | None = None
         self._stopped = self._hung = False
@@ -172,6 +180,7 @@ class _Child:
         platforms = f"/dev/fd/{inherited}"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
         given = {"DRIVER": f"sim:{_INSIDE}", "SIM_PLATFORMS": platforms, "SIM_PHANTOM": "1"}
+        given["SIM_COMPLETION"] = self._completion
         environment = {**clean, **{f"GLAKE_{key}": value for key, value in given.items()}}
         request = json.dumps({**self._request, "platforms": platforms})
         command = children.command("glake.transfer.bench.child", request)
@@ -201,7 +210,8 @@ class _Child:
                     told = json.loads(line)
                 total = told.get("rows", total)
                 if "row" in told:
-                    row = {**told["row"], "platform": self._name}
+                    own = {"platform": self._name, "completion": self._completion}
+                    row = {**told["row"], **own}
                     rows.append({**row, "missed": missed(row, self._platform)})
                 if "text" in told:
                     error = told["text"]

@@ -287,14 +287,16 @@ void Submitter::wait() {
   uint64_t until = next_moment(now);
   lock.unlock();
   events_.clear();
+  uint64_t expected = UINT64_MAX;
   for (const Flight& flight : flights_) {
     if (flight.held_until != 0) continue;
+    expected = std::min(expected, flight.expected);
     until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
     if (flight.seen_done) until = now;
     events_.push_back(flight.event.id());
   }
   // What the wait itself has to say is said again of the copy it is about.
-  if (until > now) driver_.wait_any(events_, until - now);
+  if (until > now) driver_.wait_any(events_, until - now, expected);
   const uint64_t then = driver_.now_ns();
   for (size_t i = 0; i < flights_.size(); ++i) {
     if (flights_[i].held_until != 0) {
