@@ -270,6 +270,10 @@ class Config:
         "none", _headroom, 'none, or bytes ("4GiB")',
         "memory of each device that glake leaves free for others",
     )  # fmt: skip
+    copy_order: str = _option(
+        "held", _choice("held", "enqueued"), "held or enqueued",
+        "transfers in a stream's order: the stream waits for glake's threads, or all is enqueued",
+    )  # fmt: skip
     peers: str = _option(
         "none", _choice("none", "all"), "none or all",
         "devices that may reach each device's memory from the start",
@@ -329,6 +333,13 @@ class Config:
         "how a waiting thread learns that work is done: woken, or asking and sleeping as on a GPU",
         _SIM,
     )  # fmt: skip
+    sim_driver_lock: bool = _option(
+        "0", _flag, "0 or 1",
+        "1: calls that free, pin, unmap or open wait for all work and keep out others' copies", _SIM,
+    )  # fmt: skip
+    sim_call_time: bool = _option(
+        "0", _flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM
+    )
     sim_machine: str | None = _option(
         "", _optional(_machine), "a name of letters, digits, _, - and .",
         "machine that several processes share (default: private)", _SIM,

@@ -57,6 +57,13 @@ int simcuda_expect(int threads) {
   });
 }
 
+int simcuda_aside(int away) {
+  return control([&](Driver& driver, Lock*) {
+    driver.scheduler.step_aside(away != 0);
+    return CUDA_SUCCESS;
+  });
+}
+
 int simcuda_set_link(const char* from, const char* to, double rate) {
   return control([&](Driver& driver, Lock*) {
     return set_link(&driver, driver.scheduler.now_ns(), from, to, rate);

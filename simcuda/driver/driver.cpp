@@ -135,6 +135,7 @@ void reset() {
   delete running.exchange(nullptr);
   given_options().clear();
   complete_after() = kAuto;
+  call_time() = false;
   dead_link() = 0;
   books().reset();
 }
@@ -214,6 +215,7 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   made->pools.start(made->devices);
   made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
                         &made->streams);
+  made->calls.start(&made->scheduler, options.driver_lock);
   *driver = std::move(made);
   return CUDA_SUCCESS;
 }

@@ -10,6 +10,7 @@
 #include "books.h"
 #include "context.h"
 #include "costs.h"
+#include "driver_lock.h"
 #include "host.h"
 #include "kernels.h"
 #include "machine.h"
@@ -43,6 +44,7 @@ class Driver {
   Pools pools;
   KernelCosts kernel_costs;
   Scheduler scheduler;
+  DriverLock calls;
 
   // What a context with its loaded code takes of its device (option context_memory), while it
   // lives.
@@ -92,7 +94,8 @@ CUresult call(Symbol symbol, uint64_t pages, Body&& body) {
 template <class Body>
 CUresult locked(Symbol symbol, uint64_t pages, Body&& body) {
   return call(symbol, pages, [&](Driver& driver) {
-    std::lock_guard<std::mutex> lock(driver.mutex);
+    Lock lock(driver.mutex);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol);
     return body(driver);
   });
 }
@@ -124,6 +127,7 @@ template <class Body>
 CUresult blocking(Symbol symbol, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol);
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
     return body(driver, *context, &lock);
@@ -139,6 +143,7 @@ template <class Body>
 CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol);
     const Context* current = driver.contexts.current();
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");

@@ -16,6 +16,21 @@ CUresult on_primary(Symbol symbol, CUdevice device, Body&& body) {
   });
 }
 
+// Of a call that makes or ends the context when it has `refs` references.
+template <class Body>
+CUresult at_refs(Symbol symbol, CUdevice device, uint32_t refs, Body&& body) {
+  return call(symbol, 0, [&](Driver& driver) -> CUresult {
+    if (device < 0 || device >= driver.devices) {
+      return fail(CUDA_ERROR_INVALID_DEVICE, "no such device");
+    }
+    Lock lock(driver.mutex);
+    const bool alone = driver.contexts.primary(device)->refs == refs;
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol,
+                                alone ? LockSide::kExclusive : LockSide::kNone);
+    return body(driver, *driver.contexts.primary(device));
+  });
+}
+
 CUresult bad_context() { return fail(CUDA_ERROR_INVALID_CONTEXT, "not a live context"); }
 
 Context* live(Driver& driver, CUcontext handle) {
@@ -26,27 +41,27 @@ Context* live(Driver& driver, CUcontext handle) {
 }  // namespace
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
-  return on_primary(CALL(cuDevicePrimaryCtxRetain), device,
-                    [&](Driver& driver, Context& context) -> CUresult {
-                      if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      const CUresult taken = driver.take_memory(&context);
-                      if (taken != CUDA_SUCCESS) return taken;
-                      ++context.refs;
-                      *result = as_context(context.id);
-                      return CUDA_SUCCESS;
-                    });
+  return at_refs(CALL(cuDevicePrimaryCtxRetain), device, 0,
+                 [&](Driver& driver, Context& context) -> CUresult {
+                   if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                   const CUresult taken = driver.take_memory(&context);
+                   if (taken != CUDA_SUCCESS) return taken;
+                   ++context.refs;
+                   *result = as_context(context.id);
+                   return CUDA_SUCCESS;
+                 });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return on_primary(CALL(cuDevicePrimaryCtxRelease), device,
-                    [&](Driver& driver, Context& context) -> CUresult {
-                      if (context.refs == 0) return bad_context();
-                      if (--context.refs == 0) {
-                        context.peers = 0;
-                        driver.give_memory(&context);
-                      }
-                      return CUDA_SUCCESS;
-                    });
+  return at_refs(CALL(cuDevicePrimaryCtxRelease), device, 1,
+                 [&](Driver& driver, Context& context) -> CUresult {
+                   if (context.refs == 0) return bad_context();
+                   if (--context.refs == 0) {
+                     context.peers = 0;
+                     driver.give_memory(&context);
+                   }
+                   return CUDA_SUCCESS;
+                 });
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {

@@ -43,7 +43,7 @@ bool is_option(const std::string& key) {
   for (const char* known :
        {"preset", "platforms", "devices", "memory", "context_memory", "phantom", "seed", "schedule",
         "machine", "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
-        "batch_small_ns", "batch_large_ns", "completion"}) {
+        "batch_small_ns", "batch_large_ns", "completion", "driver_lock"}) {
     if (key == known) return true;
   }
   return false;
@@ -51,7 +51,7 @@ bool is_option(const std::string& key) {
 
 bool is_live_option(const std::string& key) {
   return key == "complete_after" || key == "dead_link" || key == "call_us" ||
-         key == "call_delay_us";
+         key == "call_delay_us" || key == "call_time";
 }
 
 bool set_option(Options* options, const std::string& key, const std::string& value,
@@ -92,6 +92,9 @@ bool set_option(Options* options, const std::string& key, const std::string& val
     takes = "instant or polled";
     ok = value == "instant" || value == "polled";
     options->polled = value == "polled";
+  } else if (key == "driver_lock") {
+    takes = "0 or 1";
+    ok = parse_flag(value, &options->driver_lock);
   } else if (key == "machine") {
     takes = "a name of letters, digits, '_', '-' and '.'";
     ok = safe_name(value);
@@ -142,6 +145,11 @@ bool load_options(Options* options, const Given& given, std::string* why) {
   return true;
 }
 
+std::atomic<bool>& call_time() {
+  static std::atomic<bool> value{false};
+  return value;
+}
+
 std::atomic<int>& dead_link() {
   static std::atomic<int> value{0};
   return value;
@@ -159,6 +167,15 @@ bool set_live_option(const std::string& key, const std::string& value, std::stri
         key == "call_us" ? books().configure_costs(value) : books().configure_delays(value);
     if (code != 0) *why = last_message();
     return code == 0;
+  }
+  if (key == "call_time") {
+    bool on = false;
+    if (!parse_flag(value, &on)) {
+      *why = "simcuda option call_time takes 0 or 1, not \"" + value + "\"";
+      return false;
+    }
+    call_time() = on;
+    return true;
   }
   if (key == "dead_link") {
     if (!parse_integer(value, 0, 99999, &number)) {

@@ -22,6 +22,7 @@ struct Options {
   uint64_t seed = 0;
   bool threaded = false;
   bool polled = false;          // who waits with a deadline asks again and again, as on a GPU
+  bool driver_lock = false;     // some calls keep others out and wait for work (driver_lock.h)
   std::string machine;          // "": private to the process
   std::string machine_dir;      // "": /dev/shm
   bool reuse_handles = false;   // a new stream may have the handle of a destroyed one
@@ -44,6 +45,7 @@ bool is_option(const std::string& key);
 bool set_live_option(const std::string& key, const std::string& value, std::string* why);
 bool is_live_option(const std::string& key);
 std::atomic<int64_t>& complete_after();
-std::atomic<int>& dead_link();  // what copies over a dead link end with; 0: they stand still
+std::atomic<bool>& call_time();  // calls that enqueue work take their time on the clock
+std::atomic<int>& dead_link();   // what copies over a dead link end with; 0: they stand still
 
 }  // namespace simcuda

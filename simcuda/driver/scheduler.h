@@ -48,6 +48,12 @@ class Scheduler {
   // Until one of them is: the caller asks which.
   CUresult wait_any(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
   CUresult wait_device(Lock* lock, int device);  // -1: all
+  // For a driver's lock: until all work that is enqueued by now is over. No effect is made, as no
+  // program may rely on that wait.
+  void quiesce(Lock* lock);
+  // Work of no stream, which is over when somebody says so.
+  void await_end(Lock* lock, const OpPtr& op);
+  void end(const OpPtr& op);
   void sleep(Lock* lock, uint64_t ns);
   bool polled() const { return polled_ && !threaded_; }
   // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on: by the call's cost
@@ -70,6 +76,8 @@ class Scheduler {
   void register_thread(bool join);
   // A thread that was expected goes on in its turn, lowest rank first.
   void register_thread(Lock* lock, int rank);
+  // The calling thread, if it is at work, waits outside the driver.
+  void step_aside(bool away);
   void expect(int threads);  // about to register; negative: will not, after all
 
   Links links;
@@ -115,6 +123,7 @@ class Scheduler {
   bool reach_deadlines();
   bool deadline_due() const;
   uint64_t next_deadline() const;
+  bool over_for(const OpPtr& op) const { return op->timed || op->applied || stopping_; }
   CUresult query_in_turn(Lock* lock, const OpPtr& op);
 
   // Effects.

@@ -67,6 +67,13 @@ void Scheduler::expect(int threads) {
   if (nobody_at_work()) hand_over();
 }
 
+void Scheduler::step_aside(bool away) {
+  if (!registered_here()) return;
+  inside_ += away ? 1 : -1;
+  busy(!away);
+  if (nobody_at_work()) hand_over();
+}
+
 bool Scheduler::nobody_at_work() const {
   return registered_ <= inside_ && expected_ == 0 && functions_ == 0;
 }
@@ -221,6 +228,31 @@ CUresult Scheduler::wait_device(Lock* lock, int device) {
     stay(lock, &waiter);
   }
   return threaded_ ? result : apply(lock, targets);
+}
+
+void Scheduler::await_end(Lock* lock, const OpPtr& op) {
+  if (threaded_) {
+    changed_.wait(*lock, [&] { return over_for(op); });
+    return;
+  }
+  if (over_for(op)) return;
+  Waiter waiter;
+  waiter.ops = {op};
+  waiter.registered = registered_here();
+  stay(lock, &waiter);
+}
+
+void Scheduler::quiesce(Lock* lock) {
+  std::vector<OpPtr> targets;
+  for (const auto& [seq, op] : pending_) targets.push_back(op);
+  for (const OpPtr& op : targets) await_end(lock, op);
+}
+
+void Scheduler::end(const OpPtr& op) {
+  op->applied = true;
+  finish(op);
+  changed_.notify_all();
+  if (nobody_at_work()) hand_over();
 }
 
 void Scheduler::sleep(Lock* lock, uint64_t ns) {

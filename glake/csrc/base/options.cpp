@@ -171,6 +171,14 @@ const std::vector<Entry>& table() {
       {"debug", "none",
        "comma list of guard, poison, trace and sync: finds writes outside blocks and after free",
        set_debug, show_debug},
+      {"copy_order", "held",
+       "transfers in a stream's order: held (the stream waits for threads, which evade bad paths), "
+       "enqueued (all copies are the driver's at once: no call of the process holds them up)",
+       [](Options& o, const std::string& v) {
+         if (v != "held" && v != "enqueued") refuse("copy_order", v, "held or enqueued");
+         o.enqueue_copies = v == "enqueued";
+       },
+       [](const Options& o) { return std::string(o.enqueue_copies ? "enqueued" : "held"); }},
       {"trace", "", "path of a trace of every allocation to write",
        [](Options& o, const std::string& v) { o.trace = v; },
        [](const Options& o) { return o.trace; }},
@@ -186,7 +194,8 @@ const std::vector<std::string>& other_keys() {
       "sim_platforms",      "sim_devices",     "sim_memory",    "sim_context_memory",
       "sim_phantom",        "sim_seed",        "sim_schedule",  "sim_completion",
       "sim_machine",        "sim_machine_dir", "sim_call_us",   "sim_call_delay_us",
-      "sim_complete_after", "sim_costs",       "sim_cost_file", "sim_host_node"};
+      "sim_complete_after", "sim_costs",       "sim_cost_file", "sim_host_node",
+      "sim_driver_lock",    "sim_call_time"};
   return *keys;
 }
 

@@ -113,6 +113,14 @@ void Driver::expect_threads(int count) {
   if (table_->extras.expect != nullptr) table_->extras.expect(count);
 }
 
+OutsideScope::OutsideScope(Driver& driver) : driver_(driver) {
+  if (driver_.table_->extras.aside != nullptr) driver_.table_->extras.aside(1);
+}
+
+OutsideScope::~OutsideScope() {
+  if (driver_.table_->extras.aside != nullptr) driver_.table_->extras.aside(0);
+}
+
 void Driver::thread_at_work(bool at_work, int rank) {
   if (table_->extras.thread != nullptr) table_->extras.thread(at_work ? 1 : 0, rank);
 }

@@ -133,6 +133,18 @@ class DeviceScope {
   bool pushed_ = false;
 };
 
+// A thread waits for another one outside the driver: virtual time need not stand still for it.
+class OutsideScope {
+ public:
+  explicit OutsideScope(Driver& driver);
+  ~OutsideScope();
+  OutsideScope(const OutsideScope&) = delete;
+  OutsideScope& operator=(const OutsideScope&) = delete;
+
+ private:
+  Driver& driver_;
+};
+
 class Driver {
  public:
   // Opens "cuda", "sim[:preset]" or the path of a library that exports the cu* symbols, and
@@ -281,6 +293,7 @@ class Driver {
 
  private:
   friend class DeviceScope;
+  friend class OutsideScope;
   friend class RelaxedScope;
   Driver();
   void need(bool present, const char* name) const;

@@ -75,6 +75,7 @@ void fill_extras(Extras* extras, void* library) {
   find(library, "simcuda_now_ns", &extras->now_ns);
   find(library, "simcuda_work", &extras->thread);
   find(library, "simcuda_expect", &extras->expect);
+  find(library, "simcuda_aside", &extras->aside);
   find(library, "simcuda_wait_event", &extras->wait_event);
   find(library, "simcuda_wait_any", &extras->wait_any);
   find(library, "simcuda_polled", &extras->polled);

@@ -98,6 +98,7 @@ struct Extras {
   uint64_t (*now_ns)() = nullptr;
   int (*thread)(int join, int rank) = nullptr;
   int (*expect)(int threads) = nullptr;
+  int (*aside)(int away) = nullptr;
   int (*wait_event)(CUevent event, uint64_t timeout_ns) = nullptr;
   int (*wait_any)(CUevent const* events, size_t count, uint64_t timeout_ns) = nullptr;
   int (*polled)() = nullptr;  // whether waits poll, as with any other driver

@@ -66,8 +66,9 @@ void Process::open_transfer(const std::string& topology, const std::string& name
                 "the transfer engine is open; glake_transfer_close() it first");
   }
   host();  // opens the driver
-  transfer_ = std::make_unique<transfer::Engine>(
-      *driver_, std::make_unique<TransferAllocator>(*this), topology, name);
+  transfer_ =
+      std::make_unique<transfer::Engine>(*driver_, std::make_unique<TransferAllocator>(*this),
+                                         topology, name, options_.enqueue_copies);
   transfer_in_use_.store(transfer_.get());
 }
 

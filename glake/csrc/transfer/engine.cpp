@@ -23,7 +23,7 @@ std::unique_ptr<topology::Topology> parsed(const std::string& platform, const st
 }  // namespace
 
 Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::string& platform,
-               const std::string& name)
+               const std::string& name, bool enqueue)
     : driver_(driver),
       allocator_(std::move(allocator)),
       topology_(parsed(platform, name)),
@@ -34,7 +34,12 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
       ranges_(*allocator_),
       runner_({driver, devices_, slots_, staging_, kernel_, mutex_, scheduler_.copy_ns()},
               scheduler_, ranges_),
+      enqueue_(enqueue),
       order_(driver, allocator_->host(), runner_),
+      lanes_(driver),
+      crew_(driver),
+      enqueued_({driver, devices_, slots_, kernel_, lanes_, crew_, scheduler_.copy_ns()},
+                scheduler_, runner_),
       plain_(driver, devices_),
       tracked_(driver),
       pins_(driver),
@@ -46,6 +51,8 @@ AnyCopy Engine::copy(uint64_t id) {
       return AnyCopy(PlainCopy(driver_, devices_, PlainId(id)));
     case CopyKind::kTracked:
       return AnyCopy(TrackedCopy(driver_, devices_, tracked_, id));
+    case CopyKind::kEnqueued:
+      return AnyCopy(EnqueuedCopy(driver_, devices_, enqueued_, id));
     case CopyKind::kRouted:
       break;
   }
@@ -59,6 +66,11 @@ bool Engine::settled(uint64_t id) {
 
 void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
   devices_.require(device, " for the stream");
+  if (enqueue_ && kind_of(id) == CopyKind::kRouted) {
+    std::string text;  // the stream goes on whatever became of the copy
+    copy(id)->wait(kForever, &text);
+    return;
+  }
   copy(id)->hold_stream(device, stream);
 }
 
@@ -140,11 +152,12 @@ uint64_t Engine::start(Request request) {
     scheduler_.note_plain(request, plan.plain);
     return id;
   }
-  return start_routed(std::move(request), plan, possible);
+  if (request.ordered && enqueue_) return start_ordered(std::move(request), possible);
+  return start_held(std::move(request), plan, possible);
 }
 
-// `possible`: one plain copy reaches both ends, too.
-uint64_t Engine::start_routed(Request request, const TransferPlan& plan, bool possible) {
+// By threads; a stream is held for them.
+uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool possible) {
   auto transfer = std::make_shared<Transfer>(std::move(request));
   if (transfer->request.ordered && !order_.place(transfer)) {
     const char* const why = "the driver has no stream that waits for a value";
@@ -152,6 +165,38 @@ uint64_t Engine::start_routed(Request request, const TransferPlan& plan, bool po
     return plain(transfer->request, false, why);
   }
   return runner_.add(transfer, plan.plain);
+}
+
+// `possible`: one plain copy reaches both ends, too. What a thread must have a hand in (pageable
+// memory, checksums) is waited for here: were the stream held meanwhile, a driver's call that waits
+// for the stream under the driver's lock would keep the thread from it, for ever.
+uint64_t Engine::start_ordered(Request request, bool possible) {
+  TransferPlan plan = scheduler_.plan_beside(request, runner_.demands());
+  runner_.avoid_failed(&plan);
+  if (request.pageable || (request.flags & kChecksum) != 0) {
+    return start_here(std::move(request), plan.plain);
+  }
+  if (enqueued_.has_room()) return enqueued_.begin(std::move(request), std::move(plan));
+  const char* const why = "too many transfers in streams' order are under way";
+  if (possible) return plain(request, false, why);
+  throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": wait for some of them first");
+}
+
+// When the stream has come to it, and until it is done.
+uint64_t Engine::start_here(Request request, Rate plain_rate) {
+  const int device = request.stream_device;
+  EventId come = 0;
+  Status s = driver_.create_event(device, &come, true);
+  if (s.ok()) {
+    s = driver_.record(device, come, request.stream);
+    if (s.ok()) s = driver_.wait_event(come, kForever);
+    driver_.destroy_event(come);
+  }
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "the stream before it: " + driver_.describe(s));
+  const uint64_t id = runner_.add(std::make_shared<Transfer>(std::move(request)), plain_rate);
+  std::string text;  // what became of it, its handle tells
+  copy(id)->wait(kForever, &text);
+  return id;
 }
 
 // `why`: the reason it is not more, where that is not the copy's own.
@@ -208,6 +253,7 @@ std::string Engine::stats() {
   number("plain_bytes", plain_.bytes());
   runner_.describe(&out);
   number("waiting", order_.waiting());
+  number("enqueued", enqueued_.under_way());
   number("slots", slots_.count());
   number("kernel_launches", kernel_.launches());
   out.text("without_kernels", kernel_.why());
@@ -239,6 +285,7 @@ std::string Engine::explain(Place dst, Place src, Bytes bytes) {
 
 void Engine::end_all() {
   tracked_.stop_waits();
+  enqueued_.stop_waits();
   for (const TransferPtr& transfer : runner_.all()) {
     runner_.end(transfer);
     order_.retire(transfer);
@@ -254,6 +301,8 @@ void Engine::close() {
                 "a stream still has work before a transfer it was given; synchronise it, then "
                 "close the transfer engine again");
   }
+  enqueued_.close(kHoldUp);
+  crew_.close();
   const std::string left = runner_.stop();
   staging_.close();
   if (!left.empty()) {
@@ -268,6 +317,7 @@ void Engine::close() {
   slots_.close();
   kernel_.close();
   order_.close();
+  lanes_.close();
 }
 
 }  // namespace glake::transfer

@@ -2,11 +2,12 @@
 //
 //   request    what a caller wants copied, checked
 //   copy       what the caller then waits for: plain, tracked or routed (copy.h)
-//   transfer   a routed copy under way; a run: one path of it, with its accounts
+//   enqueued   a transfer all of whose copies are the driver's at once (option copy_order)
+//   transfer   one that threads carry; a run: one path of it, with its accounts
+//   gate       what keeps a caller's stream waiting until the threads are done
 //   scheduler  which paths a transfer takes; runner: the transfers under way
 //   submitter  a thread per worker GPU, which claims chunks of runs and copies them
 //   slot       a relay buffer, from glake's own memory
-//   gate       what keeps a caller's stream waiting until the transfer is done
 #pragma once
 
 #include <memory>
@@ -20,6 +21,7 @@
 #include "transfer/call/plain_copies.h"
 #include "transfer/call/tracked_copies.h"
 #include "transfer/run/copy_kernel.h"
+#include "transfer/run/enqueued_transfers.h"
 #include "transfer/run/routed_copy.h"
 #include "transfer/run/timing.h"
 
@@ -35,7 +37,7 @@ class AnyCopy {
   }
 
  private:
-  std::variant<PlainCopy, TrackedCopy, RoutedCopy> copy_;
+  std::variant<PlainCopy, TrackedCopy, EnqueuedCopy, RoutedCopy> copy_;
 };
 
 class Engine {
@@ -43,7 +45,7 @@ class Engine {
   // `platform` is a topology's text; empty: nothing is known of the links, and copies are plain.
   // Throws Error.
   Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::string& platform,
-         const std::string& name);
+         const std::string& name, bool enqueue);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -77,7 +79,9 @@ class Engine {
  private:
   uint64_t begin_joined(Request request);
   uint64_t start(Request request);
-  uint64_t start_routed(Request request, const TransferPlan& plan, bool possible);
+  uint64_t start_ordered(Request request, bool possible);
+  uint64_t start_here(Request request, Rate plain);
+  uint64_t start_held(Request request, const TransferPlan& plan, bool possible);
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
   bool captured(int device, StreamHandle stream);
   bool kernel_pays(const Request& request, const TransferPlan& plan);
@@ -93,7 +97,11 @@ class Engine {
   LiveRanges ranges_;
   std::mutex mutex_;  // of transfers, runs and path states
   Runner runner_;
+  const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;
+  LanePool lanes_;
+  Crew crew_;
+  EnqueuedTransfers enqueued_;
   PlainCopies plain_;
   TrackedCopies tracked_;
   HostPins pins_;

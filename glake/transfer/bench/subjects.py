@@ -1,8 +1,8 @@
 """Who copies: glake's engine, a plain driver copy, GLake's equal shares; each timed alike.
 
 All copies of a case begin at one moment of the virtual clock, ordered by a stream each, and end
-when an event behind them in it does. What the calling thread's driver calls cost (modelled host
-time, which the clock does not contain) is added; copies of one thread queue up behind it.
+when an event behind them in it does. Calls that enqueue work take their time on the clock, in
+whichever thread: what one thread starts queues up behind its calls.
 """
 
 from __future__ import annotations
@@ -86,14 +86,19 @@ def _gpu(place: str) -> int:
 
 
 def _timed(
-    machine: Machine, copies: Sequence[Ends], start: Callable[[Ends], tuple[float, list[int]]]
+    machine: Machine,
+    copies: Sequence[Ends],
+    start: Callable[[Ends], tuple[float, list[int]]],
+    calls_take_time: bool = True,
 ) -> list[float]:
-    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end."""
+    """Starts all; `start` returns what of its cost the clock does not contain, in us, and the
+    events of its end."""
     base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
     machine.synchronize(base)
     submitted = 0.0
     ended = []
-    simcuda.thread_at_work(True)  # the clock stands still until all have started
+    simcuda.thread_at_work(True)  # the clock moves for nobody else until all have started
+    simcuda.configure("call_time", int(calls_take_time))
     try:
         for copy in copies:
             cost, events = start(copy)
@@ -103,6 +108,7 @@ def _timed(
             for event in events:
                 machine.synchronize(event)
     finally:
+        simcuda.configure("call_time", 0)
         simcuda.thread_at_work(False)
     return [
         before + max(machine.nanoseconds(base, event) for event in events)
@@ -117,10 +123,8 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
         parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
-        before = simcuda.cost_us()
         ids.append(_C.copy_start(parts, copy.to, copy.of, [(copy.gpu, stream)]))
-        cost = simcuda.cost_us() - before
-        return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
+        return 0, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
     outcome = Outcome(_timed(machine, copies, start))
     for each, copy, ns in zip(ids, copies, outcome.times, strict=True):
@@ -167,10 +171,8 @@ def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
-        before = simcuda.cost_us()
         machine.copy(copy.dst, copy.src, copy.size, copy.gpu, stream, copy.to, copy.of)
-        cost = simcuda.cost_us() - before
-        return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
+        return 0, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
     return Outcome(_timed(machine, copies, start))
 
@@ -198,7 +200,7 @@ class EqualShares:
         def start(copy: Ends) -> tuple[float, list[int]]:
             return price, self._start(copy, relays[copy.number])
 
-        return Outcome(_timed(machine, copies, start))
+        return Outcome(_timed(machine, copies, start, calls_take_time=False))
 
     def _start(self, copy: Ends, relays: list[int | None]) -> list[int]:
         part = copy.size // len(relays) // _GRAIN * _GRAIN

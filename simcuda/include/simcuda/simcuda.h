@@ -36,6 +36,9 @@ struct CUevent_st;
  *   completion  how a thread that waits with a deadline learns that work is done: "instant"
  *               (default: it is woken) | "polled" (it asks and sleeps, as it must on a GPU: a
  *               query takes its modelled cost, a sleep what simcuda_sleep says; lazy schedule)
+ *   driver_lock 1: calls that free or pin memory, unmap, load code, open contexts or peers wait
+ *               for all work under way, and keep out calls that enqueue work meanwhile, as was
+ *               seen of real drivers (default 0)
  *   complete_after  any time. Phantom replays: work enqueued at tick t is complete at tick t + K;
  *               -1: never until waited for on the host; "auto" (default): by the schedule.
  *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
@@ -50,6 +53,8 @@ struct CUevent_st;
  *   machine     name of a machine several processes share (default: private to the process)
  *   machine_dir where shared machines keep their files (default /dev/shm)
  *   call_us     any time. "name=first+further" pairs overriding the cost table
+ *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock
+ *               (default 0: the books alone know it)
  *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
  */
 // clang-format on
@@ -91,6 +96,10 @@ SIMCUDA_API int simcuda_thread(int join);
 /* `threads` threads are about to join: time stands still until they have. Negative: that many will
  * not. Joining takes one expectation back. May be called in a host function. */
 SIMCUDA_API int simcuda_expect(int threads);
+
+/* away != 0: the calling thread, if it is at work, waits for another one outside the driver from
+ * here on, and time moves without it; away == 0: no more. */
+SIMCUDA_API int simcuda_aside(int away);
 
 /* simcuda_thread, for runs that shall repeat exactly: a thread that was expected returns from here
  * once all expected ones have joined, lowest rank first, when no other joined thread is at work; as

@@ -4,7 +4,8 @@
 //   plain    everything there is to know of one is in its id, so that a small copy costs one driver
 //            call, no lock and no memory. Waiting for it is waiting for its stream.
 //   tracked  a plain copy with an event of its own
-//   routed   a transfer over paths that the engine chose
+//   enqueued a transfer over paths that the engine chose, all of it the driver's at once
+//   routed   one that the engine's threads carry
 #pragma once
 
 #include <cstdint>
@@ -38,11 +39,20 @@ class PlainId {
 
 constexpr int kTrackedShift = 60;  // 0001 | number
 constexpr uint64_t tracked_id(uint64_t number) { return uint64_t{1} << kTrackedShift | number; }
+// 0010 | number
+constexpr uint64_t enqueued_id(uint64_t number) { return uint64_t{2} << kTrackedShift | number; }
 
-enum class CopyKind { kPlain, kTracked, kRouted };
+enum class CopyKind { kPlain, kTracked, kEnqueued, kRouted };
 inline CopyKind kind_of(uint64_t id) {
   if (PlainId(id).valid()) return CopyKind::kPlain;
-  return id >> kTrackedShift == 1 ? CopyKind::kTracked : CopyKind::kRouted;
+  switch (id >> kTrackedShift) {
+    case 1:
+      return CopyKind::kTracked;
+    case 2:
+      return CopyKind::kEnqueued;
+    default:
+      return CopyKind::kRouted;
+  }
 }
 
 }  // namespace glake::transfer

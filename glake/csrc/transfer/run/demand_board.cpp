@@ -16,8 +16,8 @@ DemandBoard::~DemandBoard() {
   if (event_ >= 0) close(event_);
 }
 
-std::array<int, 4> DemandBoard::demand_of(const Request& request) {
-  const Place &src = request.src, &dst = request.dst;
+std::array<int, 4> DemandBoard::demand_of(const Demand& demand) {
+  const Place &src = demand.src, &dst = demand.dst;
   return {src.gpu, shown_node(src), dst.gpu, shown_node(dst)};
 }
 

@@ -23,7 +23,10 @@ class DemandBoard {
   DemandBoard& operator=(const DemandBoard&) = delete;
   ~DemandBoard();
 
-  static std::array<int, 4> demand_of(const Request& request);
+  static std::array<int, 4> demand_of(const Demand& demand);
+  static std::array<int, 4> demand_of(const Request& request) {
+    return demand_of(Demand{request.src, request.dst});
+  }
   // True if the process copies to or from one of these GPUs for the first time.
   bool use(const Request& request);
   uint32_t used() const { return used_.load(); }  // GPUs, as bits

@@ -95,13 +95,50 @@ DemandBoard::Demands Runner::shown_demands() {
   Lock lock(mutex());
   DemandBoard::Demands all;
   for (const auto& transfer : running_) all.insert(DemandBoard::demand_of(transfer->request));
+  for (const Demand& demand : scheduler_.enqueued()) all.insert(DemandBoard::demand_of(demand));
   return all;
+}
+
+void Runner::show_demands() { scheduler_.board().tell(shown_demands()); }
+
+void Runner::count(const EnqueuedTransfer& transfer) {
+  Lock lock(mutex());
+  ++finished_;
+  const bool failed = !transfer.error().empty();
+  failed_ += failed;
+  for (const auto& path : transfer.paths()) {
+    const std::string& name = path->path.path.name;
+    PathHealth& health = health_.of(name);
+    if (!path->why.empty()) {
+      health.fail(tools_.driver.now_ns(), path->why);
+      continue;
+    }
+    health.succeed();
+    bytes_ += path->bytes;
+    auto& [chunks, bytes] = carried_[name];
+    chunks += path->chunks;
+    bytes += path->bytes;
+  }
+}
+
+void Runner::avoid_failed(TransferPlan* plan) {
+  Lock lock(mutex());
+  const auto failed = [&](const PlannedPath& path) {
+    const PathHealth& health = health_.of(path.path.name);
+    const bool rests = health.state() == PathState::kQuarantined;
+    return health.state() == PathState::kSuspect ||
+           (rests && !health.may_probe(tools_.driver.now_ns()));
+  };
+  std::vector<PlannedPath>& paths = plan->paths;
+  if (std::all_of(paths.begin(), paths.end(), failed)) return;
+  paths.erase(std::remove_if(paths.begin(), paths.end(), failed), paths.end());
 }
 
 // Under the lock, when a transfer has begun or ended.
 void Runner::tell_demands() {
   DemandBoard::Demands all;
   for (const auto& transfer : running_) all.insert(DemandBoard::demand_of(transfer->request));
+  for (const Demand& demand : scheduler_.enqueued()) all.insert(DemandBoard::demand_of(demand));
   scheduler_.board().tell(std::move(all));
 }
 

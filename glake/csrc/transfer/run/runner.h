@@ -10,6 +10,7 @@
 
 #include "base/json_text.h"
 #include "transfer/call/live_ranges.h"
+#include "transfer/run/enqueued_transfer.h"
 #include "transfer/run/scheduler.h"
 #include "transfer/run/submitter.h"
 
@@ -43,6 +44,11 @@ class Runner final : private ChunkListener {
   void replan();
   std::vector<Demand> demands();
   DemandBoard::Demands shown_demands();
+  void show_demands();  // to the relay service
+  // Counts one that the driver has carried by itself.
+  void count(const EnqueuedTransfer& transfer);
+  // Without paths that have failed of late, unless none is left.
+  void avoid_failed(TransferPlan* plan);
   // With no transfer under way: ends the threads. What is not given back, in words; "": all is.
   std::string stop();
   void describe(JsonText* out);  // its part of the engine's statistics

@@ -25,7 +25,8 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
       topology_(topology),
       gpus_(topology != nullptr ? std::min(devices, topology->gpus()) : devices),
       board_(std::min(gpus_, topology::kMaxGpus)),
-      shares_(topology, copy_ns()) {
+      shares_(topology, copy_ns()),
+      times_(topology) {
   if (topology == nullptr) return;
   if (topology->gpus() < devices) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology->gpus()) +
@@ -72,11 +73,29 @@ bool Scheduler::worthwhile(const Request& request, const TransferPlan& plan) con
 
 bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running) {
   if (planner_ == nullptr || request.parts.total() < kLongCopy) return false;
-  add_plain(&running);
+  add_enqueued(&running);
   if (running.empty()) return false;
   running.push_back({request.src, request.dst});
   std::lock_guard<std::mutex> guard(mutex_);
   return worthwhile(request, planner_->plan(running).back());
+}
+
+TransferPlan Scheduler::plan_beside(const Request& request, std::vector<Demand> running) {
+  if (planner_ == nullptr) return direct_plan(request);
+  add_enqueued(&running);
+  const Demand demand{request.src, request.dst};
+  running.push_back(demand);
+  std::lock_guard<std::mutex> guard(mutex_);
+  TransferPlan plan = planner_->plan({demand})[0];
+  if (plan.paths.empty()) return direct_plan(request);
+  if (running.size() == 1) return plan;
+  TransferPlan beside = std::move(planner_->plan(running).back());
+  for (PlannedPath& path : beside.paths) {
+    const auto same = [&](const PlannedPath& one) { return one.path.name == path.path.name; };
+    const bool known = std::any_of(plan.paths.begin(), plan.paths.end(), same);
+    if (!known) plan.paths.push_back(std::move(path));
+  }
+  return plan;
 }
 
 bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const {
@@ -100,20 +119,61 @@ void Scheduler::note_plain(const Request& request, Rate rate) {
   if (plain_.size() < kMostPlain) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
+  const auto bytes = static_cast<double>(request.parts.total());
+  PathTimes times = times_.of(direct_plan(request).paths[0].path, parts_);
+  for (auto& [limit, time] : times) time *= bytes;
+  times_.forget_ended(driver_.now_ns());
+  times_.add(nullptr, std::move(times), until - ns, until);
 }
 
-void Scheduler::add_plain(std::vector<Demand>* demands) {
+void Scheduler::add_enqueued(std::vector<Demand>* demands) {
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
   const auto ended = [&](const auto& one) { return one.second <= now; };
   plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
   for (const auto& [demand, until] : plain_) demands->push_back(demand);
+  for (const auto& [key, demand] : enqueued_) demands->push_back(demand);
+}
+
+std::vector<PathShare> Scheduler::share_out(const void* key, const Request& request,
+                                            const TransferPlan& plan) {
+  const uint64_t now = driver_.now_ns();
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  ShareTerms terms;
+  terms.copy_ns = copy_ns();
+  terms.busy = times_.busy(now);
+  for (const PlannedPath& path : plan.paths) terms.times.push_back(times_.of(path.path, parts_));
+  double end_ns = 0;
+  std::vector<PathShare> shares = transfer::share_out(request, plan, terms, &end_ns);
+  std::vector<std::pair<int, double>> taken;
+  for (const PathShare& share : shares) {
+    for (const auto& [limit, ns] : times_.of(share.path.path, parts_)) {
+      taken.emplace_back(limit, ns * static_cast<double>(share.bytes()));
+    }
+  }
+  times_.add(key, std::move(taken), now, now + static_cast<uint64_t>(end_ns));
+  enqueued_.emplace_back(key, Demand{request.src, request.dst});
+  return shares;
+}
+
+void Scheduler::forget_enqueued(const void* key) {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  times_.remove(key);
+  const auto same = [&](const auto& one) { return one.first == key; };
+  enqueued_.erase(std::remove_if(enqueued_.begin(), enqueued_.end(), same), enqueued_.end());
+}
+
+std::vector<Demand> Scheduler::enqueued() {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  std::vector<Demand> all;
+  for (const auto& [key, demand] : enqueued_) all.push_back(demand);
+  return all;
 }
 
 std::vector<TransferPlan> Scheduler::plan_together(const std::vector<Demand>& running) {
   if (planner_ == nullptr || running.empty()) return {};
   std::vector<Demand> demands = running;
-  add_plain(&demands);
+  add_enqueued(&demands);
   std::lock_guard<std::mutex> guard(mutex_);
   return planner_->plan(demands);
 }

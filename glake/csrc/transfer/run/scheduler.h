@@ -11,6 +11,7 @@
 #include "plan/planner.h"
 #include "transfer/run/demand_board.h"
 #include "transfer/run/link_shares.h"
+#include "transfer/run/share_out.h"
 
 namespace glake::transfer {
 
@@ -38,6 +39,15 @@ class Scheduler {
   // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
   // over one path as well. `batches`: the driver copies several blocks in one call.
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
+  // The paths of one that begins beside these and beside all that the driver has already: those
+  // that it would take alone, and those that it would take of a plan for all.
+  TransferPlan plan_beside(const Request& request, std::vector<Demand> running);
+  // What each path of it carries; the others reckon with that until it is forgotten. `key`: the
+  // transfer.
+  std::vector<PathShare> share_out(const void* key, const Request& request,
+                                   const TransferPlan& plan);
+  void forget_enqueued(const void* key);
+  std::vector<Demand> enqueued();
   // A plain copy has been made; others reckon with it for as long as it should take.
   void note_plain(const Request& request, Rate rate);
 
@@ -64,7 +74,7 @@ class Scheduler {
   };
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
-  void add_plain(std::vector<Demand>* demands);
+  void add_enqueued(std::vector<Demand>* demands);
   Rate ours(int edge);
 
   Driver& driver_;
@@ -80,7 +90,9 @@ class Scheduler {
   std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
   std::mutex small_mutex_;          // of what follows; taken last
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
-  std::vector<double> parts_;                       // of each limit that is ours; empty: all
+  std::vector<std::pair<const void*, Demand>> enqueued_;
+  LinkTimes times_;            // of them, and of large plain copies
+  std::vector<double> parts_;  // of each limit that is ours; empty: all
 };
 
 }  // namespace glake::transfer

@@ -11,13 +11,17 @@ namespace {
 
 constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
 constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
-constexpr int kQuestions = 4;                  // each failed copy of a stream fails one
 constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
 
 }  // namespace
 
 Submitter::Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu)
-    : tools_(tools), listener_(listener), driver_(tools.driver), gpu_(gpu), streams_(driver_) {
+    : tools_(tools),
+      listener_(listener),
+      driver_(tools.driver),
+      gpu_(gpu),
+      streams_(driver_),
+      copier_(driver_, tools.devices, tools.slots, tools.kernel, tools.copy_ns) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -98,7 +102,7 @@ std::string Submitter::end() {
   std::set<std::string> names;
   for (Flight& flight : lost) {
     for (Slot& slot : flight.slots) slot.abandon();
-    for (Slot* slot : {&flight.stage, &flight.table, &flight.bounce}) slot->abandon();
+    for (Slot* slot : {&flight.stage, &flight.kernel.table, &flight.kernel.bounce}) slot->abandon();
     const bool reads_back = flight.transfer == nullptr;
     names.insert(reads_back
                      ? "a checksum's on " + device_text(flight.device)
@@ -203,6 +207,34 @@ void Submitter::drop_chunk(Flight* flight, const std::string& why) {
   if (why.empty()) return;
   flight->transfer->count_failure(&run);
   run.health->fail(driver_.now_ns(), why);
+}
+
+Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
+  const int device = flight->device = ChunkHop::device_of(flight->step());
+  flight->seen_done = flight->marked = false;
+  DeviceScope scope(driver_, device);
+  Status s = scope.status();
+  if (s.ok()) {
+    s = streams_.next(device, flight->step(), flight->flows, flight->alone, &flight->stream);
+  }
+  if (s.ok()) s = streams_.event(device, &flight->event);
+  if (!s.ok()) return s;
+  const Request& request = flight->transfer->request;
+  const bool first = flight->hop == 0, last = flight->last();
+  ChunkHop chunk{request, flight->step(), flight->range, 0, 0, flight->link, flight->stream};
+  if (!first) chunk.from = flight->slots[flight->hop - 1].at();
+  if (!last) chunk.to = flight->slots[flight->hop].at();
+  if (flight->stage && first && request.src.host()) chunk.from = flight->stage.at();
+  if (flight->stage && last && request.dst.host()) chunk.to = flight->stage.at();
+  s = copier_.copy(chunk, &flight->kernel, enqueued, &flight->unsure);
+  if (*enqueued == 0) return s;
+  const Status marked = driver_.record(device, flight->event.id(), flight->stream);
+  flight->marked = marked.ok();
+  if (marked.ok()) return s;
+  // Without the event only a wait for the stream tells when the copies are done.
+  flight->seen_done = quiesce(*flight);
+  flight->unsure = !flight->seen_done;
+  return s.ok() && flight->unsure ? marked : s;
 }
 
 std::string Submitter::failure(const Flight& flight, Status status) const {
@@ -320,13 +352,10 @@ void Submitter::wait() {
   }
 }
 
-// An error may be the question's, not the copy's: nothing may still read or write the buffers when
-// they go to another chunk. False: the driver does not say.
+// Nothing may still read or write the buffers when they go to another chunk. False: the driver does
+// not say.
 bool Submitter::quiesce(const Flight& flight) {
-  for (int i = 0; i < kQuestions; ++i) {  // who asks first is told of the copy that failed
-    if (driver_.synchronize_stream(flight.device, flight.stream).ok()) return true;
-  }
-  return false;
+  return copier_.quiesce(flight.device, flight.stream);
 }
 
 void Submitter::complete(Flight flight, Status status) {
@@ -343,8 +372,7 @@ void Submitter::complete(Flight flight, Status status) {
                         Staging::Way::kOut);
   }
   flight.event.reset();
-  flight.table.reset();
-  flight.bounce.reset();
+  flight.kernel = {};
   if (status.ok() && flight.last() && (flight.transfer->request.flags & kChecksum) != 0) {
     why = difference(flight);
   }

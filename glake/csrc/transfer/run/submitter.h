@@ -13,7 +13,7 @@
 #include "transfer/buffers/devices.h"
 #include "transfer/buffers/slots.h"
 #include "transfer/buffers/staging.h"
-#include "transfer/run/copy_kernel.h"
+#include "transfer/run/chunk_copier.h"
 #include "transfer/run/transfer.h"
 #include "transfer/run/work_streams.h"
 
@@ -54,8 +54,8 @@ struct Flight {
   size_t hop = 0;
   std::vector<Slot> slots;  // between hop i and i + 1
   Slot stage;               // pinned, in place of a pageable end
-  Slot table, bounce;       // of a kernel: its blocks, and the chunk in one piece beside them
-  LentEvent event;          // recorded behind this hop's copies
+  KernelBuffers kernel;
+  LentEvent event;  // recorded behind this hop's copies
   StreamHandle stream = 0;
   int device = -1;  // the stream's
   uint64_t expected = 0, deadline = 0;
@@ -109,13 +109,6 @@ class Submitter {
   void begin(Flight flight);
   void outfit(Flight* flight);
   Status enqueue(Flight* flight, Bytes* enqueued);
-  // copy_work.cpp
-  Status copy_pieces(Flight* flight, Bytes* enqueued);
-  Status copy_one(const Flight& flight, Address dst, Address src, Bytes bytes);
-  Status copy_together(Flight* flight);
-  Status copy_by_kernel(Flight* flight);
-  bool kernel_reaches(const Flight& flight);
-  bool side_by_side(bool at_source) const;
   void launch(Flight flight);
   bool hold(Flight* flight);
   uint64_t next_moment(uint64_t now);
@@ -151,10 +144,9 @@ class Submitter {
   // Its thread's alone.
   WorkStreams streams_;
   std::vector<Flight> flights_;
-  std::vector<EventId> events_;  // scratch, as all that follow
+  ChunkCopier copier_;
+  std::vector<EventId> events_;  // scratch, as what follows
   std::vector<Piece> pieces_;
-  std::vector<Address> dsts_, srcs_;
-  std::vector<Bytes> sizes_;
   std::thread thread_;
 };
 

@@ -1,0 +1,150 @@
+#include "transfer/run/chunk_copier.h"
+
+#include "plan/block_ways.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr Bytes kLeastTable = 4 * kKiB;
+constexpr int kQuestions = 4;  // each failed copy of a stream fails one
+
+bool between_gpus(const Hop& hop) {
+  return !hop.from.host() && !hop.to.host() && hop.from.gpu != hop.to.gpu;
+}
+
+}  // namespace
+
+bool ChunkCopier::quiesce(int device, StreamHandle stream) {
+  for (int i = 0; i < kQuestions; ++i) {  // who asks first is told of the copy that failed
+    if (driver_.synchronize_stream(device, stream).ok()) return true;
+  }
+  return false;
+}
+
+Status ChunkCopier::copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* enqueued,
+                         bool* unsure) {
+  const Bytes bytes = chunk.range.bytes();
+  if (chunk.from != 0 && chunk.to != 0) {
+    Status s = copy_one(chunk, chunk.to, chunk.from, bytes);
+    if (s.ok()) *enqueued = bytes;
+    return s;
+  }
+  chunk.request.parts.pieces(chunk.range, &pieces_);
+  for (Piece& piece : pieces_) {
+    const Bytes inside = piece.offset - chunk.range.begin;
+    if (chunk.to != 0) piece.dst = chunk.to + inside;
+    if (chunk.from != 0) piece.src = chunk.from + inside;
+  }
+  if (pieces_.size() > 1) {
+    const Status s = copy_together(chunk, buffers, unsure);
+    if (s.ok() || *unsure) *enqueued = bytes;
+    if (!s.not_supported()) return s;
+  }
+  for (const Piece& piece : pieces_) {
+    Status s = copy_one(chunk, piece.dst, piece.src, piece.bytes);
+    if (!s.ok()) return s;
+    *enqueued += piece.bytes;
+  }
+  return {};
+}
+
+Status ChunkCopier::copy_one(const ChunkHop& chunk, Address dst, Address src, Bytes bytes) {
+  const Hop& hop = chunk.hop;
+  return between_gpus(hop)
+             ? driver_.copy_peer(dst, hop.to.gpu, src, hop.from.gpu, bytes, chunk.stream)
+             : driver_.copy(dst, src, bytes, chunk.stream);
+}
+
+// All pieces in one call, or in two that are all done or not begun; not_supported(): one by one is
+// better, or all there is.
+Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure) {
+  const Hop& hop = chunk.hop;
+  const BlockCosts costs = block_costs(copy_ns_);
+  BlockLoad load;
+  for (const Piece& piece : pieces_) load.add(piece.bytes, costs);
+  const bool batches = !between_gpus(hop) && driver_.has_batches();
+  BlockWay way = best_way(load, chunk.link, costs, batches, true);
+  if (way == BlockWay::kKernel) {
+    const Status s = copy_by_kernel(chunk, buffers, unsure);
+    if (!s.not_supported()) return s;
+    way = best_way(load, chunk.link, costs, batches, false);
+  }
+  if (way == BlockWay::kSingly) return driver_.unsupported();
+  dsts_.clear();
+  srcs_.clear();
+  sizes_.clear();
+  for (const Piece& piece : pieces_) {
+    dsts_.push_back(piece.dst);
+    srcs_.push_back(piece.src);
+    sizes_.push_back(piece.bytes);
+  }
+  return driver_.copy_batch(dsts_.data(), srcs_.data(), sizes_.data(), pieces_.size(),
+                            chunk.stream);
+}
+
+// Whether a kernel on the GPU that works for this hop reaches all of its pieces. An access it has
+// not would end its context: it is given nothing the driver has not been asked about, and a peer's
+// memory is asked about once more where it is not our own buffer.
+bool ChunkCopier::kernel_reaches(const ChunkHop& chunk) {
+  const Hop& hop = chunk.hop;
+  if (!chunk.request.known) return false;
+  if (!kernel_.ready(ChunkHop::device_of(hop))) return false;
+  if (!between_gpus(hop)) return true;
+  if (!devices_.reach(hop.to.gpu, hop.from.gpu)) return false;
+  if (chunk.to != 0) return true;
+  return driver_.accessible(pieces_.front().dst) && driver_.accessible(pieces_.back().dst);
+}
+
+// One launch. Where the pieces lie side by side at the host's end, a plain copy carries them over
+// the link, from or to a buffer beside the blocks.
+Status ChunkCopier::copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure) {
+  if (!kernel_reaches(chunk)) return driver_.unsupported();
+  const Hop& hop = chunk.hop;
+  const int gpu = ChunkHop::device_of(hop);
+  const Bytes bytes = chunk.range.bytes();
+  const bool staged = (hop.from.host() || hop.to.host()) &&
+                      better_staged(bytes, chunk.link, block_costs(copy_ns_)) &&
+                      side_by_side(hop.from.host());
+  try {
+    buffers->table = slots_.lend(Place{}, pieces_.size() * sizeof(CopyBlock), kLeastTable);
+    if (staged) buffers->bounce = slots_.lend(Place{gpu}, bytes);
+  } catch (const Error&) {
+    buffers->table.reset();
+    return driver_.unsupported();  // without room for it the chunk goes as a batch does
+  }
+  auto* table = reinterpret_cast<CopyBlock*>(buffers->table.at());
+  for (const Piece& piece : pieces_) {
+    const Address buffer = buffers->bounce.at() + piece.offset - chunk.range.begin;
+    *table++ = {staged && hop.to.host() ? buffer : piece.dst,
+                staged && hop.from.host() ? buffer : piece.src, piece.bytes};
+  }
+  Status s;
+  const Address bounce = buffers->bounce.at();
+  if (staged && hop.from.host()) {
+    s = driver_.copy(bounce, pieces_.front().src, bytes, chunk.stream);
+  }
+  if (s.ok()) {
+    s = kernel_.launch(gpu, buffers->table.at(), pieces_.size(), chunk.stream);
+  }
+  if (s.ok() && staged && hop.to.host()) {
+    s = driver_.copy(pieces_.front().dst, bounce, bytes, chunk.stream);
+  }
+  if (s.ok()) return s;
+  // Part of it may be under way, in buffers that go to another chunk.
+  *unsure = !quiesce(gpu, chunk.stream);
+  if (*unsure) return s;
+  buffers->table.reset();
+  buffers->bounce.reset();
+  return s;
+}
+
+bool ChunkCopier::side_by_side(bool at_source) const {
+  for (size_t i = 1; i < pieces_.size(); ++i) {
+    const Piece &before = pieces_[i - 1], &piece = pieces_[i];
+    const Address end = (at_source ? before.src : before.dst) + before.bytes;
+    if (end != (at_source ? piece.src : piece.dst)) return false;
+  }
+  return true;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,76 @@
+#include "transfer/run/crew.h"
+
+#include <pthread.h>
+
+#include <string>
+
+namespace glake::transfer {
+
+Crew::Worker& Crew::worker(int gpu) {
+  std::unique_ptr<Worker>& one = workers_[gpu];
+  if (one != nullptr) return *one;
+  auto made = std::make_unique<Worker>();
+  made->thread = std::thread([this, gpu, self = made.get()] { work(gpu, self); });
+  one = std::move(made);
+  return *one;
+}
+
+void Crew::run(std::vector<Task> tasks) {
+  Batch batch;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (size_t i = 1; i < tasks.size(); ++i) worker(tasks[i].gpu);
+    batch.left = tasks.size() - 1;
+    for (size_t i = 1; i < tasks.size(); ++i) {
+      Worker& one = worker(tasks[i].gpu);
+      one.jobs.push_back({std::move(tasks[i]), &batch});
+      if (one.awake) continue;
+      one.awake = true;
+      driver_.expect_threads(1);  // a simulated driver's time waits for a thread that is woken
+      one.woken.notify_one();
+    }
+  }
+  tasks.front().run();
+  const OutsideScope outside(driver_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  batch.done.wait(lock, [&] { return batch.left == 0; });
+}
+
+void Crew::work(int gpu, Worker* self) {
+  const std::string name = "glake-enq-" + std::to_string(gpu);
+  pthread_setname_np(pthread_self(), name.c_str());
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    self->woken.wait(lock, [&] { return stopping_ || self->awake; });
+    if (!self->awake) return;
+    lock.unlock();
+    driver_.thread_at_work(true, gpu);
+    lock.lock();
+    while (!self->jobs.empty()) {
+      Job job = std::move(self->jobs.front());
+      self->jobs.pop_front();
+      lock.unlock();
+      job.task.run();
+      lock.lock();
+      if (--job.batch->left == 0) job.batch->done.notify_one();
+    }
+    self->awake = false;
+    lock.unlock();
+    driver_.thread_at_work(false);
+    lock.lock();
+  }
+}
+
+void Crew::close() {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    stopping_ = true;
+    for (auto& [gpu, worker] : workers_) worker->woken.notify_one();
+  }
+  for (auto& [gpu, worker] : workers_) worker->thread.join();
+  std::lock_guard<std::mutex> guard(mutex_);
+  workers_.clear();
+  stopping_ = false;
+}
+
+}  // namespace glake::transfer

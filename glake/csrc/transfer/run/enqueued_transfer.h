@@ -1,0 +1,93 @@
+// A transfer all of whose copies are the driver's from the start: it begins when its stream comes
+// to it, its chunks go from hop to hop by stream order and events, and the stream goes on behind
+// the last of them. No thread has a part in it, so that nothing else a process asks of the driver
+// can hold it up; nor can anything be changed any more.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transfer/run/crew.h"
+#include "transfer/run/lanes.h"
+#include "transfer/run/share_out.h"
+
+namespace glake::transfer {
+
+class EnqueuedTransfer {
+ public:
+  struct Tools {
+    Driver& driver;
+    Devices& devices;
+    Slots& slots;
+    CopyKernel& kernel;
+    LanePool& lanes;
+    Crew& crew;
+    uint64_t copy_ns;
+  };
+  struct Carried {
+    PlannedPath path;
+    std::vector<Lane> lanes;
+    size_t next_lane = 0;
+    Bytes bytes = 0;
+    uint64_t chunks = 0;
+    bool closed = false;
+    std::string why;          // it is closed, or a copy over it failed
+    std::vector<Range> left;  // chunks that it did not take
+    Lane* end = nullptr;      // whose event stands behind all of its copies
+  };
+
+  // `direct`: the path of what others refuse to take.
+  EnqueuedTransfer(const Tools& tools, Request request, TransferPlan plan, PlannedPath direct);
+  EnqueuedTransfer(const EnqueuedTransfer&) = delete;
+  EnqueuedTransfer& operator=(const EnqueuedTransfer&) = delete;
+  ~EnqueuedTransfer();
+
+  // Enqueues all of it. Throws Error when nothing was; later refusals are error().
+  void enqueue(const std::vector<PathShare>& shares);
+  // Recorded on the caller's stream behind it.
+  EventId ended() const { return ended_; }
+  // Of one whose end has happened, what the driver says of its copies; by one thread alone.
+  struct Outcome {
+    std::vector<std::string> failures;  // of each path; "": none
+    uint64_t time_ns = 0;
+  };
+  bool claim_end() { return !ending_.exchange(true); }
+  Outcome outcome();
+  // Gives its lanes back.
+  void finish(const Outcome& outcome);
+  bool over() const { return over_.load(std::memory_order_acquire); }
+
+  const Request request;
+  const TransferPlan plan;
+  const std::string& error() const { return error_; }  // "": none; settled when it is over
+  const std::vector<std::unique_ptr<Carried>>& paths() const { return paths_; }
+  Bytes landed() const;
+  uint64_t time_ns() const { return time_ns_; }
+  std::string json() const;
+
+ private:
+  Carried* add_path(const PlannedPath& path);
+  void open_lanes(Carried* path, size_t count, Bytes most);
+  void close_path(Carried* path, const std::string& why);
+  void submit_all(Carried* path, const std::vector<Range>& chunks, ChunkCopier* copier);
+  void submit_here(Carried* path, const std::vector<Range>& chunks);
+  bool submit(Carried* path, Range range, ChunkCopier* copier);
+  Status submit_hop(Carried* path, Lane* lane, size_t hop, Range range, ChunkCopier* copier,
+                    Bytes* enqueued);
+  void submit_left();
+  void gather(Carried* path, ChunkCopier* copier);
+  void join();
+  std::string failure_of(const Carried& path);
+
+  const Tools tools_;
+  const PlannedPath direct_;
+  EventId begun_ = 0, ended_ = 0;
+  std::vector<std::unique_ptr<Carried>> paths_;
+  std::string error_;
+  std::atomic<bool> ending_{false}, over_{false};
+  uint64_t time_ns_ = 0;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,166 @@
+#include "transfer/run/enqueued_transfers.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "transfer/call/copy_ids.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr size_t kMostUnderWay = 64;     // each may keep 24 MiB on every relay
+constexpr uint64_t kSlice = 50'000'000;  // ns between looks at whether to go on waiting
+
+std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
+
+}  // namespace
+
+bool EnqueuedTransfers::has_room() {
+  look();
+  std::lock_guard<std::mutex> guard(mutex_);
+  return open_.size() < kMostUnderWay;
+}
+
+uint64_t EnqueuedTransfers::begin(Request request, TransferPlan plan) {
+  PlannedPath direct = scheduler_.direct_plan(request).paths[0];
+  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, std::move(request), std::move(plan),
+                                                     std::move(direct));
+  const void* const key = transfer.get();
+  try {
+    transfer->enqueue(scheduler_.share_out(key, transfer->request, transfer->plan));
+  } catch (...) {
+    scheduler_.forget_enqueued(key);
+    throw;
+  }
+  const uint64_t id = enqueued_id(next_number.fetch_add(1));
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    known_.emplace(id, transfer);
+    open_.push_back(transfer);
+  }
+  runner_.show_demands();
+  return id;
+}
+
+EnqueuedTransfers::Ptr EnqueuedTransfers::find(uint64_t id) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = known_.find(id);
+  if (found != known_.end()) return found->second;
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              "no copy has the id " + std::to_string(id) + "; it may have been released");
+}
+
+int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::string* text) {
+  const uint64_t begin = tools_.driver.now_ns();
+  while (!transfer->over()) {
+    const uint64_t passed = tools_.driver.now_ns() - begin;
+    if (passed >= timeout_ns) {
+      *text = "the copy is not done after " + std::to_string(timeout_ns) + " ns";
+      return GLAKE_BUSY_TIMEOUT;
+    }
+    if (stopped_) {
+      *text = "the transfer engine was closed; the copy goes on, as its stream does";
+      return GLAKE_TRANSFER_CLOSED;
+    }
+    const uint64_t slice = std::min(kSlice, timeout_ns - passed);
+    if (!tools_.driver.wait_event(transfer->ended(), slice).not_ready()) finish(transfer);
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (transfer->error().empty()) return GLAKE_OK;
+  *text = transfer->error() + ": no byte of the destination is known";
+  return GLAKE_COPY_FAILED;
+}
+
+bool EnqueuedTransfers::done(const Ptr& transfer) {
+  if (!transfer->over() && !tools_.driver.query(transfer->ended()).not_ready()) finish(transfer);
+  return transfer->over();
+}
+
+// Of those that are done, whoever looks: nobody may be waiting.
+void EnqueuedTransfers::look() {
+  std::vector<Ptr> open;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    open = open_;
+  }
+  for (const Ptr& transfer : open) done(transfer);
+}
+
+void EnqueuedTransfers::finish(const Ptr& transfer) {
+  if (!transfer->claim_end()) {
+    std::this_thread::yield();  // another thread is at it
+    return;
+  }
+  const EnqueuedTransfer::Outcome outcome = transfer->outcome();
+  bool idle = false;
+  scheduler_.forget_enqueued(transfer.get());
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    transfer->finish(outcome);
+    open_.erase(std::find(open_.begin(), open_.end(), transfer));
+    idle = open_.empty();
+  }
+  runner_.count(*transfer);
+  if (idle && runner_.demands().empty()) tools_.slots.trim();
+  runner_.show_demands();
+}
+
+void EnqueuedTransfers::release(uint64_t id) {
+  Ptr last;  // its events are destroyed outside the lock
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = known_.find(id);
+  if (found == known_.end()) return;
+  last = std::move(found->second);
+  known_.erase(found);
+}
+
+Bytes EnqueuedTransfers::landed(const Ptr& transfer) {
+  done(transfer);
+  std::lock_guard<std::mutex> guard(mutex_);
+  return transfer->landed();
+}
+
+std::string EnqueuedTransfers::result(const Ptr& transfer) {
+  done(transfer);
+  std::lock_guard<std::mutex> guard(mutex_);
+  return transfer->json();
+}
+
+size_t EnqueuedTransfers::under_way() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return open_.size();
+}
+
+void EnqueuedTransfers::close(uint64_t most_ns) {
+  stopped_ = false;  // nobody waits any more
+  for (;;) {
+    Ptr transfer;
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      if (open_.empty()) break;
+      transfer = open_.front();
+    }
+    if (tools_.driver.wait_event(transfer->ended(), most_ns).not_ready()) {
+      throw Error(GLAKE_BUSY_TIMEOUT,
+                  "a stream still has work before a transfer it was given; synchronise it, then "
+                  "close the transfer engine again");
+    }
+    finish(transfer);
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  known_.clear();
+}
+
+void EnqueuedCopy::hold_stream(int device, StreamHandle stream) {
+  devices_.open(device);
+  if (transfer_->over()) return;
+  const Status s = driver_.wait_stream(device, stream, transfer_->ended());
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "holding a stream: " + driver_.describe(s));
+}
+
+void EnqueuedCopy::progress(Bytes* done, Bytes* total) {
+  *total = transfer_->request.parts.total();
+  *done = owner_.landed(transfer_);
+}
+
+}  // namespace glake::transfer

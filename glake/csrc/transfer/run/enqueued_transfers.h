@@ -1,0 +1,83 @@
+// The transfers that are all the driver's (enqueued_transfer.h), from their start until they are
+// seen done and their callers have released them.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transfer/call/copy.h"
+#include "transfer/run/enqueued_transfer.h"
+#include "transfer/run/runner.h"
+
+namespace glake::transfer {
+
+class EnqueuedTransfers {
+ public:
+  using Tools = EnqueuedTransfer::Tools;
+  using Ptr = std::shared_ptr<EnqueuedTransfer>;
+
+  EnqueuedTransfers(const Tools& tools, Scheduler& scheduler, Runner& runner)
+      : tools_(tools), scheduler_(scheduler), runner_(runner) {}
+  EnqueuedTransfers(const EnqueuedTransfers&) = delete;
+  EnqueuedTransfers& operator=(const EnqueuedTransfers&) = delete;
+
+  // Whether one more may be under way: each keeps streams and relay buffers until it is done.
+  bool has_room();
+  // Returns its id. Throws Error when nothing was enqueued.
+  uint64_t begin(Request request, TransferPlan plan);
+  Ptr find(uint64_t id);  // throws Error
+  int wait(const Ptr& transfer, uint64_t timeout_ns, std::string* text);
+  bool done(const Ptr& transfer);
+  void release(uint64_t id);
+  Bytes landed(const Ptr& transfer);
+  std::string result(const Ptr& transfer);
+  size_t under_way();
+  // Those who wait return; the copies go on.
+  void stop_waits() { stopped_ = true; }
+  // Waits for all of them, for at most `most_ns` each. Throws Error if one is later, and may be
+  // tried again.
+  void close(uint64_t most_ns);
+
+ private:
+  void look();
+  void finish(const Ptr& transfer);
+
+  const Tools tools_;
+  Scheduler& scheduler_;
+  Runner& runner_;
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;  // of what follows, and of each transfer once it is enqueued
+  std::unordered_map<uint64_t, Ptr> known_;
+  std::vector<Ptr> open_;  // not seen done
+};
+
+// One of them, as its caller sees it.
+class EnqueuedCopy final : public Copy {
+ public:
+  EnqueuedCopy(Driver& driver, Devices& devices, EnqueuedTransfers& owner, uint64_t id)
+      : driver_(driver), devices_(devices), owner_(owner), id_(id), transfer_(owner.find(id)) {}
+
+  int wait(uint64_t timeout_ns, std::string* text) override {
+    return owner_.wait(transfer_, timeout_ns, text);
+  }
+  bool done() override { return owner_.done(transfer_); }
+  bool settled() override { return done(); }
+  void hold_stream(int device, StreamHandle stream) override;
+  void cancel() override {}
+  void release() override { owner_.release(id_); }
+  void progress(Bytes* done, Bytes* total) override;
+  std::string result() override { return owner_.result(transfer_); }
+
+ private:
+  Driver& driver_;
+  Devices& devices_;
+  EnqueuedTransfers& owner_;
+  uint64_t id_;
+  EnqueuedTransfers::Ptr transfer_;
+};
+
+}  // namespace glake::transfer

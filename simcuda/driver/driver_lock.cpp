@@ -1,0 +1,91 @@
+#include "driver_lock.h"
+
+#include "books.h"
+#include "options.h"
+
+namespace simcuda {
+
+LockSide lock_side(Symbol symbol) {
+  switch (symbol) {
+    case Symbol::k_cuMemFree:
+    case Symbol::k_cuMemUnmap:
+    case Symbol::k_cuMemHostAlloc:
+    case Symbol::k_cuMemAllocHost:
+    case Symbol::k_cuMemFreeHost:
+    case Symbol::k_cuMemHostRegister:
+    case Symbol::k_cuMemHostUnregister:
+    case Symbol::k_cuIpcCloseMemHandle:
+    case Symbol::k_cuModuleLoadData:
+    case Symbol::k_cuModuleLoadDataEx:
+    case Symbol::k_cuModuleUnload:
+    case Symbol::k_cuCtxCreate:
+    case Symbol::k_cuCtxDestroy:
+    case Symbol::k_cuCtxEnablePeerAccess:
+    case Symbol::k_cuCtxDisablePeerAccess:
+      return LockSide::kExclusive;
+    case Symbol::k_cuMemcpyHtoD:
+    case Symbol::k_cuMemcpyDtoH:
+    case Symbol::k_cuMemcpyDtoD:
+    case Symbol::k_cuMemcpy:
+    case Symbol::k_cuMemcpyPeer:
+    case Symbol::k_cuMemcpy2D:
+    case Symbol::k_cuMemcpyHtoDAsync:
+    case Symbol::k_cuMemcpyDtoHAsync:
+    case Symbol::k_cuMemcpyDtoDAsync:
+    case Symbol::k_cuMemcpyAsync:
+    case Symbol::k_cuMemcpyPeerAsync:
+    case Symbol::k_cuMemcpy2DAsync:
+    case Symbol::k_cuMemcpyBatchAsync:
+    case Symbol::k_cuMemsetD8:
+    case Symbol::k_cuMemsetD16:
+    case Symbol::k_cuMemsetD32:
+    case Symbol::k_cuMemsetD8Async:
+    case Symbol::k_cuMemsetD16Async:
+    case Symbol::k_cuMemsetD32Async:
+    case Symbol::k_cuLaunchKernel:
+    case Symbol::k_cuLaunchKernelEx:
+    case Symbol::k_cuLaunchCooperativeKernel:
+    case Symbol::k_cuLaunchHostFunc:
+    case Symbol::k_cuStreamWaitEvent:
+    case Symbol::k_cuEventRecord:
+    case Symbol::k_cuEventRecordWithFlags:
+    case Symbol::k_cuStreamWaitValue32:
+    case Symbol::k_cuStreamWaitValue64:
+    case Symbol::k_cuStreamWriteValue32:
+    case Symbol::k_cuStreamWriteValue64:
+    case Symbol::k_cuGraphLaunch:
+    case Symbol::k_cuStreamCreate:
+    case Symbol::k_cuStreamCreateWithPriority:
+    case Symbol::k_cuStreamDestroy:
+      return LockSide::kShared;
+    default:
+      return LockSide::kNone;
+  }
+}
+
+DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol)
+    : Turn(owner, lock, symbol, lock_side(symbol)) {}
+
+DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, LockSide side)
+    : owner_(owner) {
+  if (side == LockSide::kNone) return;
+  if (owner->on_) {
+    while (const OpPtr holder = owner->holder_) owner->scheduler_->await_end(lock, holder);
+    if (side == LockSide::kExclusive) {
+      owner->holder_ = mine_ = std::make_shared<Op>();
+      owner->scheduler_->quiesce(lock);
+    }
+  }
+  if (side == LockSide::kShared && call_time()) {
+    const double us = books().price(static_cast<int>(symbol)).first_us;
+    owner->scheduler_->sleep(lock, static_cast<uint64_t>(us * 1000));
+  }
+}
+
+DriverLock::Turn::~Turn() {
+  if (mine_ == nullptr) return;
+  owner_->holder_ = nullptr;
+  owner_->scheduler_->end(mine_);
+}
+
+}  // namespace simcuda
