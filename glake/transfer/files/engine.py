@@ -18,15 +18,13 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from glake import _C, arguments
+from glake import arguments
 from glake.errors import (
     FileFailed,
-    GlakeError,
     InvalidArgument,
-    InvalidPointer,
     TransferClosed,
 )
-from glake.transfer import handle
+from glake.transfer import flat, handle
 from glake.transfer.buffers import HOST, Buffer, Raw, buffer_of
 from glake.transfer.engine import default_engine, written
 from glake.transfer.files.handle import FileTransfer
@@ -233,20 +231,17 @@ class FileEngine:
         at = arguments.whole(offset)
         if at is None or at < 0:
             raise InvalidArgument(f"offset {offset!r}: bytes from the file's start, 0 or more")
-        if not memory.contiguous:
-            raise InvalidArgument(f"{memory} has gaps: pass contiguous memory, or copy it first")
+        flat.require(memory)
         if memory.bytes > _MOST_PIECES * self.block or at + memory.bytes >= 1 << 63:
             raise InvalidArgument(
                 f"{memory.bytes} bytes from {at} on: a request has at most {_MOST_PIECES} blocks, "
                 f"of {self.block} bytes here, and a file 2^63 bytes"
             )
-        gpu = _gpu_of(memory)
-        if gpu != HOST and memory.owner is None:
-            _require_block(memory)
+        gpu = flat.gpu_of(memory)
         file = _opened(path, write, self._direct)
         pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
-        request = _Request(file, memory.address, gpu, _stream(memory, gpu), going)
+        request = _Request(file, memory.address, gpu, flat.stream_of(memory, gpu), going)
         begun = 0
         with self._lock:  # close() waits for all pieces or sees none
             threads = self._threads
@@ -328,33 +323,6 @@ class FileEngine:
             yield address
         finally:
             self._buffers.put((memory, address))
-
-
-def _require_block(memory: Buffer) -> None:
-    """InvalidPointer for raw memory that is longer than the block it begins: pieces are checked one
-    by one, and those of a block behind it would pass."""
-    try:
-        held = _C.block_info(memory.address)[0]
-    except GlakeError:  # within a block, or not glake's: the engine looks at each piece
-        return
-    if memory.bytes > held:
-        raise InvalidPointer(
-            f"{memory} of {memory.bytes} bytes begins a block of {held}: name no more than it has"
-        )
-
-
-def _gpu_of(memory: Buffer) -> int:
-    if memory.device >= 0 or memory.bytes == 0:
-        return memory.device if memory.bytes else HOST
-    default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
-    return int(_C.place_of(memory.address)[0])
-
-
-def _stream(memory: Buffer, gpu: int) -> Any:
-    """The current one, asked for here: the threads that copy have others."""
-    if gpu == HOST or memory.stream is None:
-        return None
-    return (gpu, memory.stream)
 
 
 def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _File:
