@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -13,6 +14,9 @@ from glake.transfer.nodes.backend import Backend, NetworkRead
 
 _PROTOCOLS = ("tcp", "rdma", "efa")
 _THREADS = 16  # a read of it holds a thread until it ends
+# Its limit of a read is no less than 5 s. What fails so late has been given up, not ended: its
+# bytes may still come, until the engine is closed.
+_GIVEN_UP = 4.0
 
 
 class Mooncake(Backend):
@@ -93,10 +97,14 @@ class Mooncake(Backend):
 
 class _Read(NetworkRead):
     def __init__(self, going: Future[int]) -> None:
-        self._going = going
+        self._going, self._began = going, time.monotonic()
+        self._late = False
 
     def over(self) -> bool:
         if not self._going.done():
+            self._late = time.monotonic() - self._began > _GIVEN_UP
+            return False
+        if self._late and (self._going.exception() is not None or self._going.result() != 0):
             return False
         if (error := self._going.exception()) is not None:
             raise PeerFailed(f"Mooncake: {type(error).__name__}: {error}")
