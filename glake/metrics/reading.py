@@ -54,7 +54,10 @@ _ALLOCATOR = {
 }
 _CALLS = "glake.driver_calls."
 _DRIVER_CALLS = Metric(
-    "driver_calls", "Calls of the driver: of memory, and events of streams (mark, wait).", True, ("device", "call")
+    "driver_calls",
+    "Calls of the driver: of memory, and events of streams (mark, wait).",
+    True,
+    ("device", "call"),
 )
 _HOST = {
     "allocated_bytes.current": Metric("host_allocated_bytes", "Bytes of live pinned blocks."),
@@ -88,6 +91,7 @@ _FILES = {
     "read_bytes": (Metric("file_bytes", "Bytes of files.", True, _OPERATIONS), "read"),
     "written_bytes": (Metric("file_bytes", "Bytes of files.", True, _OPERATIONS), "write"),
     "direct_bytes": (Metric("file_direct_bytes", "Of these, past the page cache.", True), None),
+    "gds_bytes": (Metric("file_gds_bytes", "Of these, by GPUDirect Storage.", True), None),
     "failed": (Metric("file_failures", "Requests that failed.", True), None),
     "buffer_bytes": (Metric("file_buffer_bytes", "Pinned buffers of file engines."), None),
 }

@@ -15,6 +15,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "blocks.py": {},
     "copies.py": {},
     "files.py": {},
+    "gds.py": {},
     "handles.py": {},
     "host_memory.py": {},
     "lending.py": {},

@@ -27,6 +27,7 @@ from glake.errors import (
 from glake.transfer import flat, handle
 from glake.transfer.buffers import HOST, Buffer, Raw, buffer_of
 from glake.transfer.engine import default_engine, written
+from glake.transfer.files.gds import Gds, GdsFile
 from glake.transfer.files.handle import FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT, Piece, cut
 from glake.transfer.host import pinned_block
@@ -47,6 +48,7 @@ class FileStats:
         reads, writes: requests that are over.
         read_bytes, written_bytes: of all requests, as far as they came.
         direct_bytes: of those, past the page cache.
+        gds_bytes: of those, between the disk and a GPU by GPUDirect Storage.
         failed: requests that failed.
         buffer_bytes: pinned buffers that it holds now, for GPU memory.
     """
@@ -56,6 +58,7 @@ class FileStats:
     read_bytes: int = 0
     written_bytes: int = 0
     direct_bytes: int = 0
+    gds_bytes: int = 0
     failed: int = 0
     buffer_bytes: int = 0
 
@@ -102,9 +105,12 @@ class _File:
     cached: int
     direct: int | None
     write: bool
+    gds: GdsFile | None = None
 
     def close(self) -> None:
-        """Closes both."""
+        """Closes all."""
+        if self.gds is not None:
+            self.gds.close()
         os.close(self.cached)
         if self.direct is not None:
             os.close(self.direct)
@@ -132,12 +138,22 @@ class FileEngine:
         block: bytes of a piece, a multiple of 4096, or text such as "4MiB".
         depth: pieces under way at once, 1 to 256: threads, which start when they are needed.
         direct: False: all goes through the page cache.
+        gds: True: whole blocks of GPU memory go by GPUDirect Storage (kvikio), without pinned
+            buffers; what cuFile does not take goes through them, and stats() tells how much went
+            which way. Not seen on hardware.
 
     Raises:
-        InvalidArgument, WrongType: another block or depth.
+        InvalidArgument, WrongType: another block or depth; gds without direct.
+        PackageMissing, DriverAbsent: gds, and there is no kvikio, or no GPUDirect Storage.
     """
 
-    def __init__(self, block: str | int = BLOCK, depth: int = DEPTH, direct: bool = True) -> None:
+    def __init__(
+        self,
+        block: str | int = BLOCK,
+        depth: int = DEPTH,
+        direct: bool = True,
+        gds: bool = False,
+    ) -> None:
         self.block = arguments.size("block", block)
         if self.block < ALIGNMENT or self.block % ALIGNMENT:
             raise InvalidArgument(f"block of {self.block} bytes: a multiple of {ALIGNMENT}, not 0")
@@ -146,6 +162,9 @@ class FileEngine:
             raise InvalidArgument(f"depth {depth!r}: pieces under way at once, 1 to 256")
         self.depth = whole
         self._direct = arguments.flag("direct", direct)
+        if arguments.flag("gds", gds) and not direct:
+            raise InvalidArgument("gds=True goes past the page cache: leave direct=False out")
+        self._gds = Gds() if gds else None
         self._stats = FileStats()
         self._lock = threading.Lock()
         self._ending: ThreadPoolExecutor | None = None
@@ -239,6 +258,8 @@ class FileEngine:
             )
         gpu = flat.gpu_of(memory)
         file = _opened(path, write, self._direct)
+        if self._gds is not None and gpu != HOST:
+            file.gds = self._gds.open(f"/proc/self/fd/{file.cached}", write)
         pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
         request = _Request(file, memory.address, gpu, flat.stream_of(memory, gpu), going)
@@ -268,20 +289,27 @@ class FileEngine:
     def _carry(self, request: _Request, piece: Piece) -> None:
         """One piece, on a thread; those behind one that failed are left out."""
         error: BaseException | None = None
-        direct = False
+        direct = gds = False
         if not request.handle.failed:
             try:
                 if request.gpu == HOST:
                     address = request.address + piece.start
                     direct = _move(request.file, piece, address)
+                elif _by_gds(request, piece):
+                    direct = gds = True
                 else:
                     direct = self._through_buffer(request, piece)
             except BaseException as failure:
                 error = failure
-        self._over(request, piece, error, direct)
+        self._over(request, piece, error, direct, gds)
 
     def _over(
-        self, request: _Request, piece: Piece, error: BaseException | None, direct: bool
+        self,
+        request: _Request,
+        piece: Piece,
+        error: BaseException | None,
+        direct: bool,
+        gds: bool = False,
     ) -> None:
         stats, going, write = self._stats, request.handle, request.file.write
         moved = 0 if error is not None or going.failed else piece.bytes
@@ -289,6 +317,7 @@ class FileEngine:
             stats.written_bytes += moved if write else 0
             stats.read_bytes += 0 if write else moved
             stats.direct_bytes += moved if direct else 0
+            stats.gds_bytes += moved if gds else 0
         if not going.settle(moved, error):
             return
         request.file.close()
@@ -323,6 +352,14 @@ class FileEngine:
             yield address
         finally:
             self._buffers.put((memory, address))
+
+
+def _by_gds(request: _Request, piece: Piece) -> bool:
+    file = request.file.gds
+    if file is None or not piece.whole:
+        return False
+    gpu = Raw(request.address + piece.start, piece.bytes, request.gpu)
+    return file.move(gpu, piece.offset, request.stream, request.file.write)
 
 
 def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _File:
