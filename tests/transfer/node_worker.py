@@ -1,6 +1,7 @@
 """Another node, in a process of its own with its own GPUs: it does what its standard input says.
 
-Each line is Python over `node`, `t`, `np`, `Device` and `kept`; the answer is its value's repr.
+Each line is Python over `node`, `t`, `np`, `Device` and `kept`; the answer, after ">> " as engines
+print as well, is its value's repr.
 """
 
 import json
@@ -18,12 +19,12 @@ from glake import transfer as t  # noqa: E402
 def main() -> None:
     node = t.Node(**json.loads(sys.argv[1]))
     names = {"node": node, "t": t, "np": np, "Device": Device, "kept": {}}
-    print(node.address, flush=True)
+    print(">>", node.address, flush=True)
     for line in sys.stdin:
         try:
-            print(repr(eval(line, names)), flush=True)
+            print(">>", repr(eval(line, names)), flush=True)
         except Exception as error:
-            print(f"{type(error).__name__}: {error}", flush=True)
+            print(f">> {type(error).__name__}: {error}", flush=True)
     node.close()
 
 

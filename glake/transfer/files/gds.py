@@ -36,7 +36,7 @@ class Gds:
         if defaults.is_compat_mode_preferred():
             raise DriverAbsent(
                 "no GPUDirect Storage here: kvikio is in its compatibility mode, in which it reads "
-                "into host memory; leave gds=True out, or see KVIKIO_COMPAT_MODE in its documentation"
+                "into host memory; leave gds=True out, or see KVIKIO_COMPAT_MODE in its pages"
             )
 
     def open(self, name: str, write: bool) -> GdsFile | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import threading
 import uuid
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ class Nixl(Backend):
                 raise PeerFailed(
                     f"NIXL has no backend {self._plugin!r}: {', '.join(agent.get_plugin_list())}"
                 )
-            agent.create_backend(self._plugin, self._options)
+            agent.create_backend(self._plugin, self._devices(host) | self._options)
             self._registered = agent.register_memory([(address, size, 0, "")], "DRAM")
             self._metadata = bytes(agent.get_agent_metadata())
         except PeerFailed:
@@ -61,6 +62,13 @@ class Nixl(Backend):
         except Exception as error:  # of its own kinds, which have no base of their own
             raise PeerFailed(f"NIXL does not start: {_said(error)}") from None
         self._agent = agent
+
+    def _devices(self, host: str) -> dict[str, str]:
+        """Without this UCX listens on every network, for a node that is of this machine alone."""
+        local = host == "localhost" or host == "::1" or host.startswith("127.")
+        if self._plugin != "UCX" or not local or "UCX_NET_DEVICES" in os.environ:
+            return {}
+        return {"ucx_devices": "lo"}
 
     def metadata(self) -> bytes:
         return self._metadata

@@ -62,6 +62,9 @@ class Node:
         backend: "nixl", "mooncake", or an object of Nixl or Mooncake with settings of its own.
             None: the first of them that is installed.
         chunk: bytes of a piece, or text such as "4MiB".
+        host: the address of this node that peers' engines reach; None: that of `listen`, of a
+            socket's path the loopback, else the machine's name. On a loopback address NIXL's UCX
+            stays on the loopback, unless it is told otherwise.
         depth: pieces under way at once, each way, 1 to 256. The node holds 2 * chunk * depth bytes
             of pinned memory.
         timeout: seconds in which a peer has to answer, or a piece to come, before it counts as
@@ -82,6 +85,7 @@ class Node:
         chunk: str | int = CHUNK,
         depth: int = DEPTH,
         timeout: float = TIMEOUT,
+        host: str | None = None,
     ) -> None:
         at = None if listen is None else Address.of(listen, listen=True)
         self._secret = _secret(secret)
@@ -102,8 +106,8 @@ class Node:
         self._closed = False
         self._server, self._at = _listening(at)
         try:
-            host = self._at.host if self._at is not None and self._at.host else "127.0.0.1"
-            self._carrier = Carrier(engine, host, block, several, self._counters)
+            reached = _host(host, self._at)
+            self._carrier = Carrier(engine, reached, block, several, self._counters)
         except BaseException:
             self._unlisten()
             raise
@@ -370,6 +374,16 @@ def _sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, floa
     if several is None or not 1 <= several <= 256:
         raise InvalidArgument(f"depth {depth!r}: pieces under way at once, 1 to 256")
     return block, several, _seconds(timeout)
+
+
+def _host(given: str | None, at: Address | None) -> str:
+    if given is not None:
+        if not isinstance(given, str) or not given or not given.isprintable():
+            raise InvalidArgument(f"host {given!r}: a name or an address of this machine")
+        return given
+    if at is None or at.host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return at.host or "127.0.0.1"
 
 
 def _backend(given: str | Backend | None) -> Backend:
