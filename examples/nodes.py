@@ -1,4 +1,4 @@
-"""Reads a GPU's memory of another node, for which a second process stands: pip install "glake[nodes]"
+"""Reads memory of another node, for which a second process stands: pip install "glake[nodes]"
 
 GLAKE_DRIVER=sim:dgx_a100 python examples/nodes.py
 """

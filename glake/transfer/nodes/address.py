@@ -53,6 +53,7 @@ class Address:
         if not self.path:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family, backlog=64)
+        self._remove_dead()
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Never open to others, not even before a chmod.
@@ -82,6 +83,17 @@ class Address:
             made.close()
             raise
         return made
+
+    def _remove_dead(self) -> None:
+        """What a process has left that ended without a word: nobody listens there."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            try:
+                asked.settimeout(1)
+                asked.connect(self.path)
+            except ConnectionRefusedError:
+                self.remove()
+            except OSError:
+                pass
 
     def remove(self) -> None:
         """Takes the path of a socket away; of a port nothing is left."""

@@ -46,10 +46,11 @@ class Carrier:
 
     def close(self) -> None:
         """Ends the engine, then gives the memory back."""
+        for slots in (self.fetching, self.serving):
+            slots.forget()  # a read would keep the engine
         self.backend.close()
         if self._memory is not None:
             self.counters.add(buffer_bytes=-len(self._memory))
-            self.counters.add(buffers_held=-self.counters.as_dict()["buffers_held"])
         self._memory = None
 
     def join(self, metadata: bytes) -> str:

@@ -121,22 +121,24 @@ class Channel:
         return made.digest()
 
 
-def greet(connection: socket.socket, secret: bytes, client: bool, timeout: float) -> Channel:
-    """Exchanges versions and random numbers on a new connection.
+def greet(
+    connection: socket.socket, secret: bytes, client: bool, timeout: float, limit: float
+) -> Channel:
+    """Exchanges versions and random numbers on a new connection, in `limit` seconds.
 
     Raises:
         PeerRefused: another version, or another user's process.
         PeerLost: the other side ends, or says nothing in time.
         BadMessage: it says what no node says.
     """
-    connection.settimeout(timeout)
+    connection.settimeout(limit)
     if connection.family == socket.AF_UNIX:
         require_same_user(connection)
     mine = messages.Hello(messages.VERSION, secrets.token_hex(32))
     try:
         if client:
             _send(connection, mine)
-        theirs = _receive(connection, timeout)
+        theirs = _receive(connection, limit)
         if not client and isinstance(theirs, messages.Hello):
             _send(connection, mine)
     except OSError as error:

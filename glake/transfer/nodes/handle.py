@@ -37,5 +37,6 @@ class NodeTransfer(PieceTransfer):
 
     def _typed(self, error: BaseException) -> GlakeError:
         if isinstance(error, GlakeError):
+            error.__context__ = error.__cause__ = None  # whose frames would keep the engine
             return super()._typed(error)
         return PeerFailed(f"{self.path}: {type(error).__name__}: {error}")

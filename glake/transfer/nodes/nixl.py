@@ -15,6 +15,7 @@ from glake import extras
 from glake.errors import InvalidArgument, PackageMissing, PeerFailed, PeerRefused
 from glake.transfer.nodes.backend import Backend, NetworkRead
 
+_CLOSED = "NIXL's agent is closed"
 _PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12", "nixl_rocm")  # one for all, or one alone
 
 
@@ -75,6 +76,8 @@ class Nixl(Backend):
 
     def add(self, metadata: bytes) -> str:
         with self._lock:
+            if self._agent is None:
+                raise PeerFailed(_CLOSED)
             try:
                 name = self._agent.add_remote_agent(metadata)
             except Exception as error:
@@ -89,7 +92,7 @@ class Nixl(Backend):
         with self._lock:
             agent = self._agent
             if agent is None:
-                raise PeerFailed("NIXL's agent is closed")
+                raise PeerFailed(_CLOSED)
             try:
                 handle = agent.initialize_xfer(
                     "READ",
@@ -110,8 +113,10 @@ class Nixl(Backend):
             with contextlib.suppress(Exception):
                 agent.deregister_memory(self._registered)
             self._registered = None
+            # Its end is what stops its reads, whoever still has the Python object of it.
+            agent.agent = None
             del agent
-        gc.collect()  # the agent's end is what stops its reads; errors may have kept it in cycles
+        gc.collect()
 
 
 class _Read(NetworkRead):

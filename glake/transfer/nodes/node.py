@@ -42,6 +42,7 @@ CHUNK = 4 << 20
 DEPTH = 8
 TIMEOUT = 30.0
 _MOST_CONNECTIONS = 256
+_GREETING = 10.0  # seconds for whoever connects to show that he has the secret
 _FIRST_REST, _LAST_REST = 0.05, 1.0  # seconds between two attempts to connect
 _BACKENDS: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": Mooncake}
 
@@ -102,6 +103,7 @@ class Node:
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
         self._links: dict[int, Channel] = {}
+        self._strangers: set[socket.socket] = set()  # that have not said who they are
         self._users: list[threading.Thread] = []
         self._closed = False
         self._server, self._at = _listening(at)
@@ -111,8 +113,8 @@ class Node:
         except BaseException:
             self._unlisten()
             raise
-        self._fetching = ThreadPoolExecutor(several, thread_name_prefix="glake-node-fetch")
-        self._serving = ThreadPoolExecutor(several, thread_name_prefix="glake-node-serve")
+        self._fetching = _threads(several, "glake-node-fetch")
+        self._serving = _threads(several, "glake-node-serve")
         if self._server is not None:
             self._run(self._accept)
         atexit.register(self.close)
@@ -181,7 +183,8 @@ class Node:
         limit = self._timeout if timeout is None else _seconds(timeout)
         connection = _connected(to, limit)
         try:
-            channel = greet(connection, b"" if to.path else self._secret, True, limit)
+            secret = b"" if to.path else self._secret
+            channel = greet(connection, secret, True, self._timeout, limit)
             channel.send(self._join())
             theirs = channel.receive(messages.JOINS, limit)
             name, metadata, block = self._joined(theirs)
@@ -209,6 +212,9 @@ class Node:
                 return
             self._closed = True
             links = list(self._links.values())
+            for stranger in self._strangers:
+                with contextlib.suppress(OSError):
+                    stranger.shutdown(socket.SHUT_RDWR)
             regions, self._regions = list(self._regions.values()), {}
         self._unlisten()
         for channel in links:
@@ -278,24 +284,42 @@ class Node:
 
     def _welcome(self, connection: socket.socket) -> None:
         """One connection of a peer's, from its greeting to its end."""
-        secret = b"" if connection.family == socket.AF_UNIX else self._secret
+        with self._lock:
+            self._strangers.add(connection)
+            if self._closed:
+                connection.close()
         try:
-            if connection.family != socket.AF_UNIX:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                watch(connection)
-            channel = greet(connection, secret, False, self._timeout)
-            theirs = channel.receive(messages.JOINS, self._timeout)
-            try:
-                name, metadata, _ = self._joined(theirs)
-            except PeerRefused as error:
-                channel.send(Refused(messages.printable(error)))
-                raise
-            channel.send(self._join())
+            serving, channel, metadata = self._greeted(connection)
         except (GlakeError, OSError):
             connection.close()
             return
-        serving = Serving(channel, self._carrier, name, self._serving, self._find, self._timeout)
+        finally:
+            with self._lock:
+                self._strangers.discard(connection)
         self._attend(serving, channel, metadata)
+
+    def _greeted(self, connection: socket.socket) -> tuple[Serving, Channel, bytes]:
+        limit = min(self._timeout, _GREETING)
+        secret = self._secret
+        if connection.family == socket.AF_UNIX:
+            secret = b""
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch(connection)
+        channel = greet(connection, secret, False, self._timeout, limit)
+        theirs = channel.receive(messages.JOINS, limit)
+        try:
+            name, metadata, _ = self._joined(theirs)
+        except PeerRefused as error:
+            channel.send(Refused(messages.printable(error)))
+            raise
+        try:
+            channel.send(self._join())
+        except BaseException:
+            self._carrier.leave(metadata)
+            raise
+        serving = Serving(channel, self._carrier, name, self._serving, self._find, self._timeout)
+        return serving, channel, metadata
 
     def _attend(self, side: Serving | Peer, channel: Channel, metadata: bytes) -> None:
         """Keeps the books of one connection while it lasts."""
@@ -346,6 +370,12 @@ class Node:
         if region is None:
             raise InvalidArgument(f"nothing is exposed as {name!r}")
         return region
+
+
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    made = ThreadPoolExecutor(count, thread_name_prefix=name)
+    made.submit(int)  # one there is then, should others be refused later
+    return made
 
 
 def _secret(given: str | bytes | None) -> bytes:

@@ -247,7 +247,9 @@ class Peer:
             piece = (start, min(self._block, size - start))
             try:
                 self._threads.submit(self._carry, going, *piece)
-            except RuntimeError as error:  # the node closes, or the interpreter ends
+            except RuntimeError as error:
+                if "shutdown" not in str(error):
+                    continue  # another thread was refused: the piece waits for those there are
                 self._over(going, 0, PeerLost(f"this node ends: {error}"))
         return done
 

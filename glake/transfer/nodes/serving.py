@@ -95,7 +95,9 @@ class Serving:
                 self._answer(request)
             else:
                 self._threads.submit(self._answer, request)
-        except RuntimeError as error:  # the node closes
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                return  # another thread was refused: it waits for those there are
             self._over()
             raise PeerLost(f"this node ends: {error}") from None
 

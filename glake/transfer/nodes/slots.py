@@ -61,6 +61,12 @@ class Slots:
             self._look()
             return any(each == peer for _, each, _ in self._held)
 
+    def forget(self) -> None:
+        """Drops the reads that have not ended: the engine is about to."""
+        with self._changed:
+            self._counters.add(buffers_held=-len(self._held))
+            self._held = []
+
     def _look(self) -> None:
         left = []
         for address, peer, read in self._held:
