@@ -99,7 +99,7 @@ class Carrier:
             if time.monotonic() > end:
                 slots.hold(slot, peer, read)
                 why = "has ended" if noticed else f"has sent nothing for {timeout:g} s"
-                raise Held(f"the other node {why}: a read of {size} bytes does not end")
+                raise PeerLost(f"the other node {why}: a read of {size} bytes does not end")
             time.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)
         self.counters.add(network_read_bytes=size)
@@ -123,10 +123,6 @@ class Carrier:
     def _is_slot(self, address: int) -> bool:
         begin = ctypes.addressof(self._memory)
         return begin <= address < begin + len(self._memory)
-
-
-class Held(PeerLost):
-    """The slot is not the caller's any more."""
 
 
 def checksum(address: int, size: int) -> int:

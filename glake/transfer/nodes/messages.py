@@ -234,8 +234,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Request `id` has failed: `again` where it may be tried again, `asked` where it is the
-    request that is wrong."""
+    """Request `id` has failed: `asked` where it is the request that is wrong."""
 
     kind: ClassVar[str] = "failed"
     id: int
@@ -245,8 +244,8 @@ class Failed:
     @classmethod
     def read(cls, given: dict[str, Any]) -> Failed:
         """Checked."""
-        if given["why"] not in ("asked", "again", "failed"):
-            raise BadMessage("why: not asked, again or failed")
+        if given["why"] not in ("asked", "failed"):
+            raise BadMessage("why: not asked or failed")
         return cls(whole(given, "id", 0, _MOST), given["why"], text(given, "reason", 2000))
 
 

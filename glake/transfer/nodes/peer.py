@@ -16,7 +16,7 @@ from glake.transfer import flat, handle
 from glake.transfer.buffers import Buffer, buffer_of
 from glake.transfer.engine import written
 from glake.transfer.nodes import messages
-from glake.transfer.nodes.carrier import RETRIES, Carrier, Held, checksum, require_checksum
+from glake.transfer.nodes.carrier import RETRIES, Carrier, checksum, require_checksum
 from glake.transfer.nodes.channel import Channel
 from glake.transfer.nodes.handle import NodeTransfer
 from glake.transfer.nodes.messages import Ask, Failed, Land, Release, Stage, Take, Told
@@ -36,10 +36,6 @@ class _Going:
     checked: bool
     write: bool
     handle: NodeTransfer
-
-
-class _Again(PeerFailed):
-    """A piece may be tried again."""
 
 
 class Peer:
@@ -261,15 +257,12 @@ class Peer:
                 slot = self._carrier.fetching.take(self._timeout)
                 try:
                     (self._put if going.write else self._get)(going, start, size, slot)
-                except Held:
-                    slot = 0
-                    self._channel.close()  # what it is to send next would wait as long
-                    raise
                 finally:
-                    if slot:
-                        self._carrier.fetching.give_back(slot)
+                    self._carrier.fetching.give_back(slot)
             except BaseException as failure:
                 error = failure
+                if isinstance(failure, PeerLost):
+                    self._channel.close()  # what it is to send next would wait as long
         self._over(going, 0 if going.handle.failed else size, error)
 
     def _over(self, going: _Going, size: int, error: BaseException | None) -> None:
@@ -310,14 +303,11 @@ class Peer:
                 self._timeout,
                 lambda: not self._channel.is_open,
             )
-        except PeerFailed as error:
+        except PeerFailed:
             self._ask(lambda number: Release(number, staged.id))
-            raise _Again(str(error)) from None
+            raise
         self._ask(lambda number: Release(number, staged.id))
-        try:
-            require_checksum(slot, size, staged.checksum)
-        except PeerFailed as error:
-            raise _Again(str(error)) from None
+        require_checksum(slot, size, staged.checksum)
 
     def _put(self, going: _Going, start: int, size: int, slot: int) -> None:
         self._carrier.copy(
@@ -337,12 +327,14 @@ class Peer:
         self._ask(lambda number: Land(number, take))
 
     def _tried(self, step: Callable[[], None]) -> None:
+        """What may be done twice, as it writes buffers alone."""
         for left in reversed(range(RETRIES + 1)):
             try:
                 return step()
-            except _Again as error:
+            except PeerFailed as error:
                 if not left or not self._channel.is_open:
-                    raise PeerFailed(f"{self.address}: {error}") from None
+                    said = str(error).removeprefix(f"{self.address}: ")
+                    raise PeerFailed(f"{self.address}: {said}") from None
                 self._carrier.counters.add(retries=1)
 
     def _ask(self, make: Callable[[int], Any]) -> Any:
@@ -363,12 +355,6 @@ class Peer:
         finally:
             self._asked.pop(number, None)
         if isinstance(answer, Failed):
-            raise _ERRORS[answer.why](f"{self.address}: {answer.reason}")
+            kind = InvalidArgument if answer.why == "asked" else PeerFailed
+            raise kind(f"{self.address}: {answer.reason}")
         return answer
-
-
-_ERRORS: dict[str, type[GlakeError]] = {
-    "asked": InvalidArgument,
-    "again": _Again,
-    "failed": PeerFailed,
-}

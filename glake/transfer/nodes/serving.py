@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from glake.errors import BadMessage, BusyTimeout, GlakeError, InvalidArgument, PeerFailed, PeerLost
+from glake.errors import BadMessage, GlakeError, InvalidArgument, PeerLost
 from glake.transfer.nodes import messages
-from glake.transfer.nodes.carrier import Carrier, Held, checksum, require_checksum
+from glake.transfer.nodes.carrier import Carrier, checksum, require_checksum
 from glake.transfer.nodes.channel import Channel
 from glake.transfer.nodes.messages import (
     Ask,
@@ -118,8 +118,6 @@ class Serving:
             answer = self._done(request)
         except InvalidArgument as error:
             answer = Failed(request.id, "asked", messages.printable(error))
-        except (PeerFailed, BusyTimeout) as error:
-            answer = Failed(request.id, "again", messages.printable(error))
         except Exception as error:
             said = messages.printable(f"{type(error).__name__}: {error}")
             answer = Failed(request.id, "failed", said)
@@ -180,8 +178,6 @@ class Serving:
             )
             require_checksum(slot, request.bytes, request.checksum)
             self._lend(slot, request)
-        except Held:
-            raise
         except BaseException:
             slots.give_back(slot)
             raise

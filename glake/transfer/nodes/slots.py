@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 from glake.errors import BusyTimeout, PeerFailed
 from glake.transfer.nodes.backend import NetworkRead
@@ -20,11 +21,12 @@ class Slots:
         self._free = [address + i * size for i in range(count)]
         self._count = count
         self._held: list[tuple[int, str, NetworkRead]] = []
+        self._kept: Counter[int] = Counter()  # held, and not yet said to be given back
         self._changed = threading.Condition()
         self._counters = counters
 
     def take(self, timeout: float) -> int:
-        """The address of one, which is the caller's until give_back() or hold().
+        """The address of one, which is the caller's until give_back().
 
         Raises:
             BusyTimeout: none was free in `timeout` seconds.
@@ -44,14 +46,18 @@ class Slots:
             return self._free.pop()
 
     def give_back(self, address: int) -> None:
-        """It is free again."""
+        """It is free again; if it is held, only once the read has ended."""
         with self._changed:
+            if self._kept[address]:
+                self._kept[address] -= 1
+                return
             self._free.append(address)
             self._changed.notify()
 
     def hold(self, address: int, peer: str, read: NetworkRead) -> None:
-        """It is free again once the read has ended, which may still write to it."""
+        """Keeps it until the read has ended, which may still write to it."""
         with self._changed:
+            self._kept[address] += 1
             self._held.append((address, peer, read))
             self._counters.add(buffers_held=1)
 
