@@ -3,6 +3,7 @@
 GLAKE_DRIVER=sim:dgx_a100 python examples/nodes.py
 """
 
+import os
 import secrets
 import subprocess
 import sys
@@ -15,8 +16,11 @@ from glake import transfer
 SIZE = 16 << 20
 
 if len(sys.argv) > 1:  # the other node: it asks for the address, and says what it has read
-    _, address, secret = sys.argv
-    with transfer.Node(secret=secret, host="127.0.0.1") as node, node.connect(address) as peer:
+    address = sys.argv[1]
+    with (
+        transfer.Node(secret=os.environ["SECRET"], host="127.0.0.1") as node,
+        node.connect(address) as peer,
+    ):
         mine = glake.empty(SIZE, "cuda:5")
         peer.read("weights", mine, checksum=True).wait()
         read = np.empty(SIZE, np.uint8)
@@ -28,4 +32,5 @@ else:
     transfer.copy(weights, np.full(SIZE, 7, np.uint8)).wait()
     with transfer.Node(listen="127.0.0.1:0", secret=secret) as node:
         node.expose("weights", weights)
-        subprocess.run([sys.executable, __file__, node.address or "", secret], check=True)
+        command = [sys.executable, __file__, str(node.address)]
+        subprocess.run(command, env=os.environ | {"SECRET": secret}, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import threading
 import uuid
@@ -158,7 +159,10 @@ def _api() -> Any:
         if not extras.present(package):
             continue
         try:
-            return importlib.import_module(f"{package}._api")
+            api = importlib.import_module(f"{package}._api")
+            if "NIXL_LOG_LEVEL" not in os.environ:  # it greets on the program's standard output
+                logging.getLogger("nixl").setLevel(logging.WARNING)
+            return api
         except ImportError as error:
             raise PackageMissing(
                 extras.missing("a Node over NIXL", "nixl", "nodes", error)

@@ -17,7 +17,6 @@ from glake.errors import (
     BadMessage,
     GlakeError,
     InvalidArgument,
-    PackageMissing,
     PeerLost,
     PeerRefused,
     TransferClosed,
@@ -25,14 +24,12 @@ from glake.errors import (
 from glake.transfer import flat, handle
 from glake.transfer.buffers import buffer_of
 from glake.transfer.engine import default_engine
-from glake.transfer.nodes import messages
+from glake.transfer.nodes import messages, settings
 from glake.transfer.nodes.address import Address, watch
 from glake.transfer.nodes.backend import Backend
 from glake.transfer.nodes.carrier import Carrier
-from glake.transfer.nodes.channel import SHORTEST_SECRET, Channel, greet
+from glake.transfer.nodes.channel import Channel, greet
 from glake.transfer.nodes.messages import Join, Refused
-from glake.transfer.nodes.mooncake import Mooncake
-from glake.transfer.nodes.nixl import Nixl
 from glake.transfer.nodes.peer import Peer
 from glake.transfer.nodes.region import Region
 from glake.transfer.nodes.serving import Serving
@@ -44,7 +41,6 @@ TIMEOUT = 30.0
 _MOST_CONNECTIONS = 256
 _GREETING = 10.0  # seconds for whoever connects to show that he has the secret
 _FIRST_REST, _LAST_REST = 0.05, 1.0  # seconds between two attempts to connect
-_BACKENDS: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": Mooncake}
 
 
 class Node:
@@ -89,14 +85,14 @@ class Node:
         host: str | None = None,
     ) -> None:
         at = None if listen is None else Address.of(listen, listen=True)
-        self._secret = _secret(secret)
+        self._secret = settings.secret_of(secret)
         if at is not None and not at.path and not self._secret:
             raise InvalidArgument(
                 f"listen {listen!r} without a secret: who can reach the port, as any user of this "
                 'machine can, could read what is exposed; pass secret=, or listen="unix:/path"'
             )
-        block, several, self._timeout = _sizes(chunk, depth, timeout)
-        engine = _backend(backend)
+        block, several, self._timeout = settings.sizes(chunk, depth, timeout)
+        engine = settings.backend_of(backend)
         default_engine()  # opened before, it is closed after us when the process ends
         self._family = handle.family()
         self._counters = Counters()
@@ -108,7 +104,7 @@ class Node:
         self._closed = False
         self._server, self._at = _listening(at)
         try:
-            reached = _host(host, self._at)
+            reached = settings.host_of(host, self._at)
             self._carrier = Carrier(engine, reached, block, several, self._counters)
         except BaseException:
             self._unlisten()
@@ -180,7 +176,7 @@ class Node:
         to = Address.of(address)
         if not to.path and not self._secret:
             raise InvalidArgument(f"connect to {address!r} without a secret: give the node one")
-        limit = self._timeout if timeout is None else _seconds(timeout)
+        limit = self._timeout if timeout is None else settings.seconds(timeout)
         connection = _connected(to, limit)
         try:
             secret = b"" if to.path else self._secret
@@ -376,60 +372,6 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
     made = ThreadPoolExecutor(count, thread_name_prefix=name)
     made.submit(int)  # one there is then, should others be refused later
     return made
-
-
-def _secret(given: str | bytes | None) -> bytes:
-    found = given.encode() if isinstance(given, str) else given
-    if found is None:
-        return b""
-    if not isinstance(found, bytes) or len(found) < SHORTEST_SECRET:
-        raise InvalidArgument(
-            f"secret: text or bytes, at least {SHORTEST_SECRET} of them, such as "
-            "secrets.token_hex(16), the same for all nodes"
-        )
-    return found
-
-
-def _seconds(given: Any) -> float:
-    number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
-    if not 0 < number <= 1e6:
-        raise InvalidArgument(f"timeout {given!r}: seconds above 0, at most 1000000")
-    return float(number)
-
-
-def _sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, float]:
-    block, several = arguments.size("chunk", chunk), arguments.whole(depth)
-    if not 4096 <= block <= 1 << 30 or block % 4096:
-        raise InvalidArgument(f"chunk of {block} bytes: a multiple of 4096, at most 1 GiB")
-    if several is None or not 1 <= several <= 256:
-        raise InvalidArgument(f"depth {depth!r}: pieces under way at once, 1 to 256")
-    return block, several, _seconds(timeout)
-
-
-def _host(given: str | None, at: Address | None) -> str:
-    if given is not None:
-        if not isinstance(given, str) or not given or not given.isprintable():
-            raise InvalidArgument(f"host {given!r}: a name or an address of this machine")
-        return given
-    if at is None or at.host in ("0.0.0.0", "::"):
-        return socket.gethostname()
-    return at.host or "127.0.0.1"
-
-
-def _backend(given: str | Backend | None) -> Backend:
-    if isinstance(given, Backend):
-        return given
-    if given is None:
-        for kind in _BACKENDS.values():
-            if kind.present():
-                return kind()
-        raise PackageMissing(
-            'a Node needs an engine between nodes, NIXL or Mooncake: pip install "glake[nodes]" '
-            '(after the PyTorch you want), or pip install "glake[nodes-mooncake]"'
-        )
-    if given not in _BACKENDS:
-        raise InvalidArgument(f"backend {given!r}: one of {', '.join(_BACKENDS)}, or an object")
-    return _BACKENDS[given]()
 
 
 def _listening(at: Address | None) -> tuple[socket.socket | None, Address | None]:

@@ -21,6 +21,7 @@ from memory import MIB, Device
 
 from glake import errors
 from glake import transfer as t
+from glake.metrics.reading import Reading
 from glake.transfer.nodes import NetworkRead, messages
 from glake.transfer.nodes import carrier as carriers
 
@@ -574,3 +575,7 @@ def test_closing(other: Other) -> None:
 def test_statistics_of_the_process(node: t.Node) -> None:
     found = t.stats()["nodes"]
     assert found["buffer_bytes"] >= node.stats()["buffer_bytes"] > 0 and found["reads"] > 0
+    read = {each.metric.name: dict(each.values) for each in Reading().read()}
+    assert read["node_bytes"][("network_read",)] == found["network_read_bytes"] > 0
+    assert read["node_transfers"] == {("read",): found["reads"], ("write",): found["writes"]}
+    assert read["node_buffer_bytes"][()] == found["buffer_bytes"]
