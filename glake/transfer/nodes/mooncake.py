@@ -51,6 +51,8 @@ class Mooncake(Backend):
         return extras.present("mooncake") and extras.present("mooncake.engine")
 
     def open(self, address: int, size: int, host: str) -> None:
+        if self._engine is not None:
+            raise InvalidArgument("this Mooncake is another node's: make one for each")
         engine = _engine()
         at = f"[{host}]" if ":" in host else host
         if engine.initialize(at, "P2PHANDSHAKE", self._protocol, self._device):

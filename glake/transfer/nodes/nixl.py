@@ -49,6 +49,8 @@ class Nixl(Backend):
         return any(map(extras.present, _PACKAGES))
 
     def open(self, address: int, size: int, host: str) -> None:
+        if self._agent is not None:
+            raise InvalidArgument("this Nixl is another node's: make one for each")
         api = _api()
         try:
             agent = api.nixl_agent(f"glake-{uuid.uuid4().hex}", api.nixl_agent_config(backends=[]))

@@ -190,7 +190,11 @@ class Node:
                 raise PeerRefused(f"{to} is no node of glake: {error}") from None
             raise
         peer = Peer(str(to), channel, self._carrier, name, block, self._fetching, self._timeout)
-        self._run(self._attend, peer, channel, metadata)
+        try:
+            self._run(self._attend, peer, channel, metadata)
+        except BaseException:
+            channel.dispose()
+            raise
         return peer
 
     def stats(self) -> dict[str, int]:
@@ -249,8 +253,10 @@ class Node:
 
         thread = threading.Thread(target=run, name="glake-node", daemon=True)
         with self._lock:
-            self._users.append(thread)
-        thread.start()
+            if self._closed:
+                raise TransferClosed("this node is closed")
+            thread.start()
+            self._users.append(thread)  # which close() joins
 
     def _unlisten(self) -> None:
         if self._server is None:
@@ -276,7 +282,10 @@ class Node:
             if len(self._users) > _MOST_CONNECTIONS:
                 connection.close()
                 continue
-            self._run(self._welcome, connection)
+            try:
+                self._run(self._welcome, connection)
+            except (TransferClosed, RuntimeError):  # or another thread is refused
+                connection.close()
 
     def _welcome(self, connection: socket.socket) -> None:
         """One connection of a peer's, from its greeting to its end."""

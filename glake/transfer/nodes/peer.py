@@ -177,12 +177,6 @@ class Peer:
         """Whether it ended because somebody here closed it."""
         return self._closed
 
-    def drop(self) -> None:
-        """Ends the connection, and with it what is under way."""
-        with self._changed:
-            self._closed = True
-        self._channel.close()
-
     def _told(self, name: str) -> Told:
         handle.require_own(self._family)
         known = isinstance(name, str) and name.isprintable() and 0 < len(name) <= messages.MOST_NAME

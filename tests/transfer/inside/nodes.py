@@ -416,6 +416,7 @@ def test_who_is_let_in(other: Other, tmp_path: Path) -> None:
         ({"listen": "127.0.0.1"}, "host:port"),
         ({"listen": "unix:relative"}, "absolute path"),
         ({"listen": other.address}, "in use"),
+        ({"host": ""}, "host ''"),
     ):
         with pytest.raises(errors.InvalidArgument, match=words):
             t.Node(**SETTINGS | settings)
