@@ -231,6 +231,18 @@ class BadMessage(GlakeError, ValueError):
     """A message that the protocol does not know: the text names its field."""
 
 
+class PeerRefused(GlakeError, PermissionError):
+    """Another node does not let us in, or is not to be trusted; the text says why."""
+
+
+class PeerLost(GlakeError, ConnectionError):
+    """Another node cannot be reached, has ended, or no longer answers; the text says which."""
+
+
+class PeerFailed(GlakeError, RuntimeError):
+    """Bytes did not come whole from one node to another, or could not be copied there."""
+
+
 class BenchFailed(GlakeError, RuntimeError):
     """A platform could not be measured; the text names it, and what its process said."""
 

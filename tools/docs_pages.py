@@ -19,6 +19,7 @@ COPIED = {
 MODULES = {
     "glake": "The allocator, regions, statistics and dry runs.",
     "glake.transfer": "Copies over every path of a node ([how to use it](transfer.md)).",
+    "glake.metrics": "For Prometheus and OpenTelemetry ([what there is](metrics.md)).",
     "glake.trace": "Traces and plans ([how to use them](plan.md)).",
 }
 # A name declared: of a function before its arguments, of a type after it, or a macro's.

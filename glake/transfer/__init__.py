@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from glake.transfer.files import FileEngine, FileTransfer, read_file, write_file
     from glake.transfer.handle import Result, Transfer
     from glake.transfer.host import pinned, register_host
+    from glake.transfer.nodes import Mooncake, Nixl, Node, NodeTransfer, Peer
     from glake.transfer.offload import Offloader
     from glake.transfer.planning import Plan, explain
     from glake.transfer.registration import Registration
@@ -37,8 +38,13 @@ _HOME = {
     "gather": "default",
     "HOST": "buffers",
     "joint_bound": "bounds",
+    "Mooncake": "nodes",
+    "Nixl": "nodes",
+    "Node": "nodes",
+    "NodeTransfer": "nodes",
     "Offloader": "offload",
     "pinned": "host",
+    "Peer": "nodes",
     "Plan": "planning",
     "Raw": "buffers",
     "read_file": "files",
@@ -78,7 +84,12 @@ __all__ = [
     "UNORDERED",
     "Blocks",
     "Engine",
+    "Mooncake",
+    "Nixl",
+    "Node",
+    "NodeTransfer",
     "Offloader",
+    "Peer",
     "Plan",
     "Raw",
     "Registration",

@@ -8,6 +8,7 @@ from typing import Any
 from glake.transfer import files
 from glake.transfer.engine import Stream, default_engine
 from glake.transfer.handle import Transfer
+from glake.transfer.nodes import stats as nodes
 
 
 def copy(
@@ -35,5 +36,6 @@ def scatter(blocks: Any, src: Any, index: Any = None, stream: Stream = None) -> 
 
 def stats() -> dict[str, Any]:
     """Copies and bytes so far, and every path's bytes, chunks and state: Engine.stats. Under
-    "files", what all file engines have read and written: FileStats."""
-    return default_engine().stats() | {"files": files.stats()}
+    "files", what all file engines have read and written: FileStats; under "nodes", what all nodes
+    have done: NodeStats."""
+    return default_engine().stats() | {"files": files.stats(), "nodes": nodes.totals()}

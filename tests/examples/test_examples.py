@@ -13,6 +13,8 @@ HERE = {
     "environment_variable": "loss ",
     "handover": "handed over four times: the same bytes",
     "library_import": "refused: glake: CUDA out of memory",
+    "metrics": 'glake_transfer_path_bytes_total{path="cpu>cuda:2>cuda:0"}',
+    "nodes": "read 16 MiB, all alike: True",
     "pause_and_resume": "resumed: the same bytes at the same address",
     "pinned_memory": "driver_allocs                           1",
     "record_and_replay": "glake        needs",

@@ -53,11 +53,26 @@ USED = {
         "megatron.core.utils:GlobalMemoryBuffer.get_tensor",
         f"{FSDP}:GlobalMemoryBuffer.get_tensor",
     ],
+    # With its packages of CUDA left out (pip install --no-deps kvikio-cu12 libkvikio-cu12
+    # nvidia-cufile-cu12 cuda-pathfinder rapids-logger) it can be asked, and no more.
+    "kvikio": [
+        "kvikio.defaults:is_compat_mode_preferred",
+        "kvikio.cufile:CuFile.__init__",
+        "kvikio.cufile:CuFile.pread",
+        "kvikio.cufile:CuFile.pwrite",
+        "kvikio.cufile:CuFile.close",
+        "kvikio.cufile:IOFuture.get",
+    ],
     "fsdp2": [
         "torch.distributed.fsdp._fully_shard._fsdp_collectives:DefaultAllocMixin.allocate",
     ],
 }
-DISTRIBUTION = {"deepspeed": "deepspeed", "megatron": "megatron-core", "fsdp2": "torch"}
+DISTRIBUTION = {
+    "deepspeed": "deepspeed",
+    "megatron": "megatron-core",
+    "fsdp2": "torch",
+    "kvikio": "kvikio-cu12",
+}
 
 
 def plain(name: str) -> str:

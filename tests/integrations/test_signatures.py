@@ -91,3 +91,17 @@ def eval_plain(text: str) -> Any:
 
 def test_fsdp2() -> None:
     assert list(stored("fsdp2")) == [f"{fsdp2._COLLECTIVES}:DefaultAllocMixin.allocate"]
+
+
+def test_kvikio_and_its_stand_in() -> None:
+    """What tests/transfer/packages/kvikio takes is what kvikio takes."""
+    packages = Path(__file__).resolve().parents[1] / "transfer" / "packages" / "kvikio"
+    for name, arguments in stored("kvikio").items():
+        module, _, inside = name.partition(":")
+        text = (packages / f"{module.partition('.')[2]}.py").read_text()
+        words: dict[str, Any] = {}
+        exec(compile(text, module, "exec"), words)
+        found: Any = words
+        for part in inside.split("."):
+            found = found[part] if isinstance(found, dict) else getattr(found, part)
+        assert arguments == bare(found, skip=0), name

@@ -15,9 +15,11 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "blocks.py": {},
     "copies.py": {},
     "files.py": {},
+    "gds.py": {},
     "handles.py": {},
     "host_memory.py": {},
     "lending.py": {},
+    "nodes.py": {},
     "offload.py": {"SIM_MEMORY": "256MiB"},
     "streams.py": {},
     "tensors.py": {},
@@ -31,7 +33,8 @@ def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
     given = {f"GLAKE_{name}": value for name, value in settings.items()}
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **given},
+        # UCX would go by shared memory: TCP stands for the network between nodes.
+        env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "UCX_TLS": "tcp", **given},
         cwd=HERE,
         capture_output=True,
         text=True,

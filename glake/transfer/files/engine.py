@@ -18,17 +18,16 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from glake import _C, arguments
+from glake import arguments
 from glake.errors import (
     FileFailed,
-    GlakeError,
     InvalidArgument,
-    InvalidPointer,
     TransferClosed,
 )
-from glake.transfer import handle
+from glake.transfer import flat, handle
 from glake.transfer.buffers import HOST, Buffer, Raw, buffer_of
 from glake.transfer.engine import default_engine, written
+from glake.transfer.files.gds import Gds, GdsFile
 from glake.transfer.files.handle import FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT, Piece, cut
 from glake.transfer.host import pinned_block
@@ -49,6 +48,7 @@ class FileStats:
         reads, writes: requests that are over.
         read_bytes, written_bytes: of all requests, as far as they came.
         direct_bytes: of those, past the page cache.
+        gds_bytes: of those, between the disk and a GPU by GPUDirect Storage.
         failed: requests that failed.
         buffer_bytes: pinned buffers that it holds now, for GPU memory.
     """
@@ -58,6 +58,7 @@ class FileStats:
     read_bytes: int = 0
     written_bytes: int = 0
     direct_bytes: int = 0
+    gds_bytes: int = 0
     failed: int = 0
     buffer_bytes: int = 0
 
@@ -104,9 +105,12 @@ class _File:
     cached: int
     direct: int | None
     write: bool
+    gds: GdsFile | None = None
 
     def close(self) -> None:
-        """Closes both."""
+        """Closes all."""
+        if self.gds is not None:
+            self.gds.close()
         os.close(self.cached)
         if self.direct is not None:
             os.close(self.direct)
@@ -134,12 +138,22 @@ class FileEngine:
         block: bytes of a piece, a multiple of 4096, or text such as "4MiB".
         depth: pieces under way at once, 1 to 256: threads, which start when they are needed.
         direct: False: all goes through the page cache.
+        gds: True: whole blocks of GPU memory go by GPUDirect Storage (kvikio), without pinned
+            buffers; what cuFile does not take goes through them, and stats() tells how much went
+            which way. Not seen on hardware.
 
     Raises:
-        InvalidArgument, WrongType: another block or depth.
+        InvalidArgument, WrongType: another block or depth; gds without direct.
+        PackageMissing, DriverAbsent: gds, and there is no kvikio, or no GPUDirect Storage.
     """
 
-    def __init__(self, block: str | int = BLOCK, depth: int = DEPTH, direct: bool = True) -> None:
+    def __init__(
+        self,
+        block: str | int = BLOCK,
+        depth: int = DEPTH,
+        direct: bool = True,
+        gds: bool = False,
+    ) -> None:
         self.block = arguments.size("block", block)
         if self.block < ALIGNMENT or self.block % ALIGNMENT:
             raise InvalidArgument(f"block of {self.block} bytes: a multiple of {ALIGNMENT}, not 0")
@@ -148,6 +162,9 @@ class FileEngine:
             raise InvalidArgument(f"depth {depth!r}: pieces under way at once, 1 to 256")
         self.depth = whole
         self._direct = arguments.flag("direct", direct)
+        if arguments.flag("gds", gds) and not direct:
+            raise InvalidArgument("gds=True goes past the page cache: leave direct=False out")
+        self._gds = Gds() if gds else None
         self._stats = FileStats()
         self._lock = threading.Lock()
         self._ending: ThreadPoolExecutor | None = None
@@ -233,20 +250,19 @@ class FileEngine:
         at = arguments.whole(offset)
         if at is None or at < 0:
             raise InvalidArgument(f"offset {offset!r}: bytes from the file's start, 0 or more")
-        if not memory.contiguous:
-            raise InvalidArgument(f"{memory} has gaps: pass contiguous memory, or copy it first")
+        flat.require(memory)
         if memory.bytes > _MOST_PIECES * self.block or at + memory.bytes >= 1 << 63:
             raise InvalidArgument(
                 f"{memory.bytes} bytes from {at} on: a request has at most {_MOST_PIECES} blocks, "
                 f"of {self.block} bytes here, and a file 2^63 bytes"
             )
-        gpu = _gpu_of(memory)
-        if gpu != HOST and memory.owner is None:
-            _require_block(memory)
+        gpu = flat.gpu_of(memory)
         file = _opened(path, write, self._direct)
+        if self._gds is not None and gpu != HOST:
+            file.gds = self._gds.open(f"/proc/self/fd/{file.cached}", write)
         pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
-        request = _Request(file, memory.address, gpu, _stream(memory, gpu), going)
+        request = _Request(file, memory.address, gpu, flat.stream_of(memory, gpu), going)
         begun = 0
         with self._lock:  # close() waits for all pieces or sees none
             threads = self._threads
@@ -273,20 +289,27 @@ class FileEngine:
     def _carry(self, request: _Request, piece: Piece) -> None:
         """One piece, on a thread; those behind one that failed are left out."""
         error: BaseException | None = None
-        direct = False
+        direct = gds = False
         if not request.handle.failed:
             try:
                 if request.gpu == HOST:
                     address = request.address + piece.start
                     direct = _move(request.file, piece, address)
+                elif _by_gds(request, piece):
+                    direct = gds = True
                 else:
                     direct = self._through_buffer(request, piece)
             except BaseException as failure:
                 error = failure
-        self._over(request, piece, error, direct)
+        self._over(request, piece, error, direct, gds)
 
     def _over(
-        self, request: _Request, piece: Piece, error: BaseException | None, direct: bool
+        self,
+        request: _Request,
+        piece: Piece,
+        error: BaseException | None,
+        direct: bool,
+        gds: bool = False,
     ) -> None:
         stats, going, write = self._stats, request.handle, request.file.write
         moved = 0 if error is not None or going.failed else piece.bytes
@@ -294,6 +317,7 @@ class FileEngine:
             stats.written_bytes += moved if write else 0
             stats.read_bytes += 0 if write else moved
             stats.direct_bytes += moved if direct else 0
+            stats.gds_bytes += moved if gds else 0
         if not going.settle(moved, error):
             return
         request.file.close()
@@ -330,31 +354,12 @@ class FileEngine:
             self._buffers.put((memory, address))
 
 
-def _require_block(memory: Buffer) -> None:
-    """InvalidPointer for raw memory that is longer than the block it begins: pieces are checked one
-    by one, and those of a block behind it would pass."""
-    try:
-        held = _C.block_info(memory.address)[0]
-    except GlakeError:  # within a block, or not glake's: the engine looks at each piece
-        return
-    if memory.bytes > held:
-        raise InvalidPointer(
-            f"{memory} of {memory.bytes} bytes begins a block of {held}: name no more than it has"
-        )
-
-
-def _gpu_of(memory: Buffer) -> int:
-    if memory.device >= 0 or memory.bytes == 0:
-        return memory.device if memory.bytes else HOST
-    default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
-    return int(_C.place_of(memory.address)[0])
-
-
-def _stream(memory: Buffer, gpu: int) -> Any:
-    """The current one, asked for here: the threads that copy have others."""
-    if gpu == HOST or memory.stream is None:
-        return None
-    return (gpu, memory.stream)
+def _by_gds(request: _Request, piece: Piece) -> bool:
+    file = request.file.gds
+    if file is None or not piece.whole:
+        return False
+    gpu = Raw(request.address + piece.start, piece.bytes, request.gpu)
+    return file.move(gpu, piece.offset, request.stream, request.file.write)
 
 
 def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _File:

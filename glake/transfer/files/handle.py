@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
-from glake.errors import BusyTimeout, FileFailed, GlakeError
-from glake.transfer import handle, timeouts
+from glake.errors import FileFailed, GlakeError
+from glake.transfer.parted import PieceTransfer
 
 
-class FileTransfer:
+class FileTransfer(PieceTransfer):
     """One read or write of a file: to wait for, to ask about.
 
     It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
@@ -19,27 +16,6 @@ class FileTransfer:
         path: the file, as texts name it.
         bytes: of the whole request.
     """
-
-    def __init__(self, path: str, size: int, pieces: int, keep: Any) -> None:
-        """`keep` is what must live until the last of `pieces` is done."""
-        self.path, self.bytes = path, size
-        self._keep, self._left, self._moved = keep, pieces, 0
-        self._error: GlakeError | None = None
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._family = handle.family()
-        if pieces == 0:
-            self._over.set()
-
-    def __repr__(self) -> str:
-        """Its size, and whether it is over."""
-        state = "failed" if self._error else "done" if self._over.is_set() else "started"
-        return f"<FileTransfer of {self.bytes} bytes of {self.path}, {state}>"
-
-    def done(self) -> bool:
-        """Whether it is over; wait() raises if it has failed."""
-        handle.require_own(self._family)
-        return self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> FileTransfer:
         """Returns itself once all bytes are read or written.
@@ -53,42 +29,10 @@ class FileTransfer:
                 destination are written is not known.
             GlakeError: what copies between pinned memory and a GPU raise.
         """
-        handle.require_own(self._family)
-        limit = timeouts.seconds(timeout)
-        if not self._over.wait(limit):
-            raise BusyTimeout(f"{self.bytes} bytes of {self.path} are not done in {timeout} s")
-        if self._error is not None:  # one of its own: a kept one would keep the caller's frames
-            raise self._error.with_traceback(None)
+        self._wait(timeout)
         return self
 
-    def progress(self) -> tuple[int, int]:
-        """(bytes read or written, bytes of all)."""
-        handle.require_own(self._family)
-        return self._moved, self.bytes
-
-    @property
-    def failed(self) -> bool:
-        """Whether a piece has failed: the rest is then left out."""
-        return self._error is not None
-
-    def settle(self, moved: int, error: BaseException | None = None) -> bool:
-        """A piece is over, `moved` bytes of it done. True for the last: finish() is then due."""
-        with self._lock:
-            self._moved += moved
-            self._left -= 1
-            if error is not None and self._error is None:
-                self._error = _typed(self.path, error)
-            return self._left == 0
-
-    def finish(self) -> None:
-        """Tells whoever waits, once the file is closed and all is counted."""
-        self._keep = None
-        self._over.set()
-
-
-def _typed(path: str, error: BaseException) -> GlakeError:
-    if isinstance(error, GlakeError):
-        return error.with_traceback(None)
-    if isinstance(error, OSError):
-        return FileFailed(error.errno, error.strerror or str(error), path)
-    return GlakeError(f"{path}: {type(error).__name__}: {error}")
+    def _typed(self, error: BaseException) -> GlakeError:
+        if isinstance(error, OSError) and not isinstance(error, GlakeError):
+            return FileFailed(error.errno, error.strerror or str(error), self.path)
+        return super()._typed(error)

@@ -1,0 +1,77 @@
+"""glake's metrics for OpenTelemetry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from glake import extras
+from glake.errors import PackageMissing
+from glake.metrics.metric import Metric, Samples
+from glake.metrics.reading import Reading, metrics
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+_AGE = 0.1  # seconds: all instruments of one collection are of one reading
+
+
+def register_opentelemetry(provider: MeterProvider | None = None) -> None:
+    """Makes an observable instrument of each of glake's metrics, by OpenTelemetry's own API.
+
+    They are read when the provider's reader collects; exporters are the provider's. Names have dots
+    in place of Prometheus' underscores after "glake" ("glake.transfer_path_bytes"); bytes have the
+    unit "By". Once for each provider: its API cannot take instruments back.
+
+    Args:
+        provider: None: the process's global one.
+
+    Raises:
+        PackageMissing: opentelemetry-api is not installed.
+    """
+    try:
+        from opentelemetry import metrics as api
+    except ImportError as error:
+        raise PackageMissing(
+            extras.missing("glake.metrics", "opentelemetry-api", "metrics", error)
+        ) from None
+    meter = (provider or api.get_meter_provider()).get_meter("glake")
+    recent = _Recent()
+    for metric in metrics():
+        make = meter.create_observable_counter if metric.counter else meter.create_observable_gauge
+        make(
+            f"glake.{metric.name}",
+            callbacks=[_callback(metric, recent, api.Observation)],
+            unit="By" if metric.in_bytes else "1",
+            description=metric.help,
+        )
+
+
+class _Recent:
+    """The last reading, while it is recent."""
+
+    def __init__(self) -> None:
+        self._reading = Reading()
+        self._read: dict[str, Samples] = {}
+        self._at = float("-inf")
+        self._lock = threading.Lock()
+
+    def of(self, metric: Metric) -> Samples:
+        """The metric's values."""
+        with self._lock:
+            if time.monotonic() - self._at > _AGE:
+                self._read = {each.metric.name: each for each in self._reading.read()}
+                self._at = time.monotonic()
+            return self._read.get(metric.name, Samples(metric))
+
+
+def _callback(
+    metric: Metric, recent: _Recent, observation: Any
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        for labels, value in recent.of(metric).values:
+            yield observation(value, dict(zip(metric.labels, labels, strict=True)))
+
+    return observe

@@ -1,0 +1,113 @@
+"""glake's metrics for prometheus_client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from glake import arguments, extras
+from glake.errors import InvalidArgument, PackageMissing
+from glake.metrics.reading import Reading, metrics
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric as Family
+
+
+class Collector:
+    """Reads glake's statistics at each scrape: `REGISTRY.register(glake.metrics.Collector())`.
+
+    Raises:
+        PackageMissing: prometheus_client is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._core = _package()
+        self._reading = Reading()
+
+    def describe(self) -> Iterator[Family]:
+        """The families without values: registering reads nothing."""
+        for metric in metrics():
+            yield self._family(metric)
+
+    def collect(self) -> Iterator[Family]:
+        """Those that have values now, with them."""
+        for samples in self._reading.read():
+            family = self._family(samples.metric)
+            for labels, value in samples.values:
+                family.add_metric(labels, value)
+            yield family
+
+    def _family(self, metric: Any) -> Any:
+        core = self._core.core
+        kind = core.CounterMetricFamily if metric.counter else core.GaugeMetricFamily
+        return kind(f"glake_{metric.name}", metric.help, labels=metric.labels)
+
+
+class Server:
+    """Answers scrapes on a port until it is closed; a context manager.
+
+    Attributes:
+        address, port: where.
+    """
+
+    def __init__(self, server: Any, thread: threading.Thread) -> None:
+        self._server, self._thread = server, thread
+        self.address, self.port = server.server_address[:2]
+
+    def close(self) -> None:
+        """Gives the port back. Closing twice does nothing."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Server:
+        """The server itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it."""
+        self.close()
+
+
+def serve_prometheus(
+    port: int, address: str = "127.0.0.1", registry: CollectorRegistry | None = None
+) -> Server:
+    """Serves glake's metrics at http://ADDRESS:PORT/metrics, on a thread.
+
+    Args:
+        port: 0 for any free one; the server's `port` says which.
+        address: of this machine; "0.0.0.0" lets other machines scrape, and read what this process
+            does.
+        registry: one that has a Collector, and metrics of yours; None: one of glake's alone.
+
+    Raises:
+        InvalidArgument: no such port or address, or one in use.
+        PackageMissing: prometheus_client is not installed.
+    """
+    number = arguments.whole(port)
+    if number is None or not 0 <= number < 65536:
+        raise InvalidArgument(f"port {port!r}: 0 to 65535")
+    if not isinstance(address, str):
+        raise InvalidArgument(f'address {address!r}: text such as "127.0.0.1"')
+    package = _package()
+    if registry is None:
+        registry = package.CollectorRegistry()
+        registry.register(Collector())
+    try:
+        server, thread = package.start_http_server(number, address, registry)
+    except OSError as error:
+        raise InvalidArgument(f"cannot serve on {address}:{number}: {error}") from None
+    return Server(server, thread)
+
+
+def _package() -> Any:
+    try:
+        import prometheus_client
+        import prometheus_client.core
+    except ImportError as error:
+        raise PackageMissing(
+            extras.missing("glake.metrics", "prometheus_client", "metrics", error)
+        ) from None
+    return prometheus_client

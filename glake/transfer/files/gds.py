@@ -1,0 +1,96 @@
+"""GPUDirect Storage, by kvikio: pieces between a file and GPU memory without pinned buffers.
+
+Not seen on hardware.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from typing import Any
+
+from glake import extras
+from glake.errors import DriverAbsent, GlakeError, PackageMissing
+from glake.transfer.buffers import HOST, Raw
+from glake.transfer.engine import default_engine
+
+
+class Gds:
+    """kvikio, where it can do more than read into host memory.
+
+    Raises:
+        PackageMissing: kvikio is not installed, or cannot be imported.
+        DriverAbsent: it is in its compatibility mode, as cuFile or the file system driver for it
+            is not there, or KVIKIO_COMPAT_MODE asks for it.
+    """
+
+    def __init__(self) -> None:
+        try:
+            defaults = importlib.import_module("kvikio.defaults")
+            self._files = importlib.import_module("kvikio.cufile")
+        except ImportError as error:
+            raise PackageMissing(
+                extras.missing("FileEngine(gds=True)", "kvikio", "gds", error)
+            ) from None
+        if defaults.is_compat_mode_preferred():
+            raise DriverAbsent(
+                "no GPUDirect Storage here: kvikio is in its compatibility mode, in which it reads "
+                "into host memory; leave gds=True out, or see KVIKIO_COMPAT_MODE in its pages"
+            )
+
+    def open(self, name: str, write: bool) -> GdsFile | None:
+        """The file for cuFile; None where its file system, or its permissions, have none."""
+        try:
+            # Its "w" would cut the file short, and of a file open for writing it reads a part.
+            return GdsFile(self._files.CuFile(name, "r+" if write else "r"))
+        except (OSError, RuntimeError):  # RuntimeError is what kvikio makes of cuFile's errors
+            return None
+
+
+class GdsFile:
+    """A file of one request, registered with cuFile."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._ordered = False
+        self._lock = threading.Lock()
+
+    def move(self, gpu: Raw, offset: int, stream: Any, write: bool) -> bool:
+        """Reads or writes a piece; whether all of it went this way. What is written twice, as it
+        goes through buffers then, is the same. GlakeError: what waiting for the stream raises."""
+        self._order(gpu, stream)
+        memory = _Memory(gpu)
+        move = self._file.pwrite if write else self._file.pread
+        with contextlib.suppress(OSError, RuntimeError):
+            return bool(move(memory, gpu.bytes, offset, gpu.bytes).get() == gpu.bytes)
+        return False
+
+    def close(self) -> None:
+        """Deregisters and closes it."""
+        self._file.close()
+
+    def _order(self, gpu: Raw, stream: Any) -> None:
+        """cuFile knows no stream: the work on it before the request is waited for, once."""
+        with self._lock:
+            if self._ordered:
+                return
+            if stream is not None:
+                byte = bytearray(1)
+                default_engine().copy(byte, Raw(gpu.address, 1, gpu.device), stream).wait()
+            self._ordered = True
+
+
+class _Memory:
+    """GPU memory as kvikio takes it."""
+
+    def __init__(self, gpu: Raw) -> None:
+        if gpu.device == HOST:
+            raise GlakeError("cuFile moves GPU memory alone")
+        self.__cuda_array_interface__ = {
+            "shape": (gpu.bytes,),
+            "typestr": "|u1",
+            "data": (gpu.address, False),
+            "strides": None,
+            "version": 3,
+        }

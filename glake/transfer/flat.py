@@ -1,0 +1,48 @@
+"""Contiguous memory that is moved in pieces, on threads of glake's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glake import _C
+from glake.errors import GlakeError, InvalidArgument, InvalidPointer
+from glake.transfer.buffers import HOST, Buffer
+from glake.transfer.engine import default_engine
+
+
+def require(memory: Buffer) -> None:
+    """InvalidArgument for memory with gaps."""
+    if not memory.contiguous:
+        raise InvalidArgument(f"{memory} has gaps: pass contiguous memory, or copy it first")
+
+
+def gpu_of(memory: Buffer) -> int:
+    """Whose memory it is, or HOST. InvalidPointer for raw GPU memory longer than its block: pieces
+    are checked one by one, and those of a block behind it would pass."""
+    if memory.bytes == 0:
+        return HOST
+    gpu = memory.device
+    if gpu < 0:
+        default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
+        gpu = int(_C.place_of(memory.address)[0])
+    if gpu != HOST and memory.owner is None:
+        _require_block(memory)
+    return gpu
+
+
+def stream_of(memory: Buffer, gpu: int) -> Any:
+    """The current one, asked for at the call: the threads that copy have others."""
+    if gpu == HOST or memory.stream is None:
+        return None
+    return (gpu, memory.stream)
+
+
+def _require_block(memory: Buffer) -> None:
+    try:
+        held = _C.block_info(memory.address)[0]
+    except GlakeError:  # within a block, or not glake's: the engine looks at each piece
+        return
+    if memory.bytes > held:
+        raise InvalidPointer(
+            f"{memory} of {memory.bytes} bytes begins a block of {held}: name no more than it has"
+        )

@@ -1,0 +1,21 @@
+"""Memory of other nodes: an engine carries the network's leg, glake the node's own."""
+
+from glake.transfer.nodes.backend import Backend, NetworkRead
+from glake.transfer.nodes.handle import NodeTransfer
+from glake.transfer.nodes.mooncake import Mooncake
+from glake.transfer.nodes.nixl import Nixl
+from glake.transfer.nodes.node import Node
+from glake.transfer.nodes.peer import Peer
+from glake.transfer.nodes.stats import NodeStats, totals
+
+__all__ = [
+    "Backend",
+    "Mooncake",
+    "NetworkRead",
+    "Nixl",
+    "Node",
+    "NodeStats",
+    "NodeTransfer",
+    "Peer",
+    "totals",
+]

@@ -1,0 +1,185 @@
+"""A connection between two nodes: messages, each after its length and its MAC."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+from glake.errors import BadMessage, PeerLost, PeerRefused
+from glake.transfer.nodes import messages
+from glake.transfer.nodes.address import require_same_user
+from glake.transfer.relay import protocol
+
+_NUMBER = struct.Struct(">Q")
+_TIMES = struct.Struct("ll")
+_MAC = hashlib.sha256().digest_size
+SHORTEST_SECRET = 16
+
+
+class Channel:
+    """A connection after its greeting. Any thread sends; one receives.
+
+    Each message carries a MAC over its direction, its number and itself, by a key of the shared
+    secret and of random numbers from both sides: nobody without the secret can say, repeat or
+    leave out anything. A Unix socket, whose other end is the same user's, has none.
+    """
+
+    def __init__(self, connection: socket.socket, key: bytes, client: bool, timeout: float) -> None:
+        self._socket, self._key = connection, key
+        self._way = (b"<", b">") if client else (b">", b"<")  # received, sent
+        self._received = self._sent = 0
+        self._sending = threading.Lock()
+        self._unread = bytearray()
+        self._open = True
+        connection.settimeout(None)
+        seconds = _TIMES.pack(int(timeout), int(timeout % 1 * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it, as far as is known."""
+        return self._open
+
+    def send(self, message: Any) -> None:
+        """PeerLost if the other side is gone, or does not read in time."""
+        text = protocol.encode(message)
+        with self._sending:
+            body = memoryview(text)[protocol.HEAD_BYTES :]
+            mac = self._mac(self._way[1], self._sent, body)
+            self._sent += 1
+            try:
+                self._socket.sendall(text[: protocol.HEAD_BYTES] + mac + body)
+            except OSError as error:
+                self.close()
+                raise PeerLost(f"the connection has ended: {error}") from None
+
+    def receive(self, known: tuple[type[Any], ...], timeout: float | None = None) -> Any:
+        """The next message, None after `timeout` seconds without one.
+
+        Raises:
+            PeerLost: the other side has ended.
+            PeerRefused: a MAC that is not by our key.
+            BadMessage: what is none of `known`, and the connection is closed then.
+        """
+        try:
+            return self._receive(known, timeout)
+        except (PeerLost, PeerRefused, BadMessage):
+            self.close()
+            raise
+        except (OSError, ValueError) as error:  # closed by another thread among them
+            self.close()
+            raise PeerLost(f"the connection has ended: {error}") from None
+
+    def close(self) -> None:
+        """Ends it; whoever receives is told."""
+        self._open = False
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def dispose(self) -> None:
+        """Closes the descriptor, once no thread uses it any more."""
+        self.close()
+        self._socket.close()
+
+    def _receive(self, known: tuple[type[Any], ...], timeout: float | None) -> Any:
+        end = None if timeout is None else time.monotonic() + timeout
+        mac = _MAC if self._key else 0
+        while True:
+            if len(self._unread) >= protocol.HEAD_BYTES:
+                head = bytes(self._unread[: protocol.HEAD_BYTES])
+                size = protocol.length(head, messages.MOST_BYTES)
+                whole = protocol.HEAD_BYTES + mac + size
+                if len(self._unread) >= whole:
+                    break
+            if not _readable(self._socket, end):
+                return None
+            part = self._socket.recv(1 << 16)
+            if not part:
+                raise PeerLost("the other node has ended the connection")
+            self._unread += part
+        body = bytes(self._unread[protocol.HEAD_BYTES + mac : whole])
+        given = bytes(self._unread[protocol.HEAD_BYTES : protocol.HEAD_BYTES + mac])
+        del self._unread[:whole]
+        if not hmac.compare_digest(given, self._mac(self._way[0], self._received, body)):
+            raise PeerRefused("the other node has not the same secret")
+        self._received += 1
+        return protocol.decode(body, known)
+
+    def _mac(self, way: bytes, number: int, body: bytes | memoryview) -> bytes:
+        if not self._key:
+            return b""
+        made = hmac.new(self._key, way + _NUMBER.pack(number), hashlib.sha256)
+        made.update(body)
+        return made.digest()
+
+
+def greet(
+    connection: socket.socket, secret: bytes, client: bool, timeout: float, limit: float
+) -> Channel:
+    """Exchanges versions and random numbers on a new connection, in `limit` seconds.
+
+    Raises:
+        PeerRefused: another version, or another user's process.
+        PeerLost: the other side ends, or says nothing in time.
+        BadMessage: it says what no node says.
+    """
+    connection.settimeout(limit)
+    if connection.family == socket.AF_UNIX:
+        require_same_user(connection)
+    mine = messages.Hello(messages.VERSION, secrets.token_hex(32))
+    try:
+        if client:
+            _send(connection, mine)
+        theirs = _receive(connection, limit)
+        if not client and isinstance(theirs, messages.Hello):
+            _send(connection, mine)
+    except OSError as error:
+        raise PeerLost(f"the other node does not answer: {error}") from None
+    if isinstance(theirs, messages.Refused):
+        raise PeerRefused(theirs.reason)
+    if theirs.version != mine.version:
+        raise PeerRefused(
+            f"the other node speaks version {theirs.version} of the protocol, this one "
+            f"{mine.version}: both need the same glake"
+        )
+    nonces = (mine.nonce, theirs.nonce) if client else (theirs.nonce, mine.nonce)
+    key = hmac.digest(secret, f"glake-node {nonces[0]} {nonces[1]}".encode(), "sha256")
+    return Channel(connection, key if secret else b"", client, timeout)
+
+
+def _send(connection: socket.socket, message: Any) -> None:
+    connection.sendall(protocol.encode(message))
+
+
+def _receive(connection: socket.socket, timeout: float) -> Any:
+    # Byte by byte where need be: what follows belongs to the channel. Nobody may dawdle for ever.
+    end = time.monotonic() + timeout
+
+    def exactly(size: int) -> bytes:
+        got = bytearray()
+        while len(got) < size:
+            if not _readable(connection, end):
+                raise PeerLost(f"the other node has said nothing for {timeout:g} s")
+            part = connection.recv(size - len(got))
+            if not part:
+                raise PeerLost("the other node has ended the connection")
+            got += part
+        return bytes(got)
+
+    size = protocol.length(exactly(protocol.HEAD_BYTES), messages.MOST_HELLO)
+    return protocol.decode(exactly(size), messages.HELLOS)
+
+
+def _readable(connection: socket.socket, end: float | None) -> bool:
+    polled = select.poll()
+    polled.register(connection, select.POLLIN)
+    left = None if end is None else max(0, int((end - time.monotonic()) * 1000) + 1)
+    return bool(polled.poll(left))

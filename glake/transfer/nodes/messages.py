@@ -1,0 +1,260 @@
+"""Messages between nodes: JSON, every field checked. No bytes of tensors go this way."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glake.errors import BadMessage
+
+VERSION = 1
+MOST_BYTES = 1 << 20  # of a message of a peer that has shown the secret
+MOST_HELLO = 1 << 12  # of one before that
+MOST_NAME = 200
+_MOST = 1 << 53  # JSON numbers are exact so far
+_ADDRESSES = 1 << 63
+
+
+def whole(given: dict[str, Any], field: str, low: int, high: int) -> int:
+    """A whole number from `low` to `high`. BadMessage."""
+    value = given[field]
+    if type(value) is not int or not low <= value <= high:
+        raise BadMessage(f"{field}: {repr(value)[:60]} is not a whole number of {low} to {high}")
+    return value
+
+
+def text(given: dict[str, Any], field: str, most: int) -> str:
+    """Printable text. BadMessage."""
+    value = given[field]
+    if type(value) is not str or len(value) > most or not value.isprintable():
+        raise BadMessage(f"{field}: {repr(value)[:60]} is not a text of at most {most} characters")
+    return value
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of each side, before there is a key."""
+
+    kind: ClassVar[str] = "hello"
+    version: int
+    nonce: str
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Hello:
+        """Checked."""
+        nonce = text(given, "nonce", 64)
+        if len(nonce) != 64 or not set(nonce) <= set("0123456789abcdef"):
+            raise BadMessage("nonce: not 64 hexadecimal digits")
+        return cls(whole(given, "version", 0, 1 << 30), nonce)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Which engine a node has, and what is to be known of it: each side's second message."""
+
+    kind: ClassVar[str] = "join"
+    backend: str
+    metadata: str
+    chunk: int
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Join:
+        """Checked."""
+        found = cls(
+            text(given, "backend", 64),
+            text(given, "metadata", MOST_BYTES // 2),
+            whole(given, "chunk", 1, _MOST),
+        )
+        found.bytes()
+        return found
+
+    def bytes(self) -> bytes:
+        """The metadata. BadMessage."""
+        try:
+            return base64.b64decode(self.metadata, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadMessage("metadata: not in base64") from None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why there is no connection."""
+
+    kind: ClassVar[str] = "refused"
+    reason: str
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Refused:
+        """Checked."""
+        return cls(text(given, "reason", 1000))
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How large is what is exposed by this name, and may it be written to?"""
+
+    kind: ClassVar[str] = "ask"
+    id: int
+    name: str
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Ask:
+        """Checked."""
+        return cls(whole(given, "id", 0, _MOST), text(given, "name", MOST_NAME))
+
+
+@dataclass(frozen=True)
+class Told:
+    """The answer to Ask."""
+
+    kind: ClassVar[str] = "told"
+    id: int
+    bytes: int
+    writable: bool
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Told:
+        """Checked."""
+        if type(given["writable"]) is not bool:
+            raise BadMessage("writable: not true or false")
+        return cls(whole(given, "id", 0, _MOST), whole(given, "bytes", 0, _MOST), given["writable"])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Put this range into a buffer, where we read it; until Release it is ours."""
+
+    kind: ClassVar[str] = "stage"
+    id: int
+    name: str
+    offset: int
+    bytes: int
+    checked: bool
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Stage:
+        """Checked."""
+        if type(given["checked"]) is not bool:
+            raise BadMessage("checked: not true or false")
+        return cls(
+            whole(given, "id", 0, _MOST),
+            text(given, "name", MOST_NAME),
+            whole(given, "offset", 0, _MOST),
+            whole(given, "bytes", 1, _MOST),
+            given["checked"],
+        )
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The answer to Stage. `checksum` is -1 unless one was asked for."""
+
+    kind: ClassVar[str] = "staged"
+    id: int
+    address: int
+    checksum: int
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Staged:
+        """Checked."""
+        return cls(
+            whole(given, "id", 0, _MOST),
+            whole(given, "address", 1, _ADDRESSES),
+            whole(given, "checksum", -1, (1 << 32) - 1),
+        )
+
+
+@dataclass(frozen=True)
+class Release:
+    """We have read the buffer of Stage `stage`. Done answers that it was ours until now."""
+
+    kind: ClassVar[str] = "release"
+    id: int
+    stage: int
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Release:
+        """Checked."""
+        return cls(whole(given, "id", 0, _MOST), whole(given, "stage", 0, _MOST))
+
+
+@dataclass(frozen=True)
+class Take:
+    """Read this buffer of ours, for a range of yours; Done answers. Land is what writes it."""
+
+    kind: ClassVar[str] = "take"
+    id: int
+    name: str
+    offset: int
+    bytes: int
+    address: int
+    checksum: int
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Take:
+        """Checked."""
+        return cls(
+            whole(given, "id", 0, _MOST),
+            text(given, "name", MOST_NAME),
+            whole(given, "offset", 0, _MOST),
+            whole(given, "bytes", 1, _MOST),
+            whole(given, "address", 1, _ADDRESSES),
+            whole(given, "checksum", -1, (1 << 32) - 1),
+        )
+
+
+@dataclass(frozen=True)
+class Land:
+    """Copy what Take `take` has read to its range; Done answers."""
+
+    kind: ClassVar[str] = "land"
+    id: int
+    take: int
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Land:
+        """Checked."""
+        return cls(whole(given, "id", 0, _MOST), whole(given, "take", 0, _MOST))
+
+
+@dataclass(frozen=True)
+class Done:
+    """Request `id` is done."""
+
+    kind: ClassVar[str] = "done"
+    id: int
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Done:
+        """Checked."""
+        return cls(whole(given, "id", 0, _MOST))
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Request `id` has failed: `asked` where it is the request that is wrong."""
+
+    kind: ClassVar[str] = "failed"
+    id: int
+    why: str
+    reason: str
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Failed:
+        """Checked."""
+        if given["why"] not in ("asked", "failed"):
+            raise BadMessage("why: not asked or failed")
+        return cls(whole(given, "id", 0, _MOST), given["why"], text(given, "reason", 2000))
+
+
+HELLOS: tuple[type[Any], ...] = (Hello, Refused)
+JOINS: tuple[type[Any], ...] = (Join, Refused)
+REQUESTS: tuple[type[Any], ...] = (Ask, Stage, Release, Take, Land)
+ANSWERS: tuple[type[Any], ...] = (Told, Staged, Done, Failed)
+
+
+def printable(reason: object, most: int = 1000) -> str:
+    """A text that Refused and Failed take."""
+    return "".join(c if c.isprintable() else " " for c in str(reason))[:most]

@@ -1,0 +1,172 @@
+"""NIXL's agent as the engine between nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from glake import extras
+from glake.errors import InvalidArgument, PackageMissing, PeerFailed, PeerRefused
+from glake.transfer.nodes.backend import Backend, NetworkRead
+
+_CLOSED = "NIXL's agent is closed"
+_PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12", "nixl_rocm")  # one for all, or one alone
+
+
+class Nixl(Backend):
+    """NIXL carries the bytes: UCX over RDMA, or TCP where there is none.
+
+    Args:
+        plugin: NIXL's backend: "UCX", or another that reads host memory.
+        options: of that backend, such as {"ucx_devices": "mlx5_0:1"}. What UCX itself takes
+            (UCX_TLS, UCX_NET_DEVICES) is read from the environment.
+
+    Raises:
+        InvalidArgument: a plugin that is no text.
+    """
+
+    name: ClassVar[str] = "nixl"
+
+    def __init__(self, plugin: str = "UCX", options: Mapping[str, str] | None = None) -> None:
+        if not isinstance(plugin, str) or not plugin:
+            raise InvalidArgument(f'plugin {plugin!r}: the name of a backend of NIXL\'s, as "UCX"')
+        self._plugin, self._options = plugin, dict(options or {})
+        self._agent: Any = None
+        self._registered: Any = None
+        self._metadata = b""
+        self._lock = threading.Lock()  # an agent is one thread's at a time
+
+    @staticmethod
+    def present() -> bool:
+        """Whether a package of it is installed."""
+        return any(map(extras.present, _PACKAGES))
+
+    def open(self, address: int, size: int, host: str) -> None:
+        if self._agent is not None:
+            raise InvalidArgument("this Nixl is another node's: make one for each")
+        api = _api()
+        try:
+            agent = api.nixl_agent(f"glake-{uuid.uuid4().hex}", api.nixl_agent_config(backends=[]))
+            if self._plugin not in agent.get_plugin_list():
+                raise PeerFailed(
+                    f"NIXL has no backend {self._plugin!r}: {', '.join(agent.get_plugin_list())}"
+                )
+            agent.create_backend(self._plugin, self._devices(host) | self._options)
+            self._registered = agent.register_memory([(address, size, 0, "")], "DRAM")
+            self._metadata = bytes(agent.get_agent_metadata())
+        except PeerFailed:
+            raise
+        except Exception as error:  # of its own kinds, which have no base of their own
+            raise PeerFailed(f"NIXL does not start: {_said(error)}") from None
+        self._agent = agent
+
+    def _devices(self, host: str) -> dict[str, str]:
+        """Without this UCX listens on every network, for a node that is of this machine alone."""
+        local = host == "localhost" or host == "::1" or host.startswith("127.")
+        if self._plugin != "UCX" or not local or "UCX_NET_DEVICES" in os.environ:
+            return {}
+        return {"ucx_devices": "lo"}
+
+    def metadata(self) -> bytes:
+        return self._metadata
+
+    def add(self, metadata: bytes) -> str:
+        with self._lock:
+            if self._agent is None:
+                raise PeerFailed(_CLOSED)
+            try:
+                name = self._agent.add_remote_agent(metadata)
+            except Exception as error:
+                raise PeerRefused(f"NIXL does not know this peer: {_said(error)}") from None
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    def remove(self, peer: str) -> None:
+        with self._lock, contextlib.suppress(Exception):  # it may have noticed before us
+            self._agent.remove_remote_agent(peer)
+
+    def read(self, peer: str, local: int, remote: int, size: int) -> NetworkRead:
+        with self._lock:
+            agent = self._agent
+            if agent is None:
+                raise PeerFailed(_CLOSED)
+            try:
+                handle = agent.initialize_xfer(
+                    "READ",
+                    agent.get_xfer_descs([(local, size, 0)], "DRAM"),
+                    agent.get_xfer_descs([(remote, size, 0)], "DRAM"),
+                    peer,
+                )
+                state = agent.transfer(handle)
+            except Exception as error:
+                raise PeerFailed(f"NIXL: {_said(error)}") from None
+        return _Read(agent, handle, state, self._lock)
+
+    def close(self) -> None:
+        with self._lock:
+            agent, self._agent = self._agent, None
+            if agent is None:
+                return
+            with contextlib.suppress(Exception):
+                agent.deregister_memory(self._registered)
+            self._registered = None
+            # Its end is what stops its reads, whoever still has the Python object of it.
+            agent.agent = None
+            del agent
+        gc.collect()
+
+
+class _Read(NetworkRead):
+    """Released only when it has ended: NIXL gives a handle back, over TCP, while the bytes of it
+    still come."""
+
+    def __init__(self, agent: Any, handle: Any, state: str, lock: threading.Lock) -> None:
+        self._agent, self._handle, self._state, self._lock = agent, handle, state, lock
+
+    def over(self) -> bool:
+        with self._lock:
+            if self._agent is None:
+                return True
+            try:
+                if self._state == "PROC":
+                    self._state = self._agent.check_xfer_state(self._handle)
+            except Exception as error:
+                self._release()
+                raise PeerFailed(f"NIXL: {_said(error)}") from None
+            if self._state == "PROC":
+                return False
+            self._release()
+        if self._state != "DONE":
+            raise PeerFailed(f"NIXL: a read ended as {self._state}")
+        return True
+
+    def _release(self) -> None:
+        with contextlib.suppress(Exception):
+            self._agent.release_xfer_handle(self._handle)
+        self._agent = self._handle = None
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _api() -> Any:
+    for package in _PACKAGES:
+        if not extras.present(package):
+            continue
+        try:
+            api = importlib.import_module(f"{package}._api")
+            if "NIXL_LOG_LEVEL" not in os.environ:  # it greets on the program's standard output
+                logging.getLogger("nixl").setLevel(logging.WARNING)
+            return api
+        except ImportError as error:
+            raise PackageMissing(
+                extras.missing("a Node over NIXL", "nixl", "nodes", error)
+            ) from None
+    raise PackageMissing(extras.missing("a Node over NIXL", "nixl", "nodes"))

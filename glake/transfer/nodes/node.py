@@ -1,0 +1,407 @@
+"""This process as a node: what it exposes to others, and its connections."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from glake import arguments
+from glake.errors import (
+    BadMessage,
+    GlakeError,
+    InvalidArgument,
+    PeerLost,
+    PeerRefused,
+    TransferClosed,
+)
+from glake.transfer import flat, handle
+from glake.transfer.buffers import buffer_of
+from glake.transfer.engine import default_engine
+from glake.transfer.nodes import messages, settings
+from glake.transfer.nodes.address import Address, watch
+from glake.transfer.nodes.backend import Backend
+from glake.transfer.nodes.carrier import Carrier
+from glake.transfer.nodes.channel import Channel, greet
+from glake.transfer.nodes.messages import Join, Refused
+from glake.transfer.nodes.peer import Peer
+from glake.transfer.nodes.region import Region
+from glake.transfer.nodes.serving import Serving
+from glake.transfer.nodes.stats import Counters
+
+CHUNK = 4 << 20
+DEPTH = 8
+TIMEOUT = 30.0
+_MOST_CONNECTIONS = 256
+_GREETING = 10.0  # seconds for whoever connects to show that he has the secret
+_FIRST_REST, _LAST_REST = 0.05, 1.0  # seconds between two attempts to connect
+
+
+class Node:
+    """This process among others: it exposes memory by name, and reads and writes that of peers.
+
+    The network's leg is an engine's (NIXL or Mooncake); between pinned buffers and GPUs glake
+    copies over all paths of the node. Pieces go through the buffers several at once, so that both
+    legs work at the same time. A context manager, closed at the end.
+
+    Args:
+        listen: where peers connect: "host:port" (port 0: any free one) or "unix:/path". None: no
+            peer can.
+        secret: what all nodes know, text or bytes, at least 16 of them. Needed with a host and a
+            port. It guards who may ask for what; the engine's own traffic is neither signed nor
+            encrypted (docs/nodes.md).
+        backend: "nixl", "mooncake", or an object of Nixl or Mooncake with settings of its own.
+            None: the first of them that is installed.
+        chunk: bytes of a piece, or text such as "4MiB".
+        host: the address of this node that peers' engines reach; None: that of `listen`, of a
+            socket's path the loopback, else the machine's name. On a loopback address NIXL's UCX
+            stays on the loopback, unless it is told otherwise.
+        depth: pieces under way at once, each way, 1 to 256. The node holds 2 * chunk * depth bytes
+            of pinned memory.
+        timeout: seconds in which a peer has to answer, or a piece to come, before it counts as
+            lost.
+
+    Raises:
+        InvalidArgument: another value; a port without a secret; one in use already.
+        PackageMissing: no engine is installed; the text names the line that installs one.
+        PeerFailed: the engine does not start.
+        OutOfMemory, DriverError: no pinned memory.
+    """
+
+    def __init__(
+        self,
+        listen: str | None = None,
+        secret: str | bytes | None = None,
+        backend: str | Backend | None = None,
+        chunk: str | int = CHUNK,
+        depth: int = DEPTH,
+        timeout: float = TIMEOUT,
+        host: str | None = None,
+    ) -> None:
+        at = None if listen is None else Address.of(listen, listen=True)
+        self._secret = settings.secret_of(secret)
+        if at is not None and not at.path and not self._secret:
+            raise InvalidArgument(
+                f"listen {listen!r} without a secret: who can reach the port, as any user of this "
+                'machine can, could read what is exposed; pass secret=, or listen="unix:/path"'
+            )
+        block, several, self._timeout = settings.sizes(chunk, depth, timeout)
+        engine = settings.backend_of(backend)
+        default_engine()  # opened before, it is closed after us when the process ends
+        self._family = handle.family()
+        self._counters = Counters()
+        self._lock = threading.Lock()
+        self._regions: dict[str, Region] = {}
+        self._links: dict[int, Channel] = {}
+        self._strangers: set[socket.socket] = set()  # that have not said who they are
+        self._users: list[threading.Thread] = []
+        self._closed = False
+        self._server, self._at = _listening(at)
+        try:
+            reached = settings.host_of(host, self._at)
+            self._carrier = Carrier(engine, reached, block, several, self._counters)
+        except BaseException:
+            self._unlisten()
+            raise
+        self._fetching = _threads(several, "glake-node-fetch")
+        self._serving = _threads(several, "glake-node-serve")
+        if self._server is not None:
+            self._run(self._accept)
+        atexit.register(self.close)
+
+    @property
+    def address(self) -> str | None:
+        """Where peers connect, with the port it has; None: nowhere."""
+        return None if self._at is None else str(self._at)
+
+    def expose(self, name: str, memory: Any, writable: bool = False) -> None:
+        """Lets peers read memory by a name, as it is at the time of each piece.
+
+        Work that writes it must be done before they read, and what they write is there once their
+        handle is done: no stream of this process waits for them.
+
+        Args:
+            name: printable, 1 to 200 characters, not exposed yet.
+            memory: contiguous: a tensor, an array, a buffer object or `Raw`, of the host or a GPU.
+                It is kept until hide() or close().
+            writable: peers may write to it as well.
+
+        Raises:
+            InvalidArgument: another name, memory with gaps, read-only memory as writable.
+        """
+        self._require_open()
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200:
+            raise InvalidArgument(f"name {name!r}: a printable text of 1 to 200 characters")
+        found = buffer_of(memory, write=arguments.flag("writable", writable))
+        flat.require(found)
+        region = Region(name, found, flat.gpu_of(found), writable)
+        with self._lock:
+            if name in self._regions:
+                raise InvalidArgument(f"{name!r} is exposed already: hide() it first")
+            self._regions[name] = region
+
+    def hide(self, name: str) -> None:
+        """Ends expose(). Once it returns, nobody reads or writes the memory.
+
+        Raises:
+            InvalidArgument: nothing is exposed by this name.
+            BusyTimeout: a copy of it has not ended in the node's `timeout`; it is hidden.
+        """
+        self._require_open()
+        with self._lock:
+            region = self._regions.pop(name, None)
+        if region is None:
+            raise InvalidArgument(f"nothing is exposed as {name!r}")
+        region.hide(self._timeout)
+
+    def connect(self, address: str, timeout: float | None = None) -> Peer:
+        """Connects to another node, which may start to listen in the meantime.
+
+        Args:
+            address: as its `address` is: "host:port", or "unix:/path".
+            timeout: seconds in all; None: the node's own.
+
+        Raises:
+            InvalidArgument: no address; a port, and this node has no secret.
+            PeerLost: nobody answers there.
+            PeerRefused: it has another secret, another version of glake, another engine.
+        """
+        self._require_open()
+        to = Address.of(address)
+        if not to.path and not self._secret:
+            raise InvalidArgument(f"connect to {address!r} without a secret: give the node one")
+        limit = self._timeout if timeout is None else settings.seconds(timeout)
+        connection = _connected(to, limit)
+        try:
+            secret = b"" if to.path else self._secret
+            channel = greet(connection, secret, True, self._timeout, limit)
+            channel.send(self._join())
+            theirs = channel.receive(messages.JOINS, limit)
+            name, metadata, block = self._joined(theirs)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, BadMessage):
+                raise PeerRefused(f"{to} is no node of glake: {error}") from None
+            raise
+        peer = Peer(str(to), channel, self._carrier, name, block, self._fetching, self._timeout)
+        try:
+            self._run(self._attend, peer, channel, metadata)
+        except BaseException:
+            channel.dispose()
+            raise
+        return peer
+
+    def stats(self) -> dict[str, int]:
+        """What has been done so far, by leg: the fields of NodeStats."""
+        handle.require_own(self._family)
+        return self._counters.as_dict()
+
+    def close(self) -> None:
+        """Ends all connections, and transfers under way with PeerLost; then the engine and its
+        buffers. Closing twice, or in a forked child, does nothing."""
+        if self._family is not handle.family():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            links = list(self._links.values())
+            for stranger in self._strangers:
+                with contextlib.suppress(OSError):
+                    stranger.shutdown(socket.SHUT_RDWR)
+            regions, self._regions = list(self._regions.values()), {}
+        self._unlisten()
+        for channel in links:
+            channel.close()
+        self._fetching.shutdown(wait=True)
+        for thread in list(self._users):
+            thread.join()
+        self._serving.shutdown(wait=True)
+        for region in regions:
+            region.hide(0)
+        self._carrier.close()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Node:
+        """The node itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it."""
+        self.close()
+
+    def _require_open(self) -> None:
+        handle.require_own(self._family)
+        if self._closed:
+            raise TransferClosed("this node is closed")
+
+    def _run(self, task: Any, *arguments: Any) -> None:
+        """On a thread of its own, which close() waits for."""
+
+        def run() -> None:
+            try:
+                task(*arguments)
+            finally:
+                with self._lock:
+                    self._users.remove(thread)
+
+        thread = threading.Thread(target=run, name="glake-node", daemon=True)
+        with self._lock:
+            if self._closed:
+                raise TransferClosed("this node is closed")
+            thread.start()
+            self._users.append(thread)  # which close() joins
+
+    def _unlisten(self) -> None:
+        if self._server is None:
+            return
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._server.close()
+        with contextlib.suppress(OSError):
+            assert self._at is not None
+            self._at.remove()
+
+    def _accept(self) -> None:
+        server = self._server
+        assert server is not None
+        while not self._closed:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                if self._closed:
+                    return
+                time.sleep(_FIRST_REST)  # out of descriptors: some come back
+                continue
+            if len(self._users) > _MOST_CONNECTIONS:
+                connection.close()
+                continue
+            try:
+                self._run(self._welcome, connection)
+            except (TransferClosed, RuntimeError):  # or another thread is refused
+                connection.close()
+
+    def _welcome(self, connection: socket.socket) -> None:
+        """One connection of a peer's, from its greeting to its end."""
+        with self._lock:
+            self._strangers.add(connection)
+            if self._closed:
+                connection.close()
+        try:
+            serving, channel, metadata = self._greeted(connection)
+        except (GlakeError, OSError):
+            connection.close()
+            return
+        finally:
+            with self._lock:
+                self._strangers.discard(connection)
+        self._attend(serving, channel, metadata)
+
+    def _greeted(self, connection: socket.socket) -> tuple[Serving, Channel, bytes]:
+        limit = min(self._timeout, _GREETING)
+        secret = self._secret
+        if connection.family == socket.AF_UNIX:
+            secret = b""
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch(connection)
+        channel = greet(connection, secret, False, self._timeout, limit)
+        theirs = channel.receive(messages.JOINS, limit)
+        try:
+            name, metadata, _ = self._joined(theirs)
+        except PeerRefused as error:
+            channel.send(Refused(messages.printable(error)))
+            raise
+        try:
+            channel.send(self._join())
+        except BaseException:
+            self._carrier.leave(metadata)
+            raise
+        serving = Serving(channel, self._carrier, name, self._serving, self._find, self._timeout)
+        return serving, channel, metadata
+
+    def _attend(self, side: Serving | Peer, channel: Channel, metadata: bytes) -> None:
+        """Keeps the books of one connection while it lasts."""
+        self._counters.add(peers=1)
+        with self._lock:
+            self._links[id(channel)] = channel
+            if self._closed:
+                channel.close()
+        lost = False
+        try:
+            if isinstance(side, Peer):
+                side.listen()
+                lost = not side.was_closed
+            else:
+                side.run()
+        except PeerLost as error:
+            lost = "has ended the connection" not in str(error)
+        except GlakeError:
+            lost = True
+        finally:
+            with self._lock:
+                del self._links[id(channel)]
+                lost = lost and not self._closed
+            channel.dispose()
+            self._carrier.leave(metadata)
+            self._counters.add(peers=-1, lost_peers=int(lost))
+
+    def _join(self) -> Join:
+        engine = self._carrier.backend
+        metadata = base64.b64encode(engine.metadata()).decode()
+        return Join(engine.name, metadata, self._carrier.block)
+
+    def _joined(self, theirs: Join | Refused | None) -> tuple[str, bytes, int]:
+        """(what our engine calls it, its metadata, bytes of a piece); Carrier.leave() is due."""
+        if theirs is None:
+            raise PeerLost(f"the other node has said nothing for {self._timeout:g} s")
+        if isinstance(theirs, Refused):
+            raise PeerRefused(f"the other node refuses: {theirs.reason}")
+        mine = self._carrier.backend.name
+        if theirs.backend != mine:
+            raise PeerRefused(f"one node has {theirs.backend}, the other {mine}: choose one engine")
+        metadata = theirs.bytes()
+        return self._carrier.join(metadata), metadata, min(theirs.chunk, self._carrier.block)
+
+    def _find(self, name: str) -> Region:
+        with self._lock:
+            region = self._regions.get(name)
+        if region is None:
+            raise InvalidArgument(f"nothing is exposed as {name!r}")
+        return region
+
+
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    made = ThreadPoolExecutor(count, thread_name_prefix=name)
+    made.submit(int)  # one there is then, should others be refused later
+    return made
+
+
+def _listening(at: Address | None) -> tuple[socket.socket | None, Address | None]:
+    if at is None:
+        return None, None
+    try:
+        server = at.listen()
+    except OSError as error:
+        raise InvalidArgument(f"listen {at}: {error}") from None
+    os.set_inheritable(server.fileno(), False)
+    return server, at if at.path else Address(at.host, server.getsockname()[1])
+
+
+def _connected(to: Address, limit: float) -> socket.socket:
+    end, rest = time.monotonic() + limit, _FIRST_REST
+    while True:
+        left = end - time.monotonic()
+        try:
+            return to.connect(max(left, 0.001))
+        except OSError as error:
+            if left <= rest:
+                raise PeerLost(f"nobody answers at {to} in {limit:g} s: {error}") from None
+        time.sleep(rest)
+        rest = min(2 * rest, _LAST_REST)

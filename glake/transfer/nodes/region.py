@@ -1,0 +1,50 @@
+"""Memory that a node has exposed by a name."""
+
+from __future__ import annotations
+
+import threading
+
+from glake.errors import BusyTimeout, InvalidArgument
+from glake.transfer.buffers import Buffer
+
+
+class Region:
+    """Contiguous memory of the host or a GPU, as long as requests use it.
+
+    Attributes:
+        gpu: whose memory it is, or HOST.
+        writable: whether peers may write to it.
+    """
+
+    def __init__(self, name: str, memory: Buffer, gpu: int, writable: bool) -> None:
+        self.name, self.memory, self.gpu, self.writable = name, memory, gpu, writable
+        self._users = 0
+        self._hidden = False
+        self._changed = threading.Condition()
+
+    def begin(self, offset: int, size: int, write: bool) -> int:
+        """The range's address; end() is due. InvalidArgument: outside it, or not to be written."""
+        if write and not self.writable:
+            raise InvalidArgument(f"{self.name!r} was not exposed as writable")
+        if offset + size > self.memory.bytes:
+            raise InvalidArgument(
+                f"bytes {offset} to {offset + size} of {self.name!r}, which has {self.memory.bytes}"
+            )
+        with self._changed:
+            if self._hidden:
+                raise InvalidArgument(f"{self.name!r} is no longer exposed")
+            self._users += 1
+        return self.memory.address + offset
+
+    def end(self) -> None:
+        """The range is not used any more."""
+        with self._changed:
+            self._users -= 1
+            self._changed.notify_all()
+
+    def hide(self, timeout: float) -> None:
+        """Lets nobody begin, and waits for those who have. BusyTimeout: one has not ended."""
+        with self._changed:
+            self._hidden = True
+            if not self._changed.wait_for(lambda: self._users == 0, timeout):
+                raise BusyTimeout(f"a copy of {self.name!r} has not ended in {timeout:g} s")

@@ -1,0 +1,75 @@
+"""What a Node is given, checked."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from glake import arguments
+from glake.errors import InvalidArgument, PackageMissing
+from glake.transfer.nodes.address import Address
+from glake.transfer.nodes.backend import Backend
+from glake.transfer.nodes.channel import SHORTEST_SECRET
+from glake.transfer.nodes.mooncake import Mooncake
+from glake.transfer.nodes.nixl import Nixl
+
+_BACKENDS: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": Mooncake}
+
+
+def secret_of(given: str | bytes | None) -> bytes:
+    """What all nodes know, as bytes; none for None. InvalidArgument: too short."""
+    found = given.encode() if isinstance(given, str) else given
+    if found is None:
+        return b""
+    if not isinstance(found, bytes) or len(found) < SHORTEST_SECRET:
+        raise InvalidArgument(
+            f"secret: text or bytes, at least {SHORTEST_SECRET} of them, such as "
+            "secrets.token_hex(16), the same for all nodes"
+        )
+    return found
+
+
+def seconds(given: Any) -> float:
+    """A timeout. InvalidArgument."""
+    number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
+    if not 0 < number <= 1e6:
+        raise InvalidArgument(f"timeout {given!r}: seconds above 0, at most 1000000")
+    return float(number)
+
+
+def sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, float]:
+    """Bytes of a piece, pieces at once, seconds. InvalidArgument."""
+    block, several = arguments.size("chunk", chunk), arguments.whole(depth)
+    if not 4096 <= block <= 1 << 30 or block % 4096:
+        raise InvalidArgument(f"chunk of {block} bytes: a multiple of 4096, at most 1 GiB")
+    if several is None or not 1 <= several <= 256:
+        raise InvalidArgument(f"depth {depth!r}: pieces under way at once, 1 to 256")
+    return block, several, seconds(timeout)
+
+
+def host_of(given: str | None, at: Address | None) -> str:
+    """The address by which peers' engines reach a node that listens `at`. InvalidArgument."""
+    if given is not None:
+        if not isinstance(given, str) or not given or not given.isprintable():
+            raise InvalidArgument(f"host {given!r}: a name or an address of this machine")
+        return given
+    if at is None or at.host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return at.host or "127.0.0.1"
+
+
+def backend_of(given: str | Backend | None) -> Backend:
+    """An engine that is not open yet. InvalidArgument, PackageMissing."""
+    if isinstance(given, Backend):
+        return given
+    if given is None:
+        for kind in _BACKENDS.values():
+            if kind.present():
+                return kind()
+        raise PackageMissing(
+            'a Node needs an engine between nodes, NIXL or Mooncake: pip install "glake[nodes]" '
+            '(after the PyTorch you want), or pip install "glake[nodes-mooncake]"'
+        )
+    if given not in _BACKENDS:
+        raise InvalidArgument(f"backend {given!r}: one of {', '.join(_BACKENDS)}, or an object")
+    return _BACKENDS[given]()

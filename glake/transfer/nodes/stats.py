@@ -1,0 +1,78 @@
+"""What nodes have done: of each, and of all that the process has had."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class NodeStats:
+    """What a node has done since it was made.
+
+    Attributes:
+        reads, writes: transfers of this node's peers that are over.
+        failed: transfers that failed.
+        retries: pieces that were read again, after the network failed or a checksum differed.
+        lost_peers: connections, either way, that ended without being closed.
+        network_read_bytes: that the engine brought here, from either kind of peer.
+        network_sent_bytes: that peers' engines have read here.
+        gpu_bytes: copied between pinned buffers and GPUs, over all paths.
+        host_bytes: copied between pinned buffers and other host memory.
+        buffer_bytes: pinned buffers that it holds.
+        buffers_held: buffers that a read which does not end may still write to; not used again.
+        peers: connections that are open, either way.
+        under_way: transfers that are not over.
+    """
+
+    reads: int = 0
+    writes: int = 0
+    failed: int = 0
+    retries: int = 0
+    lost_peers: int = 0
+    network_read_bytes: int = 0
+    network_sent_bytes: int = 0
+    gpu_bytes: int = 0
+    host_bytes: int = 0
+    buffer_bytes: int = 0
+    buffers_held: int = 0
+    peers: int = 0
+    under_way: int = 0
+
+
+class Counters:
+    """A node's NodeStats, and the process's with it."""
+
+    def __init__(self) -> None:
+        self._own = NodeStats()
+
+    def add(self, **changes: int) -> None:
+        """Adds to fields."""
+        with _lock:
+            for stats in (self._own, _all):
+                for name, change in changes.items():
+                    setattr(stats, name, getattr(stats, name) + change)
+
+    def as_dict(self) -> dict[str, int]:
+        """The node's."""
+        with _lock:
+            return asdict(self._own)
+
+
+_lock = threading.Lock()
+_all = NodeStats()
+
+
+def totals() -> dict[str, int]:
+    """Of all nodes of the process: the fields of NodeStats."""
+    with _lock:
+        return asdict(_all)
+
+
+def _forget() -> None:
+    global _lock, _all
+    _lock, _all = threading.Lock(), NodeStats()  # the parent's nodes are not the child's
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,79 @@
+"""A request that is carried out in pieces, under way."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from glake.errors import BusyTimeout, GlakeError
+from glake.transfer import handle, timeouts
+
+
+class PieceTransfer:
+    """One request of several pieces: to wait for, to ask about.
+
+    It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
+    child each of its methods raises Forked.
+
+    Attributes:
+        path: what it reads or writes, as texts name it.
+        bytes: of the whole request.
+    """
+
+    def __init__(self, path: str, size: int, pieces: int, keep: Any) -> None:
+        """`keep` is what must live until the last of `pieces` is done."""
+        self.path, self.bytes = path, size
+        self._keep, self._left, self._moved = keep, pieces, 0
+        self._error: GlakeError | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._family = handle.family()
+        if pieces == 0:
+            self._over.set()
+
+    def __repr__(self) -> str:
+        """Its size, and whether it is over."""
+        state = "failed" if self._error else "done" if self._over.is_set() else "started"
+        return f"<{type(self).__name__} of {self.bytes} bytes of {self.path}, {state}>"
+
+    def done(self) -> bool:
+        """Whether it is over; wait() raises if it has failed."""
+        handle.require_own(self._family)
+        return self._over.is_set()
+
+    def _wait(self, timeout: float | None) -> None:
+        handle.require_own(self._family)
+        limit = timeouts.seconds(timeout)
+        if not self._over.wait(limit):
+            raise BusyTimeout(f"{self.bytes} bytes of {self.path} are not done in {timeout} s")
+        if self._error is not None:  # one of its own: a kept one would keep the caller's frames
+            raise self._error.with_traceback(None)
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes read or written, bytes of all)."""
+        handle.require_own(self._family)
+        return self._moved, self.bytes
+
+    @property
+    def failed(self) -> bool:
+        """Whether a piece has failed: the rest is then left out."""
+        return self._error is not None
+
+    def settle(self, moved: int, error: BaseException | None = None) -> bool:
+        """A piece is over, `moved` bytes of it done. True for the last: finish() is then due."""
+        with self._lock:
+            self._moved += moved
+            self._left -= 1
+            if error is not None and self._error is None:
+                self._error = self._typed(error)
+            return self._left == 0
+
+    def finish(self) -> None:
+        """Tells whoever waits, once all that the request used is given back and counted."""
+        self._keep = None
+        self._over.set()
+
+    def _typed(self, error: BaseException) -> GlakeError:
+        if isinstance(error, GlakeError):
+            return error.with_traceback(None)
+        return GlakeError(f"{self.path}: {type(error).__name__}: {error}")

@@ -1,0 +1,49 @@
+"""Two nodes over Mooncake's transfer engine: what tests/transfer shows of NIXL, shown of it."""
+
+import ctypes.util
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def verbs(folder: Path) -> str:
+    """Where libibverbs.so.1 is, without which the engine does not load, RDMA or not: the system's,
+    or else the one that NIXL's package brings under another name."""
+    if ctypes.util.find_library("ibverbs"):
+        return ""
+    brought = Path(sysconfig.get_path("purelib")) / "nixl_cu12.libs"
+    (library,) = brought.glob("libibverbs-*.so.*")
+    folder.mkdir()
+    (folder / "libibverbs.so.1").symlink_to(library)
+    return f"{folder}{os.pathsep}{brought}"
+
+
+def test_nodes_over_mooncake(frameworks_python: str, tmp_path: Path) -> None:
+    asked = [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.check_output(asked, text=True).strip())
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in ("mooncake", "mooncake_transfer_engine_non_cuda.libs"):
+        assert (site / name).is_dir(), site
+        (packages / name).symlink_to(site / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "inside/nodes.py"],
+        env={
+            **{name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"},
+            "GLAKE_DRIVER": "sim:dgx_a100",
+            "GLAKE_SIM_MEMORY": "128MiB",
+            "LD_LIBRARY_PATH": verbs(tmp_path / "verbs"),
+            "NODE_BACKEND": "mooncake",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)]),
+        },
+        cwd=ROOT / "tests" / "transfer",
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]

@@ -1,0 +1,32 @@
+"""Another node, in a process of its own with its own GPUs: it does what its standard input says.
+
+Each line is Python over `node`, `t`, `np`, `Device` and `kept`; the answer, after ">> " as engines
+print as well, is its value's repr.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "inside"))
+from memory import Device  # noqa: E402
+
+from glake import transfer as t  # noqa: E402
+
+
+def main() -> None:
+    node = t.Node(**json.loads(sys.argv[1]))
+    names = {"node": node, "t": t, "np": np, "Device": Device, "kept": {}}
+    print(">>", node.address, flush=True)
+    for line in sys.stdin:
+        try:
+            print(">>", repr(eval(line, names)), flush=True)
+        except Exception as error:
+            print(f">> {type(error).__name__}: {error}", flush=True)
+    node.close()
+
+
+if __name__ == "__main__":
+    main()
