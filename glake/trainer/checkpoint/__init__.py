@@ -16,7 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from glake.errors import FolderInUse, InvalidOption, NoRoom, NotWritten, NoWholeCheckpoint
 from glake.trainer.checkpoint import disk, pieces
@@ -32,25 +35,12 @@ from glake.trainer.checkpoint.memory import Memory, sweep
 from glake.trainer.checkpoint.signature import Signature, compare
 from glake.trainer.configurable import Configurable, Count, Natural
 
+if TYPE_CHECKING:
+    from glake.trainer.fsdp.sharded import Sharded
+
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
 _PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for a last state that memory does not hold
 _ON_DISK = "newest on disk"  # among the notes in memory: the step of that checkpoint, or 0
-
-
-class Sharded(Protocol):
-    """What has a state: glake.trainer.fsdp's Sharding."""
-
-    def named_parameters(self) -> Any:
-        """(name, this rank's part) of each parameter."""
-
-    def template(self, saved: Any, optimizer: Any = None) -> dict[str, Any]:
-        """Tensors for a checkpoint, of which `saved` tells the names and sizes, to be read into."""
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        """Name -> tensor, a 1-D DTensor where it is sharded."""
-
-    def load(self, state: dict[str, Any], optimizer: Any = None) -> None:
-        """Puts the values of a state in place."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +79,6 @@ class Checkpoint(Configurable):
         """Takes the folder. `group`: gloo, of all ranks, used by nobody else; `say` is told what
         the user should know; `text` is the experiment's config; `signature`, what its states are
         of. FolderInUse; InvalidOption."""
-        import torch.distributed as dist
-        from torch.distributed.device_mesh import DeviceMesh
-
         super().__init__(config)
         self.stall_s = 0.0  # of all steps so far
         self._group, self._say, self._text = group, say, text
@@ -117,22 +104,20 @@ class Checkpoint(Configurable):
 
     def _entered(self) -> str:
         """Takes the folder for this job; the run's name, which the folder keeps."""
-        import torch.distributed as dist
-
-        told: list[Any] = [None]
+        told: Any = None
         if self._rank == 0:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._lock = _locked(self._folder / ".lock")
-                told = [_run_of(self._folder, self._anew)]
+                told = _run_of(self._folder, self._anew)
             except (OSError, FolderInUse) as error:
-                told = [error]
-        dist.broadcast_object_list(told, group=self._group, group_src=0)
-        if isinstance(told[0], FolderInUse):
-            raise told[0]
-        if isinstance(told[0], OSError):
-            raise InvalidOption(f"checkpoint.folder = {self.config.folder!r}: {told[0]}")
-        return str(told[0])
+                told = error
+        told = self._gathered(told)[0]
+        if isinstance(told, FolderInUse):
+            raise told
+        if isinstance(told, OSError):
+            raise InvalidOption(f"checkpoint.folder = {self.config.folder!r}: {told}")
+        return str(told)
 
     def resume(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
         """Puts the newest whole state in place; None where the run begins.
@@ -149,7 +134,7 @@ class Checkpoint(Configurable):
 
     def _resumed(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
         if self.config.memory:
-            self._open_memory()
+            self._memory = self._opened_memory()
         whole, partial = disk.found_in(self._folder) if self._rank == 0 else ([], [])
         if self._anew and whole:
             aside = self._folder / f"before-{self.run}"
@@ -171,43 +156,41 @@ class Checkpoint(Configurable):
             self._memory.forget_after(found.step if found else 0)
         return found
 
-    def _open_memory(self) -> None:
-        self._memory = Memory(self.run, self._rank, self._ranks, self._signature)
+    def _opened_memory(self) -> Memory:
+        memory = Memory(self.run, self._rank, self._ranks, self._signature)
         if _first_here():
-            self._memory.own()
+            if not memory.outlives:
+                memory.own()
             for path in sweep(self.run):
                 self._say(f"{path} was left by a job that is gone: removed")
+        return memory
 
     def _from_memory(self, on_disk: list[int], sharded: Sharded, optimizer: Any) -> Resumed | None:
-        memory = self._memory
-        steps = memory.steps() if memory is not None else []
-        common = set.intersection(*map(set, self._gathered(steps)))
-        if self._taken_back(common, on_disk):
+        mine = self._memory.whole() if self._memory is not None else {}
+        everyones = self._gathered({step: notes for step, (_, notes) in mine.items()})
+        common = set.intersection(*map(set, everyones))
+        known = [each[step].get(_ON_DISK, 0) for each in everyones for step in common]
+        if self._taken_back(max(known, default=0), on_disk):
             return None
         for step in sorted(common, reverse=True):
             if step < max(on_disk, default=0):
                 break
-            assert memory is not None
-            told = self._gathered(memory.signature(step))
-            theirs = next((each for each in told if each), None)
+            file, notes = mine[step]
+            theirs = next(filter(None, self._gathered(file.signature)), None)
             self._compare(theirs, f"the state of step {step} in memory")
-            read = memory.read(step)
-            fit = read is not None and pieces.fits(read[0], sharded)
-            if not all(self._gathered(fit)):
+            read = file.read()
+            fits = self._gathered(read is not None and pieces.fits(read, sharded))
+            if read is None or not all(fits):
                 self._say(f"the state of step {step} in memory is damaged, or of another model")
                 continue
-            assert read is not None
-            pieces.put_back(read[0], sharded, optimizer)
-            notes = {name: value for name, value in read[1].items() if name != _ON_DISK}
+            pieces.put_back(read, sharded, optimizer)
+            notes = {name: value for name, value in notes.items() if name != _ON_DISK}
             return Resumed("memory", step, notes)
         return None
 
-    def _taken_back(self, steps: set[int], on_disk: list[int]) -> bool:
+    def _taken_back(self, newest: int, on_disk: list[int]) -> bool:
         """Whether the newest checkpoint that memory knows of is gone: whoever removed it wants an
         older one, and what memory holds came after it."""
-        memory = self._memory
-        known = [memory.notes(step).get(_ON_DISK, 0) for step in steps] if memory else []
-        newest = max(sum(self._gathered(known), []), default=0)
         if newest in on_disk or newest < max(on_disk, default=1):
             return False  # pruned after memory had noted it, if it is older
         self._say(
@@ -316,7 +299,7 @@ class Checkpoint(Configurable):
                 return
             self._on_disk = step
             if held is not None and _first_here():
-                held.released()
+                held.own()  # also where it outlived a job whose last state the disk refused
             if self._rank == 0:
                 disk.prune(self._folder, self.config.keep, self._damaged)
 
@@ -332,9 +315,8 @@ class Checkpoint(Configurable):
         self.stall_s += time.perf_counter() - began
 
     def _await_written(self) -> None:
-        written, self._written = self._written, None
-        if written is not None:
-            written.result()
+        if self._written is not None:
+            self._written.result()
 
     def finish(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
         """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten
@@ -386,8 +368,6 @@ class Checkpoint(Configurable):
             self._lock = -1
 
     def _gathered(self, value: Any) -> list[Any]:
-        import torch.distributed as dist
-
         everyone: list[Any] = [None] * self._ranks
         dist.all_gather_object(everyone, value, self._group)
         return everyone

@@ -6,9 +6,6 @@ way the step goes on meanwhile.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -26,20 +23,15 @@ class Layout:
 
     def __init__(self, entries: list[tuple[str, str, list[int]]]) -> None:
         """`entries`: each tensor's (name, dtype, shape), in their order."""
-        self.entries = entries
+        self.entries = [(name, kind, list(shape)) for name, kind, shape in entries]
         self._places: dict[str, tuple[int, int, Any, list[int]]] = {}
         end = 0
-        for name, kind, shape in entries:
+        for name, kind, shape in self.entries:
             dtype = getattr(torch, kind)
             size = math.prod(shape) * dtype.itemsize
             self._places[name] = (end, size, dtype, shape)
             end += -(-size // _ALIGNMENT) * _ALIGNMENT
         self.bytes = end
-
-    @functools.cached_property
-    def digest(self) -> bytes:
-        """Tells layouts apart."""
-        return hashlib.sha256(json.dumps(self.entries).encode()).digest()
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Layout:
@@ -77,17 +69,13 @@ class Layout:
 
 def entries_of(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int]]]:
     """(name, dtype, shape) of each tensor's part on this rank."""
-    parts = ((name, _own(each)) for name, each in tensors.items())
+    parts = ((name, local(each)) for name, each in tensors.items())
     return [(name, str(part.dtype)[6:], list(part.shape)) for name, part in parts]
 
 
 def local(tensor: Any) -> Any:
     """This rank's part, as a tensor that keeps its memory whatever becomes of the one given."""
-    return _own(tensor).detach()
-
-
-def _own(tensor: Any) -> Any:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 class HostCopy:

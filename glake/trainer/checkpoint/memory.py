@@ -28,11 +28,13 @@ import numpy as np
 from glake.errors import GlakeError, NoRoom
 from glake.trainer.checkpoint.host import Layout, checksum
 from glake.trainer.checkpoint.signature import Signature
+from glake.trainer.process import ticks_at_start
 
 ROOT = Path("/dev/shm")
 _PREFIX = "glake-trainer-"
-_HEADER = struct.Struct("<8sQQQ32sI")  # magic, step, payload bytes, checksum, digest, notes' bytes
-_MAGIC = b"glakeST1"
+_OWNER = "owner.json"
+_HEADER = struct.Struct("<8sQQQI")  # magic, step, payload bytes, checksum, notes' bytes
+_MAGIC = b"glakeST2"
 _PAYLOAD = 4096  # where it begins; what the header leaves of this is for the notes
 _YOUNG_S = 60.0  # a folder without an owner is being made
 
@@ -41,7 +43,6 @@ _YOUNG_S = 60.0  # a folder without an owner is being made
 class _Header:
     step: int
     sum: int
-    digest: bytes
     notes: dict[str, Any]
 
 
@@ -84,7 +85,7 @@ class _File:
         """Room for such a state, which is being written from here on. NoRoom."""
         if self.layout is not None:
             self.clear()
-        if self.layout is not None and self.layout.digest == layout.digest:
+        if self.layout is not None and self.layout.entries == layout.entries:
             return
         try:
             self._open(layout)
@@ -108,16 +109,21 @@ class _File:
         """None where no whole state is in it."""
         if self.layout is None:
             return None
-        magic, step, size, total, digest, length = _HEADER.unpack_from(self._map)
+        magic, step, size, total, length = _HEADER.unpack_from(self._map)
         if magic != _MAGIC or step == 0 or size != self.layout.bytes:
             return None
-        if digest != self.layout.digest or length > _PAYLOAD - _HEADER.size:
-            return None
         try:
-            notes = json.loads(self._map[_HEADER.size : _HEADER.size + length])
+            notes = json.loads(self._map[_HEADER.size : min(_HEADER.size + length, _PAYLOAD)])
         except ValueError:
             return None
-        return _Header(step, total, digest, notes)
+        return _Header(step, total, notes)
+
+    def read(self) -> dict[str, Any] | None:
+        """The tensors, over the file's own memory, if they are as they were put there."""
+        header = self.header()
+        if header is None or self.layout is None or checksum(self.payload) != header.sum:
+            return None
+        return self.layout.parts(self.payload)
 
     def clear(self) -> None:
         """No whole state is in it from here on."""
@@ -129,7 +135,7 @@ class _File:
         text = json.dumps(notes).encode()
         assert len(text) <= _PAYLOAD - _HEADER.size
         self._map[_HEADER.size : _HEADER.size + len(text)] = text
-        facts = (self.layout.bytes, checksum(self.payload), self.layout.digest, len(text))
+        facts = (self.layout.bytes, checksum(self.payload), len(text))
         _HEADER.pack_into(self._map, 0, _MAGIC, 0, *facts)
         struct.pack_into("<Q", self._map, 8, step)
 
@@ -147,29 +153,21 @@ class Memory:
         self._ranks, self._alone, self._signature = ranks, False, signature
         self.files = [_File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
 
+    def whole(self) -> dict[int, tuple[_File, dict[str, Any]]]:
+        """Step -> (the file that has its state whole, what is noted beside it)."""
+        headers = ((each, each.header()) for each in self.files)
+        return {header.step: (each, header.notes) for each, header in headers if header is not None}
+
     def steps(self) -> list[int]:
         """Of which steps there is a whole state."""
-        return [each.step for each in map(_File.header, self.files) if each is not None]
-
-    def signature(self, step: int) -> Signature | None:
-        """What the state of a step is of; None where an earlier version kept it."""
-        for each in self.files:
-            header = each.header()
-            if header is not None and header.step == step:
-                return each.signature
-        return None
-
-    def notes(self, step: int) -> dict[str, Any]:
-        """What is noted beside the state of a step."""
-        headers = [header for header in map(_File.header, self.files) if header is not None]
-        return next((header.notes for header in headers if header.step == step), {})
+        return list(self.whole())
 
     def begin(self, layout: Layout) -> _File:
         """The file of the older state, or of none: the other one stays whole. NoRoom."""
         if not self._alone:
             self._forget_other_counts()
-        steps = [each.step if each is not None else 0 for each in map(_File.header, self.files)]
-        chosen = self.files[int(steps[1] < steps[0])]
+        steps = {each: step for step, (each, _) in self.whole().items()}
+        chosen = min(self.files, key=lambda each: steps.get(each, 0))
         chosen.make(layout, self._signature)
         return chosen
 
@@ -180,39 +178,29 @@ class Memory:
             if path.name.partition("of")[2][:-2] != str(self._ranks):
                 path.unlink(missing_ok=True)
 
-    def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """(tensors, notes) of a step, if its checksum is right."""
-        for each in self.files:
-            header = each.header()
-            if header is not None and header.step == step and checksum(each.payload) == header.sum:
-                assert each.layout is not None
-                return each.layout.parts(each.payload), header.notes
-        return None
-
     def forget_after(self, step: int) -> None:
         """Drops states of later steps: the run goes on from this one."""
-        for each in self.files:
-            header = each.header()
-            if header is not None and header.step > step:
+        for later, (each, _) in self.whole().items():
+            if later > step:
                 each.clear()
 
     def own(self) -> None:
-        """This run's segments live as long as the process that started the ranks; those that
-        outlive() was asked for do until released()."""
-        if not _kept(self.folder):
-            self._owned_by(_owner())
-
-    def released(self) -> None:
-        """What outlived its process is on disk now."""
-        if _kept(self.folder):
-            self._owned_by(_owner())
+        """This run's segments live as long as the process that started the ranks."""
+        pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+        began = str(ticks_at_start(pid))
+        self._owned_by({"pid": pid, "started": began, "namespace": _namespace()})
 
     def outlive(self) -> None:
-        """They stay until this run goes on, whoever ends: they hold what is nowhere else."""
+        """They stay until own(), whoever ends: they hold what is nowhere else."""
         self._owned_by({"kept": True})
 
+    @property
+    def outlives(self) -> bool:
+        """Whether outlive() was the last word on them."""
+        return "kept" in _owner_of(self.folder)
+
     def _owned_by(self, owner: dict[str, Any]) -> None:
-        path = self.folder / "owner.json"
+        path = self.folder / _OWNER
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(owner))
         fresh.replace(path)
@@ -241,35 +229,24 @@ def sweep(keep: str, root: Path | None = None) -> list[Path]:
 
 
 def _abandoned(folder: Path) -> bool:
-    try:
-        owner = json.loads((folder / "owner.json").read_text())
-        return not _kept(folder) and bool(
-            owner["namespace"] == _namespace() and _started(owner["pid"]) != owner["started"]
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        with contextlib.suppress(OSError):
-            return time.time() - folder.stat().st_mtime > _YOUNG_S
+    owner = _owner_of(folder)
+    if "kept" in owner:
         return False
-
-
-def _kept(folder: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return "kept" in json.loads((folder / "owner.json").read_text())
+    if {"pid", "started", "namespace"} <= owner.keys():
+        gone = str(ticks_at_start(owner["pid"])) != owner["started"]
+        return bool(gone and owner["namespace"] == _namespace())
+    with contextlib.suppress(OSError):
+        return time.time() - folder.stat().st_mtime > _YOUNG_S
     return False
 
 
-def _owner() -> dict[str, Any]:
-    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    return {"pid": pid, "started": _started(pid), "namespace": _namespace()}
-
-
-def _started(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks; None if there is none."""
+def _owner_of(folder: Path) -> dict[str, Any]:
+    """What its owner.json says; empty where that is not there, or not as it was written."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()[19]
+        owner = json.loads((folder / _OWNER).read_text())
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _namespace() -> str:
