@@ -29,16 +29,7 @@ from glake.errors import GlakeError, InvalidOption
 )  # fmt: skip
 @click.option("--print-config", is_flag=True, help="Print the experiment as TOML, and end.")
 @click.option("--list", "list_", is_flag=True, help="Print the models of the zoo, and end.")
-def main(
-    config: str | None,
-    data: str | None,
-    steps: int | None,
-    folder: str | None,
-    export: str | None,
-    changes: tuple[str, ...],
-    print_config: bool,
-    list_: bool,
-) -> None:
+def main(export: str | None, print_config: bool, list_: bool, **given: Any) -> None:
     """Train a decoder-only transformer on local text. docs/trainer.md tells all options."""
     if not extras.present("torch"):
         raise click.ClickException(f"the trainer needs PyTorch: {extras.TORCH}")
@@ -46,7 +37,7 @@ def main(
         if list_:
             _list()
             return
-        experiment = configured(config, data, steps, folder, changes)
+        experiment = configured(**given)
         if export is not None:
             experiment.export = export
         if print_config:

@@ -82,6 +82,7 @@ NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(above=0)]
 Share = Annotated[float, Within(0, 1)]
 SharePart = Annotated[float, Within(0, below=1)]
+Timeout = Annotated[float, Within(1, 1e7)]  # seconds
 _INT64 = Within(-(2**63), 2**63 - 1)  # what TOML and torch know
 _FLOAT32 = Within(-3e38, 3e38)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch._dynamo  # torch.optim's first use imports it: a second that belongs to the start
@@ -36,8 +36,8 @@ from glake.trainer.configurable import (
     Count,
     Natural,
     NonNegative,
+    Timeout,
     Width,
-    Within,
     child,
 )
 from glake.trainer.data import Batch, Data
@@ -81,8 +81,7 @@ class Experiment(Configurable):
         weights: str = ""  # a checkpoint of transformers' to begin with; "": drawn by the seed
         export: str = ""  # where to write the trained model as such a checkpoint
         deterministic: bool = False  # on GPUs the same bits at each run, with slower kernels
-        # After which a rank that does not answer is taken to be lost.
-        timeout_s: Annotated[float, Within(1, 1e7)] = 600.0
+        timeout_s: Timeout = 600.0  # after which a rank that does not answer is taken to be lost
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,10 @@ class _Run:
                 "checkpoint.folder empty (log.folder takes the log)"
             )
         self.log: log.Log = config.log.build(
-            rank=here.rank, steps=config.steps, folder=config.checkpoint.folder
+            rank=here.rank,
+            steps=config.steps,
+            folder=config.checkpoint.folder,
+            device=here.device,
         )
         self.checkpoint: Checkpoint | None = None
         self.step, self.tokens = 0, 0
@@ -145,7 +147,6 @@ class _Run:
             )
         if config.evaluation.every:
             self.data.check_evaluation(config.evaluation.steps)
-        self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
         if config.export:
             huggingface.check(config.export, config.model)
         torch.manual_seed(config.seed)
@@ -321,10 +322,7 @@ class _Run:
         self.checkpoint.finish(self.step, self.sharded, self.optimizer, self._notes())
         if self.config.export:
             self._export(self.config.export)
-        if self.snapshot is not None and self.log.folder is not None:
-            path = self.log.folder / f"memory-{self.here.rank}.pickle"
-            self.snapshot.write(path)
-            self.log.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
+        self.log.snapshot()
         self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
         if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
             with contextlib.suppress(FileNotFoundError):  # removed by somebody

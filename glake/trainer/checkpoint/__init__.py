@@ -22,15 +22,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from glake.errors import FolderInUse, InvalidOption, NoRoom, NotWritten, NoWholeCheckpoint
-from glake.trainer.checkpoint import disk, pieces
-from glake.trainer.checkpoint.host import (
-    HostCopy,
-    Layout,
-    entries_of,
-    host_memory,
-    in_device_memory,
-    local,
-)
+from glake.trainer.checkpoint import disk, host
+from glake.trainer.checkpoint.host import HostCopy, Layout
 from glake.trainer.checkpoint.memory import Memory, sweep
 from glake.trainer.checkpoint.signature import Signature, compare
 from glake.trainer.configurable import Configurable, Count, Natural
@@ -179,11 +172,11 @@ class Checkpoint(Configurable):
             theirs = next(filter(None, self._gathered(file.signature)), None)
             self._compare(theirs, f"the state of step {step} in memory")
             read = file.read()
-            fits = self._gathered(read is not None and pieces.fits(read, sharded))
+            fits = self._gathered(read is not None and host.fits(read, sharded))
             if read is None or not all(fits):
                 self._say(f"the state of step {step} in memory is damaged, or of another model")
                 continue
-            pieces.put_back(read, sharded, optimizer)
+            host.put_back(read, sharded, optimizer)
             notes = {name: value for name, value in notes.items() if name != _ON_DISK}
             return Resumed("memory", step, notes)
         return None
@@ -246,8 +239,8 @@ class Checkpoint(Configurable):
     def _keep(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
         """To memory."""
         assert self._memory is not None
-        state = pieces.pieces(sharded, optimizer)
-        entries = entries_of(state)
+        state = host.pieces(sharded, optimizer)
+        entries = host.entries_of(state)
         if self._kept is None or self._kept.entries != entries:
             self._kept = Layout(entries)  # not at each step: the same one, as a rule
         try:
@@ -279,8 +272,8 @@ class Checkpoint(Configurable):
         self._await_written()  # at most one is under way, on every rank alike
         state = sharded.state(optimizer)
         layout = Layout.of(state)
-        device = any(in_device_memory(local(each)) for each in state.values())
-        memory = host_memory(layout.bytes, pinned=device)
+        device = any(host.in_device_memory(host.local(each)) for each in state.values())
+        memory = host.host_memory(layout.bytes, pinned=device)
         copied = self._copies.submit(HostCopy(state, layout, memory).finish)
         self._copied.append(copied)
 

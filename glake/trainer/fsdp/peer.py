@@ -50,12 +50,10 @@ class Peer(Sharded):
             module.set_force_sum_reduction_for_comms(True)
 
     def _shard(self, model: nn.Module, config: Sharding.Config) -> None:
-        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-        group: Any = self._ranks.group
         options: dict[str, Any] = {
-            "mesh": DeviceMesh.from_group(group, self.device.type),
+            "mesh": self._ranks.mesh(self.device.type),
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype_of(config.compute_dtype),
                 reduce_dtype=dtype_of(config.reduce_dtype),

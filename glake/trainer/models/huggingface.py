@@ -27,7 +27,6 @@ from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.families import FAMILIES, Family
 from glake.trainer.models.leaf import Embedding, Leaf, Linear
 from glake.trainer.models.lora import LoRA
-from glake.trainer.models.position import LearnedPosition
 
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
@@ -159,7 +158,9 @@ def write(
 
 def _write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]], file_bytes: int) -> str:
     """Writes weights to as many files as they take, with an index of several; their dtype."""
-    tensors, parts, total, dtype = _safetensors(), [], 0, ""
+    tensors = _safetensors()
+    parts: list[list[str]] = []
+    total, dtype = 0, ""
     for held in _in_files(weights, file_bytes):
         tensors.torch.save_file(held, folder / f"part-{len(parts)}", metadata={"format": "pt"})
         parts.append(list(held))
@@ -168,7 +169,7 @@ def _write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]], file_byt
     if len(parts) == 1:
         (folder / "part-0").rename(folder / _WHOLE)
         return dtype
-    where = {}
+    where: dict[str, str] = {}
     for number, names in enumerate(parts):
         final = f"model-{number + 1:05}-of-{len(parts):05}.safetensors"
         (folder / f"part-{number}").rename(folder / final)
@@ -287,7 +288,7 @@ def _plain(config: Decoder.Config) -> Decoder.Config:
     plain.visit(LoRA.Config, lambda lora: lora.base)
     plain.visit(Leaf.Config, lambda leaf: leaf.set("trainable", True))
     plain.visit(Leaf.Config, lambda leaf: leaf.set("dtype", None))
-    for kind in (Linear, Embedding, LearnedPosition):
+    for kind in (Linear, Embedding):
         plain.visit(kind.Config, lambda leaf: leaf.set("std", 0.02))
     plain.visit(Attention.Config, lambda attention: _without_defaults(attention, plain.dim))
     plain.loss_rows = None
