@@ -5,13 +5,12 @@ Values are bools, ints, floats, strings, lists and dicts; a None has no form in 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glake import extras
+from glake import extras, files
 from glake.errors import InvalidOption
 
 
@@ -42,12 +41,7 @@ def value_of(text: str) -> Any:
 
 def write(path: str | Path, table: Mapping[str, Any]) -> None:
     """Writes the file whole or not at all."""
-    part = Path(f"{path}.{os.getpid()}.part")
-    try:
-        part.write_text(text_of(table), "utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    files.write_whole(Path(path), text_of(table), mode=0o666)
 
 
 def text_of(table: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ rank has whole.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from glake import files
 from glake.errors import FolderInUse, InvalidOption, NoRoom, NotWritten, NoWholeCheckpoint
 from glake.trainer.checkpoint import disk, host
 from glake.trainer.checkpoint.host import HostCopy, Layout
@@ -49,7 +49,7 @@ class Checkpoint(Configurable):
     """The checkpoints of a run, on every rank."""
 
     # Of all that it writes in its folder.
-    NAMES = (".lock", "run", "run.[0-9]*", "step-[0-9]*/*", "before-*/*")
+    NAMES = (".lock", "run", "run.*.part", "step-[0-9]*/*", "before-*/*")
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
@@ -372,21 +372,15 @@ def _first_here() -> bool:
 
 
 def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     end = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if time.monotonic() < end:
-                time.sleep(0.05)
-                continue
-            os.close(handle)
+    while (held := files.lock(path)) is None:
+        if time.monotonic() > end:
             raise FolderInUse(
                 f"{path.parent}: another job keeps its checkpoints here; end it, or set another "
                 "checkpoint.folder"
-            ) from None
+            )
+        time.sleep(0.05)
+    return held
 
 
 def _run_of(folder: Path, anew: bool) -> str:
@@ -395,7 +389,5 @@ def _run_of(folder: Path, anew: bool) -> str:
     found = path.read_text(errors="replace").split(maxsplit=1) if path.exists() else []
     if anew or len(found) != 2 or found[1].strip() != here:
         found = [uuid.uuid4().hex[:16], here]
-        fresh = folder / f"run.{os.getpid()}"
-        fresh.write_text(" ".join(found))
-        fresh.replace(path)
+        files.write_whole(path, " ".join(found), mode=0o666)
     return found[0]

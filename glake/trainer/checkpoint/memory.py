@@ -16,7 +16,6 @@ import json
 import mmap
 import os
 import shutil
-import stat
 import struct
 import time
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from glake import files
 from glake.errors import GlakeError, NoRoom
 from glake.trainer.checkpoint.host import Layout, checksum
 from glake.trainer.checkpoint.signature import Signature
@@ -90,10 +90,8 @@ class _File:
         try:
             self._open(layout)
             self.clear()
-            fresh = self._beside.with_suffix(".new")
-            with open(fresh, "w", opener=_private_file) as file:
-                json.dump({"entries": layout.entries, "signature": signature}, file)
-            fresh.replace(self._beside)
+            beside = {"entries": layout.entries, "signature": signature}
+            files.write_whole(self._beside, json.dumps(beside))
             self.signature = signature
         except OSError as error:
             self.path.unlink(missing_ok=True)
@@ -149,7 +147,7 @@ class Memory:
         """Opens what is there of this run. `signature`: that of the states it will keep.
         GlakeError for a folder of another user's."""
         self.folder = folder_of(run, root)
-        _private(self.folder)
+        _require_private(self.folder)
         self._ranks, self._alone, self._signature = ranks, False, signature
         self.files = [_File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
 
@@ -200,10 +198,7 @@ class Memory:
         return "kept" in _owner_of(self.folder)
 
     def _owned_by(self, owner: dict[str, Any]) -> None:
-        path = self.folder / _OWNER
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(owner))
-        fresh.replace(path)
+        files.write_whole(self.folder / _OWNER, json.dumps(owner))
 
     def remove(self) -> None:
         """The run has ended: nothing of it stays."""
@@ -222,7 +217,7 @@ def sweep(keep: str, root: Path | None = None) -> list[Path]:
         if folder == folder_of(keep, root) or not _abandoned(folder):
             continue
         with contextlib.suppress(GlakeError, OSError):
-            _private(folder)
+            _require_private(folder)
             shutil.rmtree(folder)
             gone.append(folder)
     return gone
@@ -253,17 +248,13 @@ def _namespace() -> str:
     return os.readlink("/proc/self/ns/pid")
 
 
-def _private_file(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _private(folder: Path) -> None:
+def _require_private(folder: Path) -> None:
     """Makes it; refuses one that is another user's, or that others may enter."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    try:
+        problem = files.not_private(folder)
+    except OSError as error:
+        problem = f"{folder}: {error.strerror}"
+    if problem:
         raise GlakeError(
-            f"{folder} is no private folder of user {os.getuid()}: remove it, or set "
-            "checkpoint.memory=false"
+            f"{folder} is no private folder: {problem}; remove it, or set checkpoint.memory=false"
         )
