@@ -47,7 +47,6 @@ from glake.trainer.goodput import goodput, records
 from glake.trainer.models import huggingface
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.optimizers import AdamW, Optimizer
-from glake.trainer.optimizers.base import global_norm
 from glake.trainer.optimizers.schedule import Schedule
 from glake.trainer.process import process_began
 
@@ -145,7 +144,9 @@ class _Run:
         signature = signature_of(model, config.model, config.optimizer)
         with _in_memory(model):
             self.sharded = config.sharding.build(model, device=here.device)
-        self.optimizer = config.optimizer.build(self.sharded.named_parameters(), norm=global_norm())
+        self.optimizer = config.optimizer.build(
+            self.sharded.named_parameters(), norm=self.sharded.norm_of
+        )
         self.sharded.attach(self.optimizer)
         self.schedule = config.schedule.build(steps=config.steps)
         self.flops = _flops_per_token(config, self.log) if config.log.peak_flops else 0.0

@@ -45,18 +45,17 @@ class Sharded:
         """This rank's parts of gradients."""
         raise NotImplementedError
 
-    def gradient_norm(self) -> torch.Tensor:
-        """The norm of all ranks' gradients together, in float32."""
-        found = self._gradients()
+    def norm_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The norm of all ranks' tensors together, in float32; each rank gives its own."""
         squares = torch.zeros((), dtype=torch.float32, device=self.device)
-        if found:
-            norms = torch._foreach_norm(found, 2, dtype=torch.float32)
+        if tensors:
+            norms = torch._foreach_norm(tensors, 2, dtype=torch.float32)
             squares = torch.stack(norms).square().sum().to(self.device)
         return self._ranks.total(squares).sqrt()
 
     def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
         """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
-        norm = self.gradient_norm() * scale
+        norm = self.norm_of(self._gradients()) * scale
         factor: Any = scale
         if max_norm is not None:
             factor = scale * torch.clamp(max_norm / (norm + 1e-6), max=1.0)
