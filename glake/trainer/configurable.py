@@ -89,8 +89,7 @@ _FLOAT32 = Within(-3e38, 3e38)
 
 def child(kind: Callable[..., C], **fields: Any) -> C:
     """The default of a field that holds a config: a new one for each parent."""
-    made: C = dataclasses.field(default_factory=functools.partial(kind, **fields))
-    return made
+    return dataclasses.field(default_factory=functools.partial(kind, **fields))
 
 
 class Configurable:
@@ -375,8 +374,7 @@ def _from_dict(plain: Any, default: type[Configurable.Config]) -> Configurable.C
         bare = field.default is field.default_factory is dataclasses.MISSING
         if bare and field.name not in values:
             raise InvalidOption(f"{_name(config)} needs the option {field.name!r}")
-    made: Configurable.Config = config(**values)
-    return made
+    return config(**values)
 
 
 def _step(node: Any, key: str, path: str) -> Any:

@@ -47,5 +47,4 @@ def write(path: str | Path, table: Mapping[str, Any]) -> None:
 def text_of(table: Mapping[str, Any]) -> str:
     """Scalars and lists of a table first, then a heading for each table in it."""
     writer = extras.needed("tomli_w", "writing TOML", "tomli_w", "trainer")
-    text: str = writer.dumps(table)
-    return text
+    return writer.dumps(table)

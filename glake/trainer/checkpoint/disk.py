@@ -53,11 +53,6 @@ class Found:
         return dict(self.marker["notes"])
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
-    return folder / f"{_NAME}{step:08d}"
-
-
 def write(
     folder: Path,
     marker: dict[str, Any],
@@ -71,7 +66,7 @@ def write(
     `marker`: the step, notes and signature. What stood in its place stays under another name,
     which `say` is told. NotWritten, on every rank; then nothing of it stays.
     """
-    path = path_of(folder, marker["step"])
+    path = folder / f"{_NAME}{marker['step']:08d}"
     rank = dist.get_rank(group)
     problem = _first(_made(path, say) if rank == 0 else None, group)
     if problem is None:

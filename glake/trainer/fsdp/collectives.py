@@ -81,8 +81,7 @@ class Collectives:
 
     def gather(self, whole: torch.Tensor, share: torch.Tensor) -> Work:
         """Starts to fill `whole` with the shares of all ranks, one after another."""
-        work: Work = self._gather(whole, share, group=self.group, async_op=True)
-        return work
+        return self._gather(whole, share, group=self.group, async_op=True)
 
     def reduce(self, share: torch.Tensor, whole: torch.Tensor) -> Work:
         """Starts to fill `share` with this rank's part of the sum of every rank's `whole`."""

@@ -47,8 +47,7 @@ class Host:
         if self._engine:
             from glake import transfer
 
-            made: torch.Tensor = transfer.pinned(tuple(shape), dtype)
-            return made
+            return transfer.pinned(tuple(shape), dtype)
         return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
 
     def copy(self, to: torch.Tensor, of: torch.Tensor) -> Any:
@@ -126,19 +125,16 @@ class Activations:
             key = (*place, tensor.dtype, tensor.shape, tensor.stride())
             if key in known and not known[key][0].expired():  # several layers of one input
                 return known[key][1]
-            known[key] = (StorageWeakRef(storage), away := self._send(tensor.detach()))
+            away = _Away(self._host.empty(tensor.shape, tensor.dtype))
+            given = tensor.detach()
+            with self._ranks.aside():
+                self._leaving.append((given, self._host.copy(away.values, given)))
+            known[key] = (StorageWeakRef(storage), away)
             return away
 
         with torch.autograd.graph.saved_tensors_hooks(pack, self._fetch):
             yield
         self._turn()
-
-    def _send(self, tensor: torch.Tensor) -> _Away:
-        values = self._host.empty(tensor.shape, tensor.dtype)
-        with self._ranks.aside():
-            handle = self._host.copy(values, tensor)
-        self._leaving.append((tensor, handle))
-        return _Away(values)
 
     def _turn(self) -> None:
         """A block is over: what left in the one before it may be freed."""

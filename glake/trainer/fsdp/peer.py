@@ -108,8 +108,7 @@ class Peer(Sharded):
         return (each for each in self.module.modules() if isinstance(each, FSDPModule))
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        found: Iterator[tuple[str, nn.Parameter]] = self.module.named_parameters()
-        return found
+        return self.module.named_parameters()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

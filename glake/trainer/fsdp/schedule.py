@@ -6,7 +6,7 @@ units run, which is the same on all ranks, never from the values a rank holds or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -63,7 +63,9 @@ class Schedule:
             self._kept.append(unit)
         self._depth -= 1
         if self._depth == 0 and not keep:
-            self._release(but=self._kept)
+            for other in self.units:
+                if other not in self._kept:
+                    other.release()
 
     def failed(self, again: bool) -> None:
         """A unit's forward pass raised; checkpoints end the second one in that way."""
@@ -127,11 +129,6 @@ class Schedule:
         self._kept.clear()
 
     # Both
-
-    def _release(self, but: Any = ()) -> None:
-        for unit in self.units:
-            if unit not in but:
-                unit.release()
 
     def reset(self) -> None:
         """Ends what a failed pass has left under way, and forgets its gradients: all that there

@@ -112,5 +112,4 @@ def device_of(given: Any) -> torch.device:
 
 def dtype_of(name: str | None) -> torch.dtype | None:
     """torch's dtype of that name."""
-    found: torch.dtype | None = None if name is None else getattr(torch, name)
-    return found
+    return None if name is None else getattr(torch, name)

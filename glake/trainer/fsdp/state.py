@@ -87,8 +87,12 @@ class State:
                         part = value[slot.offset : slot.offset + slot.piece.numel()]
                         optimizer.state[slot.piece][key] = part.clone()
         if optimizer is not None:
-            rows = [state[path].tolist() for path, (flat, _) in places.items() if flat is None]
-            self._drop_absent(optimizer, rows)
+            # A parameter that has never had a gradient has no state, also beside ones that have.
+            rows = [state[path] for path, (flat, _) in places.items() if flat is None]
+            absent = torch.stack(rows).isnan().all(0).tolist() if rows else []
+            for slot, never in zip(self._slots, absent, strict=False):
+                if never:
+                    optimizer.state.pop(slot.piece, None)
 
     def _put_scalars(self, optimizer: Any, key: str, row: list[float]) -> None:
         on_device = {
@@ -102,12 +106,6 @@ class State:
                 continue
             device = slot.piece.device if id(slot.piece) in on_device else "cpu"
             optimizer.state[slot.piece][key] = torch.tensor(value, device=device).float()
-
-    def _drop_absent(self, optimizer: Any, rows: list[list[float]]) -> None:
-        """A parameter that has never had a gradient has no state, also beside ones that have."""
-        for number, slot in enumerate(self._slots):
-            if rows and all(math.isnan(row[number]) for row in rows):
-                optimizer.state.pop(slot.piece, None)
 
     def _agreed(self, optimizer: Any) -> tuple[dict[Any, torch.dtype], dict[str, Any]]:
         """What the optimizer keeps, on any rank: a rank may hold no piece of a flat."""
