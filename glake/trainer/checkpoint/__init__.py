@@ -160,7 +160,7 @@ class Checkpoint(Configurable):
 
     def _from_memory(self, on_disk: list[int], sharded: Sharded, optimizer: Any) -> Resumed | None:
         mine = self._memory.whole() if self._memory is not None else {}
-        everyones = self._gathered({step: notes for step, (_, notes) in mine.items()})
+        everyones = self._gathered({step: header.notes for step, (_, header) in mine.items()})
         common = set.intersection(*map(set, everyones))
         known = [each[step].get(_ON_DISK, 0) for each in everyones for step in common]
         if self._taken_back(max(known, default=0), on_disk):
@@ -168,8 +168,8 @@ class Checkpoint(Configurable):
         for step in sorted(common, reverse=True):
             if step < max(on_disk, default=0):
                 break
-            file, notes = mine[step]
-            theirs = next(filter(None, self._gathered(file.signature)), None)
+            file, header = mine[step]
+            theirs = next(filter(None, self._gathered(header.signature)), None)
             self._compare(theirs, f"the state of step {step} in memory")
             read = file.read()
             fits = self._gathered(read is not None and host.fits(read, sharded))
@@ -177,7 +177,7 @@ class Checkpoint(Configurable):
                 self._say(f"the state of step {step} in memory is damaged, or of another model")
                 continue
             host.put_back(read, sharded, optimizer)
-            notes = {name: value for name, value in notes.items() if name != _ON_DISK}
+            notes = {name: value for name, value in header.notes.items() if name != _ON_DISK}
             return Resumed("memory", step, notes)
         return None
 

@@ -1,9 +1,9 @@
 """The last state in host memory outside the rank's process, so that a killed rank loses one step.
 
-Each rank has two files in /dev/shm and writes them in turn, so that one is whole at any time. The
-header's step is 0 while a file is written, and set last. A rank begins with step g + 1 only when
-every rank is done with g: then there is always a step that all of them have whole. Idea: Flash
-Checkpoint of DLRover.
+Each rank has two files in /dev/shm and writes them in turn, so that one is whole at any time. What
+a file holds is said in another beside it, which is not there while the first is written. A rank
+begins with step g + 1 only when every rank is done with g: then there is always a step that all of
+them have whole. Idea: Flash Checkpoint of DLRover.
 
 The folder is private to the user, named by the run, and owned by the process that outlives the
 ranks (torchrun's agent). What a dead owner left is swept by the next job, unless it is this run's.
@@ -16,9 +16,8 @@ import json
 import mmap
 import os
 import shutil
-import struct
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,109 +32,93 @@ from glake.trainer.process import ticks_at_start
 ROOT = Path("/dev/shm")
 _PREFIX = "glake-trainer-"
 _OWNER = "owner.json"
-_HEADER = struct.Struct("<8sQQQI")  # magic, step, payload bytes, checksum, notes' bytes
-_MAGIC = b"glakeST2"
-_PAYLOAD = 4096  # where it begins; what the header leaves of this is for the notes
 _YOUNG_S = 60.0  # a folder without an owner is being made
 
 
 @dataclass(frozen=True)
 class _Header:
+    """What the file beside a state says of it, once it is whole."""
+
     step: int
     sum: int
     notes: dict[str, Any]
+    signature: Signature | None = None  # states of earlier versions have none
 
 
 class _File:
-    """One of a rank's two, with its layout beside it."""
+    """One of a rank's two: the bytes of a state."""
 
-    def __init__(self, path: Path) -> None:
-        """What is there of it, if anything."""
-        self.path = path
+    def __init__(self, path: Path, signature: Signature) -> None:
+        """What is there of it, if anything. `signature`: of the states that it will hold."""
+        self.path, self._signature = path, signature
         self.layout: Layout | None = None
-        self.signature: Signature | None = None
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            beside = json.loads(self._beside.read_text())
-            if isinstance(beside, list):  # of a version without signatures
-                beside = {"entries": beside}
-            self.signature = beside.get("signature")
-            layout = Layout(beside["entries"])
-            if path.stat().st_size == _PAYLOAD + layout.bytes:
+        self._header: _Header | None = None
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            told = json.loads(self._beside.read_text())
+            layout = Layout(told.pop("entries"))
+            header = _Header(**told)
+            if path.stat().st_size == max(1, layout.bytes):
                 self._open(layout)
+                self._header = header
 
     @property
     def _beside(self) -> Path:
         return self.path.with_suffix(self.path.suffix + ".json")
 
     def _open(self, layout: Layout) -> None:
-        whole = _PAYLOAD + layout.bytes
+        whole = max(1, layout.bytes)  # nothing cannot be mapped
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(self.path, flags, 0o600)
         try:
             if os.fstat(handle).st_size != whole:
                 os.ftruncate(handle, 0)
                 os.posix_fallocate(handle, 0, whole)  # or a write to it would end the process
-            self._map = mmap.mmap(handle, whole)
+            memory = mmap.mmap(handle, whole)
         finally:
             os.close(handle)
-        self.payload = np.frombuffer(self._map, np.uint8, layout.bytes, _PAYLOAD)
+        self.payload = np.frombuffer(memory, np.uint8, layout.bytes)
         self.layout = layout
 
-    def make(self, layout: Layout, signature: Signature) -> None:
+    def make(self, layout: Layout) -> None:
         """Room for such a state, which is being written from here on. NoRoom."""
-        if self.layout is not None:
-            self.clear()
+        self.clear()
         if self.layout is not None and self.layout.entries == layout.entries:
             return
         try:
             self._open(layout)
-            self.clear()
-            beside = {"entries": layout.entries, "signature": signature}
-            files.write_whole(self._beside, json.dumps(beside))
-            self.signature = signature
         except OSError as error:
             self.path.unlink(missing_ok=True)
             self.layout = None
             free = shutil.disk_usage(self.path.parent).free
             raise NoRoom(
                 f"{self.path.parent}: {error.strerror}; a rank's state in memory takes twice "
-                f"{_PAYLOAD + layout.bytes} bytes, {free} are free: enlarge it (docker run "
-                "--shm-size), or set checkpoint.memory=false"
+                f"{layout.bytes} bytes, {free} are free: enlarge it (docker run --shm-size), or "
+                "set checkpoint.memory=false"
             ) from None
 
     def header(self) -> _Header | None:
         """None where no whole state is in it."""
-        if self.layout is None:
-            return None
-        magic, step, size, total, length = _HEADER.unpack_from(self._map)
-        if magic != _MAGIC or step == 0 or size != self.layout.bytes:
-            return None
-        try:
-            notes = json.loads(self._map[_HEADER.size : min(_HEADER.size + length, _PAYLOAD)])
-        except ValueError:
-            return None
-        return _Header(step, total, notes)
+        return self._header
 
     def read(self) -> dict[str, Any] | None:
         """The tensors, over the file's own memory, if they are as they were put there."""
-        header = self.header()
-        if header is None or self.layout is None or checksum(self.payload) != header.sum:
+        if self._header is None or self.layout is None:
             return None
-        return self.layout.parts(self.payload)
+        whole = checksum(self.payload) == self._header.sum
+        return self.layout.parts(self.payload) if whole else None
 
     def clear(self) -> None:
         """No whole state is in it from here on."""
-        struct.pack_into("<Q", self._map, 8, 0)
+        self._header = None
+        self._beside.unlink(missing_ok=True)
 
     def seal(self, step: int, notes: dict[str, Any]) -> None:
         """Its payload is whole: a state after `step` steps."""
         assert self.layout is not None
-        text = json.dumps(notes).encode()
-        assert len(text) <= _PAYLOAD - _HEADER.size
-        self._map[_HEADER.size : _HEADER.size + len(text)] = text
-        facts = (self.layout.bytes, checksum(self.payload), len(text))
-        _HEADER.pack_into(self._map, 0, _MAGIC, 0, *facts)
-        struct.pack_into("<Q", self._map, 8, step)
+        header = _Header(step, checksum(self.payload), notes, self._signature)
+        told = asdict(header) | {"entries": self.layout.entries}
+        files.write_whole(self._beside, json.dumps(told))
+        self._header = header
 
 
 class Memory:
@@ -148,13 +131,14 @@ class Memory:
         GlakeError for a folder of another user's."""
         self.folder = folder_of(run, root)
         _require_private(self.folder)
-        self._ranks, self._alone, self._signature = ranks, False, signature
-        self.files = [_File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
+        self._ranks, self._alone = ranks, False
+        paths = [self.folder / f"{rank}of{ranks}.{half}" for half in (0, 1)]
+        self.files = [_File(path, signature) for path in paths]
 
-    def whole(self) -> dict[int, tuple[_File, dict[str, Any]]]:
-        """Step -> (the file that has its state whole, what is noted beside it)."""
+    def whole(self) -> dict[int, tuple[_File, _Header]]:
+        """Step -> (the file that has its state whole, what is said of it)."""
         headers = ((each, each.header()) for each in self.files)
-        return {header.step: (each, header.notes) for each, header in headers if header is not None}
+        return {header.step: (each, header) for each, header in headers if header is not None}
 
     def steps(self) -> list[int]:
         """Of which steps there is a whole state."""
@@ -166,7 +150,7 @@ class Memory:
             self._forget_other_counts()
         steps = {each: step for step, (each, _) in self.whole().items()}
         chosen = min(self.files, key=lambda each: steps.get(each, 0))
-        chosen.make(layout, self._signature)
+        chosen.make(layout)
         return chosen
 
     def _forget_other_counts(self) -> None:

@@ -55,19 +55,16 @@ class Sharded:
 
     def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
         """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
-        norm = self.norm_of(self._gradients()) * scale
+        gradients = self._gradients()
+        norm = self.norm_of(gradients) * scale
         factor: Any = scale
         if max_norm is not None:
             factor = scale * torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        if max_norm is not None or scale != 1.0:
-            self._scale(factor)
+            if gradients:
+                factor = factor.to(gradients[0].device)  # the host's, where they are offloaded
+        if gradients and (max_norm is not None or scale != 1.0):
+            torch._foreach_mul_(gradients, factor)
         return norm
-
-    def _scale(self, factor: Any) -> None:
-        if found := self._gradients():
-            if isinstance(factor, torch.Tensor):
-                factor = factor.to(found[0].device)  # the host's, where gradients are offloaded
-            torch._foreach_mul_(found, factor)
 
     def attach(self, optimizer: Any) -> None:
         """Tells of the optimizer that was built; with offload its state lives in host memory."""
