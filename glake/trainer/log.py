@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Log(Configurable):
         self._file: Any = None
         self._board: Any = None
         self._profiler: Any = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: Callable[[Path], None] | None = None
         self._ends = contextlib.ExitStack()  # of all that is open
         self._bar = _Bar(steps) if rank == 0 and config.progress else None
         if self._bar is not None:
@@ -77,7 +78,7 @@ class Log(Configurable):
         if config.trace:
             self._ends.callback(_traced(self.folder, rank).stop)
         if config.snapshot:
-            self._snapshot = Snapshot(device)
+            self._snapshot = _recorded(device)
 
     def say(self, text: str) -> None:
         """One sentence for the user, from rank 0."""
@@ -130,7 +131,7 @@ class Log(Configurable):
         """Writes the memory snapshot, if one was asked for."""
         if self._snapshot is not None and self.folder is not None:
             path = self.folder / f"memory-{self._rank}.pickle"
-            self._snapshot.write(path)
+            self._snapshot(path)
             self.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
 
     def close(self) -> None:
@@ -215,36 +216,23 @@ def _traced(folder: Path, rank: int) -> Any:
     return glake.record_trace(folder / f"memory-{rank}.trace")
 
 
-class Snapshot:
-    """PyTorch's memory snapshot of a run (pytorch.org/memory_viz), by whoever serves its memory."""
+def _recorded(device: Any) -> Callable[[Path], None]:
+    """Has whoever serves torch's memory record it from here on; returns what writes PyTorch's
+    memory snapshot. InvalidOption where nobody can."""
+    if _glake_mode() is not None:
+        import glake
 
-    def __init__(self, device: Any) -> None:
-        """Records from here on. InvalidOption where nobody can."""
-        self._glake = _glake_mode() is not None
-        if self._glake:
-            import glake
+        glake.record_memory_history()
+        return glake.dump_snapshot
+    if device.type == "cuda":
+        from torch.cuda import memory as cuda
 
-            glake.record_memory_history()
-        elif device.type == "cuda":
-            import torch
-
-            torch.cuda.memory._record_memory_history()
-        else:
-            raise InvalidOption(
-                "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
-                "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"
-            )
-
-    def write(self, path: Path) -> None:
-        """What was allocated, and by whom."""
-        if self._glake:
-            import glake
-
-            glake.dump_snapshot(path)
-        else:
-            import torch
-
-            torch.cuda.memory._dump_snapshot(str(path))
+        cuda._record_memory_history()
+        return lambda path: cuda._dump_snapshot(str(path))
+    raise InvalidOption(
+        "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
+        "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"
+    )
 
 
 def _continued(path: Path) -> Any:
