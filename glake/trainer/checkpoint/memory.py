@@ -17,7 +17,7 @@ import mmap
 import os
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class _File:
         """Its payload is whole: a state after `step` steps."""
         assert self.layout is not None
         header = _Header(step, checksum(self.payload), notes, self._signature)
-        told = asdict(header) | {"entries": self.layout.entries}
+        told = vars(header) | {"entries": self.layout.entries}
         files.write_whole(self._beside, json.dumps(told))
         self._header = header
 
