@@ -246,9 +246,7 @@ class Checkpoint(Configurable):
         try:
             file = self._memory.begin(self._kept)
         except NoRoom as error:
-            self._say(f"no state is kept in memory from here on: {error}")
-            self._memory.forget_after(0)
-            self._memory = None
+            self._end_memory(error)
             return
         assert file.layout is not None
         copy = HostCopy(state, file.layout, file.payload)
@@ -258,6 +256,12 @@ class Checkpoint(Configurable):
             file.seal(step, notes | {_ON_DISK: self._on_disk})
 
         self._copied.append(self._copies.submit(finish))
+
+    def _end_memory(self, error: NoRoom) -> None:
+        self._say(f"no state is kept in memory from here on: {error}")
+        if self._memory is not None:
+            self._memory.forget_after(0)
+            self._memory = None
 
     def _save(
         self,
@@ -291,8 +295,8 @@ class Checkpoint(Configurable):
                     self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 return
             self._on_disk = step
-            if held is not None and _first_here():
-                held.own()  # also where it outlived a job whose last state the disk refused
+            if held is not None and held.outlives and _first_here():
+                held.own()  # what outlived its job is on disk now
             if self._rank == 0:
                 disk.prune(self._folder, self.config.keep, self._damaged)
 
@@ -304,7 +308,10 @@ class Checkpoint(Configurable):
         began = time.perf_counter()
         copied, self._copied = self._copied, []
         for each in copied:
-            each.result()
+            try:
+                each.result()
+            except NoRoom as error:
+                self._end_memory(error)
         self.stall_s += time.perf_counter() - began
 
     def _await_written(self) -> None:

@@ -153,8 +153,10 @@ def _committed(path: Path, marker: dict[str, Any], config: str) -> str | None:
         fresh.rename(path / MARKER)
         for each in (path, path.parent):
             handle = os.open(each, os.O_RDONLY)
-            os.fsync(handle)
-            os.close(handle)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as error:
         return _reason(error)
     return None

@@ -57,7 +57,8 @@ class _File:
             told = json.loads(self._beside.read_text())
             layout = Layout(told.pop("entries"))
             header = _Header(**told)
-            if path.stat().st_size == max(1, layout.bytes):
+            told_right = isinstance(header.step, int) and isinstance(header.notes, dict)
+            if told_right and path.stat().st_size == max(1, layout.bytes):
                 self._open(layout)
                 self._header = header
 
@@ -89,12 +90,15 @@ class _File:
         except OSError as error:
             self.path.unlink(missing_ok=True)
             self.layout = None
-            free = shutil.disk_usage(self.path.parent).free
-            raise NoRoom(
-                f"{self.path.parent}: {error.strerror}; a rank's state in memory takes twice "
-                f"{layout.bytes} bytes, {free} are free: enlarge it (docker run --shm-size), or "
-                "set checkpoint.memory=false"
-            ) from None
+            raise self._no_room(error, layout) from None
+
+    def _no_room(self, error: OSError, layout: Layout) -> NoRoom:
+        free = shutil.disk_usage(self.path.parent).free
+        return NoRoom(
+            f"{self.path.parent}: {error.strerror}; a rank's state in memory takes twice "
+            f"{layout.bytes} bytes, {free} are free: enlarge it (docker run --shm-size), or "
+            "set checkpoint.memory=false"
+        )
 
     def header(self) -> _Header | None:
         """None where no whole state is in it."""
@@ -113,11 +117,14 @@ class _File:
         self._beside.unlink(missing_ok=True)
 
     def seal(self, step: int, notes: dict[str, Any]) -> None:
-        """Its payload is whole: a state after `step` steps."""
+        """Its payload is whole: a state after `step` steps. NoRoom."""
         assert self.layout is not None
         header = _Header(step, checksum(self.payload), notes, self._signature)
         told = vars(header) | {"entries": self.layout.entries}
-        files.write_whole(self._beside, json.dumps(told))
+        try:
+            files.write_whole(self._beside, json.dumps(told))
+        except OSError as error:
+            raise self._no_room(error, self.layout) from None
         self._header = header
 
 

@@ -478,6 +478,39 @@ def test_no_room_in_shared_memory_leaves_the_disk(
     again.killed()
 
 
+def test_shared_memory_that_fills_up_during_the_run_leaves_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path / "run", every=2).steps(1, 3)
+    run.checkpoint.settle()
+    with monkeypatch.context() as full:
+        full.setattr(memory.files, "write_whole", refuse)
+        run.steps(4, 4).checkpoint.settle()
+    run.steps(5, 5).killed()
+    (said,) = run.said
+    assert "no state is kept in memory" in said and "No space left on device" in said
+    again = Run(tmp_path / "run", every=2)
+    assert again.at == ("disk", 4)
+    again.killed()
+
+
+@pytest.mark.parametrize("wrong", [{"step": "6"}, {"notes": 3}, {"entries": 5}, {"more": 1}])
+def test_what_lies_beside_a_state_and_is_not_as_it_was_written_is_no_state(
+    tmp_path: Path, shared: Path, wrong: dict[str, Any]
+) -> None:
+    Run(tmp_path / "run", every=0).steps(1, 6).killed()
+    for beside in shared.glob("*/*of*.json"):
+        told = json.loads(beside.read_text())
+        if told["step"] == 6:
+            beside.write_text(json.dumps(told | wrong))
+    again = Run(tmp_path / "run", every=0)
+    assert again.at == ("memory", 5)
+    again.killed()
+
+
 def test_left_over_segments_are_swept_but_not_those_of_the_living(shared: Path) -> None:
     def left(run: str, **changes: Any) -> memory.Memory:
         made = memory.Memory(run, 0, 1, {}, root=shared)
