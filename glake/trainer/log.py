@@ -53,31 +53,34 @@ class Log(Configurable):
         self._board: Any = None
         self._profiler: Any = None
         self._snapshot: Callable[[Path], None] | None = None
-        self._ends = contextlib.ExitStack()  # of all that is open
         self._bar = _Bar(steps) if rank == 0 and config.progress else None
-        if self._bar is not None:
-            self._ends.callback(self._bar.close)
-        if self.folder is None:
-            return
+        with contextlib.ExitStack() as ends:  # what is open is closed where the next is refused
+            if self._bar is not None:
+                ends.callback(self._bar.close)
+            if self.folder is not None:
+                self._open(self.folder, ends, device)
+            self._ends = ends.pop_all()
+
+    def _open(self, folder: Path, ends: contextlib.ExitStack, device: Any) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if rank == 0:
-                self._file = _continued(self.folder / "log.jsonl")
-                self._ends.callback(_closed, self._file)
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._rank == 0:
+                self._file = _continued(folder / "log.jsonl")
+                ends.callback(_closed, self._file)
         except OSError as error:
             raise InvalidOption(
-                f"log.folder (else checkpoint.folder) = {chosen!r}: {error.strerror}; name a "
+                f"log.folder (else checkpoint.folder) = {str(folder)!r}: {error.strerror}; name a "
                 "folder that can be written to"
             ) from None
-        if config.tensorboard and rank == 0:
-            self._board = _board(self.folder)
-            self._ends.callback(_closed, self._board)
-        if config.profile:
-            self._profiler = self._profiled(config.profile)
-            self._ends.callback(self._profiler.stop)
-        if config.trace:
-            self._ends.callback(_traced(self.folder, rank).stop)
-        if config.snapshot:
+        if self.config.tensorboard and self._rank == 0:
+            self._board = _board(folder)
+            ends.callback(_closed, self._board)
+        if self.config.profile:
+            self._profiler = self._profiled(self.config.profile)
+            ends.callback(self._profiler.stop)
+        if self.config.trace:
+            ends.callback(_traced(folder, self._rank).stop)
+        if self.config.snapshot:
             self._snapshot = _recorded(device)
 
     def say(self, text: str) -> None:
