@@ -6,9 +6,13 @@ build, several GB which `glake plan` cannot use, so the CPU build is installed f
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import shlex
 import sys
+from typing import Any
+
+from glake.errors import PackageMissing
 
 TORCH_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 """PyTorch's own line for its CPU build."""
@@ -29,6 +33,14 @@ def missing(need: str, package: str, extra: str, error: ImportError | None = Non
     broken = error is not None and not isinstance(error, ModuleNotFoundError)
     state = f"cannot be imported ({error})" if broken else "is not installed"
     return f'{need} needs {package}, which {state}: pip install "glake[{extra}]"'
+
+
+def needed(module: str, need: str, package: str, extra: str) -> Any:
+    """The module, imported; PackageMissing, in missing()'s words, where it cannot be."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise PackageMissing(missing(need, package, extra, error)) from error
 
 
 def missing_torch(need: str) -> str:

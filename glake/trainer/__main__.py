@@ -29,16 +29,7 @@ from glake.errors import GlakeError, InvalidOption
 )  # fmt: skip
 @click.option("--print-config", is_flag=True, help="Print the experiment as TOML, and end.")
 @click.option("--list", "list_", is_flag=True, help="Print the models of the zoo, and end.")
-def main(
-    config: str | None,
-    data: str | None,
-    steps: int | None,
-    folder: str | None,
-    export: str | None,
-    changes: tuple[str, ...],
-    print_config: bool,
-    list_: bool,
-) -> None:
+def main(export: str | None, print_config: bool, list_: bool, **given: Any) -> None:
     """Train a decoder-only transformer on local text. docs/trainer.md tells all options."""
     if not extras.present("torch"):
         raise click.ClickException(f"the trainer needs PyTorch: {extras.TORCH}")
@@ -46,7 +37,7 @@ def main(
         if list_:
             _list()
             return
-        experiment = configured(config, data, steps, folder, changes)
+        experiment = configured(**given)
         if export is not None:
             experiment.export = export
         if print_config:
@@ -73,23 +64,12 @@ def configured(
     changes: tuple[str, ...],
 ) -> Any:
     """The experiment that the command line describes. InvalidOption, UnknownOption."""
-    from glake.trainer.loop import Experiment
-    from glake.trainer.models import sizes
-
     if config is None:
         raise InvalidOption("--config says what to train: a model of the zoo (--list), or a file")
-    if config.endswith(".toml"):
-        if not Path(config).is_file():
-            raise InvalidOption(f"--config {config}: there is no such file")
-        made = Experiment.Config.load(config)
-    elif (Path(config) / "config.json").is_file():
-        from glake.trainer.models import huggingface
-
-        made = Experiment.Config(model=huggingface.read_config(config), weights=config)
-    elif config not in sizes.ZOO and (Path(config).suffix or Path(config).exists()):
-        raise InvalidOption(f"--config {config}: an experiment is a TOML file, and named *.toml")
-    else:
-        made = Experiment.Config(model=sizes.model(config))
+    try:
+        made = _read(config)
+    except OSError as error:
+        raise InvalidOption(f"--config {config:.80}: {error.strerror}") from None
     for path, value in (("data.path", data), ("steps", steps), ("checkpoint.folder", folder)):
         if value is not None:
             made.set(path, value)
@@ -99,6 +79,25 @@ def configured(
             raise InvalidOption(f"--set {change}: write it as PATH=VALUE")
         made.set_text(path.strip(), text.strip())
     return made
+
+
+def _read(config: str) -> Any:
+    """The experiment that --config names. OSError."""
+    from glake.trainer.loop import Experiment
+    from glake.trainer.models import huggingface, sizes
+
+    path = Path(config)
+    if config in sizes.ZOO:
+        return Experiment.Config(model=sizes.model(config))
+    if path.suffix == ".toml":
+        if not path.exists():
+            raise InvalidOption(f"--config {config}: there is no such file")
+        return Experiment.Config.load(path)
+    if (path / "config.json").is_file():
+        return Experiment.Config(model=huggingface.read_config(config), weights=config)
+    if path.suffix or path.exists():
+        raise InvalidOption(f"--config {config}: an experiment is a TOML file, and named *.toml")
+    return Experiment.Config(model=sizes.model(config))  # which says what there is
 
 
 def _list() -> None:

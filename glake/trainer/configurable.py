@@ -26,16 +26,17 @@ default None, since TOML leaves a None out. A number's limits are part of its ty
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import difflib
 import functools
-import importlib
 import math
+import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -81,14 +82,14 @@ NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(above=0)]
 Share = Annotated[float, Within(0, 1)]
 SharePart = Annotated[float, Within(0, below=1)]
+Timeout = Annotated[float, Within(1, 1e7)]  # seconds
 _INT64 = Within(-(2**63), 2**63 - 1)  # what TOML and torch know
 _FLOAT32 = Within(-3e38, 3e38)
 
 
 def child(kind: Callable[..., C], **fields: Any) -> C:
     """The default of a field that holds a config: a new one for each parent."""
-    made: C = dataclasses.field(default_factory=functools.partial(kind, **fields))
-    return made
+    return dataclasses.field(default_factory=functools.partial(kind, **fields))
 
 
 class Configurable:
@@ -113,11 +114,8 @@ class Configurable:
         def __setattr__(self, name: str, value: Any) -> None:
             kind: Any = type(self)
             _known(kind, name)
-            try:
-                checked = _checked(value, _annotations(kind)[name])
-            except (InvalidOption, UnknownOption) as error:
-                raise _below(name, error) from None
-            object.__setattr__(self, name, checked)
+            with _told_of(f"{name}: "):
+                object.__setattr__(self, name, _checked(value, _annotations(kind)[name]))
 
         def build(self, *args: Any, **context: Any) -> Any:
             """The part, with a copy of this config: later edits do not reach it."""
@@ -135,10 +133,8 @@ class Configurable:
             before, _, last = path.rpartition(".")
             node = self.get(before) if before else self
             if isinstance(node, Configurable.Config):
-                try:
+                with _told_of(f"{before}." if before else "", (InvalidOption,)):
                     setattr(node, last, value)
-                except InvalidOption as error:
-                    raise InvalidOption(f"{before}.{error}" if before else str(error)) from None
                 return
             _step(node, last, path)  # a list's or a dict's entry must exist: this adds none
             edited: Any = dict(node) if isinstance(node, dict) else list(node)
@@ -157,16 +153,17 @@ class Configurable:
             """
             for field in dataclasses.fields(self):
                 value = getattr(self, field.name)
-                setattr(self, field.name, _visited(value, kind, function))
+                below = _with_configs(value, lambda node: node.visit(kind, function))
+                setattr(self, field.name, below)
             replaced = function(self) if isinstance(self, kind) else None
             return self if replaced is None else replaced
 
         def to_dict(self) -> dict[str, Any]:
-            """Plain dicts, lists and scalars, each config with its class; a None is left out."""
+            """Plain dicts, lists, tuples and scalars, each config with its class, without None."""
             plain = {_CLASS: _title(type(self).part)}
             for field in dataclasses.fields(self):
                 if (value := getattr(self, field.name)) is not None:
-                    plain[field.name] = _plain(value)
+                    plain[field.name] = _with_configs(value, lambda node: node.to_dict())
             return plain
 
         @classmethod
@@ -184,10 +181,8 @@ class Configurable:
         @classmethod
         def load(cls: type[C], path: str | Path) -> C:
             """Reads what save() wrote; fields that are left out take their defaults."""
-            try:
+            with _told_of(f"{path}: "):
                 return cls.from_dict(toml.read(path))
-            except (InvalidOption, UnknownOption) as error:
-                raise type(error)(f"{path}: {error}") from None
 
         def flat(self) -> dict[str, Any]:
             """Every leaf by its dotted path, the class of each node included."""
@@ -246,13 +241,26 @@ def _kinds(part: type[Configurable]) -> set[type[Configurable]]:
 def _known(config: type, name: str) -> None:
     """Raises UnknownOption, with the nearest right name, where a config has no such field."""
     names = [field.name for field in dataclasses.fields(config)]
-    if name in names:
-        return
-    near = difflib.get_close_matches(name, names, 1)
+    if name not in names:
+        raise unknown(f"{_name(config)} has no option", name, "It has", names)
+
+
+def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOption:
+    """The error for a name that is none of `names`, with the nearest one of them."""
+    near = difflib.get_close_matches(name, names := list(names), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UnknownOption(
-        f"{_name(config)} has no option {name!r}; {hint}It has: {', '.join(names) or 'none'}"
-    )
+    return UnknownOption(f"{what} {name!r}; {hint}{known}: {', '.join(names) or 'none'}")
+
+
+@contextlib.contextmanager
+def _told_of(
+    place: str, kinds: tuple[type[Exception], ...] = (InvalidOption, UnknownOption)
+) -> Iterator[None]:
+    """Puts the place before what an error of these kinds says."""
+    try:
+        yield
+    except kinds as error:
+        raise type(error)(f"{place}{error}") from None
 
 
 @functools.cache
@@ -260,9 +268,18 @@ def _annotations(config: Any) -> dict[str, Any]:
     """The fields' types; checks that what may be None is None by default."""
     hints = typing.get_type_hints(config, include_extras=True)
     for field in dataclasses.fields(config):
-        if type(None) in typing.get_args(hints[field.name]) and field.default is not None:
+        hint = hints[field.name]
+        if not _is_union(hint):
+            continue
+        if typing.get_args(hint)[1:] != (type(None),):
+            raise WrongType(f"{_name(config)}.{field.name}: {hint}: no union but X | None")
+        if field.default is not None:
             raise WrongType(f"{_name(config)}.{field.name} may be None: its default must be None")
     return hints
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _checked(value: Any, hint: Any) -> Any:
@@ -274,8 +291,8 @@ def _checked(value: Any, hint: Any) -> Any:
         checked = _checked(value, inner[0])
         inner[1].check(checked)
         return checked
-    if origin in (typing.Union, types.UnionType):
-        return _first_fit(value, hint, inner)
+    if _is_union(hint):
+        return None if value is None else _checked(value, inner[0])
     if origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in inner):
             return value
@@ -284,10 +301,9 @@ def _checked(value: Any, hint: Any) -> Any:
         kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(value) != len(kinds):
             raise InvalidOption(f"{value!r} has {len(value)} entries: take {len(kinds)}")
-        pairs = enumerate(zip(value, kinds, strict=True))
-        return origin(_checked_at(str(at), entry, kind) for at, (entry, kind) in pairs)
+        return origin(map(_checked_at, range(len(kinds)), value, kinds))
     if origin is dict and isinstance(value, dict):
-        return {key: _checked_at(str(key), entry, inner[1]) for key, entry in value.items()}
+        return {key: _checked_at(key, entry, inner[1]) for key, entry in value.items()}
     if isinstance(hint, type) and issubclass(hint, Configurable.Config):
         made = _from_dict(value, hint) if isinstance(value, Mapping) else value
         if isinstance(made, hint):
@@ -297,7 +313,7 @@ def _checked(value: Any, hint: Any) -> Any:
     if type(value) is int and hint in (int, float):
         _INT64.check(value)
         return hint(value)
-    if hint in (bool, float, str, type(None)) and type(value) is hint:
+    if hint in (bool, float, str) and type(value) is hint:
         return _writable(value)
     raise InvalidOption(f"{value!r} is no {_worded(hint)}")
 
@@ -307,10 +323,6 @@ def _worded(hint: Any) -> str:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _worded(inner[0])
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_worded(each) for each in inner if each is not type(None))
-    if origin is tuple and inner[-1] is not Ellipsis:
-        return f"list of {len(inner)}: {', '.join(map(_worded, inner))}"
     if origin in (list, tuple):
         return f"list of {_worded(inner[0])}"
     if origin is dict:
@@ -329,48 +341,22 @@ def _writable(value: Any) -> Any:
     return value
 
 
-def _checked_at(key: str, value: Any, hint: Any) -> Any:
-    try:
+def _checked_at(key: object, value: Any, hint: Any) -> Any:
+    with _told_of(f"{key}: "):
         return _checked(value, hint)
-    except (InvalidOption, UnknownOption) as error:
-        raise _below(key, error) from None
-
-
-def _first_fit(value: Any, hint: Any, choices: tuple[Any, ...]) -> Any:
-    errors = []
-    for choice in choices:
-        try:
-            return _checked(value, choice)
-        except InvalidOption as error:
-            errors.append(error)
-    # What is wrong inside an optional config says more than that it is no None.
-    raise (
-        errors[0]
-        if len(choices) == 2 and choices[1] is type(None)
-        else InvalidOption(f"{value!r} is no {_worded(hint)}")
-    )
-
-
-def _below(key: str, error: Exception) -> Exception:
-    """The error, said of the entry `key`."""
-    return type(error)(f"{key}: {error}")
 
 
 def _part(named: Any) -> type[Configurable]:
     """The part "module:Class"; imports modules of glake only: a file must not run what it names."""
     if not isinstance(named, str) or named.count(":") != 1:
         raise InvalidOption(f"class: {named!r} is not written as 'module:Class'")
-    module, _, path = named.partition(":")
-    if module not in sys.modules and module.startswith("glake."):
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise InvalidOption(f"class: {named!r}: {error}") from None
-    if module not in sys.modules:
+    module = named.partition(":")[0]
+    if module not in sys.modules and not module.startswith("glake."):
         raise InvalidOption(f"class: {named!r}: module {module!r} must be imported first")
-    part: Any = sys.modules[module]
-    for step in path.split("."):
-        part = getattr(part, step, None)
+    try:
+        part = pkgutil.resolve_name(named)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidOption(f"class: {named!r}: {error}") from None
     if not (isinstance(part, type) and issubclass(part, Configurable)):
         raise InvalidOption(f"class: {named!r} is no subclass of Configurable")
     return part
@@ -388,8 +374,7 @@ def _from_dict(plain: Any, default: type[Configurable.Config]) -> Configurable.C
         bare = field.default is field.default_factory is dataclasses.MISSING
         if bare and field.name not in values:
             raise InvalidOption(f"{_name(config)} needs the option {field.name!r}")
-    made: Configurable.Config = config(**values)
-    return made
+    return config(**values)
 
 
 def _step(node: Any, key: str, path: str) -> Any:
@@ -404,31 +389,22 @@ def _step(node: Any, key: str, path: str) -> Any:
     raise UnknownOption(f"{path!r}: nothing named {key!r} in {node!r}")
 
 
-def _visited(value: Any, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
+def _with_configs(value: Any, function: Callable[[Configurable.Config], Any]) -> Any:
+    """A field's value with function(config) in the place of every config in it."""
     if isinstance(value, Configurable.Config):
-        return value.visit(kind, function)
+        return function(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_visited(entry, kind, function) for entry in value)
+        return type(value)(_with_configs(entry, function) for entry in value)
     if isinstance(value, dict):
-        return {key: _visited(entry, kind, function) for key, entry in value.items()}
+        return {key: _with_configs(entry, function) for key, entry in value.items()}
     return value
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Configurable.Config):
-        return value.to_dict()
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return value
-
-
-def _leaves(path: str, value: Any) -> typing.Iterator[tuple[str, Any]]:
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     entries: Any = None
     if isinstance(value, dict):
         entries = value.items()
-    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+    elif isinstance(value, (list, tuple)) and any(isinstance(entry, dict) for entry in value):
         entries = enumerate(value)
     if entries is None:
         yield path, value

@@ -13,28 +13,30 @@ from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass
 class Goodput:
     """Seconds of rank 0."""
 
-    useful: float  # of the steps that count, without what checkpoints stalled them
-    stalled: float  # of these steps, by checkpoints
-    repeated: float  # steps that were done again later
-    broken: float  # steps under way when a rank was killed; one step's time for each kill at most
-    restoring: float  # after a kill, until steps take as long as they do
-    restarting: float  # the interpreter's, torchrun's and the first start's: not in the share
-    restarts: int
+    useful: float = 0.0  # of the steps that count, without what checkpoints stalled them
+    stalled: float = 0.0  # of these steps, by checkpoints
+    repeated: float = 0.0  # steps that were done again later
+    broken: float = 0.0  # steps under way when a rank was killed; a step's time a kill at most
+    restoring: float = 0.0  # after a kill, until steps take as long as they do
+    restarting: float = 0.0  # the interpreter's, torchrun's, the first start's: not in the share
+    restarts: int = 0
 
     @property
     def share(self) -> float:
         """useful / all but restarting."""
-        lost = self.stalled + self.repeated + self.broken + self.restoring
-        return self.useful / (self.useful + lost) if self.useful else 0.0
+        return self._share(0.0)
 
     @property
     def share_of_all(self) -> float:
         """useful / all."""
-        lost = self.stalled + self.repeated + self.broken + self.restoring + self.restarting
+        return self._share(self.restarting)
+
+    def _share(self, more: float) -> float:
+        lost = self.stalled + self.repeated + self.broken + self.restoring + more
         return self.useful / (self.useful + lost) if self.useful else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,30 +103,31 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
     log = _last_run(log)
     counted = last_of_each_step(log)
     usual = statistics.median(each["seconds"] for each in counted.values()) if counted else 0.0
-    first_start = next((each for each in log if each["event"] == "start"), None)
-    spent = dict.fromkeys(("useful", "stalled", "repeated", "broken"), 0.0)
-    spent |= {"restoring": 0.0, "restarting": 0.0}
-    before: dict[str, Any] = {}
-    first = True  # whether the last start was of a run that nothing had killed
+    found, before = Goodput(restarts=-1), {"event": "end"}
+    killed = False  # whether the last start was after a kill: not what goes on with an ended run
     for each in log:
+        beginning = 0.0
         if each["event"] == "start":
-            # What goes on with a run that had ended was not killed.
-            first = each is first_start or before.get("event") == "end"
-            spent["restarting"] += each["joined"] - each["process"]
-            spent["restarting" if first else "restoring"] += each["time"] - each["joined"]
-            if not first:
+            killed = before["event"] != "end"
+            found.restarts += 1
+            found.restarting += each["joined"] - each["process"]
+            beginning = each["time"] - each["joined"]
+            if killed:
                 gap = max(0.0, each["process"] - before["time"])
-                spent["broken"] += min(gap, usual)
-                spent["restarting"] += gap - min(gap, usual)
+                found.broken += min(gap, usual)
+                found.restarting += gap - min(gap, usual)
         elif each["event"] == "step":
-            warming = before.get("event") == "start"
-            slow = max(0.0, each["seconds"] - each["stall_s"] - usual) if warming else 0.0
-            spent["restarting" if first else "restoring"] += slow
+            if before["event"] == "start":
+                beginning = max(0.0, each["seconds"] - each["stall_s"] - usual)
             if counted[each["step"]] is each:
-                spent["stalled"] += each["stall_s"]
-                spent["useful"] += each["seconds"] - each["stall_s"] - slow
+                found.stalled += each["stall_s"]
+                found.useful += each["seconds"] - each["stall_s"] - beginning
             else:
-                spent["repeated"] += each["seconds"] - slow
+                found.repeated += each["seconds"] - beginning
+        if killed:
+            found.restoring += beginning
+        else:
+            found.restarting += beginning
         before = each
-    starts = sum(each["event"] == "start" for each in log)
-    return Goodput(**spent, restarts=max(0, starts - 1))
+    found.restarts = max(0, found.restarts)
+    return found

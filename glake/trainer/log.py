@@ -7,12 +7,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glake import extras
-from glake.errors import InvalidOption, PackageMissing
+from glake.errors import InvalidOption
 from glake.trainer.configurable import Configurable, Count, Natural, NonNegative
 
 _LINE_S = 10.0  # from one line to the next, where there is no terminal for a bar
@@ -35,33 +36,52 @@ class Log(Configurable):
         snapshot: bool = False  # PyTorch's memory snapshot, of the run's last step
         trace: bool = False  # all that glake's allocator does, for `glake replay`
 
-    def __init__(self, config: Config, *, rank: int, steps: int, folder: str) -> None:
-        """Opens it. `folder`: the checkpoints'. InvalidOption, PackageMissing."""
+    def __init__(
+        self, config: Config, *, rank: int, steps: int, folder: str, device: Any = None
+    ) -> None:
+        """Opens it. `folder`: the checkpoints'; `device`: whose memory a snapshot is of.
+        InvalidOption, PackageMissing."""
         super().__init__(config)
         chosen = config.folder or folder
         files = ("tensorboard", "profile", "snapshot", "trace")
         if not chosen and (asked := [f"log.{each}" for each in files if getattr(config, each)]):
             raise InvalidOption(f"{asked[0]} needs a folder to write to: set log.folder")
         self.folder = Path(os.path.expanduser(chosen)) if chosen else None
-        self._rank, self._steps = rank, steps
-        self._file: Any = None
         self.lost = False  # records, for want of room
+        self._rank = rank
+        self._file: Any = None
         self._board: Any = None
-        self._said = time.monotonic()
+        self._profiler: Any = None
+        self._snapshot: Callable[[Path], None] | None = None
         self._bar = _Bar(steps) if rank == 0 and config.progress else None
-        if self.folder is not None:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._file = _continued(self.folder / "log.jsonl") if rank == 0 else None
-            except OSError as error:
-                raise InvalidOption(
-                    f"log.folder (else checkpoint.folder) = {chosen!r}: {error.strerror}; name a "
-                    "folder that can be written to"
-                ) from None
-        if self.folder is not None and rank == 0:
-            self._board = _board(self.folder) if config.tensorboard else None
-        self._profiler = self._profiled(config.profile) if config.profile else None
-        self._trace = _traced(self.folder, rank) if config.trace and self.folder else None
+        with contextlib.ExitStack() as ends:  # what is open is closed where the next is refused
+            if self._bar is not None:
+                ends.callback(self._bar.close)
+            if self.folder is not None:
+                self._open(self.folder, ends, device)
+            self._ends = ends.pop_all()
+
+    def _open(self, folder: Path, ends: contextlib.ExitStack, device: Any) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._rank == 0:
+                self._file = _continued(folder / "log.jsonl")
+                ends.callback(_closed, self._file)
+        except OSError as error:
+            raise InvalidOption(
+                f"log.folder (else checkpoint.folder) = {str(folder)!r}: {error.strerror}; name a "
+                "folder that can be written to"
+            ) from None
+        if self.config.tensorboard and self._rank == 0:
+            self._board = _board(folder)
+            ends.callback(_closed, self._board)
+        if self.config.profile:
+            self._profiler = self._profiled(self.config.profile)
+            ends.callback(self._profiler.stop)
+        if self.config.trace:
+            ends.callback(_traced(folder, self._rank).stop)
+        if self.config.snapshot:
+            self._snapshot = _recorded(device)
 
     def say(self, text: str) -> None:
         """One sentence for the user, from rank 0."""
@@ -110,21 +130,22 @@ class Log(Configurable):
         if self._profiler is not None:
             self._profiler.step()
 
+    def snapshot(self) -> None:
+        """Writes the memory snapshot, if one was asked for."""
+        if self._snapshot is not None and self.folder is not None:
+            path = self.folder / f"memory-{self._rank}.pickle"
+            self._snapshot(path)
+            self.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
+
     def close(self) -> None:
         """Writes what is left; also after an error."""
-        if self._bar is not None:
-            self._bar.close()
-        if self._profiler is not None:
-            self._profiler.stop()
-            self._profiler = None
-        if self._trace:
-            self._trace.stop()
-            self._trace = None
-        for each in (self._file, self._board):
-            if each is not None:
-                with contextlib.suppress(OSError):  # told when it began
-                    each.close()
+        self._ends.close()
         self._file = self._board = None
+
+
+def _closed(file: Any) -> None:
+    with contextlib.suppress(OSError):  # told when it began
+        file.close()
 
 
 class _Bar:
@@ -169,16 +190,14 @@ def memory(device: Any) -> dict[str, Any]:
     if (mode := _glake_mode()) is not None:
         import glake
 
-        found, whose = glake.stats(device.index or 0), mode
-        live, held = found["requested_bytes.all.peak"], found["reserved_bytes.all.peak"]
+        whose, live, found = mode, "requested_bytes", glake.stats(device.index or 0)
     elif device.type == "cuda":
         import torch
 
-        found, whose = torch.cuda.memory_stats(device), "torch"
-        live = found.get("allocated_bytes.all.peak", 0)
-        held = found.get("reserved_bytes.all.peak", 0)
+        whose, live, found = "torch", "allocated_bytes", torch.cuda.memory_stats(device)
     else:
         return {}
+    live, held = (found.get(f"{name}.all.peak", 0) for name in (live, "reserved_bytes"))
     return {"allocator": whose, "allocated_bytes": live, "reserved_bytes": held}
 
 
@@ -200,36 +219,23 @@ def _traced(folder: Path, rank: int) -> Any:
     return glake.record_trace(folder / f"memory-{rank}.trace")
 
 
-class Snapshot:
-    """PyTorch's memory snapshot of a run (pytorch.org/memory_viz), by whoever serves its memory."""
+def _recorded(device: Any) -> Callable[[Path], None]:
+    """Has whoever serves torch's memory record it from here on; returns what writes PyTorch's
+    memory snapshot. InvalidOption where nobody can."""
+    if _glake_mode() is not None:
+        import glake
 
-    def __init__(self, device: Any) -> None:
-        """Records from here on. InvalidOption where nobody can."""
-        self._glake = _glake_mode() is not None
-        if self._glake:
-            import glake
+        glake.record_memory_history()
+        return glake.dump_snapshot
+    if device.type == "cuda":
+        from torch.cuda import memory as cuda
 
-            glake.record_memory_history()
-        elif device.type == "cuda":
-            import torch
-
-            torch.cuda.memory._record_memory_history()
-        else:
-            raise InvalidOption(
-                "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
-                "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"
-            )
-
-    def write(self, path: Path) -> None:
-        """What was allocated, and by whom."""
-        if self._glake:
-            import glake
-
-            glake.dump_snapshot(path)
-        else:
-            import torch
-
-            torch.cuda.memory._dump_snapshot(str(path))
+        cuda._record_memory_history()
+        return lambda path: cuda._dump_snapshot(str(path))
+    raise InvalidOption(
+        "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
+        "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"
+    )
 
 
 def _continued(path: Path) -> Any:
@@ -244,9 +250,6 @@ def _continued(path: Path) -> Any:
 
 
 def _board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        text = extras.missing("log.tensorboard", "tensorboard", "trainer", error)
-        raise PackageMissing(text) from error
-    return SummaryWriter(str(folder / "tensorboard"))
+    module = "torch.utils.tensorboard"
+    tensorboard = extras.needed(module, "log.tensorboard", "tensorboard", "trainer")
+    return tensorboard.SummaryWriter(str(folder / "tensorboard"))

@@ -13,11 +13,12 @@ import functools
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch._dynamo  # torch.optim's first use imports it: a second that belongs to the start
@@ -36,8 +37,8 @@ from glake.trainer.configurable import (
     Count,
     Natural,
     NonNegative,
+    Timeout,
     Width,
-    Within,
     child,
 )
 from glake.trainer.data import Batch, Data
@@ -46,7 +47,6 @@ from glake.trainer.goodput import goodput, records
 from glake.trainer.models import huggingface
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.optimizers import AdamW, Optimizer
-from glake.trainer.optimizers.base import global_norm
 from glake.trainer.optimizers.schedule import Schedule
 from glake.trainer.process import process_began
 
@@ -81,8 +81,7 @@ class Experiment(Configurable):
         weights: str = ""  # a checkpoint of transformers' to begin with; "": drawn by the seed
         export: str = ""  # where to write the trained model as such a checkpoint
         deterministic: bool = False  # on GPUs the same bits at each run, with slower kernels
-        # After which a rank that does not answer is taken to be lost.
-        timeout_s: Annotated[float, Within(1, 1e7)] = 600.0
+        timeout_s: Timeout = 600.0  # after which a rank that does not answer is taken to be lost
 
 
 @dataclass(frozen=True)
@@ -101,51 +100,42 @@ def train(config: Experiment.Config) -> Outcome:
     Every rank of a torchrun job calls it, or one process alone. DataMissing and DataTooShort;
     CheckpointMismatch, NoWholeCheckpoint and FolderInUse; RankLost; Diverged; InvalidOption.
     """
-    with ranks.joined(config.timeout_s) as here, ranks.lost_ranks():
-        joined = time.time()
-        run = _Run(config, here)
-        try:
-            run.begin(joined)
-            return run.train()
-        finally:
-            run.close()
+    with (
+        ranks.joined(config.timeout_s) as here,
+        ranks.lost_ranks(),
+        contextlib.ExitStack() as ends,
+    ):
+        return _Run(config, here, ends).train()
 
 
 class _Run:
     """An experiment on one rank."""
 
-    def __init__(self, config: Experiment.Config, here: ranks.Ranks) -> None:
+    def __init__(
+        self, config: Experiment.Config, here: ranks.Ranks, ends: contextlib.ExitStack
+    ) -> None:
+        """Builds the parts, and puts the newest whole state in place. `ends` closes what is open
+        beside the steps."""
+        joined = time.time()
         self.config, self.here = config, here
+        self.step, self.tokens = 0, 0
+        self.loss = math.nan  # of the last step
+        self._evaluated: float | None = None
         if config.sharding.fsdp == "torch" and config.checkpoint.folder:
             raise InvalidOption(
                 "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints: leave "
                 "checkpoint.folder empty (log.folder takes the log)"
             )
         self.log: log.Log = config.log.build(
-            rank=here.rank, steps=config.steps, folder=config.checkpoint.folder
+            rank=here.rank,
+            steps=config.steps,
+            folder=config.checkpoint.folder,
+            device=here.device,
         )
-        self.checkpoint: Checkpoint | None = None
-        self.step, self.tokens = 0, 0
-        self.loss = math.nan  # of the last step
-        self.resumed: Resumed | None = None
-        self._evaluated: float | None = None
-
-    def begin(self, joined: float) -> None:
-        """Builds the parts, and puts the newest whole state in place."""
-        config, here = self.config, self.here
+        ends.callback(self.log.close)
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
-        self.data: Data = config.data.build(
-            sequences=config.sequences, seed=config.seed, passed=_written_by(config)
-        )
-        if self.data.vocabulary > config.model.vocabulary:
-            raise InvalidOption(
-                f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
-                f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
-            )
-        if config.evaluation.every:
-            self.data.check_evaluation(config.evaluation.steps)
-        self.snapshot = log.Snapshot(here.device) if config.log.snapshot else None
+        self.data = self._read()
         if config.export:
             huggingface.check(config.export, config.model)
         torch.manual_seed(config.seed)
@@ -154,20 +144,22 @@ class _Run:
         signature = signature_of(model, config.model, config.optimizer)
         with _in_memory(model):
             self.sharded = config.sharding.build(model, device=here.device)
-        self.optimizer = config.optimizer.build(self.sharded.named_parameters(), norm=global_norm())
+        self.optimizer = config.optimizer.build(
+            self.sharded.named_parameters(), norm=self.sharded.norm_of
+        )
         self.sharded.attach(self.optimizer)
         self.schedule = config.schedule.build(steps=config.steps)
         self.flops = _flops_per_token(config, self.log) if config.log.peak_flops else 0.0
-        self.checkpoint = config.checkpoint.build(
+        self.checkpoint: Checkpoint = config.checkpoint.build(
             group=here.checkpoints, say=self.log.say, text=str(config), signature=signature
         )
+        ends.callback(self.checkpoint.close)
         self.resumed = self.checkpoint.resume(self.sharded, self.optimizer)
         if self.resumed is not None:
             self._go_on(self.resumed)
         elif config.weights:
-            for name, value in huggingface.matched(
-                like, huggingface.read_weights(Path(config.weights).expanduser())
-            ):
+            weights = huggingface.read_weights(Path(config.weights).expanduser())
+            for name, value in huggingface.matched(like, weights):
                 self.sharded.put(name, value)
             self.log.say(f"begins with the weights in {config.weights}")
         self.log.event(
@@ -179,6 +171,21 @@ class _Run:
             source=self.resumed.source if self.resumed else None,
             ranks=here.count,
         )
+
+    def _read(self) -> Data:
+        """The text, which must be enough, and of a vocabulary that the model has."""
+        config = self.config
+        data: Data = config.data.build(
+            sequences=config.sequences, seed=config.seed, passed=_written_by(config)
+        )
+        if data.vocabulary > config.model.vocabulary:
+            raise InvalidOption(
+                f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
+                f"{data.vocabulary}: --set model.vocabulary={data.vocabulary}"
+            )
+        if config.evaluation.every:
+            data.check_evaluation(config.evaluation.steps)
+        return data
 
     def _go_on(self, resumed: Resumed) -> None:
         """From a state: takes up its counts, and tells what it was trained on otherwise."""
@@ -205,7 +212,6 @@ class _Run:
     def train(self) -> Outcome:
         """All steps that are left."""
         began, stalled, tokens = time.perf_counter(), 0.0, self.tokens
-        assert self.checkpoint is not None
         while self.step < self.config.steps:
             self.here.check()
             total, norms, rate = self._step()
@@ -221,7 +227,10 @@ class _Run:
             now, stall = time.perf_counter(), self.checkpoint.stall_s
             seconds, made = now - began, self.tokens - tokens
             values |= {"seconds": seconds, "stall_s": stall - stalled, "tokens": self.tokens}
-            values |= self._speed(made / seconds) | log.memory(self.here.device)
+            values |= {"tokens_per_s": made / seconds} | log.memory(self.here.device)
+            if self.flops:
+                peak = self.config.log.peak_flops * self.here.count
+                values["mfu"] = made / seconds * self.flops / peak
             if self._evaluates():
                 values["evaluation"] = self._evaluated = self.evaluate()
                 self.log.say(f"step {self.step}: loss on the text kept {self._evaluated:.4f}")
@@ -231,7 +240,6 @@ class _Run:
 
     def _step(self) -> tuple[Any, list[Any], float]:
         """One step: (loss, the norm of the gradients each time they were made, learning rate)."""
-        assert self.checkpoint is not None
         here, config = self.here, self.config
         torch.manual_seed(_mixed(config.seed, self.step, here.rank))
         batches = self.data.batch(self.step, here.rank, here.count, config.accumulation)
@@ -305,47 +313,26 @@ class _Run:
             )
         return value
 
-    def _speed(self, tokens_per_s: float) -> dict[str, Any]:
-        found = {"tokens_per_s": tokens_per_s}
-        if self.flops:
-            peak = self.config.log.peak_flops * self.here.count
-            found["mfu"] = tokens_per_s * self.flops / peak
-        return found
-
     def _notes(self) -> dict[str, Any]:
         course = self._course()
         return {"step": self.step, "tokens": self.tokens, "loss": self.loss, "course": course}
 
     def _finish(self) -> Outcome:
-        assert self.checkpoint is not None
         self.checkpoint.finish(self.step, self.sharded, self.optimizer, self._notes())
-        if self.config.export:
-            self._export(self.config.export)
-        if self.snapshot is not None and self.log.folder is not None:
-            path = self.log.folder / f"memory-{self.here.rank}.pickle"
-            self.snapshot.write(path)
-            self.log.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
+        if self.config.export:  # a parameter at a time, which all ranks gather
+            weights = self.sharded.full_parameters()
+            if self.here.rank == 0:
+                huggingface.write(self.config.export, self.config.model, weights)
+            deque(weights, maxlen=0)
+            self.log.say(
+                f"the model is in {self.config.export}, for transformers' from_pretrained()"
+            )
+        self.log.snapshot()
         self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
         if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
             with contextlib.suppress(FileNotFoundError):  # removed by somebody
                 self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
         return Outcome(self.step, self.loss, self._evaluated, self.resumed)
-
-    def _export(self, folder: str) -> None:
-        """The model as a checkpoint of transformers', a parameter at a time; rank 0 writes it."""
-        weights = self.sharded.full_parameters()
-        if self.here.rank == 0:
-            huggingface.write(folder, self.config.model, weights)
-            self.log.say(f"the model is in {folder}, for transformers' from_pretrained()")
-        else:
-            for _ in weights:
-                pass
-
-    def close(self) -> None:
-        """Ends what goes on beside the steps."""
-        if self.checkpoint is not None:
-            self.checkpoint.close()
-        self.log.close()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""When this process began."""
+"""When processes began, by the kernel."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import time
 from pathlib import Path
 
 
+def ticks_at_start(pid: int | str = "self") -> int | None:
+    """When a process began, in the kernel's ticks since the machine did; None: there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
 def process_began() -> float:
-    """Seconds since the epoch, by the kernel."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    """When this process began, in seconds since the epoch."""
     up = float(Path("/proc/uptime").read_text().split()[0])
-    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - up + (ticks_at_start() or 0) / os.sysconf("SC_CLK_TCK")

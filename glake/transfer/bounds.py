@@ -16,7 +16,7 @@ from typing import Any
 
 from glake import extras
 from glake._C import CapacityGraph
-from glake.errors import GlakeError, InvalidArgument, PackageMissing
+from glake.errors import GlakeError, InvalidArgument
 from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 
@@ -259,8 +259,4 @@ def require_solver() -> None:
 
 
 def _solver() -> Any:
-    try:
-        import highspy
-    except ImportError as absent:
-        raise PackageMissing(extras.missing("a bound", "HiGHS", "transfer", absent)) from absent
-    return highspy
+    return extras.needed("highspy", "a bound", "HiGHS", "transfer")

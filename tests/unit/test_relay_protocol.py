@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from glake.errors import BadMessage, InvalidArgument, InvalidOption, RelayRefused
+from glake.files import lock
 from glake.transfer import topology
 from glake.transfer.relay import directory, modes, protocol
 from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Refused, Status
@@ -123,10 +124,10 @@ def test_paths_too_long_for_a_socket(tmp_path: Path) -> None:
 
 def test_one_lock(tmp_path: Path) -> None:
     files = directory.Files(directory.private(tmp_path / "d"), "key")
-    held = directory.lock(files.lock)
-    assert held is not None and directory.lock(files.lock) is None
+    held = lock(files.lock)
+    assert held is not None and lock(files.lock) is None
     os.close(held)
-    again = directory.lock(files.lock)
+    again = lock(files.lock)
     assert again is not None
     os.close(again)
 

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import glake
 from glake.cli import main
 from glake.errors import RelayRefused, RelayUnavailable
+from glake.files import lock
 from glake.transfer import topology
 from glake.transfer.relay import directory, protocol, service, starting
 from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
@@ -194,7 +195,7 @@ def test_clients_at_once_start_one(files: directory.Files, monkeypatch: pytest.M
         return spawned[-1]
 
     monkeypatch.setattr(starting, "spawn", counting)
-    another = directory.lock(files.starting)
+    another = lock(files.starting)
     assert another is not None
     process = spawn(files, TOPOLOGY, PATIENCE)
     for _ in range(2):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from glake import extras
-from glake.errors import InvalidOption, PackageMissing, UnknownOption
+from glake.errors import InvalidOption, UnknownOption
 from glake.trace.plans.options import MOST_SIZE, MOST_WORDS, PlanOptions
 
 CUSTOM = "custom"
@@ -62,11 +62,8 @@ def one_line(error: BaseException) -> str:
 
 def require(package: str) -> Any:
     """Imports transformers or peft. Raises PackageMissing with the command that installs it."""
-    try:
-        return __import__(package)
-    except ImportError as absent:
-        extra = {"transformers": "plan", "peft": "lora"}[package]
-        raise PackageMissing(extras.missing("this plan", package, extra, absent)) from absent
+    extra = {"transformers": "plan", "peft": "lora"}[package]
+    return extras.needed(package, "this plan", package, extra)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ rank has whole.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -16,41 +15,25 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from glake import files
 from glake.errors import FolderInUse, InvalidOption, NoRoom, NotWritten, NoWholeCheckpoint
-from glake.trainer.checkpoint import disk, pieces
-from glake.trainer.checkpoint.host import (
-    HostCopy,
-    Layout,
-    entries_of,
-    host_memory,
-    in_device_memory,
-    local,
-)
+from glake.trainer.checkpoint import disk, host
+from glake.trainer.checkpoint.host import HostCopy, Layout
 from glake.trainer.checkpoint.memory import Memory, sweep
 from glake.trainer.checkpoint.signature import Signature, compare
 from glake.trainer.configurable import Configurable, Count, Natural
 
+if TYPE_CHECKING:
+    from glake.trainer.fsdp.sharded import Sharded
+
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
 _PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for a last state that memory does not hold
 _ON_DISK = "newest on disk"  # among the notes in memory: the step of that checkpoint, or 0
-
-
-class Sharded(Protocol):
-    """What has a state: glake.trainer.fsdp's Sharding."""
-
-    def named_parameters(self) -> Any:
-        """(name, this rank's part) of each parameter."""
-
-    def template(self, saved: Any, optimizer: Any = None) -> dict[str, Any]:
-        """Tensors for a checkpoint, of which `saved` tells the names and sizes, to be read into."""
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        """Name -> tensor, a 1-D DTensor where it is sharded."""
-
-    def load(self, state: dict[str, Any], optimizer: Any = None) -> None:
-        """Puts the values of a state in place."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +49,7 @@ class Checkpoint(Configurable):
     """The checkpoints of a run, on every rank."""
 
     # Of all that it writes in its folder.
-    NAMES = (".lock", "run", "run.[0-9]*", "step-[0-9]*/*", "before-*/*")
+    NAMES = (".lock", "run", "run.*.part", "step-[0-9]*/*", "before-*/*")
 
     @dataclass(kw_only=True)
     class Config(Configurable.Config):
@@ -89,9 +72,6 @@ class Checkpoint(Configurable):
         """Takes the folder. `group`: gloo, of all ranks, used by nobody else; `say` is told what
         the user should know; `text` is the experiment's config; `signature`, what its states are
         of. FolderInUse; InvalidOption."""
-        import torch.distributed as dist
-        from torch.distributed.device_mesh import DeviceMesh
-
         super().__init__(config)
         self.stall_s = 0.0  # of all steps so far
         self._group, self._say, self._text = group, say, text
@@ -117,22 +97,20 @@ class Checkpoint(Configurable):
 
     def _entered(self) -> str:
         """Takes the folder for this job; the run's name, which the folder keeps."""
-        import torch.distributed as dist
-
-        told: list[Any] = [None]
+        told: Any = None
         if self._rank == 0:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._lock = _locked(self._folder / ".lock")
-                told = [_run_of(self._folder, self._anew)]
+                told = _run_of(self._folder, self._anew)
             except (OSError, FolderInUse) as error:
-                told = [error]
-        dist.broadcast_object_list(told, group=self._group, group_src=0)
-        if isinstance(told[0], FolderInUse):
-            raise told[0]
-        if isinstance(told[0], OSError):
-            raise InvalidOption(f"checkpoint.folder = {self.config.folder!r}: {told[0]}")
-        return str(told[0])
+                told = error
+        told = self._gathered(told)[0]
+        if isinstance(told, FolderInUse):
+            raise told
+        if isinstance(told, OSError):
+            raise InvalidOption(f"checkpoint.folder = {self.config.folder!r}: {told}")
+        return str(told)
 
     def resume(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
         """Puts the newest whole state in place; None where the run begins.
@@ -149,7 +127,7 @@ class Checkpoint(Configurable):
 
     def _resumed(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
         if self.config.memory:
-            self._open_memory()
+            self._memory = self._opened_memory()
         whole, partial = disk.found_in(self._folder) if self._rank == 0 else ([], [])
         if self._anew and whole:
             aside = self._folder / f"before-{self.run}"
@@ -171,43 +149,41 @@ class Checkpoint(Configurable):
             self._memory.forget_after(found.step if found else 0)
         return found
 
-    def _open_memory(self) -> None:
-        self._memory = Memory(self.run, self._rank, self._ranks, self._signature)
+    def _opened_memory(self) -> Memory:
+        memory = Memory(self.run, self._rank, self._ranks, self._signature)
         if _first_here():
-            self._memory.own()
+            if not memory.outlives:
+                memory.own()
             for path in sweep(self.run):
                 self._say(f"{path} was left by a job that is gone: removed")
+        return memory
 
     def _from_memory(self, on_disk: list[int], sharded: Sharded, optimizer: Any) -> Resumed | None:
-        memory = self._memory
-        steps = memory.steps() if memory is not None else []
-        common = set.intersection(*map(set, self._gathered(steps)))
-        if self._taken_back(common, on_disk):
+        mine = self._memory.whole() if self._memory is not None else {}
+        everyones = self._gathered({step: header.notes for step, (_, header) in mine.items()})
+        common = set.intersection(*map(set, everyones))
+        known = [each[step].get(_ON_DISK, 0) for each in everyones for step in common]
+        if self._taken_back(max(known, default=0), on_disk):
             return None
         for step in sorted(common, reverse=True):
             if step < max(on_disk, default=0):
                 break
-            assert memory is not None
-            told = self._gathered(memory.signature(step))
-            theirs = next((each for each in told if each), None)
+            file, header = mine[step]
+            theirs = next(filter(None, self._gathered(header.signature)), None)
             self._compare(theirs, f"the state of step {step} in memory")
-            read = memory.read(step)
-            fit = read is not None and pieces.fits(read[0], sharded)
-            if not all(self._gathered(fit)):
+            read = file.read()
+            fits = self._gathered(read is not None and host.fits(read, sharded))
+            if read is None or not all(fits):
                 self._say(f"the state of step {step} in memory is damaged, or of another model")
                 continue
-            assert read is not None
-            pieces.put_back(read[0], sharded, optimizer)
-            notes = {name: value for name, value in read[1].items() if name != _ON_DISK}
+            host.put_back(read, sharded, optimizer)
+            notes = {name: value for name, value in header.notes.items() if name != _ON_DISK}
             return Resumed("memory", step, notes)
         return None
 
-    def _taken_back(self, steps: set[int], on_disk: list[int]) -> bool:
+    def _taken_back(self, newest: int, on_disk: list[int]) -> bool:
         """Whether the newest checkpoint that memory knows of is gone: whoever removed it wants an
         older one, and what memory holds came after it."""
-        memory = self._memory
-        known = [memory.notes(step).get(_ON_DISK, 0) for step in steps] if memory else []
-        newest = max(sum(self._gathered(known), []), default=0)
         if newest in on_disk or newest < max(on_disk, default=1):
             return False  # pruned after memory had noted it, if it is older
         self._say(
@@ -263,16 +239,14 @@ class Checkpoint(Configurable):
     def _keep(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
         """To memory."""
         assert self._memory is not None
-        state = pieces.pieces(sharded, optimizer)
-        entries = entries_of(state)
+        state = host.pieces(sharded, optimizer)
+        entries = host.entries_of(state)
         if self._kept is None or self._kept.entries != entries:
             self._kept = Layout(entries)  # not at each step: the same one, as a rule
         try:
             file = self._memory.begin(self._kept)
         except NoRoom as error:
-            self._say(f"no state is kept in memory from here on: {error}")
-            self._memory.forget_after(0)
-            self._memory = None
+            self._end_memory(error)
             return
         assert file.layout is not None
         copy = HostCopy(state, file.layout, file.payload)
@@ -282,6 +256,12 @@ class Checkpoint(Configurable):
             file.seal(step, notes | {_ON_DISK: self._on_disk})
 
         self._copied.append(self._copies.submit(finish))
+
+    def _end_memory(self, error: NoRoom) -> None:
+        self._say(f"no state is kept in memory from here on: {error}")
+        if self._memory is not None:
+            self._memory.forget_after(0)
+            self._memory = None
 
     def _save(
         self,
@@ -296,8 +276,8 @@ class Checkpoint(Configurable):
         self._await_written()  # at most one is under way, on every rank alike
         state = sharded.state(optimizer)
         layout = Layout.of(state)
-        device = any(in_device_memory(local(each)) for each in state.values())
-        memory = host_memory(layout.bytes, pinned=device)
+        device = any(host.in_device_memory(host.local(each)) for each in state.values())
+        memory = host.host_memory(layout.bytes, pinned=device)
         copied = self._copies.submit(HostCopy(state, layout, memory).finish)
         self._copied.append(copied)
 
@@ -315,8 +295,8 @@ class Checkpoint(Configurable):
                     self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 return
             self._on_disk = step
-            if held is not None and _first_here():
-                held.released()
+            if held is not None and held.outlives and _first_here():
+                held.own()  # what outlived its job is on disk now
             if self._rank == 0:
                 disk.prune(self._folder, self.config.keep, self._damaged)
 
@@ -328,13 +308,15 @@ class Checkpoint(Configurable):
         began = time.perf_counter()
         copied, self._copied = self._copied, []
         for each in copied:
-            each.result()
+            try:
+                each.result()
+            except NoRoom as error:
+                self._end_memory(error)
         self.stall_s += time.perf_counter() - began
 
     def _await_written(self) -> None:
-        written, self._written = self._written, None
-        if written is not None:
-            written.result()
+        if self._written is not None:
+            self._written.result()
 
     def finish(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
         """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten
@@ -386,8 +368,6 @@ class Checkpoint(Configurable):
             self._lock = -1
 
     def _gathered(self, value: Any) -> list[Any]:
-        import torch.distributed as dist
-
         everyone: list[Any] = [None] * self._ranks
         dist.all_gather_object(everyone, value, self._group)
         return everyone
@@ -399,21 +379,15 @@ def _first_here() -> bool:
 
 
 def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     end = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if time.monotonic() < end:
-                time.sleep(0.05)
-                continue
-            os.close(handle)
+    while (held := files.lock(path)) is None:
+        if time.monotonic() > end:
             raise FolderInUse(
                 f"{path.parent}: another job keeps its checkpoints here; end it, or set another "
                 "checkpoint.folder"
-            ) from None
+            )
+        time.sleep(0.05)
+    return held
 
 
 def _run_of(folder: Path, anew: bool) -> str:
@@ -422,7 +396,5 @@ def _run_of(folder: Path, anew: bool) -> str:
     found = path.read_text(errors="replace").split(maxsplit=1) if path.exists() else []
     if anew or len(found) != 2 or found[1].strip() != here:
         found = [uuid.uuid4().hex[:16], here]
-        fresh = folder / f"run.{os.getpid()}"
-        fresh.write_text(" ".join(found))
-        fresh.replace(path)
+        files.write_whole(path, " ".join(found), mode=0o666)
     return found[0]

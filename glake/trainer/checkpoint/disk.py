@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+from torch.distributed import checkpoint
+
 from glake.errors import CheckpointMismatch, InvalidArgument, NotWritten
 
+dcp: Any = checkpoint  # which does not declare all that it exports
 MARKER = "whole.json"
 _NAME = "step-"
 _OWN = re.compile(r"step-\d{8,}")  # other names are the user's
@@ -49,11 +53,6 @@ class Found:
         return dict(self.marker["notes"])
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
-    return folder / f"{_NAME}{step:08d}"
-
-
 def write(
     folder: Path,
     marker: dict[str, Any],
@@ -67,20 +66,18 @@ def write(
     `marker`: the step, notes and signature. What stood in its place stays under another name,
     which `say` is told. NotWritten, on every rank; then nothing of it stays.
     """
-    import torch.distributed as dist
-
-    path = path_of(folder, marker["step"])
+    path = folder / f"{_NAME}{marker['step']:08d}"
     rank = dist.get_rank(group)
-    problem = _agreed(_made(path, say) if rank == 0 else None, group)
+    problem = _first(_made(path, say) if rank == 0 else None, group)
     if problem is None:
-        mine: tuple[str | None, dict[str, Any]] = _saved(path, state, group)
-        everyone: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(everyone, mine, group)
-        problem = next((each for each, _ in everyone if each), None)
+        problem, mine = _saved(path, state, group)
+        everyones: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(everyones, mine, group)
+        problem = _first(problem, group)
         if problem is None and rank == 0:
-            files = {name: facts for _, each in everyone for name, facts in each.items()}
+            files = {name: facts for each in everyones for name, facts in each.items()}
             problem = _committed(path, marker | {"files": files}, config)
-        problem = _agreed(problem, group)
+        problem = _first(problem, group)
     if problem is not None:
         if rank == 0 and _left_over(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -88,13 +85,11 @@ def write(
     return path
 
 
-def _agreed(problem: str | None, group: Any) -> str | None:
-    """Rank 0's word, on every rank."""
-    import torch.distributed as dist
-
-    told = [problem]
-    dist.broadcast_object_list(told, group=group, group_src=0)
-    return told[0]
+def _first(problem: str | None, group: Any) -> str | None:
+    """What the first rank with a problem says, on every rank."""
+    everyones: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, problem, group)
+    return next(filter(None, everyones), None)
 
 
 def _made(path: Path, say: Callable[[str], None]) -> str | None:
@@ -129,13 +124,10 @@ def _aside(path: Path) -> Path:
 
 def _saved(path: Path, state: Mapping[str, Any], group: Any) -> tuple[str | None, dict[str, Any]]:
     """(what went wrong, the facts of this rank's files)."""
-    import torch.distributed as dist
-    from torch.distributed import checkpoint
-
-    dcp: Any = checkpoint  # which does not declare all that it exports
     try:
         dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(path), process_group=group)
-        return None, _checksums(path, dist.get_rank(group))
+        own = sorted(path.glob(f"__{dist.get_rank(group)}_*.distcp"))
+        return None, {each.name: _facts(each) for each in own}
     except (OSError, dcp.CheckpointException) as error:
         return f"{_reason(error)}{_room(path)}", {}
 
@@ -160,22 +152,14 @@ def _committed(path: Path, marker: dict[str, Any], config: str) -> str | None:
             os.fsync(file.fileno())
         fresh.rename(path / MARKER)
         for each in (path, path.parent):
-            _synced(each)
+            handle = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as error:
         return _reason(error)
     return None
-
-
-def _synced(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _checksums(path: Path, rank: int) -> dict[str, Any]:
-    return {each.name: _facts(each) for each in sorted(path.glob(f"__{rank}_*.distcp"))}
 
 
 def _facts(path: Path) -> list[int]:
@@ -189,14 +173,12 @@ def _facts(path: Path) -> list[int]:
 
 def _reason(error: BaseException) -> str:
     """What a disk's refusal means, with what would help."""
-    causes: list[BaseException] = [error]
-    causes += [failed for failed, _ in getattr(error, "failures", {}).values()]
-    for cause in causes:
-        each: BaseException | None = cause
-        while each is not None:
-            if isinstance(each, OSError) and each.errno is not None:
-                return os.strerror(each.errno)
-            each = each.__cause__ or each.__context__
+    causes = [error, *(failed for failed, _ in getattr(error, "failures", {}).values())]
+    for each in causes:  # which grows by what each was caused by
+        if isinstance(each, OSError) and each.errno is not None:
+            return os.strerror(each.errno)
+        if cause := each.__cause__ or each.__context__:
+            causes.append(cause)
     if any("inline_container" in str(each) for each in causes):  # torch's archive, which says less
         return "the file system did not take a whole file"
     return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
@@ -211,7 +193,7 @@ def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
 
 
 def _found(path: Path) -> Found:
-    if not (path / MARKER).is_file():
+    if not (path / MARKER).is_file():  # a pipe, which reading would wait for
         return Found(path, {}, f"{MARKER} is no file")
     try:
         marker = json.loads((path / MARKER).read_text())
@@ -245,9 +227,6 @@ def damage(found: Found, rank: int, ranks: int) -> str | None:
 
 def read(found: Found, sharded: Any, optimizer: Any, group: Any) -> None:
     """Puts the state in place, at whatever number of ranks it was saved. CheckpointMismatch."""
-    from torch.distributed import checkpoint
-
-    dcp: Any = checkpoint
     reader = dcp.FileSystemReader(found.path)
     try:
         state = sharded.template(reader.read_metadata().state_dict_metadata, optimizer)

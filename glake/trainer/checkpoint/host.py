@@ -6,9 +6,6 @@ way the step goes on meanwhile.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -26,20 +23,15 @@ class Layout:
 
     def __init__(self, entries: list[tuple[str, str, list[int]]]) -> None:
         """`entries`: each tensor's (name, dtype, shape), in their order."""
-        self.entries = entries
+        self.entries = [(name, kind, list(shape)) for name, kind, shape in entries]
         self._places: dict[str, tuple[int, int, Any, list[int]]] = {}
         end = 0
-        for name, kind, shape in entries:
+        for name, kind, shape in self.entries:
             dtype = getattr(torch, kind)
             size = math.prod(shape) * dtype.itemsize
             self._places[name] = (end, size, dtype, shape)
             end += -(-size // _ALIGNMENT) * _ALIGNMENT
         self.bytes = end
-
-    @functools.cached_property
-    def digest(self) -> bytes:
-        """Tells layouts apart."""
-        return hashlib.sha256(json.dumps(self.entries).encode()).digest()
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Layout:
@@ -77,17 +69,62 @@ class Layout:
 
 def entries_of(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int]]]:
     """(name, dtype, shape) of each tensor's part on this rank."""
-    parts = ((name, _own(each)) for name, each in tensors.items())
+    parts = ((name, local(each)) for name, each in tensors.items())
     return [(name, str(part.dtype)[6:], list(part.shape)) for name, part in parts]
 
 
 def local(tensor: Any) -> Any:
     """This rank's part, as a tensor that keeps its memory whatever becomes of the one given."""
-    return _own(tensor).detach()
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def _own(tensor: Any) -> Any:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def pieces(sharded: Any, optimizer: Any) -> dict[str, torch.Tensor]:
+    """A rank's own tensors: name, or name|key of the optimizer's state -> tensor.
+
+    They are the tensors in use, and no rank is asked: what a rank puts into its own memory at a
+    step, and takes back from there when it is started again.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, parameter in sharded.named_parameters():
+        found[name] = local(parameter)
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                found[f"{name}|{key}"] = local(value)
+    return found
+
+
+def fits(saved: dict[str, torch.Tensor], sharded: Any) -> bool:
+    """Whether these are pieces of this model, shared out in this way."""
+    own = {name: local(each) for name, each in sharded.named_parameters()}
+    theirs = {name: each for name, each in saved.items() if "|" not in name}
+    return own.keys() == theirs.keys() and all(
+        own[name].shape == theirs[name].shape and own[name].dtype == theirs[name].dtype
+        for name in own
+    )
+
+
+def put_back(saved: dict[str, torch.Tensor], sharded: Any, optimizer: Any) -> None:
+    """Puts the values of pieces() in place; the optimizer's state is made where there is none."""
+    parameters = dict(sharded.named_parameters())
+    optimizer.state.clear()
+    with torch.no_grad():
+        for name, value in saved.items():
+            name, bar, key = name.partition("|")
+            parameter = parameters[name]
+            if not bar:
+                local(parameter).copy_(value)
+            else:
+                optimizer.state[parameter][key] = _like(value, key, parameter, optimizer)
+
+
+def _like(value: torch.Tensor, key: str, parameter: Any, optimizer: Any) -> torch.Tensor:
+    """A copy of the state's tensor, of the kind and where the optimizer would have made it."""
+    if value.dim() == 0:  # torch's step counts are on the device for these alone
+        groups = (g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+        group: Any = next(groups, {})
+        on_device = group.get("fused") or group.get("capturable")
+        return value.to(parameter.device, copy=True) if on_device else value.clone()
+    return value.to(parameter.device, copy=True)
 
 
 class HostCopy:

@@ -69,7 +69,21 @@ class Data(Configurable):
 
         All ranks' parts together are the same sequences whatever the number of ranks and pieces.
         """
-        return _parts(self._order, step, self._sequences, rank, ranks, pieces)
+        return self._parts(self._order, step, rank, ranks, pieces)
+
+    def _parts(
+        self, order: Packed | Padded, step: int, rank: int, ranks: int, pieces: int
+    ) -> list[Batch]:
+        count = ranks * pieces
+        if self._sequences < count:
+            raise InvalidOption(
+                f"sequences = {self._sequences} of a step do not go round {ranks} ranks with "
+                f"{pieces} accumulated pieces each: take {count} at least"
+            )
+        chosen: list[Any] = order.indices(step, self._sequences)
+        ends = [len(chosen) * at // count for at in range(count + 1)]
+        mine = range(rank * pieces, (rank + 1) * pieces)
+        return [_batch(*order.batch(chosen[ends[at] : ends[at + 1]])) for at in mine]
 
     def check_evaluation(self, steps: int) -> None:
         """DataTooShort where the text kept for evaluation is too little for it."""
@@ -90,21 +104,7 @@ class Data(Configurable):
                 f"{error}; or keep a larger share, or set evaluation.every=0"
             ) from None
         for step in range(steps):
-            yield from _parts(order, step, self._sequences, rank, ranks, 1)
-
-
-def _parts(
-    order: Any, step: int, sequences: int, rank: int, ranks: int, pieces: int
-) -> list[Batch]:
-    if sequences < ranks * pieces:
-        raise InvalidOption(
-            f"sequences = {sequences} of a step do not go round {ranks} ranks with {pieces} "
-            f"accumulated pieces each: take {ranks * pieces} at least"
-        )
-    chosen = order.indices(step, sequences)
-    ends = [len(chosen) * at // (ranks * pieces) for at in range(ranks * pieces + 1)]
-    mine = range(rank * pieces, (rank + 1) * pieces)
-    return [_batch(*order.batch(chosen[ends[at] : ends[at + 1]])) for at in mine]
+            yield from self._parts(order, step, rank, ranks, 1)
 
 
 def _batch(tokens: Any, targets: Any, segments: Any) -> Batch:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glake import extras
-from glake.errors import DataMissing, InvalidOption, PackageMissing
+from glake.errors import DataMissing, InvalidOption
 
 _PROBE = 4096  # bytes of a file that tell whether it is text
 
@@ -63,9 +63,9 @@ def read(
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
     try:
         files = _files(Path(os.path.expanduser(path)), pattern, passed)
-    except DataMissing:
-        raise
     except OSError as error:
+        if isinstance(error, DataMissing):
+            raise
         raise DataMissing(
             f"data.path = {path!r}: {error.strerror}; name a file or folder that can be read"
         ) from None
@@ -78,7 +78,13 @@ def _files(path: Path, pattern: str, passed: Callable[[Path], bool]) -> list[Pat
     if path.is_file():
         files = [path]
     elif path.is_dir():
-        found = sorted(each for each in _matching(path, pattern) if each.is_file())
+        try:
+            found = sorted(each for each in path.glob(pattern) if each.is_file())
+        except (ValueError, NotImplementedError, IndexError) as error:
+            raise InvalidOption(
+                f"data.pattern = {pattern!r}: {error}; take one such as '**/*' or '*.txt', "
+                "relative to data.path"
+            ) from None
         files = [each for each in found if _is_text(each) and not passed(each)]
         if not files:
             raise DataMissing(
@@ -93,16 +99,6 @@ def _files(path: Path, pattern: str, passed: Callable[[Path], bool]) -> list[Pat
     if sum(each.stat().st_size for each in files) == 0:
         raise DataMissing(f"{path}: empty; there is no text in it to train on")
     return files
-
-
-def _matching(folder: Path, pattern: str) -> list[Path]:
-    try:
-        return list(folder.glob(pattern))
-    except (ValueError, NotImplementedError, IndexError) as error:
-        raise InvalidOption(
-            f"data.pattern = {pattern!r}: {error}; take one such as '**/*' or '*.txt', relative to "
-            "data.path"
-        ) from None
 
 
 def _is_text(path: Path) -> bool:
@@ -134,17 +130,12 @@ def _ends(part: Any, separator: str) -> Iterator[int]:
 
 
 def _encoded(files: list[Path], separator: str, tokenizer: str) -> Corpus:
+    need = f"data.tokenizer = {tokenizer!r}"
+    library = extras.needed("tokenizers", need, "tokenizers", "trainer")
     try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        need = f"data.tokenizer = {tokenizer!r}"
-        raise PackageMissing(extras.missing(need, "tokenizers", "trainer", error)) from error
-    try:
-        encoder = Tokenizer.from_file(os.path.expanduser(tokenizer))
+        encoder = library.Tokenizer.from_file(os.path.expanduser(tokenizer))
     except Exception as error:  # the library raises Exception itself
-        raise InvalidOption(
-            f"data.tokenizer = {tokenizer!r}: {error}; take 'bytes', or a model's tokenizer.json"
-        ) from None
+        raise InvalidOption(f"{need}: {error}; take 'bytes', or a tokenizer.json") from None
     texts: list[str] = []
     for each in files:
         text = each.read_text(encoding="utf-8", errors="replace")

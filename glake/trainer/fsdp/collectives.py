@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from glake.errors import InvalidArgument
 
@@ -45,15 +46,22 @@ class Collectives:
         together = dist.is_available() and dist.is_initialized()
         if group is not None and not together:
             raise InvalidArgument("a process group was given, but torch.distributed is not set up")
-        self.group = group if group is not None or not together else dist.group.WORLD
+        self.group: Any = group if group is not None or not together else dist.group.WORLD
         self.ranks = dist.get_world_size(self.group) if together else 1
         self.rank = dist.get_rank(self.group) if together else 0
         self.device = device
+        self._meshes: dict[str, Any] = {}
         self._gloo = together and device.type == "cpu"
         self._aside = torch.cuda.Stream(device) if device.type == "cuda" else None
         if self.ranks > 1:
             self._gather = _newest("all_gather_single", "all_gather_into_tensor")
             self._reduce = _newest("reduce_scatter_single", "reduce_scatter_tensor")
+
+    def mesh(self, kind: str) -> Any:
+        """The ranks as a DeviceMesh of devices of a kind, which DTensors need."""
+        if kind not in self._meshes:
+            self._meshes[kind] = DeviceMesh.from_group(self.group, kind)
+        return self._meshes[kind]
 
     def aside(self) -> contextlib.AbstractContextManager[Any]:
         """A stream beside the current one, after the work enqueued on that so far (CUDA)."""
@@ -73,8 +81,7 @@ class Collectives:
 
     def gather(self, whole: torch.Tensor, share: torch.Tensor) -> Work:
         """Starts to fill `whole` with the shares of all ranks, one after another."""
-        work: Work = self._gather(whole, share, group=self.group, async_op=True)
-        return work
+        return self._gather(whole, share, group=self.group, async_op=True)
 
     def reduce(self, share: torch.Tensor, whole: torch.Tensor) -> Work:
         """Starts to fill `share` with this rank's part of the sum of every rank's `whole`."""

@@ -82,6 +82,7 @@ class Flat:
         self._used: set[int] = set()  # slots that had a gradient in those, or in the one at hand
         self.origins = origins
         self._ranks, self._host = ranks, host
+        self._reducing: tuple[Work | None, torch.Tensor, torch.Tensor] | None = None
         self._arriving: list[tuple[Any, torch.Tensor]] = []  # gradients on their way to the host
         self._work: Work | None = None
         self._source: torch.Tensor | None = None  # what the gather under way reads
@@ -260,14 +261,31 @@ class Flat:
             self._marks = torch.ones(len(self.slots), dtype=dtype, device=self._ranks.device)
         return self._marks
 
-    def share_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Room for this rank's part of the sum of every rank's collect()."""
-        return torch.empty_like(whole[: self.chunk + len(self.slots)])
+    def reduce(self, dtype: torch.dtype) -> None:
+        """Starts to sum every rank's collect(), of which this rank keeps its share."""
+        share = whole = self.collect(dtype)
+        work: Work | None = None
+        if self._ranks.ranks > 1:
+            share = torch.empty_like(whole[: self.chunk + len(self.slots)])
+            work = self._ranks.reduce(share, whole)
+        self._reducing = work, share, whole  # which must live until it has been summed
 
-    def deliver(self, reduced: torch.Tensor) -> None:
-        """Gives the pieces their gradients, or adds to those they have; to one that no rank used,
-        none, so that no optimizer steps it."""
-        reduced, marks = reduced.split([self.chunk, len(self.slots)])
+    def arrived(self) -> torch.Tensor | None:
+        """What reduce() has summed, once it is there; None if it was not called."""
+        if self._reducing is None:
+            return None
+        (work, share, _), self._reducing = self._reducing, None
+        if work is not None:
+            work.wait()
+        return share
+
+    def deliver(self) -> None:
+        """Gives the pieces the gradients of reduce(), or adds to those they have; to one that no
+        rank used, none, so that no optimizer steps it."""
+        share = self.arrived()
+        if share is None:
+            return
+        reduced, marks = share.split([self.chunk, len(self.slots)])
         used: Any = self._used
         if len(used) < len(self.slots):  # only then does the host wait for the ranks' word
             used = set(marks.nonzero().flatten().tolist())
@@ -295,6 +313,7 @@ class Flat:
     def forget(self, backward: bool) -> None:
         """Drops the gradients of a pass that failed. `backward`: it had begun to add to those of
         passes before it, which are dropped with them."""
+        self.arrived()
         if backward:
             self.partial = None
             self._used = set()

@@ -7,10 +7,10 @@ host memory itself (the CPU without glake) the same calls are made, and move not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,24 +18,21 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from glake.allocator import torch as allocator
 from glake.trainer.fsdp.collectives import Collectives
 
+if TYPE_CHECKING:
+    from glake.trainer.fsdp.flat import Flat
+
 SMALLEST = 1 << 16  # bytes of an activation that is worth the way
 
 
-class _Arrived:
-    """Nothing to wait for."""
+class _ByTorch:
+    """A copy of torch's: on a CUDA stream, or done."""
 
-    def wait(self) -> None: ...
-
-
-class _Event:
-    """A copy on a CUDA stream."""
-
-    def __init__(self) -> None:
-        self._event = torch.cuda.Event()
-        self._event.record()
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.current_stream().record_event() if device.type == "cuda" else None
 
     def wait(self) -> None:
-        self._event.synchronize()
+        if self._event is not None:
+            self._event.synchronize()
 
 
 class Host:
@@ -50,8 +47,7 @@ class Host:
         if self._engine:
             from glake import transfer
 
-            made: torch.Tensor = transfer.pinned(tuple(shape), dtype)
-            return made
+            return transfer.pinned(tuple(shape), dtype)
         return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
 
     def copy(self, to: torch.Tensor, of: torch.Tensor) -> Any:
@@ -65,7 +61,7 @@ class Host:
                 handle.wait()
             return handle
         to.copy_(of, non_blocking=True)
-        return _Event() if self._device.type == "cuda" else _Arrived()
+        return _ByTorch(self._device)
 
     def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
         """Has the optimizer's state away except while it steps."""
@@ -75,22 +71,20 @@ class Host:
             # A bound, not a size: a few values are kept for each element, of 8 bytes at most.
             transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
         elif self._device.type == "cuda":
-            optimizer.register_step_pre_hook(lambda *_: self._move(optimizer, self._to_device))
-            optimizer.register_step_post_hook(lambda *_: self._move(optimizer, self._to_host))
+            optimizer.register_step_pre_hook(lambda *_: self._move(optimizer, away=False))
+            optimizer.register_step_post_hook(lambda *_: self._move(optimizer, away=True))
 
-    def _move(self, optimizer: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def _move(self, optimizer: Any, away: bool) -> None:
         for values in optimizer.state.values():
             for value in values.values():
                 if isinstance(value, torch.Tensor) and value.dim():
-                    value.data = place(value.data)
+                    given, value.data = value.data, self._empty_at(value, away)
+                    value.data.copy_(given, non_blocking=True)
 
-    def _to_device(self, value: torch.Tensor) -> torch.Tensor:
-        return value.to(self._device, non_blocking=True)
-
-    def _to_host(self, value: torch.Tensor) -> torch.Tensor:
-        away = self.empty(value.shape, value.dtype)
-        self.copy(away, value)
-        return away
+    def _empty_at(self, like: torch.Tensor, away: bool) -> torch.Tensor:
+        if away:
+            return self.empty(like.shape, like.dtype)
+        return torch.empty_like(like, device=self._device, pin_memory=False)
 
 
 @dataclass
@@ -98,30 +92,6 @@ class _Away:
     """A saved tensor, in host memory."""
 
     values: torch.Tensor
-
-
-class _Leaving:
-    """Tensors on their way to the host, and their copies.
-
-    The engine's handles keep the tensors alive, so the host waits for those; for torch's copies
-    stream order is enough.
-    """
-
-    def __init__(self) -> None:
-        self._started: list[tuple[torch.Tensor, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._started)
-
-    def add(self, tensor: torch.Tensor, handle: Any) -> None:
-        self._started.append((tensor, handle))
-
-    def release(self) -> None:
-        """Lets go of the tensors; the computation waits for the copies already."""
-        for _, handle in self._started:
-            if not isinstance(handle, _Event):
-                handle.wait()
-        self._started.clear()
 
 
 class Activations:
@@ -134,49 +104,46 @@ class Activations:
 
     def __init__(self, host: Host, ranks: Collectives) -> None:
         self._host, self._ranks = host, ranks
-        self._leaving = _Leaving()  # since this block began
-        self._left = _Leaving()  # since the one before it
-        self._arriving: Any = _Arrived()  # the last copy back to the device
-        self._mark: Any = None  # of the end of that one
+        # Tensors on their way to the host, with their copies: since this block began, and since
+        # the one before it.
+        self._leaving: list[tuple[torch.Tensor, Any]] = []
+        self._left: list[tuple[torch.Tensor, Any]] = []
+        self._arriving: Any = None  # the engine's last copy back to the device
+        self._mark: Any = None  # of the end of what left in the block before
 
-    def saved(self, parameters: Callable[[], set[int]]) -> Callable[[], Any]:
-        """A context for a block; `parameters`: where those lie that it computes with."""
+    @contextmanager
+    def saved(self, flats: list[Flat]) -> Iterator[None]:
+        """Around a block's forward pass; what it saves of `flats`, its parameters, stays."""
+        known: dict[Any, tuple[StorageWeakRef, _Away]] = {}
+        stay = {flat.full.untyped_storage().data_ptr() for flat in flats}
 
-        @contextmanager
-        def context() -> Iterator[None]:
-            known: dict[Any, tuple[StorageWeakRef, _Away]] = {}
-            stay = parameters()
+        def pack(tensor: torch.Tensor) -> Any:
+            storage = tensor.untyped_storage()
+            if tensor.nbytes < SMALLEST or storage.data_ptr() in stay:
+                return tensor
+            place = (storage._cdata, tensor._version, tensor.storage_offset())
+            key = (*place, tensor.dtype, tensor.shape, tensor.stride())
+            if key in known and not known[key][0].expired():  # several layers of one input
+                return known[key][1]
+            away = _Away(self._host.empty(tensor.shape, tensor.dtype))
+            given = tensor.detach()
+            with self._ranks.aside():
+                self._leaving.append((given, self._host.copy(away.values, given)))
+            known[key] = (StorageWeakRef(storage), away)
+            return away
 
-            def pack(tensor: torch.Tensor) -> Any:
-                storage = tensor.untyped_storage()
-                if tensor.nbytes < SMALLEST or storage.data_ptr() in stay:
-                    return tensor
-                place = (storage._cdata, tensor._version, tensor.storage_offset())
-                key = (*place, tensor.dtype, tensor.shape, tensor.stride())
-                if key in known and not known[key][0].expired():  # several layers of one input
-                    return known[key][1]
-                away = self._send(tensor.detach())
-                known[key] = (StorageWeakRef(storage), away)
-                return away
-
-            with torch.autograd.graph.saved_tensors_hooks(pack, self._fetch):
-                yield
-            self._turn()
-
-        return context
-
-    def _send(self, tensor: torch.Tensor) -> _Away:
-        values = self._host.empty(tensor.shape, tensor.dtype)
-        with self._ranks.aside():
-            handle = self._host.copy(values, tensor)
-        self._leaving.add(tensor, handle)
-        return _Away(values)
+        with torch.autograd.graph.saved_tensors_hooks(pack, self._fetch):
+            yield
+        self._turn()
 
     def _turn(self) -> None:
         """A block is over: what left in the one before it may be freed."""
         self._ranks.join(self._mark)
-        self._left.release()
-        self._left, self._leaving = self._leaving, self._left
+        for _, handle in self._left:
+            # The engine's handles keep tensors alive; for torch's copies stream order is enough.
+            if not isinstance(handle, _ByTorch):
+                handle.wait()
+        self._left, self._leaving = self._leaving, []
         self._mark = self._ranks.mark()
 
     def _fetch(self, packed: Any) -> torch.Tensor:
@@ -188,7 +155,8 @@ class Activations:
         values = packed.values
         made = torch.empty(values.shape, dtype=values.dtype, device=self._ranks.device)
         handle = self._host.copy(made, values)
-        if not isinstance(handle, _Event):  # the engine's keeps what it wrote to: one at a time
-            self._arriving.wait()
+        if not isinstance(handle, _ByTorch):  # the engine's keeps what it wrote to: one at a time
+            if self._arriving is not None:
+                self._arriving.wait()
             self._arriving = handle
         return made

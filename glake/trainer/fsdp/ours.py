@@ -34,7 +34,7 @@ class Ours(Sharded):
         self.device = device_of(device)
         compute = dtype_of(config.compute_dtype)
         self._ranks = Collectives(group, self.device)
-        self._schedule = Schedule(self._ranks, dtype_of(config.reduce_dtype), config.prefetch)
+        self._schedule = Schedule(dtype_of(config.reduce_dtype), config.prefetch)
         self._host = Host(self.device)
         keep = self._host if config.offload == "parameters" else None
         activations = Activations(self._host, self._ranks)
@@ -55,7 +55,7 @@ class Ours(Sharded):
                 recompute=config.recompute and name in blocks,
                 inputs=compute,
                 saved=(
-                    activations.saved(functools.partial(_addresses, [*units["root"], *flats]))
+                    functools.partial(activations.saved, [*units["root"], *flats])
                     if config.activation_offload and name in blocks
                     else nullcontext
                 ),
@@ -112,7 +112,3 @@ class Ours(Sharded):
 
     def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
         self._state.load(state, optimizer)
-
-
-def _addresses(flats: list[Flat]) -> set[int]:
-    return {flat.full.untyped_storage().data_ptr() for flat in flats}

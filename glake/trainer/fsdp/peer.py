@@ -45,17 +45,12 @@ class Peer(Sharded):
         self._shard(model, config)
         if any(parameter.is_meta for parameter in model.parameters()):
             self._materialise(drawing)
-        for module in self._sharded():
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
 
     def _shard(self, model: nn.Module, config: Sharding.Config) -> None:
-        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-        group: Any = self._ranks.group
         options: dict[str, Any] = {
-            "mesh": DeviceMesh.from_group(group, self.device.type),
+            "mesh": self._ranks.mesh(self.device.type),
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype_of(config.compute_dtype),
                 reduce_dtype=dtype_of(config.reduce_dtype),
@@ -67,7 +62,9 @@ class Peer(Sharded):
             if config.recompute:
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
             fully_shard(block, reshard_after_forward=config.reshard_after_forward, **options)
+            _sum_gradients(block)
         fully_shard(model, **options)
+        _sum_gradients(model)
 
     def _materialise(self, drawing: Mapping[str, list[tuple[str, nn.Module]]]) -> None:
         """First values, drawn whole as glake's FSDP draws them: the modules of a unit at a time,
@@ -104,14 +101,8 @@ class Peer(Sharded):
         if self._ranks.rank < len(parts):
             share.to_local().copy_(parts[self._ranks.rank])
 
-    def _sharded(self) -> Iterator[Any]:
-        from torch.distributed.fsdp import FSDPModule
-
-        return (each for each in self.module.modules() if isinstance(each, FSDPModule))
-
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        found: Iterator[tuple[str, nn.Parameter]] = self.module.named_parameters()
-        return found
+        return self.module.named_parameters()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -130,3 +121,9 @@ class Peer(Sharded):
             whole = parameter.detach().full_tensor()
             if self._ranks.rank == 0:
                 yield name, whole.cpu()
+
+
+def _sum_gradients(module: Any) -> None:
+    """Over ranks, where fully_shard would take their mean."""
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)

@@ -6,14 +6,9 @@ units run, which is the same on all ranks, never from the values a rank holds or
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-
-from glake.trainer.fsdp.collectives import Collectives, Work
-from glake.trainer.fsdp.flat import Flat
 
 if TYPE_CHECKING:
     from glake.trainer.fsdp.unit import Unit
@@ -24,33 +19,18 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-@dataclass
-class _Reduction:
-    """Gradients of a flat on their way; `whole` must live until they have arrived."""
-
-    flat: Flat
-    whole: torch.Tensor
-    share: torch.Tensor
-    work: Work | None
-
-    def finish(self) -> None:
-        if self.work is not None:
-            self.work.wait()
-        self.flat.deliver(self.share)
-
-
 class Schedule:
     """The order of a model's units, and what is under way."""
 
-    def __init__(self, ranks: Collectives, reduce_dtype: torch.dtype | None, ahead: int) -> None:
+    def __init__(self, reduce_dtype: torch.dtype | None, ahead: int) -> None:
         """`ahead`: how many units are gathered before they are needed."""
         self.units: list[Unit] = []  # the root first
         self.synchronise = True  # reduce gradients after a backward pass
-        self._ranks, self._reduce_dtype, self._ahead = ranks, reduce_dtype, ahead
+        self._reduce_dtype, self._ahead = reduce_dtype, ahead
         self._expected: list[Unit] = []  # the order of the last forward pass
         self._order: list[Unit] = []  # of the one under way
         self._kept: list[Unit] = []  # forward passes whose backward is to come, in order
-        self._reductions: deque[list[_Reduction]] = deque()
+        self._reducing: Unit | None = None  # whose gradients are on their way
         self._depth = 0  # of units within units
         self._task: int | None = None  # the backward pass whose end has been arranged
 
@@ -83,7 +63,9 @@ class Schedule:
             self._kept.append(unit)
         self._depth -= 1
         if self._depth == 0 and not keep:
-            self._release(but=self._kept)
+            for other in self.units:
+                if other not in self._kept:
+                    other.release()
 
     def failed(self, again: bool) -> None:
         """A unit's forward pass raised; checkpoints end the second one in that way."""
@@ -116,28 +98,22 @@ class Schedule:
     def reduce(self, unit: Unit) -> None:
         """Starts to reduce a unit's gradients, or keeps them while gradients accumulate."""
         unit.reached = False
-        started: list[_Reduction] = []
-        while len(self._reductions) > 0:
-            self._finish()
+        self._deliver()
         for flat in unit.flats:
-            if flat.trainable:
-                whole = flat.collect(self._reduce_dtype or flat.dtype)
-                if self.synchronise:
-                    started.append(self._start(flat, whole))
-                else:
-                    flat.partial = whole
-        if started:
-            self._reductions.append(started)
+            if not flat.trainable:
+                continue
+            dtype = self._reduce_dtype or flat.dtype
+            if self.synchronise:
+                flat.reduce(dtype)
+                self._reducing = unit
+            else:
+                flat.partial = flat.collect(dtype)
 
-    def _start(self, flat: Flat, whole: torch.Tensor) -> _Reduction:
-        if self._ranks.ranks == 1:
-            return _Reduction(flat, whole, whole, None)
-        share = flat.share_of(whole)
-        return _Reduction(flat, whole, share, self._ranks.reduce(share, whole))
-
-    def _finish(self) -> None:
-        for reduction in self._reductions.popleft():
-            reduction.finish()
+    def _deliver(self) -> None:
+        unit, self._reducing = self._reducing, None
+        if unit is not None:
+            for flat in unit.flats:
+                flat.deliver()
 
     def _end(self) -> None:
         """The backward pass is over: the root's gradients, and units whose input needs none."""
@@ -146,8 +122,7 @@ class Schedule:
             if unit.reached or unit.has_gradients(partial=self.synchronise):
                 self.reduce(unit)
             unit.pending = 0
-        while self._reductions:
-            self._finish()
+        self._deliver()
         for unit in self.units:
             unit.settle()
         self._task = None
@@ -155,19 +130,11 @@ class Schedule:
 
     # Both
 
-    def _release(self, but: Any = ()) -> None:
-        for unit in self.units:
-            if unit not in but:
-                unit.release()
-
     def reset(self) -> None:
         """Ends what a failed pass has left under way, and forgets its gradients: all that there
         are, if it was a backward pass."""
         backward = self._task is not None
-        while self._reductions:
-            for reduction in self._reductions.popleft():
-                if reduction.work is not None:
-                    reduction.work.wait()
+        self._reducing = None
         self._kept.clear()
         self._order = []
         self._depth, self._task = 0, None

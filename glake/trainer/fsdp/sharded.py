@@ -45,30 +45,26 @@ class Sharded:
         """This rank's parts of gradients."""
         raise NotImplementedError
 
-    def gradient_norm(self) -> torch.Tensor:
-        """The norm of all ranks' gradients together, in float32."""
-        found = self._gradients()
+    def norm_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The norm of all ranks' tensors together, in float32; each rank gives its own."""
         squares = torch.zeros((), dtype=torch.float32, device=self.device)
-        if found:
-            norms = torch._foreach_norm(found, 2, dtype=torch.float32)
+        if tensors:
+            norms = torch._foreach_norm(tensors, 2, dtype=torch.float32)
             squares = torch.stack(norms).square().sum().to(self.device)
         return self._ranks.total(squares).sqrt()
 
     def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
         """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
-        norm = self.gradient_norm() * scale
+        gradients = self._gradients()
+        norm = self.norm_of(gradients) * scale
         factor: Any = scale
         if max_norm is not None:
             factor = scale * torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        if max_norm is not None or scale != 1.0:
-            self._scale(factor)
+            if gradients:
+                factor = factor.to(gradients[0].device)  # the host's, where they are offloaded
+        if gradients and (max_norm is not None or scale != 1.0):
+            torch._foreach_mul_(gradients, factor)
         return norm
-
-    def _scale(self, factor: Any) -> None:
-        if found := self._gradients():
-            if isinstance(factor, torch.Tensor):
-                factor = factor.to(found[0].device)  # the host's, where gradients are offloaded
-            torch._foreach_mul_(found, factor)
 
     def attach(self, optimizer: Any) -> None:
         """Tells of the optimizer that was built; with offload its state lives in host memory."""
@@ -113,5 +109,4 @@ def device_of(given: Any) -> torch.device:
 
 def dtype_of(name: str | None) -> torch.dtype | None:
     """torch's dtype of that name."""
-    found: torch.dtype | None = None if name is None else getattr(torch, name)
-    return found
+    return None if name is None else getattr(torch, name)

@@ -31,7 +31,6 @@ class State:
         self._ranks = ranks
         trained = [(flat, slot) for flat in flats if flat.trainable for slot in flat.slots]
         self._slots = [slot for _, slot in trained]
-        self._meshes: dict[str, Any] = {}
 
     def tensors(self, optimizer: Any) -> dict[str, Any]:
         """Parameters are those in use, not copies; the optimizer's state is a copy."""
@@ -57,46 +56,43 @@ class State:
 
         InvalidArgument where the checkpoint is of another model.
         """
-        self._compare(saved)
         found: dict[str, Any] = {}
-        for key, described in saved.items():
-            if key.startswith("parameters."):
-                flat = self._flats[key.removeprefix("parameters.")]
-                found[key] = self._spread(flat, flat.shard)
-            elif key.startswith("optimizer."):
-                dtype = described.properties.dtype
-                name = key.removeprefix("optimizer.").rpartition(".")[0]
-                if name == _SCALARS:
-                    found[key] = torch.zeros(len(self._slots), dtype=dtype)
-                else:
-                    flat = self._flats[name]
-                    share = torch.zeros(flat.chunk, dtype=dtype, device=flat.shard.device)
-                    found[key] = self._spread(flat, share)
+        for path, (flat, key) in self._places(saved).items():
+            if flat is None:
+                found[path] = torch.zeros(len(self._slots), dtype=saved[path].properties.dtype)
+            elif not key:
+                found[path] = self._spread(flat, flat.shard)
+            else:
+                dtype, device = saved[path].properties.dtype, flat.shard.device
+                share = torch.zeros(flat.chunk, dtype=dtype, device=device)
+                found[path] = self._spread(flat, share)
         return found
 
+    @torch.no_grad()
     def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
         """Takes over tensors that template() or tensors() made and DCP has filled."""
-        self._compare(state)
-        with torch.no_grad():
-            for name, flat in self._flats.items():
-                value = _local(state[f"parameters.{name}"])
+        places = self._places(state)
+        if optimizer is not None:
+            optimizer.state.clear()
+        for path, (flat, key) in places.items():
+            value = state[path]
+            value = value.to_local() if hasattr(value, "to_local") else value
+            if flat is not None and not key:
                 flat.shard[: flat.valid].copy_(value[: flat.valid])
-        if optimizer is None:
-            return
-        optimizer.state.clear()
-        for path, value in state.items():
-            name, _, key = path.removeprefix("optimizer.").rpartition(".")
-            if not path.startswith("optimizer."):
-                continue
-            if name == _SCALARS:
+            elif flat is None and optimizer is not None:
                 self._put_scalars(optimizer, key, value.tolist())
-                continue
-            share = _local(value)
-            for slot in self._flats[name].slots:
-                if slot.piece.numel() and slot.piece.requires_grad:
-                    part = share[slot.offset : slot.offset + slot.piece.numel()]
-                    optimizer.state[slot.piece][key] = part.clone()
-        self._drop_absent(optimizer, state)
+            elif flat is not None and optimizer is not None:
+                for slot in flat.slots:
+                    if slot.piece.numel() and slot.piece.requires_grad:
+                        part = value[slot.offset : slot.offset + slot.piece.numel()]
+                        optimizer.state[slot.piece][key] = part.clone()
+        if optimizer is not None:
+            # A parameter that has never had a gradient has no state, also beside ones that have.
+            rows = [state[path] for path, (flat, _) in places.items() if flat is None]
+            absent = torch.stack(rows).isnan().all(0).tolist() if rows else []
+            for slot, never in zip(self._slots, absent, strict=False):
+                if never:
+                    optimizer.state.pop(slot.piece, None)
 
     def _put_scalars(self, optimizer: Any, key: str, row: list[float]) -> None:
         on_device = {
@@ -110,13 +106,6 @@ class State:
                 continue
             device = slot.piece.device if id(slot.piece) in on_device else "cpu"
             optimizer.state[slot.piece][key] = torch.tensor(value, device=device).float()
-
-    def _drop_absent(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """A parameter that has never had a gradient has no state, also beside ones that have."""
-        rows = [value for path, value in state.items() if path.split(".")[1] == _SCALARS]
-        for number, slot in enumerate(self._slots):
-            if rows and all(math.isnan(float(row[number])) for row in rows):
-                optimizer.state.pop(slot.piece, None)
 
     def _agreed(self, optimizer: Any) -> tuple[dict[Any, torch.dtype], dict[str, Any]]:
         """What the optimizer keeps, on any rank: a rank may hold no piece of a flat."""
@@ -150,51 +139,42 @@ class State:
 
         return DTensor.from_local(
             share,
-            self._mesh(share.device.type),
+            self._ranks.mesh(share.device.type),
             [Shard(0)],
             run_check=False,
             shape=torch.Size([flat.length]),
             stride=(1,),
         )
 
-    def _mesh(self, kind: str) -> Any:
-        if kind not in self._meshes:
-            from torch.distributed.device_mesh import DeviceMesh
+    def _places(self, saved: Mapping[str, Any]) -> dict[str, tuple[Flat | None, str]]:
+        """Path -> (flat, key of the optimizer's state or "") of each tensor; no flat: scalars.
 
-            group: Any = self._ranks.group
-            self._meshes[kind] = DeviceMesh.from_group(group, kind)
-        return self._meshes[kind]
-
-    def _compare(self, saved: Mapping[str, Any]) -> None:
-        """InvalidArgument where `saved` (tensors, or what DCP says of them) does not fit."""
+        `saved`: tensors, or what DCP says of them. InvalidArgument where it does not fit.
+        """
         missing = [name for name in self._flats if f"parameters.{name}" not in saved]
         if missing:
             raise InvalidArgument(f"the checkpoint lacks the flats {', '.join(missing)}")
-        for key, described in saved.items():
-            size = getattr(described, "size", None)
-            if key.split(".")[0] not in ("parameters", "optimizer") or size is None:
+        found: dict[str, tuple[Flat | None, str]] = {}
+        for path, described in saved.items():
+            kind, _, name = path.partition(".")
+            name, _, key = name.rpartition(".") if kind == "optimizer" else (name, "", "")
+            if kind not in ("parameters", "optimizer"):
                 continue
-            count = math.prod(size() if callable(size) else size)
-            name = key.removeprefix("parameters.")
-            if not key.startswith("parameters."):
-                name = key.removeprefix("optimizer.").rpartition(".")[0]
             flat = self._flats.get(name)
-            if flat is None and name != _SCALARS:
+            if flat is None and not (key and name == _SCALARS):
                 raise InvalidArgument(
-                    f"the checkpoint has {key!r}, the model has no such flat; it has "
+                    f"the checkpoint has {path!r}, the model has no such flat; it has "
                     f"{', '.join(self._flats)}: load it into a model of the same config"
                 )
             expected = len(self._slots) if flat is None else flat.length
+            count = math.prod(described.size() if callable(described.size) else described.size)
             if count != expected:
                 raise InvalidArgument(
-                    f"{key!r} has {count} elements in the checkpoint and {expected} in the model: "
+                    f"{path!r} has {count} elements in the checkpoint and {expected} in the model: "
                     "load it into a model of the same config"
                 )
-
-
-def _local(value: Any) -> torch.Tensor:
-    found: torch.Tensor = value.to_local() if hasattr(value, "to_local") else value
-    return found
+            found[path] = (flat, key)
+        return found
 
 
 def _is_for_each_element(slot: Slot, key: str, value: Any) -> bool:

@@ -36,12 +36,6 @@ class _AfterBackward(torch.autograd.Function):
         return (None, *gradients)
 
 
-def _passed(unit: Unit, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    apply: Any = _AfterBackward.apply
-    found: tuple[torch.Tensor, ...] = apply(unit, *tensors)
-    return found
-
-
 class Unit:
     """A module whose parameters are gathered and freed together."""
 
@@ -89,31 +83,33 @@ class Unit:
         """The arguments, cast, and so that their gradients tell when this unit's are complete."""
         leaves, layout = pytree.tree_flatten((args, kwargs))
         if self._inputs is not None:
-            leaves = [_cast(leaf, self._inputs) for leaf in leaves]
+            leaves = [
+                leaf.to(self._inputs)
+                if torch.is_tensor(leaf) and leaf.is_floating_point()
+                else leaf
+                for leaf in leaves
+            ]
         # A checkpoint around the unit runs it again in the backward pass: that is counted already.
         if torch.is_grad_enabled() and not (in_backward() and self.pending):
             at = [number for number, leaf in enumerate(leaves) if _has_gradient(leaf)]
-            passed = _passed(self, [leaves[number] for number in at]) if at else ()
+            mark: Any = _AfterBackward.apply
+            passed = mark(self, *(leaves[number] for number in at)) if at else ()
             for number, leaf in zip(at, passed, strict=True):
                 leaves[number] = leaf
-        found: tuple[Any, Any] = pytree.tree_unflatten(leaves, layout)
-        return found
+        return pytree.tree_unflatten(leaves, layout)
 
     def _depart(self, result: Any, again: bool) -> Any:
         keep = torch.is_grad_enabled() and any(map(_has_gradient, _tensors(result)))
         if keep and not (again and self.pending):
             self.pending += 1
             for tensor in filter(_has_gradient, _tensors(result)):
-                tensor.register_hook(self._before_backward)
+                tensor.register_hook(lambda _: self._schedule.before_backward(self))
         self._schedule.leave(self, again, keep)
         if not again and (self._reshard or not keep):
             self.release()
         return result
 
     # Its backward pass
-
-    def _before_backward(self, gradient: torch.Tensor) -> None:
-        self._schedule.before_backward(self)
 
     def after_backward(self) -> None:
         """The gradients of one forward pass are complete."""
@@ -162,11 +158,6 @@ class Unit:
         self.release()
         for flat in self.flats:
             flat.forget(backward)
-
-
-def _cast(leaf: Any, dtype: torch.dtype) -> Any:
-    floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    return leaf.to(dtype) if floating else leaf
 
 
 def _has_gradient(leaf: Any) -> bool:

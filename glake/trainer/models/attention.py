@@ -69,5 +69,4 @@ class Attention(Configurable, nn.Module):
             is_causal=sequences.mask is None,
             enable_gqa=self.shares_keys,
         )
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
-        return out
+        return self.output(mixed.transpose(1, 2).flatten(-2))

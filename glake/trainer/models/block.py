@@ -31,5 +31,4 @@ class Block(Configurable, nn.Module):
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """x: [B, T, dim]."""
         x = x + self.attention(self.attention_norm(x), sequences)
-        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x), sequences)
-        return out
+        return x + self.feed_forward(self.feed_forward_norm(x), sequences)

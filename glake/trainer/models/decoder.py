@@ -85,15 +85,13 @@ class Decoder(Configurable, nn.Module):
 
     def loss(self, tokens: Tensor, targets: Tensor, **where: Tensor | None) -> LossSum:
         """The loss of `targets`, those that are IGNORED left out."""
-        made: LossSum = self(tokens, targets, **where)
-        return made
+        return self(tokens, targets, **where)
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.head is None:
             weight = self.embedding.weight
             return F.linear(x.to(weight.dtype), weight)
-        logits: Tensor = self.head(x)
-        return logits
+        return self.head(x)
 
     def _loss(self, x: Tensor, targets: Tensor, sequences: Sequences) -> LossSum:
         x, targets = x.flatten(0, 1), targets.flatten()
@@ -111,10 +109,9 @@ class Decoder(Configurable, nn.Module):
 
     def _recomputed(self, x: Tensor, targets: Tensor) -> Tensor:
         """_cross_entropy() whose logits are made again in the backward pass, not kept."""
-        total: Tensor = checkpoint(
+        return checkpoint(
             self._cross_entropy, x, targets, use_reentrant=False, preserve_rng_state=False
         )
-        return total
 
     def _cross_entropy(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self._logits(x).float()

@@ -60,8 +60,7 @@ class MLP(FeedForward):
         self.down = config.down.build(config.hidden, dim, gain=gain)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        out: Tensor = self.down(self.activation(self.up(x)))
-        return out
+        return self.down(self.activation(self.up(x)))
 
 
 class SwiGLU(FeedForward):
@@ -81,8 +80,7 @@ class SwiGLU(FeedForward):
         self.down = config.down.build(config.hidden, dim, gain=gain)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class MoE(FeedForward):
@@ -129,8 +127,7 @@ class MoE(FeedForward):
         slots = _slots(first_to_last, picks, rows)
         outputs = self._experts_on(tokens, slots, rows, sequences)
         mixed = outputs[slots].unflatten(0, (config.top_k, -1)) * weights.t()[..., None]
-        out: Tensor = mixed.sum(0).to(x.dtype).view_as(x)
-        return out
+        return mixed.sum(0).to(x.dtype).view_as(x)
 
     def _rows(self, tokens: int) -> int:
         """Rows of an expert's table."""

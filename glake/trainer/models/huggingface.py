@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,13 +21,12 @@ import torch
 from torch import Tensor
 
 from glake import extras
-from glake.errors import InvalidArgument, InvalidOption, NotExported
+from glake.errors import InvalidArgument, InvalidOption, NotExported, UnknownOption
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.families import FAMILIES, Family
 from glake.trainer.models.leaf import Embedding, Leaf, Linear
 from glake.trainer.models.lora import LoRA
-from glake.trainer.models.position import LearnedPosition
 
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
@@ -60,21 +61,28 @@ def matched(
     """The weights by the names of the model's parameters (which may be on the meta device), each
     once. Where a projection has LoRA beside it, they are its base's. InvalidArgument."""
     wanted = _base_parameters(model)
-    left = set(wanted)
+    shapes = {name: own.shape for name, (_, own) in wanted.items()}
+    if "head.weight" not in wanted:  # a tied model's file may hold the embedding twice
+        weights = (pair for pair in weights if pair[0] != "head.weight")
+    for name, value in _each_once("weights", weights, shapes):
+        yield wanted[name][0], value
+
+
+def _each_once(
+    what: str, weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size]
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights. InvalidArgument for one that has no shape here, another one, or comes twice,
+    and for those that do not come."""
+    left = dict(shapes)
     for name, value in weights:
         if name not in left:
-            if name == "head.weight" and name not in wanted:
-                continue  # a tied model's file may hold the embedding twice
             raise InvalidArgument(f"the model has no parameter {name!r}, or it came twice")
-        own, shape = wanted[name]
+        shape = left.pop(name)
         if value.shape != shape:
-            raise InvalidArgument(
-                f"{name} is {list(value.shape)} in the file and {list(shape)} here"
-            )
-        yield own, value
-        left.remove(name)
+            raise InvalidArgument(f"{name} is {list(value.shape)} there and {list(shape)} here")
+        yield name, value
     if left:
-        raise InvalidArgument(f"no weights for {len(left)} parameters: {_some(left)}")
+        raise InvalidArgument(f"no {what} for {len(left)} parameters: {_some(left)}")
 
 
 @torch.no_grad()
@@ -127,24 +135,20 @@ def write(
     directory, plain = Path(directory).expanduser(), _plain(config)
     family, described = _described_as(plain)
     with torch.device("meta"):
-        shapes = {name: tuple(own.shape) for name, own in plain.build().named_parameters()}
-    tensors = _safetensors()
-    fresh = directory / "config.json.part"
+        model, whole = config.build(), plain.build()
+    shapes = {name: own.shape for name, own in whole.named_parameters()}
+    complete = _each_once("values", _merged(_loras(model), weights), shapes)
+    tensors, fresh = _safetensors(), directory / ".part"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        writer = _Writer(directory, family, shapes, file_bytes)
+        shutil.rmtree(fresh, ignore_errors=True)  # of a write that was killed
+        fresh.mkdir(parents=True)
         try:
-            for name, value in _merged(config, weights):
-                writer.add(name, value)
-            described["dtype"] = writer.prepare()
-            fresh.write_text(json.dumps(described, indent=2) + "\n", "utf-8")
-        except BaseException:
-            writer.discard()
-            fresh.unlink(missing_ok=True)
-            raise
-        (directory / "config.json").unlink(missing_ok=True)  # from here on there are renames alone
-        writer.name_files()
-        os.replace(fresh, directory / "config.json")
+            named = ((family.their_name(name), value) for name, value in complete)
+            described["dtype"] = _write_weights(fresh, named, file_bytes)
+            _write_json(fresh / "config.json", described)
+            _publish(fresh, directory)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, tensors.SafetensorError) as error:
         raise NotExported(
             f"the model could not be written to {directory}: {error}. What was there is as it was; "
@@ -152,29 +156,83 @@ def write(
         ) from error
 
 
-def _base_parameters(model: torch.nn.Module) -> dict[str, tuple[str, torch.Size]]:
-    """The parameters' names and shapes by the names that they would have without LoRA; LoRA's own
+def _write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]], file_bytes: int) -> str:
+    """Writes weights to as many files as they take, with an index of several; their dtype."""
+    tensors = _safetensors()
+    parts: list[list[str]] = []
+    total, dtype = 0, ""
+    for held in _in_files(weights, file_bytes):
+        tensors.torch.save_file(held, folder / f"part-{len(parts)}", metadata={"format": "pt"})
+        parts.append(list(held))
+        total += sum(value.nbytes for value in held.values())
+        dtype = str(next(iter(held.values())).dtype).removeprefix("torch.")
+    if len(parts) == 1:
+        (folder / "part-0").rename(folder / _WHOLE)
+        return dtype
+    where: dict[str, str] = {}
+    for number, names in enumerate(parts):
+        final = f"model-{number + 1:05}-of-{len(parts):05}.safetensors"
+        (folder / f"part-{number}").rename(folder / final)
+        where |= dict.fromkeys(names, final)
+    _write_json(folder / _INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+    return dtype
+
+
+def _in_files(
+    weights: Iterable[tuple[str, Tensor]], file_bytes: int
+) -> Iterator[dict[str, Tensor]]:
+    """The weights by name, in groups of at most so many bytes."""
+    held: dict[str, Tensor] = {}
+    for name, value in weights:
+        if held and sum(each.nbytes for each in held.values()) + value.nbytes > file_bytes:
+            yield held
+            held = {}
+        # A copy: what is handed in may be a view that the next one overwrites.
+        held[name] = value.detach().to("cpu", copy=True).contiguous()
+    yield held
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def _publish(fresh: Path, directory: Path) -> None:
+    """Puts files in the place of what was there, by renames alone; config.json is the last."""
+    for old in ("config.json", _INDEX, _WHOLE):  # transformers would take them for what is new
+        (directory / old).unlink(missing_ok=True)
+    for path in sorted(fresh.iterdir(), key=lambda path: path.name == "config.json"):
+        os.replace(path, directory / path.name)
+
+
+def _loras(model: torch.nn.Module) -> dict[str, LoRA]:
+    return {name: each for name, each in model.named_modules() if isinstance(each, LoRA)}
+
+
+def _base_parameters(model: torch.nn.Module) -> dict[str, tuple[str, Tensor]]:
+    """The parameters and their names by the names that they would have without LoRA; LoRA's own
     are left out."""
-    loras = {name for name, module in model.named_modules() if isinstance(module, LoRA)}
-    found = {}
+    found: dict[str, tuple[str, Tensor]] = {}
+    loras = _loras(model)
     for name, own in model.named_parameters():
-        place, _, last = name.rpartition(".")
-        above, _, part = place.rpartition(".")
+        above, part, last = _split(name)
         if above not in loras:
-            found[name] = (name, own.shape)
+            found[name] = (name, own)
         elif part == "base":
-            found[f"{above}.{last}"] = (name, own.shape)
+            found[f"{above}.{last}"] = (name, own)
     return found
 
 
+def _split(name: str) -> tuple[str, str, str]:
+    """(the module above, a module of it, the parameter's own name)."""
+    place, _, last = name.rpartition(".")
+    above, _, part = place.rpartition(".")
+    return above, part, last
+
+
 def _safetensors() -> Any:
-    try:
-        import safetensors
-        import safetensors.torch
-    except ImportError as error:
-        need = "reading or writing a checkpoint of transformers"
-        raise InvalidOption(extras.missing(need, "safetensors", "trainer", error)) from None
-    return safetensors
+    need = "reading or writing a checkpoint of transformers"
+    extras.needed("safetensors.torch", need, "safetensors", "trainer")
+    return sys.modules["safetensors"]
 
 
 def _described(directory: Path) -> dict[str, Any]:
@@ -230,7 +288,7 @@ def _plain(config: Decoder.Config) -> Decoder.Config:
     plain.visit(LoRA.Config, lambda lora: lora.base)
     plain.visit(Leaf.Config, lambda leaf: leaf.set("trainable", True))
     plain.visit(Leaf.Config, lambda leaf: leaf.set("dtype", None))
-    for kind in (Linear, Embedding, LearnedPosition):
+    for kind in (Linear, Embedding):
         plain.visit(kind.Config, lambda leaf: leaf.set("std", 0.02))
     plain.visit(Attention.Config, lambda attention: _without_defaults(attention, plain.dim))
     plain.loss_rows = None
@@ -248,8 +306,11 @@ def _described_as(plain: Decoder.Config) -> tuple[Family, dict[str, Any]]:
     """The family that the model is of: the one whose description reads back as the same model."""
     reasons = []
     for family in FAMILIES:
-        described = family.write(plain)
-        differs = list(plain.diff(_plain(family.read(described)))) if described else ["its parts"]
+        try:
+            described = family.write(plain)
+            differs = list(plain.diff(_plain(family.read(described))))
+        except UnknownOption:
+            differs = ["its parts"]
         if not differs:
             return family, described
         reasons.append(f"{family.kind} differs in {_some(differs)}")
@@ -257,15 +318,13 @@ def _described_as(plain: Decoder.Config) -> tuple[Family, dict[str, Any]]:
 
 
 def _merged(
-    config: Decoder.Config, weights: Iterable[tuple[str, Tensor]]
+    loras: Mapping[str, LoRA], weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[str, Tensor]]:
     """Weights, each with base + scale * up @ down where LoRA stands."""
     waiting: dict[str, dict[str, Tensor]] = {}
     for name, value in weights:
-        place, _, last = name.rpartition(".")
-        above, _, part = place.rpartition(".")
-        lora = _lora_at(config, above)
-        if lora is None:
+        above, part, last = _split(name)
+        if above not in loras:
             yield name, value
         elif last == "bias":
             yield f"{above}.bias", value
@@ -274,97 +333,10 @@ def _merged(
             parts[part] = value
             if len(parts) == 3:
                 del waiting[above]
-                change = parts["up"].float() @ parts["down"].float() * (lora.alpha / lora.rank)
+                change = parts["up"].float() @ parts["down"].float() * loras[above].scale
                 yield f"{above}.weight", (parts["base"].float() + change).to(parts["base"].dtype)
-
-
-def _lora_at(config: Decoder.Config, module: str) -> LoRA.Config | None:
-    """The config of the LoRA that a module's path ends at."""
-    steps = module.split(".")
-    path = ["block", *steps[2:]] if steps[0] == "blocks" else steps
-    node: Any = config
-    for step in path:
-        node = getattr(node, step, None)
-    return node if isinstance(node, LoRA.Config) else None
 
 
 def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     return ", ".join(listed[:4]) + (", ..." if len(listed) > 4 else "")
-
-
-class _Writer:
-    """Fills files in a planned order; a file is written when all its tensors are there."""
-
-    def __init__(
-        self, directory: Path, family: Family, shapes: dict[str, tuple[int, ...]], file_bytes: int
-    ) -> None:
-        self.directory, self.family, self.shapes = directory, family, shapes
-        self.file_bytes = file_bytes
-        self.missing = set(shapes)
-        self.held: dict[str, Tensor] = {}
-        self.bytes = 0
-        self.parts: list[tuple[Path, list[str]]] = []
-        self.total = 0
-        self.dtype = ""
-
-    def add(self, name: str, value: Tensor) -> None:
-        if name not in self.missing:
-            raise InvalidArgument(f"{name!r} is no parameter of this model, or came twice")
-        if tuple(value.shape) != self.shapes[name]:
-            raise InvalidArgument(
-                f"{name} is {list(value.shape)}; this model's is {list(self.shapes[name])}"
-            )
-        size = value.numel() * value.element_size()
-        if self.held and self.bytes + size > self.file_bytes:
-            self._flush()
-        self.missing.remove(name)
-        # A copy: what is handed in may be a view that the next one overwrites.
-        kept = value.detach().to("cpu", copy=True).contiguous()
-        self.held[self.family.their_name(name)] = kept
-        self.bytes, self.total = self.bytes + size, self.total + size
-        self.dtype = str(value.dtype).removeprefix("torch.")
-
-    def _flush(self) -> None:
-        path = self.directory / f"part-{len(self.parts)}.safetensors"
-        self.parts.append((path, list(self.held)))  # before: a write that fails leaves a file too
-        _safetensors().torch.save_file(self.held, path, metadata={"format": "pt"})
-        self.held, self.bytes = {}, 0
-
-    def discard(self) -> None:
-        """Removes what was written."""
-        for path in (*(path for path, _ in self.parts), self._index_part):
-            path.unlink(missing_ok=True)
-
-    @property
-    def _index_part(self) -> Path:
-        return self.directory / f"{_INDEX}.part"
-
-    def prepare(self) -> str:
-        """Writes all that there is to write; returns the dtype of the weights."""
-        if self.missing:
-            raise InvalidArgument(
-                f"no values for {len(self.missing)} parameters: {_some(self.missing)}"
-            )
-        self._flush()
-        if len(self.parts) > 1:
-            where: dict[str, str] = {}
-            for number, (_, names) in enumerate(self.parts, 1):
-                where.update(dict.fromkeys(names, self._final(number)))
-            index = {"metadata": {"total_size": self.total}, "weight_map": where}
-            self._index_part.write_text(json.dumps(index, indent=2) + "\n", "utf-8")
-        return self.dtype
-
-    def _final(self, number: int) -> str:
-        return f"model-{number:05}-of-{len(self.parts):05}.safetensors"
-
-    def name_files(self) -> None:
-        """Gives the files the names that transformers looks for."""
-        for old in (_INDEX, _WHOLE):  # it would take either for what is written now
-            (self.directory / old).unlink(missing_ok=True)
-        if len(self.parts) == 1:
-            os.replace(self.parts[0][0], self.directory / _WHOLE)
-            return
-        for number, (path, _) in enumerate(self.parts, 1):
-            os.replace(path, self.directory / self._final(number))
-        os.replace(self._index_part, self.directory / _INDEX)

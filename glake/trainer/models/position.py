@@ -9,11 +9,11 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from glake.errors import InvalidArgument
 from glake.trainer.configurable import Configurable, Count, NonNegative, Positive, Width, Within
-from glake.trainer.models.leaf import Leaf
+from glake.trainer.models.leaf import Embedding
 
 
 class Sequences:
@@ -57,22 +57,16 @@ class Sequences:
         return {name: torch.stack(values).sum() for name, values in taken.items()}
 
 
-class LearnedPosition(Leaf):
+class LearnedPosition(Embedding):
     """A learned row for each position, added to the token's embedding."""
 
     @dataclass(kw_only=True)
-    class Config(Leaf.Config):
+    class Config(Embedding.Config):
         longest: Width = 1024
         offset: Annotated[int, Within(0, 1 << 24)] = 0  # rows before position 0: OPT has two
-        std: NonNegative = 0.02
 
     def __init__(self, config: Config, *, dim: int) -> None:
-        super().__init__(config)
-        self.weight = self.parameter(config.longest + config.offset, dim)
-        self.begin()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=self.config.std)
+        super().__init__(config, config.longest + config.offset, dim)
 
     def forward(self, positions: Tensor) -> Tensor:
         if positions.shape[-1] > self.config.longest:
@@ -80,7 +74,7 @@ class LearnedPosition(Leaf):
                 f"a sequence of {positions.shape[-1]} tokens; this model has {self.config.longest} "
                 "learned positions: cut the sequences (data.length) or set position.longest"
             )
-        return F.embedding(positions + self.config.offset, self.weight)
+        return super().forward(positions + self.config.offset)
 
 
 class Rotary(Configurable):

@@ -6,12 +6,10 @@ Figures are those of the published configurations; tests hold the parameter coun
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, Literal
 
-from glake.errors import UnknownOption
-from glake.trainer.configurable import Configurable
+from glake.trainer.configurable import Configurable, unknown
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.block import Block
 from glake.trainer.models.decoder import Decoder
@@ -114,9 +112,7 @@ ZOO: dict[str, Callable[[], Decoder.Config]] = {
 def model(name: str) -> Decoder.Config:
     """The zoo's model of that name."""
     if name not in ZOO:
-        near = difflib.get_close_matches(name, ZOO, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UnknownOption(f"no model {name!r}; {hint}There are: {', '.join(ZOO)}")
+        raise unknown("no model", name, "There are", ZOO)
     return ZOO[name]()
 
 

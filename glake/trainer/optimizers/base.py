@@ -56,14 +56,3 @@ class Decayed(Optimizer, abstract=True):
 def local_norm(tensors: list[Tensor]) -> Tensor:
     """The norm of all tensors as one vector, in fp32."""
     return torch.stack([tensor.float().square().sum() for tensor in tensors]).sum().sqrt()
-
-
-def global_norm(group: Any = None) -> Norm:
-    """local_norm() of the tensors of all ranks of a process group, which hold different pieces."""
-
-    def norm(tensors: list[Tensor]) -> Tensor:
-        square = local_norm(tensors).square()
-        torch.distributed.all_reduce(square, group=group)
-        return square.sqrt()
-
-    return norm

@@ -8,20 +8,17 @@ KEY.starting (a client that starts one has it).
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import socket
-import stat
 import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from glake import platform_file
+from glake import files, platform_file
 from glake.errors import InvalidArgument, RelayRefused
 from glake.transfer.topology import Topology
 
@@ -42,21 +39,11 @@ def private(where: Path | None = None) -> Path:
     """Makes the directory if there is none. RelayRefused if it is not this user's alone."""
     where = where or place()
     try:
-        with contextlib.suppress(FileExistsError):
-            where.mkdir(mode=0o700)
-        opened = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        problem = files.not_private(where)
     except OSError as error:
         raise RelayRefused(f"no private directory at {where}: {error.strerror}") from error
-    try:
-        found = os.fstat(opened)
-    finally:
-        os.close(opened)
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.geteuid() or mode & 0o077:
-        raise RelayRefused(
-            f"{where} belongs to user {found.st_uid} with mode {mode:o}: it must be user "
-            f"{os.geteuid()}'s alone (0700); remove it, or set XDG_RUNTIME_DIR"
-        )
+    if problem:
+        raise RelayRefused(f"{problem}; remove it, or set XDG_RUNTIME_DIR")
     return where
 
 
@@ -115,15 +102,7 @@ class Files:
             "devices": topology.devices,
             "platform": topology.platform.as_dict(),
         }
-        handle, made = tempfile.mkstemp(dir=self.where, prefix=self.key)  # 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(content, stream)
-            os.replace(made, self.topology)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(made)
-            raise
+        files.write_whole(self.topology, json.dumps(content))
 
 
 def stored(file: Path) -> Topology:
@@ -135,18 +114,6 @@ def stored(file: Path) -> Topology:
         return Topology(str(content["name"]), platform, f"file {file}", devices)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InvalidArgument(f"{file} describes no topology: {error}") from error
-
-
-def lock(file: Path) -> int | None:
-    """The locked file's descriptor, to be kept open; None: another process has the lock."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    held = os.open(file, flags, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        return None
-    return held
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from logging.handlers import RotatingFileHandler
 from typing import Any
 
 from glake.errors import BadMessage, RelayRefused
+from glake.files import lock
 from glake.transfer.place import graph_of
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
@@ -256,7 +257,7 @@ def serve(
 
     OSError if the socket cannot be made.
     """
-    held = directory.lock(where.lock)
+    held = lock(where.lock)
     if held is None:
         return False
     before = os.umask(0o077)  # of the log, and of the socket

@@ -12,6 +12,7 @@ import time
 
 from glake import children
 from glake.errors import RelayRefused, RelayUnavailable
+from glake.files import lock
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
 from glake.transfer.relay.protocol import Ask, Refused, Status
@@ -91,7 +92,7 @@ def reach(
                 return connection
             waited = time.monotonic() - began
             if process is None and held is None:
-                held = directory.lock(files.starting)  # and look once more, unless it is another's
+                held = lock(files.starting)  # and look once more, unless it is another's
                 if held is None and waited > PATIENCE:
                     process = spawn(files, topology, idle)
             elif process is None:

@@ -11,12 +11,12 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from glake import files
 from glake.platforms import Joint
 from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.topology import Topology
@@ -65,14 +65,7 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
     file = where / f"{key(topology)}.json"
     try:
         where.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, made = tempfile.mkstemp(dir=where)  # 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(content, stream)
-            os.replace(made, file)
-        except BaseException:
-            os.unlink(made)
-            raise
+        files.write_whole(file, json.dumps(content))
     except OSError as error:
         warnings.warn(f"glake: measured rates not kept in {where}: {error}", stacklevel=2)
         return None

@@ -415,7 +415,9 @@ def test_a_state_of_an_earlier_version_is_read_and_said_to_be_one(
     del told["signature"]
     marker.write_text(json.dumps(told))
     for beside in shared.glob("*/*of*.json"):
-        beside.write_text(json.dumps(json.loads(beside.read_text())["entries"]))
+        told = json.loads(beside.read_text())
+        del told["signature"]
+        beside.write_text(json.dumps(told))
     again = Run(tmp_path / "run", heads="4", memory=kept)
     assert again.at == ("memory" if kept else "disk", 2)
     assert len(again.said) == 1 and "has no signature" in again.said[0]
@@ -473,6 +475,39 @@ def test_no_room_in_shared_memory_leaves_the_disk(
     assert "no state is kept in memory" in run.said[0] and "--shm-size" in run.said[0]
     again = Run(tmp_path / "run", every=2)
     assert again.at == ("disk", 4)
+    again.killed()
+
+
+def test_shared_memory_that_fills_up_during_the_run_leaves_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path / "run", every=2).steps(1, 3)
+    run.checkpoint.settle()
+    with monkeypatch.context() as full:
+        full.setattr(memory.files, "write_whole", refuse)
+        run.steps(4, 4).checkpoint.settle()
+    run.steps(5, 5).killed()
+    (said,) = run.said
+    assert "no state is kept in memory" in said and "No space left on device" in said
+    again = Run(tmp_path / "run", every=2)
+    assert again.at == ("disk", 4)
+    again.killed()
+
+
+@pytest.mark.parametrize("wrong", [{"step": "6"}, {"notes": 3}, {"entries": 5}, {"more": 1}])
+def test_what_lies_beside_a_state_and_is_not_as_it_was_written_is_no_state(
+    tmp_path: Path, shared: Path, wrong: dict[str, Any]
+) -> None:
+    Run(tmp_path / "run", every=0).steps(1, 6).killed()
+    for beside in shared.glob("*/*of*.json"):
+        told = json.loads(beside.read_text())
+        if told["step"] == 6:
+            beside.write_text(json.dumps(told | wrong))
+    again = Run(tmp_path / "run", every=0)
+    assert again.at == ("memory", 5)
     again.killed()
 
 

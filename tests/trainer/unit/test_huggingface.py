@@ -219,6 +219,28 @@ def test_what_a_description_lacks_is_named(tmp_path: Path) -> None:
         huggingface.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"num_hidden_layers": "2"}, "layers: '2' is no int"),
+        ({"rope_scaling": 3}, r"rope_scaling\) is 3: no table"),
+        ({"rope_scaling": LLAMA_3 | {"factor": "8"}}, "factor: '8' is no float"),
+        ({"rms_norm_eps": -1.0}, "epsilon: -1.0 is out of range"),
+        ({"tie_word_embeddings": True, "hidden_act": "gelu"}, "hidden_act = 'gelu'; known is"),
+    ],
+)
+def test_a_description_with_a_wrong_value_is_refused(
+    wrong: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    config = sizes.llama(2, 32, 4, 64, vocabulary=96)
+    huggingface.write(tmp_path, config, config.build().named_parameters())
+    described = json.loads((tmp_path / "config.json").read_text())
+    del described["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(described | wrong))
+    with pytest.raises(InvalidOption, match=text):
+        huggingface.read_config(tmp_path)
+
+
 def test_bad_weights_are_named(tmp_path: Path) -> None:
     model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
     huggingface.write(tmp_path, model.config, model.named_parameters())

@@ -367,12 +367,15 @@ def test_the_command(text: Path, tmp_path: Path) -> None:
     assert again.output == shown.output and "layers = 2" in shown.output
     listed = run(main, ["--list"]).output
     assert "llama-3-8b" in listed and "8,030" in listed
+    (tmp_path / "folder.toml").mkdir()
     for arguments, words in (
         (["--config", "gpt-tiny", "--data", str(tmp_path / "gone")], "DataMissing: there is no"),
         (["--config", str(tmp_path / "gone.toml")], "there is no such file"),
         (["--config", "gpt-tiny", "--set", "steps"], "write it as PATH=VALUE"),
         ([], "--config says what to train"),
         (["--config", "mine.yaml"], "--config mine.yaml: an experiment is a TOML file"),
+        (["--config", "a" * 5000], "aaa: File name too long"),
+        (["--config", str(tmp_path / "folder.toml")], "folder.toml: Is a directory"),
     ):
         done = run(main, arguments)
         assert done.exit_code == 1 and words in done.output + done.stderr

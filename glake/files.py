@@ -1,0 +1,52 @@
+"""Files that processes share: locked, written whole or not at all, in folders of one user's."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+from pathlib import Path
+
+
+def lock(file: Path) -> int | None:
+    """The locked file's descriptor, to be kept open; None: another process has the lock."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    held = os.open(file, flags, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def write_whole(file: Path, text: str, mode: int = 0o600) -> None:
+    """Writes a file whole or not at all, under a name of its own first. `mode`: less the umask."""
+    part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(part, flags, mode), "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def not_private(folder: Path) -> str:
+    """Makes a folder, if there is none. Why it is not this user's alone; "" where it is."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(opened)
+    finally:
+        os.close(opened)
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == os.geteuid() and not mode & 0o077:
+        return ""
+    return (
+        f"{folder} belongs to user {found.st_uid} with mode {mode:o}: it must be user "
+        f"{os.geteuid()}'s alone (0700)"
+    )

@@ -1,0 +1,44 @@
+"""Files that processes share: whole or not there, locked by one, in a folder of one user's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glake import files
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    files.write_whole(path, "first")
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UnicodeEncodeError):
+        files.write_whole(path, "\udcff")
+    assert path.read_text() == "first" and os.listdir(tmp_path) == ["kept"]
+    umask = os.umask(0o027)
+    try:
+        files.write_whole(path, "second", mode=0o666)
+    finally:
+        os.umask(umask)
+    assert path.read_text() == "second" and path.stat().st_mode & 0o777 == 0o640
+
+
+def test_one_has_the_lock_until_it_is_closed(tmp_path: Path) -> None:
+    held = files.lock(tmp_path / "lock")
+    assert held is not None and files.lock(tmp_path / "lock") is None
+    os.close(held)
+    again = files.lock(tmp_path / "lock")
+    assert again is not None
+    os.close(again)
+
+
+def test_a_folder_is_one_users_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    assert files.not_private(folder) == "" and folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o750)
+    assert "with mode 750" in files.not_private(folder)
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match="link"):
+        files.not_private(tmp_path / "link")
