@@ -18,6 +18,7 @@ import glake
 from glake import _C
 from glake.allocator import torch as allocator
 from glake.errors import GlakeError
+from glake.integrations import figures
 
 PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
 VERSIONS = ("0.32", "0.34")
@@ -147,6 +148,7 @@ class RegionAllocator:
             for at in _regions(tag, "in use"):
                 if at.reserved:
                     glake.pause(at.name, "host" if tag in kept else "discard", device=at.device)
+                    figures.add("vllm", "slept_bytes", at.reserved)
 
 
 _allocator = RegionAllocator()
