@@ -8,3 +8,7 @@ import pytest
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_lie_where_vllm_looks_for_them(program, seed) -> None:
     assert program("vllm_worker", str(seed)).stdout == "moved\n"
+
+
+def test_a_tier_of_files_keeps_whole_blocks_only(program, tmp_path) -> None:
+    assert program("vllm_tier", tmp_path).stdout == "stored\n"

@@ -343,6 +343,8 @@ def _require_block(memory: Buffer) -> None:
 def _gpu_of(memory: Buffer) -> int:
     if memory.device >= 0 or memory.bytes == 0:
         return memory.device if memory.bytes else HOST
+    if memory.kind == "memoryview":  # the CPU's to read, whoever it is of: no driver is needed
+        return HOST
     default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
     return int(_C.place_of(memory.address)[0])
 
