@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment integration integration-environment integration-vllm lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment integration integration-environment integration-vllm integration-vllm-cuda lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -100,6 +100,25 @@ $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py too
 	  $(VLLM_PY) -m pip install -r $(VLLM_VENV)/requirements.txt
 	@$(VLLM_PY) -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(call FIND_GLAKE,$(VLLM_VENV),$(VLLM_PY))
+	@touch $@
+
+# vLLM's CUDA package (0.9 GB) over the simulated GPU, as far as it starts: beside `make real-environment`'s
+# PyTorch, and with what `make integration-vllm` has of other packages.
+VLLM_CUDA_VENV ?= .venv-vllm-cuda
+VLLM_CUDA_PY := $(VLLM_CUDA_VENV)/bin/python
+integration-vllm-cuda: real-environment $(VLLM_CUDA_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(VLLM_CUDA_VENV)/glake >build/vllm-cuda-glake.log 2>&1
+	$(REAL_HEADERS) VLLM_CUDA_PYTHON="$(CURDIR)/$(VLLM_CUDA_PY)" $(PY) -m pytest \
+	  tests/frameworks/test_vllm_cuda.py -v
+
+$(VLLM_CUDA_VENV)/.ready: $(VLLM_VENV)/.ready $(REAL_VENV)/.ready Makefile
+	$(STEP) build/vllm-cuda-venv.log "make $(VLLM_CUDA_VENV)" $(VENV)/bin/python -m venv $(VLLM_CUDA_VENV)
+	$(STEP) build/vllm-cuda-package.log "install vLLM's CUDA package" \
+	  $(VLLM_CUDA_PY) -m pip install --no-deps vllm==0.33.0
+	$(call FIND_GLAKE,$(VLLM_CUDA_VENV),$(VLLM_CUDA_PY))
+	@for python in $(REAL_PY) $(VLLM_PY); do \
+	  $$python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; done \
+	  >"$$($(VLLM_CUDA_PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
 	@touch $@
 
 lint: $(VENV)/.requirements docs

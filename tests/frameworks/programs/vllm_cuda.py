@@ -1,0 +1,94 @@
+"""vLLM's CUDA package over the simulated GPU, as far as it starts: vllm_cuda.py FOLDER.
+
+Prints one line of JSON: each step, with "ok" or what was raised, and the tokens of a prompt.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+import torch
+import transformers
+
+EXTENSIONS = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "cumem_allocator")
+told: dict[str, Any] = {}
+
+
+def step(name: str, work: Callable[[], Any]) -> Any:
+    """Does it and notes how it went; None where it has failed, once that is said."""
+    try:
+        result = work()
+    except Exception as error:
+        traceback.print_exc()
+        told[name] = f"{type(error).__name__}: {error}"[:400]
+        return None
+    told[name] = "ok"
+    return result
+
+
+def model(folder: Path) -> str:
+    config = transformers.LlamaConfig(
+        vocab_size=512,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        architectures=["LlamaForCausalLM"],
+    )
+    transformers.set_seed(0)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder / "model")
+    return str(folder / "model")
+
+
+def engine(path: str) -> Any:
+    import vllm
+
+    return vllm.LLM(
+        path,
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        enforce_eager=True,
+        max_model_len=128,
+        num_gpu_blocks_override=64,
+        enable_sleep_mode=os.environ["GLAKE_ALLOCATOR"] == "1",
+        seed=0,
+    )
+
+
+def generated(made: Any) -> int:
+    import vllm
+
+    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=4, detokenize=False)
+    (out,) = made.generate({"prompt_token_ids": [1, 2, 3]}, sampling, use_tqdm=False)
+    return len(out.outputs[0].token_ids)
+
+
+def main() -> None:
+    path = model(Path(sys.argv[1]))
+    told["torch"] = torch.__version__
+    step("import", lambda: importlib.import_module("vllm"))
+    step("platform", lambda: importlib.import_module("vllm.platforms").current_platform.is_cuda())
+    for name in EXTENSIONS:
+        step(name, lambda name=name: importlib.import_module(f"vllm.{name}"))
+    made = step("engine", lambda: engine(path))
+    if made is not None:
+        step("generate", lambda: generated(made))
+        if os.environ["GLAKE_ALLOCATOR"] == "1":
+            step("sleep", lambda: made.sleep(level=1))
+            told["free"] = [torch.cuda.mem_get_info()[0]]
+            step("wake_up", lambda: made.wake_up())
+            told["free"].append(torch.cuda.mem_get_info()[0])
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
