@@ -32,7 +32,7 @@ def test_the_cuda_package_starts_as_far_as_noted(tmp_path: Path, allocator: str)
         env=libraries.environment({**os.environ, **asked}),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

@@ -38,7 +38,7 @@ def test_tokens_are_the_same_and_come_from_host_memory(
 
 
 def test_a_killed_worker_is_told_and_what_is_on_disk_serves_the_next(vllm_job, tmp_path) -> None:
-    told = vllm_job("vllm_worker_killed", tmp_path)
+    told = vllm_job("vllm_worker_killed", tmp_path, timeout=900)  # three engines
     assert told["error"] == "EngineDeadError" and told["left"] == []
     first, after, short = told["tokens"]
     assert first == after == short
