@@ -69,7 +69,7 @@ FRAMEWORKS_PY := $(FRAMEWORKS_VENV)/bin/python
 integration: build integration-environment
 	$(if $(wildcard $(REAL_VENV)/.ready),$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)") \
 	  FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_PY)" $(PY) -m pytest tests/frameworks \
-	  -n 2 --dist loadgroup
+	  tests/examples/test_examples.py::test_example_of_another_package -n 2 --dist loadgroup
 
 integration-environment: build $(FRAMEWORKS_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(FRAMEWORKS_VENV)/glake >build/frameworks-glake.log 2>&1
@@ -89,7 +89,8 @@ VLLM_VENV ?= .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
 integration-vllm: build $(VLLM_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
-	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py -v
+	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py \
+	  tests/examples/test_examples.py::test_example_of_vllm -v
 
 # What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
 $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile

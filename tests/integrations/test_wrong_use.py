@@ -1,4 +1,4 @@
-"""Hooks armed twice, and packages that are missing, too old or too new: what is said, nothing done."""
+"""Hooks armed twice, packages that are missing, too old or too new: what is said, nothing done."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """vLLM's engine on CPU, its KV blocks offloaded: vllm_engine.py SPEC FOLDER.
 
-SPEC is none or a spec's name; GlakeTieringSpec has a tier of files in FOLDER, vLLM's (fs) or glake's
+SPEC is none or a spec's name; GlakeTieringSpec has a tier of files in FOLDER, vLLM's (fs) or ours
 (GlakeTieringSpec:glake). Two rounds of the same prompts, more of them than the KV cache holds;
 prints the tokens, how many were cached, and how often a request was preempted.
 """
