@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment integration integration-environment integration-vllm integration-vllm-cuda lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment integration integration-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -49,6 +49,12 @@ define FIND_GLAKE
 @mkdir -p $(1)/glake
 @printf '%s\n' "$(CURDIR)" "$(CURDIR)/$(1)/glake" >"$$($(2) -c \
   'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
+endef
+
+# The packages of other environments too, those of the first before those of the second.
+define BESIDE
+@for python in $(2); do $$python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; done \
+  >"$$($(1) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
 endef
 
 $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Makefile
@@ -103,6 +109,23 @@ $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py too
 	$(call FIND_GLAKE,$(VLLM_VENV),$(VLLM_PY))
 	@touch $@
 
+# torchtitan by the CUDA build on the simulated GPU: beside `make real-environment`'s PyTorch, and with what
+# `make integration-environment` has of other packages. Without what torchtitan requires: that is a torch.
+TITAN_VENV ?= .venv-titan
+TITAN_PY := $(TITAN_VENV)/bin/python
+integration-titan: real-environment $(TITAN_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(TITAN_VENV)/glake >build/titan-glake.log 2>&1
+	$(REAL_HEADERS) TITAN_PYTHON="$(CURDIR)/$(TITAN_PY)" $(PY) -m pytest tests/frameworks/test_titan.py -v
+
+$(TITAN_VENV)/.ready: $(FRAMEWORKS_VENV)/.ready $(REAL_VENV)/.ready tools/requirements.py Makefile
+	$(STEP) build/titan-venv.log "make $(TITAN_VENV)" $(VENV)/bin/python -m venv $(TITAN_VENV)
+	@$(PY) tools/requirements.py frameworks-titan >$(TITAN_VENV)/requirements.txt
+	$(STEP) build/titan-requirements.log "install torchtitan" \
+	  $(TITAN_PY) -m pip install --no-deps -r $(TITAN_VENV)/requirements.txt
+	$(call FIND_GLAKE,$(TITAN_VENV),$(TITAN_PY))
+	$(call BESIDE,$(TITAN_PY),$(REAL_PY) $(FRAMEWORKS_PY))
+	@touch $@
+
 # vLLM's CUDA package (0.9 GB) over the simulated GPU, as far as it starts: beside `make real-environment`'s
 # PyTorch, and with what `make integration-vllm` has of other packages.
 VLLM_CUDA_VENV ?= .venv-vllm-cuda
@@ -115,11 +138,9 @@ integration-vllm-cuda: real-environment $(VLLM_CUDA_VENV)/.ready
 $(VLLM_CUDA_VENV)/.ready: $(VLLM_VENV)/.ready $(REAL_VENV)/.ready Makefile
 	$(STEP) build/vllm-cuda-venv.log "make $(VLLM_CUDA_VENV)" $(VENV)/bin/python -m venv $(VLLM_CUDA_VENV)
 	$(STEP) build/vllm-cuda-package.log "install vLLM's CUDA package" \
-	  $(VLLM_CUDA_PY) -m pip install --no-deps vllm==0.33.0
+	  $(VLLM_CUDA_PY) -m pip install --no-deps vllm==0.33.0 torchvision
 	$(call FIND_GLAKE,$(VLLM_CUDA_VENV),$(VLLM_CUDA_PY))
-	@for python in $(REAL_PY) $(VLLM_PY); do \
-	  $$python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; done \
-	  >"$$($(VLLM_CUDA_PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
+	$(call BESIDE,$(VLLM_CUDA_PY),$(REAL_PY) $(VLLM_PY))
 	@touch $@
 
 lint: $(VENV)/.requirements docs

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from glake.allocator import torch as allocator
 from glake.dryrun import numbers
 
 numbers.install()
 
-from tokenizers import Tokenizer, models, pre_tokenizers
-from torchtitan.hf_datasets import text_datasets
-from torchtitan.models.llama3 import config_registry
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402 after numbers
+from torchtitan.hf_datasets import text_datasets  # noqa: E402
+from torchtitan.models.llama3 import config_registry  # noqa: E402
 
 STEPS = 4
 
@@ -73,7 +74,12 @@ def main() -> None:
     trainer.metrics_processor.log = log
     trainer.train()
     trainer.close()
-    print(json.dumps({"losses": losses, "allocated": torch.cuda.max_memory_allocated()}), flush=True)
+    told = {
+        "losses": losses,
+        "allocator": str(allocator.mode()),
+        "allocated": torch.cuda.max_memory_allocated(),
+    }
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

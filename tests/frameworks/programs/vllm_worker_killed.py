@@ -5,6 +5,7 @@ some of them cut short. Prints the tokens of each, how many came from the tier, 
 said, and what it has left in /dev/shm.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -49,19 +50,24 @@ def said(engine: Any) -> tuple[list[list[int]], int]:
     return tokens, sum(each.num_cached_tokens or 0 for each in out)
 
 
-def kill_worker() -> None:
+def children(name: str) -> list[Any]:
+    """Those with the name in their titles; one that has ended has none."""
+    found = []
     for child in psutil.Process().children(recursive=True):
-        if "Worker" in " ".join(child.cmdline()):
-            child.kill()
-            return
-    raise RuntimeError("no worker among the children")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [child] if name in " ".join(child.cmdline()) else []
+    return found
+
+
+def kill_worker() -> None:
+    (worker,) = children("Worker")
+    worker.kill()
 
 
 def shut(engine: Any) -> None:
     engine.llm_engine.engine_core.shutdown()
-    for child in psutil.Process().children(recursive=True):
-        if "VLLM" in " ".join(child.cmdline()):
-            child.wait(60)
+    for child in children("VLLM"):
+        child.wait(60)
 
 
 def main() -> None:
