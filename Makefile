@@ -95,7 +95,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
 integration-vllm: build $(VLLM_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
-	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py \
+	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py tests/frameworks/test_stored_signatures.py \
 	  tests/examples/test_examples.py::test_example_of_vllm -v
 
 # What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
@@ -133,7 +133,7 @@ VLLM_CUDA_PY := $(VLLM_CUDA_VENV)/bin/python
 integration-vllm-cuda: real-environment $(VLLM_CUDA_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_CUDA_VENV)/glake >build/vllm-cuda-glake.log 2>&1
 	$(REAL_HEADERS) VLLM_CUDA_PYTHON="$(CURDIR)/$(VLLM_CUDA_PY)" $(PY) -m pytest \
-	  tests/frameworks/test_vllm_cuda.py -v
+	  tests/frameworks/test_vllm_cuda.py tests/frameworks/test_stored_signatures.py -v
 
 $(VLLM_CUDA_VENV)/.ready: $(VLLM_VENV)/.ready $(REAL_VENV)/.ready Makefile
 	$(STEP) build/vllm-cuda-venv.log "make $(VLLM_CUDA_VENV)" $(VENV)/bin/python -m venv $(VLLM_CUDA_VENV)

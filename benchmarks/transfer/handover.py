@@ -1,10 +1,11 @@
 """Two users of one GPU take turns: the memory of one goes to the host, the other's comes back.
 
 handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform in a
-process of its own, on the simulator. Its clock counts driver work and copies, and not the CPU's checksums of host memory,
-which several threads take meanwhile (8 to 10 GB/s each). Beside glake's regions: plain copies of
-pinned memory, one after the other, as libraries do that hook cudaMalloc (torch_memory_saver,
-vLLM's cumem). GB/s of both directions together; the bound is that of two copies at equal rates.
+process of its own, on the simulator. Its clock counts driver work and copies, and not the CPU's
+checksums of host memory, which several threads take meanwhile (8 to 10 GB/s each). Beside glake's
+regions: plain copies of pinned memory, one after the other, as libraries do that hook cudaMalloc
+(torch_memory_saver, vLLM's cumem). GB/s of both directions together; the bound is that of two
+copies at equal rates.
 """
 
 import argparse
