@@ -1,4 +1,4 @@
-"""vLLM's CUDA package over the simulated GPU, as far as it starts: vllm_cuda.py FOLDER.
+"""vLLM's CUDA package over the simulated GPU, which computes nothing: vllm_cuda.py FOLDER.
 
 Prints one line of JSON: each step, with "ok" or what was raised, and the tokens of a prompt.
 """
@@ -16,6 +16,8 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 import torch
 import transformers
+
+import glake
 
 EXTENSIONS = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "cumem_allocator")
 told: dict[str, Any] = {}
@@ -87,6 +89,8 @@ def main() -> None:
             told["free"] = [torch.cuda.mem_get_info()[0]]
             step("wake_up", lambda: made.wake_up())
             told["free"].append(torch.cuda.mem_get_info()[0])
+            step("generate again", lambda: generated(made))
+            told["slept"] = glake.stats()["glake.integrations.vllm.slept_bytes"]
     print(json.dumps(told), flush=True)
 
 
