@@ -26,7 +26,6 @@ def test_torchtitan_has_the_same_losses(tmp_path: Path) -> None:
             "GLAKE_STRICT": "1",
             "HF_HUB_OFFLINE": "1",
             "TORCHDYNAMO_DISABLE": "1",  # compiled kernels are not computed here
-            "WANDB_MODE": "disabled",
         }
         done = subprocess.run(
             [python, str(PROGRAM), str(tmp_path / allocator), str(free_port())],
