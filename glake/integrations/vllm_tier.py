@@ -153,6 +153,8 @@ class GlakeTierManager(FileSystemTierManager):  # type: ignore[misc]
         InvalidArgument: n_read_threads or n_write_threads, which depth takes the place of.
     """
 
+    _pool: Any
+
     def __init__(self, *, depth: int = 16, **given: Any) -> None:
         for name in ("n_read_threads", "n_write_threads"):
             if name in given:
