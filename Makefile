@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment integration integration-environment integration-vllm lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test real real-environment integration integration-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -51,6 +51,12 @@ define FIND_GLAKE
   'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
 endef
 
+# The packages of other environments too, those of the first before those of the second.
+define BESIDE
+@for python in $(2); do $$python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; done \
+  >"$$($(1) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
+endef
+
 $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Makefile
 	$(STEP) build/real-venv.log "make $(REAL_VENV)" $(VENV)/bin/python -m venv $(REAL_VENV)
 	$(STEP) build/real-torch.log "install PyTorch's CUDA build" \
@@ -69,7 +75,7 @@ FRAMEWORKS_PY := $(FRAMEWORKS_VENV)/bin/python
 integration: build integration-environment
 	$(if $(wildcard $(REAL_VENV)/.ready),$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)") \
 	  FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_PY)" $(PY) -m pytest tests/frameworks \
-	  -n 2 --dist loadgroup
+	  tests/examples/test_examples.py::test_example_of_another_package -n 2 --dist loadgroup
 
 integration-environment: build $(FRAMEWORKS_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(FRAMEWORKS_VENV)/glake >build/frameworks-glake.log 2>&1
@@ -89,7 +95,8 @@ VLLM_VENV ?= .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
 integration-vllm: build $(VLLM_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
-	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py -v
+	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py tests/frameworks/test_stored_signatures.py \
+	  tests/examples/test_examples.py::test_example_of_vllm -v
 
 # What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
 $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile
@@ -100,6 +107,40 @@ $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py too
 	  $(VLLM_PY) -m pip install -r $(VLLM_VENV)/requirements.txt
 	@$(VLLM_PY) -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(call FIND_GLAKE,$(VLLM_VENV),$(VLLM_PY))
+	@touch $@
+
+# torchtitan by the CUDA build on the simulated GPU: beside `make real-environment`'s PyTorch, and with what
+# `make integration-environment` has of other packages. Without what torchtitan requires: that is a torch.
+TITAN_VENV ?= .venv-titan
+TITAN_PY := $(TITAN_VENV)/bin/python
+integration-titan: real-environment $(TITAN_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(TITAN_VENV)/glake >build/titan-glake.log 2>&1
+	$(REAL_HEADERS) TITAN_PYTHON="$(CURDIR)/$(TITAN_PY)" $(PY) -m pytest tests/frameworks/test_titan.py -v
+
+$(TITAN_VENV)/.ready: $(FRAMEWORKS_VENV)/.ready $(REAL_VENV)/.ready tools/requirements.py Makefile
+	$(STEP) build/titan-venv.log "make $(TITAN_VENV)" $(VENV)/bin/python -m venv $(TITAN_VENV)
+	@$(PY) tools/requirements.py frameworks-titan >$(TITAN_VENV)/requirements.txt
+	$(STEP) build/titan-requirements.log "install torchtitan" \
+	  $(TITAN_PY) -m pip install --no-deps -r $(TITAN_VENV)/requirements.txt
+	$(call FIND_GLAKE,$(TITAN_VENV),$(TITAN_PY))
+	$(call BESIDE,$(TITAN_PY),$(REAL_PY) $(FRAMEWORKS_PY))
+	@touch $@
+
+# vLLM's CUDA package (0.9 GB) over the simulated GPU, as far as it starts: beside `make real-environment`'s
+# PyTorch, and with what `make integration-vllm` has of other packages.
+VLLM_CUDA_VENV ?= .venv-vllm-cuda
+VLLM_CUDA_PY := $(VLLM_CUDA_VENV)/bin/python
+integration-vllm-cuda: real-environment $(VLLM_CUDA_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(VLLM_CUDA_VENV)/glake >build/vllm-cuda-glake.log 2>&1
+	$(REAL_HEADERS) VLLM_CUDA_PYTHON="$(CURDIR)/$(VLLM_CUDA_PY)" $(PY) -m pytest \
+	  tests/frameworks/test_vllm_cuda.py tests/frameworks/test_stored_signatures.py -v
+
+$(VLLM_CUDA_VENV)/.ready: $(VLLM_VENV)/.ready $(REAL_VENV)/.ready Makefile
+	$(STEP) build/vllm-cuda-venv.log "make $(VLLM_CUDA_VENV)" $(VENV)/bin/python -m venv $(VLLM_CUDA_VENV)
+	$(STEP) build/vllm-cuda-package.log "install vLLM's CUDA package" \
+	  $(VLLM_CUDA_PY) -m pip install --no-deps vllm==0.33.0 torchvision
+	$(call FIND_GLAKE,$(VLLM_CUDA_VENV),$(VLLM_CUDA_PY))
+	$(call BESIDE,$(VLLM_CUDA_PY),$(REAL_PY) $(VLLM_PY))
 	@touch $@
 
 lint: $(VENV)/.requirements docs

@@ -169,12 +169,26 @@ INTEGRATIONS = (*_OF_ALL, "fsdp2")
 
 
 def _integrations(text: str) -> tuple[str, ...]:
-    """The names of "cupy,fsdp2"; () for "none"."""
+    """The names of "cupy,fsdp2", each once; () for "none"."""
     given = () if text == "none" else tuple(word.strip() for word in text.split(","))
     words = tuple(name for word in given for name in (_OF_ALL if word == "all" else (word,)))
-    if any(word not in INTEGRATIONS for word in words):
-        raise ValueError("not a list of them")
-    return words
+    for word in words:
+        if word not in INTEGRATIONS:
+            raise ValueError(f"there is no integration {word!r}{nearest_integration(word)}")
+    return tuple(dict.fromkeys(words))
+
+
+def nearest_integration(word: str) -> str:
+    """Text for errors: " (did you mean megatron?)" of "megatorn", "" where none is near."""
+    near = difflib.get_close_matches(word.lower(), (*INTEGRATIONS, "all", "none"), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def known_integrations(text: str) -> tuple[str, list[str]]:
+    """GLAKE_INTEGRATIONS without the words that name no integration, and those words."""
+    words = [] if text == "none" else [word.strip() for word in text.split(",")]
+    known = [word for word in words if word in (*INTEGRATIONS, "all")]
+    return ",".join(known) or "none", [word for word in words if word not in known]
 
 
 def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:

@@ -1,10 +1,11 @@
 """Two users of one GPU take turns: the memory of one goes to the host, the other's comes back.
 
-handover.py [--size GIB] [--platform NAME]...: each platform in a process of its own, on the
-simulator. Its clock counts driver work and copies, and not the CPU's checksums of host memory,
-which several threads take meanwhile (8 to 10 GB/s each). Beside glake's regions: plain copies of
-pinned memory, one after the other, as libraries do that hook cudaMalloc (torch_memory_saver,
-vLLM's cumem). GB/s of both directions together; the bound is that of two copies at equal rates.
+handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform in a
+process of its own, on the simulator. Its clock counts driver work and copies, and not the CPU's
+checksums of host memory, which several threads take meanwhile (8 to 10 GB/s each). Beside glake's
+regions: plain copies of pinned memory, one after the other, as libraries do that hook cudaMalloc
+(torch_memory_saver, vLLM's cumem). GB/s of both directions together; the bound is that of two
+copies at equal rates.
 """
 
 import argparse
@@ -78,12 +79,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=16, help="GiB of each of the two")
     parser.add_argument("--platform", action="append", help="; ".join(PLATFORMS))
+    parser.add_argument("--completion", default="instant", choices=("instant", "polled"))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         print(json.dumps(measure(given.child, given.size * GIB)))
         return
-    print(f"{given.size} GiB each way, GB/s of both together, simulated")
+    print(f"{given.size} GiB each way, GB/s of both together, simulated, {given.completion}")
     print(f"{'':16}" + "".join(f"{way:>17}" for way in (*WAYS, "bound", "of the bound")))
     for platform in given.platform or PLATFORMS:
         env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
@@ -91,6 +93,7 @@ def main() -> None:
             "GLAKE_DRIVER": f"sim:{platform}",
             "GLAKE_SIM_PHANTOM": "1",
             "GLAKE_SIM_MEMORY": "80GiB",
+            "GLAKE_SIM_COMPLETION": given.completion,
         }
         command = [sys.executable, __file__, "--size", str(given.size), "--child", platform]
         told = json.loads(subprocess.run(command, env=env, stdout=-1, check=True).stdout)

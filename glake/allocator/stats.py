@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from glake import _C
 from glake.arguments import device_number
-from glake.errors import GlakeError
+from glake.errors import GlakeError, TransferClosed
 
 if TYPE_CHECKING:
     import torch
@@ -19,9 +19,39 @@ if TYPE_CHECKING:
 def stats(device: int | str | torch.device = 0) -> dict[str, Any]:
     """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
 
-    Bytes and counts. Raises a GlakeError: no such device, no driver, a forked child.
+    Bytes and counts. Of the whole process, whatever the device: `glake.host.` (pinned memory of
+    glake's pool), `glake.transfer.` and `glake.files.` (copies, reads and writes by the engines, 0
+    while there is none), `glake.integrations.` (what each hook has done).
+
+    Raises:
+        GlakeError: no such device, no driver, a forked child.
     """
-    return dict(_C.stats(device_number(device)))
+    from glake.transfer import files
+
+    found = dict(_C.stats(device_number(device)))
+    found |= {f"glake.host.{name}": value for name, value in _C.host_stats().items()}
+    found |= {f"glake.transfer.{name}": value for name, value in _copied().items()}
+    found |= {f"glake.files.{name}": value for name, value in files.stats().items()}
+    for source in _sources:
+        found |= source()
+    return found
+
+
+def also(source: Callable[[], dict[str, int]]) -> None:
+    """Has stats() tell these figures too."""
+    _sources.append(source)
+
+
+_sources: list[Callable[[], dict[str, int]]] = []
+_COPIES = ("transfers", "plain_copies", "bytes", "plain_bytes", "failed", "resent", "running")
+
+
+def _copied() -> dict[str, int]:
+    try:
+        told = _C.transfer_stats()
+    except TransferClosed:  # no copy has been asked for
+        told = {}
+    return {name: int(told.get(name, 0)) for name in _COPIES}
 
 
 def step(device: int | str | torch.device = 0) -> None:

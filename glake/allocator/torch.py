@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import warnings
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -60,11 +61,25 @@ def enable_from_environment() -> None:
     """What GLAKE_ALLOCATOR asks for; touches no device. Raises a GlakeError."""
     if getattr(_here, "enabling", False):
         return  # its options come before the environment's
+    _import_torch()  # here where it is under way already, else with this call's turn below
     with _lock:
         if _active is None:
-            mode = _install({}, strict=config.read().strict)
+            strict = config.parse("strict", os.environ.get(f"{config.PREFIX}STRICT", ""))
+            mode = _install({} if strict else _known_hooks(), strict)
             if mode == "emulation":
                 emulation.CoverageReport().start()
+
+
+def _known_hooks() -> dict[str, str]:
+    """GLAKE_INTEGRATIONS without what is misspelt, which a warning names: a job loses that hook,
+    and not the allocator."""
+    variable = f"{config.PREFIX}INTEGRATIONS"
+    known, unknown = config.known_integrations(os.environ.get(variable, "") or "none")
+    for word in unknown:
+        near = config.nearest_integration(word)
+        text = f"{variable}: there is no integration {word!r}{near}; it is left out"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return {variable: known} if unknown else {}
 
 
 def mode() -> str | None:

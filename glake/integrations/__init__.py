@@ -15,10 +15,12 @@ from importlib import metadata
 from types import ModuleType
 
 from glake import config
+from glake.allocator import stats
 from glake.errors import GlakeError, InvalidArgument, VersionUntried
-from glake.integrations import imports
+from glake.integrations import figures, imports
 
 NAMES = config.INTEGRATIONS
+stats.also(figures.told)
 
 
 def install(name: str) -> None:
@@ -42,6 +44,7 @@ def install(name: str) -> None:
             f"below {below}"
         )
     hook.install()
+    figures.installed(name, True)
 
 
 def uninstall(name: str) -> None:
@@ -51,6 +54,7 @@ def uninstall(name: str) -> None:
         InvalidArgument: no such integration.
     """
     _hook(name).uninstall()
+    figures.installed(name, False)
 
 
 def arm(allowed: tuple[str, ...]) -> None:
@@ -69,7 +73,10 @@ def _install_or_warn(name: str) -> None:
 
 def _hook(name: str) -> ModuleType:
     if name not in NAMES:
-        raise InvalidArgument(f"there is no integration {name!r}; there are: {', '.join(NAMES)}")
+        near = config.nearest_integration(name)
+        raise InvalidArgument(
+            f"there is no integration {name!r}{near}; there are: {', '.join(NAMES)}"
+        )
     return importlib.import_module(f"glake.integrations.{name}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from glake import _C
 from glake.allocator.buffer import empty
 from glake.errors import OutOfMemory
+from glake.integrations import figures
 
 PACKAGE = "cupy"
 VERSIONS = ("14", "15")
@@ -38,6 +39,7 @@ def allocate(nbytes: int) -> Any:
         block = empty(nbytes, device, stream)
     except OutOfMemory as error:
         raise _out_of_memory(cuda.memory.OutOfMemoryError)(str(error)) from None
+    figures.add("cupy", "requested_bytes", nbytes)
     return cuda.MemoryPointer(cuda.UnownedMemory(block.ptr, nbytes, block, device), 0)
 
 
@@ -75,6 +77,7 @@ class _Pinned:
         self.size = nbytes
         self.ptr = 0
         self.ptr = _C.host_malloc(max(nbytes, 1))
+        figures.add("cupy", "pinned_bytes", nbytes)
 
     def __del__(self) -> None:
         if self.ptr:

@@ -15,11 +15,9 @@ import sys
 from importlib import metadata
 from typing import Any
 
-import glake
 from glake import _C
 from glake.errors import GlakeError
-from glake.integrations import deepspeed_io
-from glake.transfer.host import pinned
+from glake.integrations import deepspeed_io, figures
 from glake.transfer.torch_mode import torch_copies
 
 PACKAGE = "deepspeed"
@@ -111,8 +109,11 @@ def _wrap(made: contextlib.ExitStack, module: str, owner: str, name: str) -> Non
 
     @functools.wraps(before)
     def through_the_engine(*args: Any, **kwargs: Any) -> Any:
-        with torch_copies():
-            return before(*args, **kwargs)
+        with torch_copies() as taken:
+            try:
+                return before(*args, **kwargs)
+            finally:
+                figures.add("deepspeed", "copied_bytes", taken.bytes)
 
     setattr(kind, name, through_the_engine)
     made.callback(setattr, kind, name, before)
@@ -139,10 +140,10 @@ class _Pinned:
     def _torch_pin_memory(self, tensor: Any) -> Any:
         if self._torch_is_pinned(tensor):
             return tensor
-        return pinned(tuple(tensor.shape), tensor.dtype).copy_(tensor.detach())
+        return deepspeed_io.locked(tuple(tensor.shape), tensor.dtype).copy_(tensor.detach())
 
     def _torch_empty_pinned(self, tensor: Any, shape: Any) -> Any:
-        return pinned(tuple(shape), tensor.dtype)
+        return deepspeed_io.locked(tuple(shape), tensor.dtype)
 
     def _torch_is_pinned(self, tensor: Any) -> bool:
         return deepspeed_io.is_pinned(tensor)
@@ -155,7 +156,7 @@ class _Statistics:
         _C.empty_cache()
 
     def memory_stats(self, device_index: int | None = None) -> dict[str, Any]:
-        return glake.stats(device_index or 0)
+        return dict(_C.stats(device_index or 0))
 
     def memory_allocated(self, device_index: int | None = None) -> int:
         return self._bytes("allocated_bytes.all.current", device_index)
@@ -177,4 +178,4 @@ class _Statistics:
     reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
     def _bytes(self, name: str, device_index: int | None) -> int:
-        return int(glake.stats(device_index or 0)[name])
+        return int(_C.stats(device_index or 0)[name])

@@ -13,6 +13,7 @@ from typing import Any
 
 from glake import _C
 from glake.errors import Corrupted, GlakeError
+from glake.integrations import figures
 from glake.transfer.engine import default_engine
 from glake.transfer.files import FileEngine, FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT
@@ -27,7 +28,7 @@ class pin_handle:  # noqa: N801 the name DeepSpeed asks for
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
         """A flat one of so many items of the example's dtype, uninitialised."""
-        return pinned(num_elem, example_tensor.dtype)
+        return locked(num_elem, example_tensor.dtype)
 
     def free_cpu_locked_tensor(self, tensor: Any) -> bool:
         """Whether it is page-locked; its memory goes back when no tensor uses it any more."""
@@ -162,13 +163,17 @@ class aio_handle(pin_handle):  # noqa: N801
         self, buffer: Any, filename: str, validate: bool, offset: int
     ) -> tuple[FileTransfer, Any]:
         check = (buffer, filename, offset) if validate else None
-        return self._engine.read(filename, buffer, offset), check
+        transfer = self._engine.read(filename, buffer, offset)
+        figures.add("deepspeed", "read_bytes", transfer.bytes)
+        return transfer, check
 
     def _write(
         self, buffer: Any, filename: str, validate: bool, offset: int
     ) -> tuple[FileTransfer, Any]:
         check = (buffer, filename, offset) if validate else None
-        return self._engine.write(filename, buffer.detach(), offset), check
+        transfer = self._engine.write(filename, buffer.detach(), offset)
+        figures.add("deepspeed", "written_bytes", transfer.bytes)
+        return transfer, check
 
     def _wait_for(self, request: tuple[FileTransfer, Any]) -> None:
         transfer, check = request
@@ -211,6 +216,13 @@ def deepspeed_memcpy(dest: Any, src: Any) -> int:
     """Copies a tensor into another; 0."""
     dest.copy_(src)
     return 0
+
+
+def locked(shape: int | tuple[int, ...], dtype: Any) -> Any:
+    """A tensor of page-locked memory, uninitialised."""
+    made = pinned(shape, dtype)
+    figures.add("deepspeed", "pinned_bytes", made.nbytes)
+    return made
 
 
 def is_pinned(tensor: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from glake.allocator.sharing import contiguous
 from glake.errors import GlakeError
+from glake.integrations import figures
 
 PACKAGE = "torch.distributed.fsdp"
 VERSIONS = ("2.11", "2.15")
@@ -38,7 +39,9 @@ def install() -> None:
     @functools.wraps(before)
     def in_one_piece(*args: Any, **kwargs: Any) -> Any:
         with contiguous():
-            return before(*args, **kwargs)
+            made = before(*args, **kwargs)
+        figures.add("fsdp2", "contiguous_requests", 1)
+        return made
 
     kind.allocate = in_one_piece  # type: ignore[union-attr]
     _before.append((kind, before))

@@ -14,6 +14,7 @@ from typing import Any
 
 from glake.allocator.sharing import contiguous
 from glake.errors import GlakeError
+from glake.integrations import figures
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned
@@ -88,6 +89,7 @@ def _offload(
     source = src_tensor.detach().contiguous()
     host = pinned(tuple(source.shape), source.dtype)
     transfer = default_engine().copy(host, source)
+    figures.add("megatron", "offloaded_bytes", transfer.bytes)
     if not transfer.ordered:  # the emulation's streams wait for nothing
         transfer.wait()
     away = _Away((src_tensor.device, host, False))
@@ -107,6 +109,7 @@ def _reload(
     if there.device.type == "cuda":
         state.transfer.stream_wait(torch.cuda.current_stream(there.device))
     transfer = default_engine().copy(there, host)
+    figures.add("megatron", "reloaded_bytes", transfer.bytes)
     if non_blocking is False or not transfer.ordered:
         transfer.wait()
     return there

@@ -20,6 +20,7 @@ import glake
 from glake import _C
 from glake.allocator import torch as allocator
 from glake.errors import GlakeError, InvalidArgument, NotOffered
+from glake.integrations import figures
 
 PACKAGE = "torch_memory_saver"
 VERSIONS = ("0.0.9", "0.1")
@@ -126,7 +127,10 @@ class MemorySaver:
         try:
             for device, pool, kept in self._parts(tag, "in use"):
                 folder = os.fspath(Path(self._disk()).resolve()) if kept.to == "disk" else ""
+                before = _C.stats(device)["glake.paused_bytes"]
                 _C.region_pause(device, pool, _PLACES[kept.to], folder)
+                after = _C.stats(device)["glake.paused_bytes"]
+                figures.add("memory_saver", "paused_bytes", after - before)
                 done.append((device, pool))
         except GlakeError:
             for device, pool in reversed(done):

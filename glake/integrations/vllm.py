@@ -1,7 +1,8 @@
 """vLLM on glake: KV blocks to host memory and disks over every path, sleep by glake's regions.
 
 vLLM loads `register` in each of its processes (entry point `vllm.general_plugins`). It names what a
-job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec. install() has the
+job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec, and the secondary
+tier "glake". install() has the
 memory of sleep mode be glake's regions.
 """
 
@@ -18,6 +19,7 @@ import glake
 from glake import _C
 from glake.allocator import torch as allocator
 from glake.errors import GlakeError
+from glake.integrations import figures
 
 PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
 VERSIONS = ("0.32", "0.34")
@@ -38,11 +40,14 @@ def version() -> str:
 
 
 def register() -> None:
-    """vLLM's plug-in: names the specs; again does nothing."""
+    """vLLM's plug-in: names the specs and the tier; again does nothing."""
     factory: Any = importlib.import_module("vllm.v1.kv_offload.factory").OffloadingSpecFactory
     for name in _SPECS:
         if name not in factory._registry:
             factory.register_spec(name, _HOME, name)
+    tiers: Any = importlib.import_module("vllm.v1.kv_offload.tiering.factory").SecondaryTierFactory
+    if "glake" not in tiers._registry:
+        tiers.register_tier("glake", "glake.integrations.vllm_tier", "GlakeTierManager")
 
 
 def install() -> None:
@@ -147,6 +152,7 @@ class RegionAllocator:
             for at in _regions(tag, "in use"):
                 if at.reserved:
                     glake.pause(at.name, "host" if tag in kept else "discard", device=at.device)
+                    figures.add("vllm", "slept_bytes", at.reserved)
 
 
 _allocator = RegionAllocator()

@@ -20,6 +20,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec, _all_workers_barrier
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from glake.errors import GlakeError, NotOffered
+from glake.integrations import figures
 from glake.transfer.engine import UNORDERED, default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned, register_host
@@ -59,6 +60,7 @@ class _Direction:
             if self.jobs:
                 self.jobs[-1].transfer.wait()
             transfer = engine.copy_rows(rows, UNORDERED)
+        figures.add("vllm", "stored_bytes" if self.to_host else "loaded_bytes", transfer.bytes)
         self.jobs.append(_Job(number, transfer, begun))
         return transfer
 

@@ -22,6 +22,8 @@ def gpu_of(memory: Buffer) -> int:
     if memory.bytes == 0:
         return HOST
     gpu = memory.device
+    if gpu < 0 and memory.kind == "memoryview":  # the CPU's to read: no driver is needed
+        return HOST
     if gpu < 0:
         default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
         gpu = int(_C.place_of(memory.address)[0])

@@ -20,7 +20,7 @@ def torch_copies(min_bytes: int | str = "1MiB") -> AbstractContextManager[Any]:
     contiguous at both ends, without a gradient to record. They mean what they do in torch: with
     `non_blocking` they are done when the GPU's current stream has come to them. All others are
     torch's. Each torch call in the scope costs some microseconds more: hooks put it around the
-    few methods that copy.
+    few methods that copy. `bytes` of what it gives is what the engine has taken.
 
     Args:
         min_bytes: bytes, or text such as "1MiB".
@@ -42,6 +42,7 @@ def _mode() -> Any:
             def __init__(self, least: int) -> None:
                 super().__init__()
                 self._least = least
+                self.bytes = 0
 
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -53,6 +54,7 @@ def _mode() -> Any:
                     done = _moved(*args, **kwargs)
                 else:
                     done = None
+                self.bytes += done.nbytes if done is not None else 0
                 return func(*args, **kwargs) if done is None else done
 
         _made = TorchCopies

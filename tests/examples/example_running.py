@@ -18,13 +18,15 @@ def command(name: str) -> tuple[dict[str, str], list[str]]:
     return dict(word.split("=", 1) for word in words[:count]), words[count:]
 
 
-def output(name: str, python: str = sys.executable, **variables: str) -> str:
+def output(
+    name: str, python: str = sys.executable, arguments: tuple[str, ...] = (), **variables: str
+) -> str:
     """What the example prints, run as its docstring says. AssertionError: it failed."""
     given, words = command(name)
     start = {"python": [python], "glake": [python, "-m", "glake.cli"]}[words[0]]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     done = subprocess.run(
-        [*start, *words[1:]],
+        [*start, *words[1:], *arguments],
         env={**clean, "OMP_NUM_THREADS": "1", **given, **variables},
         cwd=EXAMPLES.parent,
         capture_output=True,

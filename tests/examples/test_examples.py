@@ -1,9 +1,11 @@
 """Every program of examples/ runs on the simulator as its docstring says, and prints its result.
 
-Those that need PyTorch's CUDA build are run where REAL_PYTHON names one, as in tests/real.
+Those that need PyTorch's CUDA build are run where REAL_PYTHON names one, as in tests/real; those of
+other packages as tests/frameworks has them, by FRAMEWORKS_PYTHON and VLLM_PYTHON.
 """
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from example_running import EXAMPLES, output
 
 HERE = {
     "environment_variable": "loss ",
+    "hook_cupy": "held 12 MiB",
+    "hook_fsdp2": "buffers in single allocations",
     "handover": "handed over four times: the same bytes",
     "library_import": "refused: glake: CUDA out of memory",
     "metrics": 'glake_transfer_path_bytes_total{path="cpu>cuda:2>cuda:0"}',
@@ -22,14 +26,23 @@ HERE = {
     "transfer_copy": "cpu>cuda:2>cuda:0",
     "transfer_explain": "plain copy",
 }
-CUDA = {"dry_run": "glake    holds", "private_pool": "the pool holds 64 MiB"}
+CUDA = {
+    "dry_run": "glake    holds",
+    "hook_memory_saver": "resumed: the same bytes",
+    "private_pool": "the pool holds 64 MiB",
+}
+FRAMEWORKS = {
+    "hook_deepspeed": "glake.integrations.deepspeed.written_bytes",
+    "hook_megatron": "activations back 4 MiB",
+}
+ALL = {*HERE, *CUDA, *FRAMEWORKS, "hook_vllm"}
 
 
 def test_every_example_is_run() -> None:
-    assert sorted({**HERE, **CUDA}) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    assert sorted(ALL) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", sorted({**HERE, **CUDA}))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_an_example_is_short_and_of_one_subject(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
 
@@ -48,3 +61,28 @@ def test_example_of_cuda(name: str, tmp_path: Path) -> None:
     if not python:
         pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
     assert CUDA[name] in output(name, python, GLAKE_JIT_DIR=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_example_of_another_package(name: str) -> None:
+    python = os.environ.get("FRAMEWORKS_PYTHON")
+    if not python:
+        pytest.skip("left out: FRAMEWORKS_PYTHON names no Python with DeepSpeed and the others")
+    assert FRAMEWORKS[name] in output(name, python)
+
+
+def test_example_of_vllm(tmp_path: Path) -> None:
+    python = os.environ.get("VLLM_PYTHON")
+    if not python:
+        pytest.skip("left out: VLLM_PYTHON names no Python with vLLM's CPU build")
+    programs = EXAMPLES.parent / "tests" / "frameworks" / "programs"
+    code = "import sys, pathlib, vllm_engine as e; print(e.model(pathlib.Path(sys.argv[1])))"
+    made = subprocess.run(
+        [python, "-c", code, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(programs)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    said = output("hook_vllm", python, arguments=(made.stdout.splitlines()[-1],))
+    assert "stored 0 KiB" not in said and "loaded 0 KiB" not in said and "loaded " in said

@@ -44,7 +44,12 @@ def vllm_job() -> Job:
 
 
 def run_job(
-    python: str, name: str, *arguments: Any, ranks: int | None = None, hooks: str | None = "all"
+    python: str,
+    name: str,
+    *arguments: Any,
+    ranks: int | None = None,
+    hooks: str | None = "all",
+    timeout: int = 300,
 ) -> dict[str, Any]:
     """programs/NAME.py's last line of JSON, and its stderr; AssertionError if it fails.
 
@@ -65,7 +70,7 @@ def run_job(
     if ranks is not None:
         torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
         command[1:1] = [*torchrun, f"--master-port={free_port()}"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     told = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(told[-1]) | {"stderr": done.stderr}

@@ -22,3 +22,18 @@ def test_stored_signatures_are_the_packages(frameworks_python: str, package: str
     assert printed.returncode == 0, printed.stderr
     lines = [line for line in printed.stdout.splitlines() if line[:1] == "#" or " (" in line]
     assert lines == (STORED / f"{package}.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("variable", "stored"), [("VLLM_PYTHON", "vllm"), ("VLLM_CUDA_PYTHON", "vllm_0.33.0")]
+)
+def test_stored_signatures_are_vllms(variable: str, stored: str) -> None:
+    python = os.environ.get(variable)
+    if not python:
+        pytest.skip(f"left out: {variable} names no Python with vLLM")
+    where = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
+    folder = subprocess.check_output([python, "-c", where], text=True).strip()
+    printed = subprocess.check_output(
+        [python, str(HERE / "source_signatures.py"), folder], text=True
+    )
+    assert printed.splitlines() == (STORED / f"{stored}.txt").read_text().splitlines()[1:]

@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.parametrize("program", ["hf_trainer", "lightning_fit"])
+@pytest.mark.parametrize("program", ["accelerate_loop", "hf_trainer", "lightning_fit"])
 def test_fine_tuning_has_the_same_losses(job, tmp_path, program: str) -> None:
     stock = job(program, tmp_path / "stock", hooks=None)
     ours = job(program, tmp_path / "ours")

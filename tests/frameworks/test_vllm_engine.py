@@ -2,7 +2,7 @@
 
 import pytest
 
-SPECS = ["GlakeOffloadingSpec", "GlakeTieringSpec"]
+SPECS = ["GlakeOffloadingSpec", "GlakeTieringSpec:fs", "GlakeTieringSpec:glake"]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,19 @@ def test_tokens_are_the_same_and_come_from_host_memory(
     assert first == 0 and second >= 64 * 12 > expected["cached"][1]  # 64 of each prompt's 96
     assert told["copies"] > 4 << 20 and told["failed"] == 0
     assert "RuntimeWarning: integration" not in told["stderr"]
-    if spec == "GlakeTieringSpec":
+    assert 0 < told["stored"] <= told["copies"]
+    assert told["preempted"] > 0 < expected["preempted"]  # and computed the same all the same
+    if ":" in spec:
         assert list((tmp_path / "tier").rglob("*.bin"))
+    assert (told["files"] > 0) == spec.endswith(":glake")
+
+
+def test_a_killed_worker_is_told_and_what_is_on_disk_serves_the_next(vllm_job, tmp_path) -> None:
+    told = vllm_job("vllm_worker_killed", tmp_path, timeout=900)  # three engines
+    assert told["error"] == "EngineDeadError" and told["left"] == []
+    first, after, short = told["tokens"]
+    assert first == after == short
+    assert told["cached"][0] == 0 < told["cached"][2] < told["cached"][1]
 
 
 def test_nothing_changes_without_a_spec(vllm_job, stock, tmp_path) -> None:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+STORED = Path(__file__).resolve().parent / "stored"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_lie_where_vllm_looks_for_them(program, seed) -> None:
     assert program("vllm_worker", str(seed)).stdout == "moved\n"
+
+
+def test_a_tier_of_files_keeps_whole_blocks_only(program, tmp_path) -> None:
+    assert program("vllm_tier", tmp_path).stdout == "stored\n"
+
+
+@pytest.mark.parametrize("version", ["vllm", "vllm_0.33.0"])
+def test_signatures_are_vllms(program, version) -> None:
+    assert program("vllm_signatures", str(STORED / f"{version}.txt")).stdout == "16\n"

@@ -69,6 +69,18 @@ def test_a_failure_is_a_warning_or_when_strict_an_error(monkeypatch, case):
     assert mode() is None
 
 
+def test_a_misspelt_integration_costs_its_hook_and_not_the_allocator(run):
+    program = MODE + "print(glake_autoload.os.environ['GLAKE_INTEGRATIONS'])"
+    done = run(f"import glake_autoload\n{program}", INTEGRATIONS="megatorn,cupy, nothing at all")
+    assert (done.returncode, done.stdout) == (0, "emulation\ncupy\n"), done.stderr
+    assert "no integration 'megatorn' (did you mean megatron?); it is left out" in done.stderr
+    assert "no integration 'nothing at all'; it is left out" in done.stderr
+    strict = run(program, INTEGRATIONS="megatorn", STRICT=1)
+    assert strict.returncode != 0 and "did you mean megatron?" in strict.stderr
+    enabled = run("import glake; glake.enable()", on=False, DRIVER="sim", INTEGRATIONS="All")
+    assert "InvalidOption" in enabled.stderr and "did you mean all?" in enabled.stderr
+
+
 def test_an_absent_driver_is_a_warning_at_the_first_tensor(run):
     program = "import torch; print(torch.ones(3).sum().item())"
     done = run(program, DRIVER="/absent/libsimcuda.so")

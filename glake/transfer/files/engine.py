@@ -7,7 +7,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import queue
 import stat
 import threading
 import weakref
@@ -50,7 +49,7 @@ class FileStats:
         direct_bytes: of those, past the page cache.
         gds_bytes: of those, between the disk and a GPU by GPUDirect Storage.
         failed: requests that failed.
-        buffer_bytes: pinned buffers that it holds now, for GPU memory.
+        buffer_bytes: pinned buffers in use now, for GPU memory.
     """
 
     reads: int = 0
@@ -129,8 +128,8 @@ class FileEngine:
     """Reads and writes files in pieces, several at once, on threads that wait for the disk.
 
     Whole blocks go past the page cache where the file system allows it, to and from memory at a
-    multiple of 4096 bytes: pinned(), GPU memory (through pinned buffers of the engine, at most
-    `block * depth` bytes), large tensors of torch. Other memory goes through the page cache.
+    multiple of 4096 bytes: pinned(), GPU memory (through pinned buffers, one of at most
+    `block` bytes a thread), large tensors of torch. Other memory goes through the page cache.
     Threads, not io_uring: container runtimes forbid that by default, and blocks of this size leave
     it nothing to gain.
 
@@ -168,7 +167,6 @@ class FileEngine:
         self._stats = FileStats()
         self._lock = threading.Lock()
         self._ending: ThreadPoolExecutor | None = None
-        self._buffers: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._family = handle.family()
         _engines.add(self)
         weakref.finalize(self, _end, self._stats, self._family).atexit = False
@@ -221,8 +219,8 @@ class FileEngine:
             return asdict(self._stats)
 
     def close(self) -> None:
-        """Waits for what is under way, ends the threads and gives the buffers back. Closing twice,
-        or in a forked child, does nothing."""
+        """Waits for what is under way and ends the threads. Closing twice, or in a forked child,
+        does nothing."""
         if self._family is not handle.family():
             return
         with self._lock:
@@ -230,10 +228,6 @@ class FileEngine:
             self._ending = threads or self._ending
         if self._ending is not None:
             self._ending.shutdown(wait=True)  # whoever closes it, and again
-        while not self._buffers.empty():
-            with contextlib.suppress(queue.Empty):
-                self._buffers.get_nowait()
-        self._stats.buffer_bytes = 0
 
     def __enter__(self) -> FileEngine:
         """The engine itself."""
@@ -282,6 +276,9 @@ class FileEngine:
                 self._over(request, piece, TransferClosed("the interpreter ends"), direct=False)
         elif closed or not pieces:
             file.close()
+            with self._lock:
+                self._stats.writes += write and not closed
+                self._stats.reads += not write and not closed
         if closed and not begun:
             raise TransferClosed("this file engine is closed, or the interpreter ends")
         return going
@@ -329,7 +326,7 @@ class FileEngine:
 
     def _through_buffer(self, request: _Request, piece: Piece) -> bool:
         gpu = Raw(request.address + piece.start, piece.bytes, request.gpu)
-        with self._buffer() as address:
+        with self._buffer(piece.bytes) as address:
             host = Raw(address, piece.bytes, HOST)
             engine = default_engine()
             if request.file.write:
@@ -340,18 +337,18 @@ class FileEngine:
         return direct
 
     @contextlib.contextmanager
-    def _buffer(self) -> Iterator[int]:
-        """The address of a pinned buffer of one block: no more than threads, as each takes one."""
-        try:
-            memory, address = self._buffers.get_nowait()
-        except queue.Empty:
-            memory, address = pinned_block(self.block)
-            with self._lock:
-                self._stats.buffer_bytes += self.block
+    def _buffer(self, size: int) -> Iterator[int]:
+        """The address of a pinned buffer for one piece. A thread has one at a time; the host pool
+        keeps them for the next, but for one that a lost copy may still use."""
+        memory, address = pinned_block(size)
+        with self._lock:
+            self._stats.buffer_bytes += size
         try:
             yield address
         finally:
-            self._buffers.put((memory, address))
+            del memory
+            with self._lock:
+                self._stats.buffer_bytes -= size
 
 
 def _by_gds(request: _Request, piece: Piece) -> bool:

@@ -18,6 +18,12 @@ CUDART(cudaDeviceSynchronize)() {
   return told(cuCtxSynchronize());
 }
 
+// vLLM looks it up. It would end the context under PyTorch's memory: refused, not guessed at.
+CUDART(cudaDeviceReset)() {
+  CUDART_READY();
+  return told(CUDA_ERROR_NOT_SUPPORTED);
+}
+
 CUDART(cudaInitDevice)(int device, unsigned, unsigned) {
   const Error started = start();
   if (started != kSuccess) return told(started);

@@ -1,7 +1,8 @@
 """vLLM's engine on CPU, its KV blocks offloaded: vllm_engine.py SPEC FOLDER.
 
-SPEC is none or a spec's name; GlakeTieringSpec has a tier of files in FOLDER. Two rounds of the
-same prompts, more of them than the KV cache holds; prints the tokens, and how many were cached.
+SPEC is none or a spec's name; GlakeTieringSpec has a tier of files in FOLDER, vLLM's (fs) or ours
+(GlakeTieringSpec:glake). Two rounds of the same prompts, more of them than the KV cache holds;
+prints the tokens, how many were cached, and how often a request was preempted.
 """
 
 import json
@@ -40,17 +41,32 @@ def model(folder: Path) -> str:
 def offloading(spec: str, folder: Path) -> Any:
     if spec == "none":
         return None
+    name, _, tier = spec.partition(":")
     extra: dict[str, Any] = {
         "cpu_bytes_to_use": 64 << 20,
-        "spec_name": spec,
+        "spec_name": name,
         "block_size": 2 * BLOCK,
     }
-    if spec == "GlakeTieringSpec":
-        extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(folder / "tier")}]
+    if name == "GlakeTieringSpec":
+        extra["secondary_tiers"] = [{"type": tier or "fs", "root_dir": str(folder / "tier")}]
         extra["cpu_bytes_to_use"] = 8 << 20
     return vllm.config.KVTransferConfig(
         kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
     )
+
+
+def preemptions() -> list[str]:
+    """The requests that are preempted from now on, by their numbers."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    theirs, found = Scheduler._preempt_request, []
+
+    def counted(self: Any, request: Any, *rest: Any, **named: Any) -> Any:
+        found.append(request.request_id)
+        return theirs(self, request, *rest, **named)
+
+    Scheduler._preempt_request = counted
+    return found
 
 
 def aborted(engine: Any, sampling: Any) -> None:
@@ -67,6 +83,7 @@ def aborted(engine: Any, sampling: Any) -> None:
 def main() -> None:
     spec, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
+    preempted = preemptions()
     engine = vllm.LLM(
         model(folder),
         skip_tokenizer_init=True,
@@ -91,13 +108,15 @@ def main() -> None:
         tokens.append([list(each.outputs[0].token_ids) for each in out])
         cached.append(sum(each.num_cached_tokens or 0 for each in out))
         aborted(engine.llm_engine, sampling)
-    told: dict[str, Any] = {"tokens": tokens, "cached": cached}
+    told: dict[str, Any] = {"tokens": tokens, "cached": cached, "preempted": len(preempted)}
     if "glake" in sys.modules and spec != "none":
-        from glake import transfer
+        import glake
 
-        stats = transfer.stats()
-        told["copies"] = stats["bytes"] + stats["plain_bytes"]
-        told["failed"] = stats["failed"]
+        stats = glake.stats()
+        told["copies"] = stats["glake.transfer.bytes"] + stats["glake.transfer.plain_bytes"]
+        told["failed"] = stats["glake.transfer.failed"] + stats["glake.files.failed"]
+        told["stored"] = stats["glake.integrations.vllm.stored_bytes"]
+        told["files"] = stats["glake.files.written_bytes"]
     print(json.dumps(told), flush=True)
 
 

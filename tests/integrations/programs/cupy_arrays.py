@@ -49,7 +49,12 @@ there[:] = 7
 del there, pinned
 assert _C.host_stats()["allocated_bytes.current"] == 0
 
+told = glake.stats()
+assert told["glake.integrations.cupy.installed"] == 1
+assert told["glake.integrations.cupy.requested_bytes"] == 8 * MIB
+assert told["glake.integrations.cupy.pinned_bytes"] == 3 * MIB
 integrations.uninstall("cupy")
+assert glake.stats()["glake.integrations.cupy.installed"] == 0
 integrations.uninstall("cupy")
 assert cupy.cuda.get_allocator() == before
 print("cupy", cupy.__version__)

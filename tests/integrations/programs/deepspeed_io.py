@@ -116,4 +116,8 @@ pinning()
 settings()
 moving()
 failing()
+told = glake.stats()
+assert told["glake.integrations.deepspeed.pinned_bytes"] >= 3 * 1_200_000
+assert 0 < told["glake.files.written_bytes"] <= told["glake.integrations.deepspeed.written_bytes"]
+assert told["glake.host.reserved_bytes.current"] > 0
 print("moved")

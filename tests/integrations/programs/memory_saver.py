@@ -88,6 +88,7 @@ def the_rest() -> None:
 def put_back() -> None:
     from glake import integrations
 
+    assert glake.stats()["glake.integrations.memory_saver.paused_bytes"] == (8 + 16 + 8 + 16) * MIB
     integrations.install("memory_saver")  # again: nothing
     assert package.torch_memory_saver is saver
     integrations.uninstall("memory_saver")

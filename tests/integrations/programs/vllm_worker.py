@@ -121,6 +121,9 @@ def trial(shared: bool) -> None:
         for each, old in zip(tensors, before, strict=True):
             each.copy_(old)
     assert worker.get_finished() == []
+    told = glake.stats()
+    assert told["glake.integrations.vllm.stored_bytes"] > 0
+    assert told["glake.transfer.failed"] == 0
     worker.shutdown()
     worker.shutdown()
     assert region is None or region.cleaned

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import glake
-from glake import errors
+from glake import _C, errors
 from glake import transfer as t
 from glake.transfer import files
 from glake.transfer.files import engine as inside
@@ -72,10 +72,22 @@ def test_what_is_written_is_read(tmp_path: Path, kind: str, offset: int, size: i
         assert written.done() and written.progress() == (size, size)
         back = put(kind, np.zeros(size, np.uint8))
         engine.read(file, back, offset).wait()
-        assert engine.stats()["buffer_bytes"] <= (4 * MIB if kind == "gpu" else 0)
+        assert engine.stats() == engine.stats() | {"reads": 1, "writes": 1, "buffer_bytes": 0}
     assert (get(back) == data).all()
     around[offset : offset + size] = data
     assert file.read_bytes() == around.tobytes()  # and nothing else of the file
+
+
+def test_a_small_request_of_gpu_memory_pins_no_more_than_it_needs(tmp_path: Path) -> None:
+    _C.host_empty_cache()
+    before = _C.host_stats()
+    block = put("gpu", some(100_000))
+    with t.FileEngine("64MiB", 4) as engine:
+        engine.write(tmp_path / "file", block).wait()
+        held = _C.host_stats()["reserved_bytes.current"] - before["reserved_bytes.current"]
+        assert 0 < held <= 2 * MIB
+    assert _C.host_stats()["allocated_bytes.current"] == before["allocated_bytes.current"]
+    assert glake.stats()["glake.files.writes"] == t.stats()["files"]["writes"] > 0
 
 
 def test_pieces_cover_the_range_once_and_only_its_ends_are_not_whole_blocks() -> None:
@@ -303,7 +315,7 @@ def test_a_forked_child_is_told(tmp_path: Path) -> None:
 def test_at_the_interpreters_end_it_is_closed(tmp_path: Path) -> None:
     code = f"""
 import atexit, sys, glake.transfer as t
-from glake import errors
+from glake import _C, errors
 t.write_file({str(tmp_path / "file")!r}, bytes(5000)).wait()
 def late():
     try:

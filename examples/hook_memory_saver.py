@@ -1,0 +1,18 @@
+"""torch_memory_saver's calls on glake's regions: paused memory is the driver's, no LD_PRELOAD.
+
+GLAKE_ALLOCATOR=1 GLAKE_DRIVER=cuda python examples/hook_memory_saver.py
+"""
+
+import torch
+from torch_memory_saver import torch_memory_saver
+
+import glake
+
+with torch_memory_saver.region("weights", enable_cpu_backup=True):
+    weights = torch.full((64 << 20,), 7, dtype=torch.uint8, device="cuda")
+place = weights.data_ptr()
+torch_memory_saver.pause("weights")
+print("paused", glake.stats()["glake.paused_bytes"] >> 20, "MiB")
+torch_memory_saver.resume("weights")
+assert weights.data_ptr() == place and bool((weights.cpu() == 7).all())
+print("resumed: the same bytes at the same address")

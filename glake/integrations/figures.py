@@ -1,0 +1,27 @@
+"""What each hook is and has done, as glake.stats() tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+_counts: defaultdict[str, int] = defaultdict(int)
+_lock = threading.Lock()
+
+
+def add(hook: str, figure: str, amount: int) -> None:
+    """Adds to "glake.integrations.HOOK.FIGURE"."""
+    with _lock:
+        _counts[f"glake.integrations.{hook}.{figure}"] += amount
+
+
+def installed(hook: str, is_it: bool) -> None:
+    """Says whether the hook is in its package: "glake.integrations.HOOK.installed", 1 or 0."""
+    with _lock:
+        _counts[f"glake.integrations.{hook}.installed"] = int(is_it)
+
+
+def told() -> dict[str, int]:
+    """Every figure of every hook that was ever installed in this process."""
+    with _lock:
+        return dict(_counts)

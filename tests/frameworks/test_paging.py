@@ -1,0 +1,43 @@
+"""A model larger than its GPU, as accelerate's cpu_offload and glake's Offloader page it in."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from glake.dryrun import libraries
+
+PAGING = Path(__file__).resolve().parents[2] / "benchmarks" / "real" / "paging.py"
+MODEL = 16 * 144  # MiB
+
+
+def test_a_model_larger_than_its_gpu_is_paged_in(frameworks_python: str) -> None:
+    real_python = os.environ.get("REAL_PYTHON")
+    if not real_python:
+        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
+    packages = subprocess.check_output(
+        [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        text=True,
+    ).strip()
+    asked = {
+        "GLAKE_ALLOCATOR": "1",
+        "GLAKE_DRIVER": "cuda",
+        "GLAKE_SIM_DEVICES": "8",
+        "GLAKE_SIM_MEMORY": "1GiB",
+        "GLAKE_STRICT": "1",
+    }
+    told = {}
+    for way in ("sequential", "frozen"):
+        done = subprocess.run(
+            [real_python, str(PAGING), way, packages],
+            env=libraries.environment({**os.environ, **asked}),
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told[way] = json.loads(done.stdout.splitlines()[-1])
+    assert max(each["MiB"] for each in told.values()) < 1024 < MODEL
+    assert told["frozen"]["ms"] < 0.8 * told["sequential"]["ms"]  # copies behind the layers' work

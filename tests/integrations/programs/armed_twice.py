@@ -1,0 +1,44 @@
+"""A hook installed twice and taken out twice leaves its package as it was: armed_twice.py NAME."""
+
+import importlib
+import sys
+
+import glake
+from glake import integrations
+
+PLACES = {
+    "cupy": ("cupy.cuda", "get_allocator"),
+    "fsdp2": (
+        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        "DefaultAllocMixin",
+        "allocate",
+    ),
+    "memory_saver": ("torch_memory_saver", "torch_memory_saver"),
+    "vllm": ("vllm.device_allocator", "get_mem_allocator_instance"),
+}
+
+
+def there(name: str):
+    module, *path = PLACES[name]
+    found = importlib.import_module(module)
+    for part in path:
+        found = getattr(found, part)
+    return found() if name == "cupy" else found
+
+
+name = sys.argv[1]
+before = there(name)
+glake.enable()
+integrations.uninstall(name)  # where its package was imported it has been hooked
+assert there(name) == before
+for _ in range(2):
+    integrations.install(name)
+    hooked = there(name)
+    assert hooked != before
+    integrations.install(name)
+    assert there(name) == hooked
+    integrations.uninstall(name)
+    assert there(name) == before
+    integrations.uninstall(name)
+    assert there(name) == before
+print("as it was")

@@ -1,0 +1,65 @@
+"""Jobs of vLLM's tier of files by glake, and what becomes of half a block: vllm_tier.py FOLDER."""
+
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glake import _C, errors
+from glake.integrations import figures
+from glake.integrations.vllm_tier import FileJobs, GlakeTierManager
+
+FOLDER, SIZE = Path(sys.argv[1]), 300_000
+blocks = np.random.default_rng(0).integers(0, 256, (6, SIZE), dtype=np.uint8)
+paths = [str(FOLDER / f"{at % 2}" / f"{at}.bin") for at in range(6)]
+
+
+def over(jobs: FileJobs, number: int) -> bool:
+    jobs.wait_idle()
+    ((told, well, seconds),) = jobs.get_finished()
+    assert told == number and seconds >= 0 and jobs.get_finished() == []
+    return well
+
+
+def parts(of: np.ndarray) -> list[memoryview]:
+    return [memoryview(row) for row in of]
+
+
+jobs = FileJobs(depth=4)
+jobs.store(1, paths, parts(blocks))
+assert over(jobs, 1)
+assert not list(FOLDER.rglob("*.tmp"))
+jobs.store(2, paths[:2], parts(blocks[2:4]))  # there already: left as they are
+assert over(jobs, 2)
+back = np.zeros_like(blocks)
+jobs.load(3, paths, parts(back))
+assert over(jobs, 3) and (back == blocks).all() and jobs.loaded == {}
+assert figures.told()["glake.integrations.vllm.tier_read_bytes"] == 6 * SIZE
+assert not _C.driver_path()  # the scheduler's process needs no driver for it
+
+Path(paths[2]).write_bytes(blocks[2].tobytes()[:1000])  # cut short
+Path(paths[4]).unlink()
+back[:] = 0
+jobs.load(4, paths, parts(back))
+assert not over(jobs, 4) and jobs.loaded == {4: 2} and (back[:2] == blocks[:2]).all()
+assert not Path(paths[2]).exists()  # it is computed and stored anew
+jobs.store(5, paths, parts(blocks))
+assert over(jobs, 5) and Path(paths[2]).read_bytes() == blocks[2].tobytes()
+
+before = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # as a disk that is full
+more = [str(FOLDER / "more" / f"{at}.bin") for at in range(6)]
+jobs.store(6, more, parts(blocks))
+assert not over(jobs, 6)
+resource.setrlimit(resource.RLIMIT_FSIZE, before)
+assert list((FOLDER / "more").iterdir()) == []  # no half block, under no name
+jobs.store(7, ["/proc/glake/1.bin"], parts(blocks[:1]))
+assert not over(jobs, 7)
+jobs.store(8, more, parts(blocks))
+jobs.shutdown()
+assert len(list((FOLDER / "more").iterdir())) == 6
+with pytest.raises(errors.InvalidArgument, match="depth= for both"):
+    GlakeTierManager(n_read_threads=4)
+print("stored")

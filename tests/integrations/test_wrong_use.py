@@ -1,0 +1,65 @@
+"""Hooks armed twice, packages that are missing, too old or too new: what is said, nothing done."""
+
+from __future__ import annotations
+
+import types
+from importlib import metadata
+
+import pytest
+
+from glake import errors, integrations
+from glake.integrations import figures
+
+
+@pytest.fixture
+def hook(request, monkeypatch):
+    """A hook's own facts, of a package that is there."""
+    ours = integrations._hook(request.param)
+    fake = types.SimpleNamespace(PACKAGE="json", VERSIONS=ours.VERSIONS, calls=[])
+    fake.version = lambda: ours.VERSIONS[0]
+    fake.install = lambda: fake.calls.append("install")
+    monkeypatch.setattr(integrations, "_hook", lambda _: fake)
+    return fake
+
+
+@pytest.mark.parametrize("hook", integrations.NAMES, indirect=True)
+def test_a_version_that_was_not_tried_is_named_and_left(hook) -> None:
+    first, below = hook.VERSIONS
+    for version in ("0.0.1", below, "99.0"):
+        hook.version = lambda version=version: version
+        with pytest.raises(errors.VersionUntried, match=f"json {version} is left as it is") as told:
+            integrations.install("any")
+        assert f"from {first} to below {below}" in str(told.value)
+    assert hook.calls == []
+
+
+@pytest.mark.parametrize("hook", integrations.NAMES, indirect=True)
+def test_a_missing_package_is_named(hook) -> None:
+    hook.PACKAGE = "no_such_package"
+    with pytest.raises(errors.GlakeError, match="no_such_package is not installed"):
+        integrations.install("any")
+
+    def missing() -> str:
+        raise metadata.PackageNotFoundError("json")
+
+    hook.PACKAGE, hook.version = "json", missing
+    with pytest.raises(errors.GlakeError, match="json is not installed"):
+        integrations.install("any")
+    assert hook.calls == []
+
+
+def test_a_misspelt_name_names_the_nearest() -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"'deepsped' \(did you mean deepspeed\?\)"):
+        integrations.install("deepsped")
+
+
+@pytest.mark.parametrize("name", ["cupy", "fsdp2", "memory_saver", "vllm"])
+def test_armed_twice_is_armed_once(program, name) -> None:
+    assert program("armed_twice", name).stdout == "as it was\n"
+
+
+def test_figures_add_up() -> None:
+    before = figures.told().get("glake.integrations.none.bytes", 0)
+    figures.add("none", "bytes", 3)
+    figures.add("none", "bytes", 4)
+    assert figures.told()["glake.integrations.none.bytes"] == before + 7

@@ -1,0 +1,64 @@
+"""The README's table of packages: each letter has a test, which docs/integrations.md names."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+Cell = tuple[str, str, str]  # package, column, where it was seen
+
+
+def rows(text: str, begin: str) -> list[list[str]]:
+    """The cells of the first table behind a heading, without the line under its head."""
+    lines = text[text.index(begin) :].splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("|"))
+    table = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    return [table[0], *table[2:]]
+
+
+def readme() -> list[Cell]:
+    head, *table = rows((ROOT / "README.md").read_text(), "### With other packages")
+    cells = []
+    for package, *row in table:
+        for column, text in zip(head[1:], row, strict=True):
+            assert re.fullmatch(r"[-.]|[GSC]( [GSC])*", text), (package, column, text)
+            cells += [(package, column, letter) for letter in text.split() if letter in "GSC"]
+    return cells
+
+
+def named() -> dict[Cell, str]:
+    table = rows((ROOT / "docs/integrations.md").read_text(), "## Where each was seen")[1:]
+    found = {(package, what, seen): test.strip("`") for package, what, seen, test in table}
+    assert len(found) == len(table)
+    return found
+
+
+@functools.cache
+def functions(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text())
+    return {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+def test_each_letter_has_a_test_and_each_test_a_letter() -> None:
+    assert sorted(readme()) == sorted(named())
+
+
+def test_the_tests_are_there() -> None:
+    for cell, test in named().items():
+        file, _, function = test.partition("::")
+        assert function.startswith("test_") and function in functions(file), (cell, test)
+        of_cuda = file.startswith("tests/real/") or cell[2] == "C"
+        by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON", (ROOT / file).read_text())
+        assert of_cuda or by_cuda, (cell, test)  # S is what a CUDA build runs
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    text = (ROOT / "docs/integrations.md").read_text()
+    for file, function in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        assert (ROOT / file).exists(), file
+        assert not function or function in functions(file), (file, function)
