@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, keeper, registration, runs
+from glake.transfer import handle, intercepted, keeper, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -63,6 +63,7 @@ class Engine:
                     f"an engine over {_open.topology.name} is open: close it first (a process has "
                     "one; the first copy opens it)"
                 )
+            intercepted.take_over()
             _C.transfer_open(self.topology.text(), self.topology.name)
             _open = self
             if self.relays != "all":
@@ -84,6 +85,7 @@ class Engine:
                 with keeper.engine_ends():
                     for transfer in handle.live():
                         transfer.close()
+                    intercepted.wait()
                     _C.transfer_close()
             except BaseException:
                 self._borrow()
