@@ -86,7 +86,9 @@ def main() -> None:
     is_flag=True,
     help="Carry large copies between host and GPU over every path; SCRIPT may be any program.",
 )
-@click.option("--intercept-report", is_flag=True, help="The same, and say at exit what was carried.")
+@click.option(
+    "--intercept-report", is_flag=True, help="The same, and say at exit what was carried."
+)
 @click.option("--intercept-json", metavar="PATH", help="The same, as a line of JSON added to PATH.")
 @click.option("--intercept-min", metavar="BYTES", help="Least bytes of a carried copy (4MiB).")
 @click.option(
@@ -124,7 +126,9 @@ def run(
     given = {
         "allocator": allocator or (None if intercept else "1") if allocator != "" else "",
         "intercept": ("report" if intercept_report else "1") if intercept else None,
-        "intercept_json": str(Path(intercept_json).absolute()) if intercept_json else intercept_json,
+        "intercept_json": str(Path(intercept_json).absolute())
+        if intercept_json
+        else intercept_json,
         "intercept_min": intercept_min,
         "driver": driver,
         "policy": policy,
@@ -136,7 +140,9 @@ def run(
     for name, value in given.items():
         if value == "":  # which as a variable is as if not set, and as an option a mistake
             takes = config.lookup(name).takes
-            raise click.UsageError(f"--{name.replace('_', '-')} is empty: it takes {takes}; or leave it out")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is empty: it takes {takes}; or leave it out"
+            )
     environment = {**os.environ, **config.variables(given)}
     settings = config.read(environment)
     if intercept:

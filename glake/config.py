@@ -256,8 +256,8 @@ class Config:
     )  # fmt: skip
     intercept: str = _option(
         "1", _choice("0", "1", "report"), "0, 1 or report",
-        "of a program that libglake_intercept.so is preloaded into: 1: its large copies are carried; "
-        "report: and what was carried is printed at exit (docs/intercept.md)", "preload",
+        "where libglake_intercept.so is preloaded, 1: a program's large copies are carried; "
+        "report: and the sum of them is printed at exit (docs/intercept.md)", "preload",
     )  # fmt: skip
     intercept_min: int = _option(
         "4MiB", parse_bytes, 'bytes ("4MiB")', "least bytes of a copy that is carried", "preload"

@@ -1,7 +1,7 @@
 """The environment in which a program's own large copies go through glake (docs/intercept.md).
 
-The library libglake_intercept.so is preloaded; what it must know of the machine is put in variables,
-since it has no Python to find it with.
+The library libglake_intercept.so is preloaded. It has no Python to find out how the GPUs are
+joined: that is put in variables.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from glake import children, config, library_path
+from glake import children, library_path
 from glake.errors import DriverAbsent, GlakeError, InvalidArgument
 
 
@@ -19,11 +19,13 @@ def library() -> Path:
     """The library to preload. DriverAbsent: it was not built."""
     path = library_path().with_name("libglake_intercept.so")
     if not path.is_file():
-        raise DriverAbsent(f"{path} is not there: reinstall glake, or run `make build` in a checkout")
+        raise DriverAbsent(
+            f"{path} is not there: reinstall glake, or run `make build` in a checkout"
+        )
     if any(sign in str(path) for sign in (":", " ", "\t", "\n")):
         raise InvalidArgument(
-            f"{str(path)!r} has a colon or a blank, which no list of libraries to preload can hold: "
-            "install glake at a path without"
+            f"{str(path)!r} has a colon or a blank, which no list of libraries to preload can "
+            "hold: install glake at a path without"
         )
     return path
 
@@ -97,4 +99,3 @@ if __name__ == "__main__":
         print(topology.current().text())
     except GlakeError as error:
         sys.exit(str(error))
-    config.read()

@@ -86,7 +86,9 @@ def _run(
 
 
 def plain(command: list[str], **variables: str) -> "subprocess.CompletedProcess[str]":
-    return _run(command, libraries.environment(_clean() | {"GLAKE_SIM_PRESET": "dgx_a100"} | variables))
+    return _run(
+        command, libraries.environment(_clean() | {"GLAKE_SIM_PRESET": "dgx_a100"} | variables)
+    )
 
 
 class Told:

@@ -1,31 +1,31 @@
-/* A CUDA program without a kernel: it copies, and checks every byte. One argument: what it tries. It
- * knows nothing of glake, and must print the same with and without it. */
-#include "driver.h"
-
+/* A CUDA program without a kernel: it copies, and checks every byte. One argument: what it tries.
+ * It knows nothing of glake, and must print the same with and without it. */
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "driver.h"
+
 #define MIB ((size_t)1 << 20)
 #define BYTES (32 * MIB)
 #define PIECE MIB /* small enough never to be carried */
 
-#define CHECK(what)                                                    \
-  do {                                                                 \
-    if (!(what)) {                                                     \
+#define CHECK(what)                                                        \
+  do {                                                                     \
+    if (!(what)) {                                                         \
       fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #what); \
-      _exit(1);                                                        \
-    }                                                                  \
+      _exit(1);                                                            \
+    }                                                                      \
   } while (0)
-#define CU(call)                                                                         \
-  do {                                                                                   \
-    CUresult got = (call);                                                               \
-    if (got != CUDA_SUCCESS) {                                                           \
-      fprintf(stderr, "%s:%d: %s gave %d\n", __FILE__, __LINE__, #call, (int)got);       \
-      _exit(1);                                                                          \
-    }                                                                                    \
+#define CU(call)                                                                   \
+  do {                                                                             \
+    CUresult got = (call);                                                         \
+    if (got != CUDA_SUCCESS) {                                                     \
+      fprintf(stderr, "%s:%d: %s gave %d\n", __FILE__, __LINE__, #call, (int)got); \
+      _exit(1);                                                                    \
+    }                                                                              \
   } while (0)
 
 static void fill(unsigned char* at, unsigned seed) {
@@ -178,7 +178,8 @@ static void frees(void) {
     CU(cu.cuStreamDestroy(s)); /* its work goes on */
     CU(cu.cuMemFree(a));       /* and is done with the memory when this returns */
     CHECK(holds(to, 20 + round));
-    unsigned char* mine = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char* mine =
+        mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CU(cu.cuMemHostRegister(mine, BYTES, 0));
     a = device();
     s = stream(CU_STREAM_NON_BLOCKING);
@@ -223,7 +224,8 @@ static void left(void) {
   for (size_t i = 0; i < BYTES; i += PIECE) CU(cu.cuMemcpyHtoDAsync(a + i, from + i, PIECE, s));
   CU(cu.cuStreamSynchronize(s));
   /* Half of it pinned: the driver refuses such a copy, or reads all of it before it returns. */
-  unsigned char* half = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  unsigned char* half =
+      mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CU(cu.cuMemHostRegister(half, BYTES / 2, 0));
   printf("half pinned: %d\n", (int)cu.cuMemcpyHtoDAsync(a, half, BYTES, s));
   CU(cu.cuStreamSynchronize(s));
@@ -264,7 +266,8 @@ static void graphs(void) {
 static void* one_thread(void* number) {
   use((int)(intptr_t)number % 2);
   CUstream s = stream(CU_STREAM_NON_BLOCKING);
-  for (unsigned round = 0; round < 2; ++round) chain(s, 80 + 10 * (unsigned)(intptr_t)number + round);
+  for (unsigned round = 0; round < 2; ++round)
+    chain(s, 80 + 10 * (unsigned)(intptr_t)number + round);
   return NULL;
 }
 
@@ -329,18 +332,30 @@ int main(int count, char** arguments) {
   find_driver();
   CU(cu.cuInit(0));
   use(0);
-  if (strcmp(what, "chains") == 0) chains();
-  else if (strcmp(what, "events") == 0) events();
-  else if (strcmp(what, "legacy") == 0) legacy();
-  else if (strcmp(what, "frees") == 0) frees();
-  else if (strcmp(what, "left") == 0) left();
-  else if (strcmp(what, "graphs") == 0) graphs();
-  else if (strcmp(what, "threads") == 0) threads();
-  else if (strcmp(what, "forks") == 0) forks();
-  else if (strcmp(what, "contexts") == 0) contexts();
-  else if (strcmp(what, "one_fault") == 0) faults(3);
-  else if (strcmp(what, "all_fail") == 0) faults(-1);
-  else return 3;
+  if (strcmp(what, "chains") == 0)
+    chains();
+  else if (strcmp(what, "events") == 0)
+    events();
+  else if (strcmp(what, "legacy") == 0)
+    legacy();
+  else if (strcmp(what, "frees") == 0)
+    frees();
+  else if (strcmp(what, "left") == 0)
+    left();
+  else if (strcmp(what, "graphs") == 0)
+    graphs();
+  else if (strcmp(what, "threads") == 0)
+    threads();
+  else if (strcmp(what, "forks") == 0)
+    forks();
+  else if (strcmp(what, "contexts") == 0)
+    contexts();
+  else if (strcmp(what, "one_fault") == 0)
+    faults(3);
+  else if (strcmp(what, "all_fail") == 0)
+    faults(-1);
+  else
+    return 3;
   puts("all right");
   return 0;
 }

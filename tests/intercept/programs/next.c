@@ -5,6 +5,6 @@
 #include <sys/types.h>
 
 pid_t getppid(void) {
-  pid_t (*next)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "getppid");
+  pid_t (*next)(void) = (pid_t (*)(void))dlsym(RTLD_NEXT, "getppid");
   return next == 0 || next == getppid ? -7 : next() > 0 ? 4242 : -8;
 }

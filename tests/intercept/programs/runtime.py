@@ -1,4 +1,4 @@
-"""Copies through the CUDA runtime, by ctypes; then beside an engine that the program opens itself."""
+"""Copies through the CUDA runtime, by ctypes; then beside an engine of the program itself."""
 
 import ctypes
 import sys
