@@ -19,7 +19,10 @@ class Account {
   bool empty();
   std::string json();
   std::string text();  // for people; ends with a newline
-  void clear();        // in a forked child
+  // Around a fork; clear() in the child, between the two.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+  void clear();
 
  private:
   struct Count {

@@ -34,7 +34,8 @@ struct Inside {
 Carrier& Carrier::instance() {
   static Carrier* one = [] {
     auto* made = new Carrier;
-    pthread_atfork(nullptr, nullptr, [] { instance().in_child(); });
+    pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork(false); },
+                   [] { instance().after_fork(true); });
     std::atexit([] { instance().at_exit(); });
     return made;
   }();
@@ -247,7 +248,6 @@ void Carrier::reopen() {
 
 void Carrier::end() {
   reset_ = true;
-  forget_contexts();
   std::lock_guard<std::mutex> guard(opening_);
   Inside inside;
   engine_.close();
@@ -286,10 +286,23 @@ void Carrier::at_exit() {
   if (file >= 0) close(file);
 }
 
-// The engine and the flights are the parent's. Its locks may be held by threads that are not here.
-void Carrier::in_child() {
-  if (state_ != 0) forked_ = true;
-  account_.clear();
+// No lock is held by a thread that the child has not.
+void Carrier::before_fork() {
+  opening_.lock();
+  mutex_.lock();
+  account_.lock();
+}
+
+// The engine and the flights are the parent's.
+void Carrier::after_fork(bool child) {
+  if (child) {
+    if (state_ != 0) forked_ = true;
+    starting_ = shut_ = 0;
+    account_.clear();
+  }
+  account_.unlock();
+  mutex_.unlock();
+  opening_.unlock();
 }
 
 }  // namespace glake::intercept

@@ -47,7 +47,8 @@ class Carrier {
 
   std::string json() { return account_.json(); }
   void at_exit();
-  void in_child();
+  void before_fork();
+  void after_fork(bool child);
 
   // Whether this thread is within a call of the carrier's own.
   static bool inside();

@@ -1,6 +1,5 @@
 #include "intercept/judge.h"
 
-#include <map>
 #include <mutex>
 #include <set>
 
@@ -11,26 +10,25 @@ namespace {
 
 constexpr int kMostRanges = 4096;  // of one copy's host end: pinned in pieces
 
-struct Known {
+// Bases of other processes' memory.
+struct Opened {
   std::mutex mutex;
-  std::map<CUdevice, CUcontext> primaries;
-  std::set<CUdeviceptr> ipc;  // bases
+  std::set<CUdeviceptr> bases;
 };
 
-Known& known() {
-  static auto* kept = new Known;
+Opened& opened() {
+  static auto* kept = new Opened;
   return *kept;
 }
 
-// The primary context of a device that has one already; nullptr: it has none.
+// The primary context of a device that has one already; nullptr: it has none. Asked each time: one
+// that ends may leave its handle to a context of another kind.
 CUcontext primary_of(const DriverCalls& driver, CUdevice device) {
-  std::lock_guard<std::mutex> guard(known().mutex);
-  CUcontext& primary = known().primaries[device];
-  if (primary != nullptr) return primary;
   unsigned flags = 0;
   int active = 0;
+  CUcontext primary = nullptr;
   if (driver.primary_state(device, &flags, &active) != CUDA_SUCCESS || active == 0) return nullptr;
-  if (driver.primary_retain(&primary, device) != CUDA_SUCCESS) return primary = nullptr;
+  if (driver.primary_retain(&primary, device) != CUDA_SUCCESS) return nullptr;
   driver.primary_release(device);
   return primary;
 }
@@ -96,8 +94,8 @@ bool ask(const DriverCalls& driver, CUdeviceptr at, Facts* facts) {
 }
 
 bool is_ipc(CUdeviceptr base) {
-  std::lock_guard<std::mutex> guard(known().mutex);
-  return known().ipc.count(base) != 0;
+  std::lock_guard<std::mutex> guard(opened().mutex);
+  return opened().bases.count(base) != 0;
 }
 
 // A GPU's memory: the first and the last byte; the engine looks into all between.
@@ -160,17 +158,12 @@ Reason judge(Copy* copy) {
 }
 
 void note_ipc(CUdeviceptr base, bool open) {
-  std::lock_guard<std::mutex> guard(known().mutex);
+  std::lock_guard<std::mutex> guard(opened().mutex);
   if (open) {
-    known().ipc.insert(base);
+    opened().bases.insert(base);
   } else {
-    known().ipc.erase(base);
+    opened().bases.erase(base);
   }
-}
-
-void forget_contexts() {
-  std::lock_guard<std::mutex> guard(known().mutex);
-  known().primaries.clear();
 }
 
 }  // namespace glake::intercept

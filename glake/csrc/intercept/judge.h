@@ -10,7 +10,5 @@ Reason judge(Copy* copy);
 
 // Memory of other processes, opened by cuIpcOpenMemHandle.
 void note_ipc(CUdeviceptr base, bool open);
-// Contexts may be others from now on.
-void forget_contexts();
 
 }  // namespace glake::intercept
