@@ -376,11 +376,13 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
 
 def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
-    engine = _open
-    if engine is not None:
-        return engine
+    return _open if _open is not None else open_over(None)
+
+
+def open_over(topology: topologies.Topology | str | Path | None) -> Engine:
+    """The process's engine; opens it over `topology`, as Engine takes it, if there is none."""
     with _lock:
-        return _open if _open is not None else Engine()
+        return _open if _open is not None else Engine(topology)
 
 
 def open_engine() -> Engine | None:

@@ -192,8 +192,11 @@ def test_by_the_runtime(tmp_path: Path, engine: list[str]) -> None:
     assert told.left() == ({"refused by glake's engine": 2} if engine else {})
 
 
-def test_without_a_gain_the_driver_copies(programs: Path, tmp_path: Path) -> None:
-    told = Told([str(programs / "copies_LINKED"), "chains"], tmp_path, GLAKE_RELAYS="own")
+@pytest.mark.parametrize("alone", [{"GLAKE_RELAYS": "own"}, {"LOCAL_WORLD_SIZE": "2"}])
+def test_without_a_gain_the_driver_copies(
+    programs: Path, tmp_path: Path, alone: dict[str, str]
+) -> None:
+    told = Told([str(programs / "copies_LINKED"), "chains"], tmp_path, **alone)
     assert told.done.returncode == 0, told.done.stderr
     assert told.report["carried"]["copies"] == 0 and told.left() == {"no second path pays": 8}
 

@@ -61,7 +61,14 @@ bool Carrier::ready() {
   // Before what libglake, just loaded, does at exit.
   std::atexit([] { instance().at_exit(); });
   state_ = 1;
+  std::lock_guard<std::mutex> telling(mutex_);
+  changed_.notify_all();
   return true;
+}
+
+void Carrier::await_open() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return state_ == 1; });
 }
 
 Reason Carrier::carry(Copy copy, CUresult* result) {

@@ -44,6 +44,8 @@ class Carrier {
   // The program opens an engine of its own (glake.transfer): this one's is closed.
   void yield();
   void wait_all();
+  // Until the first copy is carried; for ever where none is.
+  void await_open();
 
   std::string json() { return account_.json(); }
   void at_exit();

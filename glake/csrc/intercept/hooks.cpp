@@ -203,6 +203,10 @@ INTERCEPT_EXPORT void glake_intercept_wait(void) {
   glake::intercept::Carrier::instance().wait_all();
 }
 
+INTERCEPT_EXPORT void glake_intercept_await(void) {
+  glake::intercept::Carrier::instance().await_open();
+}
+
 // What was carried and left so far, as JSON; as snprintf.
 INTERCEPT_EXPORT size_t glake_intercept_report(char* json, size_t capacity) {
   const std::string text = glake::intercept::Carrier::instance().json();

@@ -69,3 +69,22 @@ def test_beside_glakes_allocator(real_python: str, tmp_path: Path) -> None:
 def test_polled(real_python: str, tmp_path: Path) -> None:
     _, report = run(real_python, tmp_path, GLAKE_SIM_COMPLETION="polled")
     assert report["carried"]["bytes"] >= 300 * MIB
+
+
+def test_ranks_that_share_a_node(real_python: str, tmp_path: Path) -> None:
+    """Two ranks as torchrun starts them: the relay service lends each what others do not use."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    kept |= {
+        "LOCAL_WORLD_SIZE": "2",
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "GLAKE_SIM_MEMORY": "256MiB",
+    }
+    glake = [sys.executable, "-m", "glake.cli", "run", "--driver", "sim:dgx_a100", "--intercept"]
+    command = [*glake, real_python, str(PROGRAM.with_name("ranks.py"))]
+    ranks = [
+        subprocess.Popen(command, env=kept | {"LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, said = rank.communicate(timeout=240)
+        assert rank.returncode == 0 and said == b"", said.decode()
