@@ -25,9 +25,9 @@ def load() -> None:
     if "libglake_intercept.so" in os.environ.get("LD_PRELOAD", ""):  # `glake run --intercept`
         try:
             _import_glake()
-            from glake.transfer import intercepted
+            from glake.transfer import ranks
 
-            intercepted.share()
+            ranks.share()
         except Exception as error:
             _warn(f"glake: GPUs of other ranks are not used: {error}")
     if os.environ.get("GLAKE_ALLOCATOR", "").lower() in OFF:
