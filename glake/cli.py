@@ -123,12 +123,14 @@ def run(
     intercept = intercept or intercept_report or intercept_json is not None
     if intercept_min is not None and not intercept:
         raise click.UsageError("--intercept-min is of --intercept: give that too")
+    if allocator is None and not intercept:
+        allocator = "1"
+    if intercept_json:
+        intercept_json = str(Path(intercept_json).absolute())
     given = {
-        "allocator": allocator or (None if intercept else "1") if allocator != "" else "",
+        "allocator": allocator,
         "intercept": ("report" if intercept_report else "1") if intercept else None,
-        "intercept_json": str(Path(intercept_json).absolute())
-        if intercept_json
-        else intercept_json,
+        "intercept_json": intercept_json,
         "intercept_min": intercept_min,
         "driver": driver,
         "policy": policy,
@@ -137,22 +139,10 @@ def run(
         "trace": trace,
         "strict": "0" if allow_fallback else "1",
     }
-    for name, value in given.items():
-        if value == "":  # which as a variable is as if not set, and as an option a mistake
-            takes = config.lookup(name).takes
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} is empty: it takes {takes}; or leave it out"
-            )
+    _refuse_empty(given)
     environment = {**os.environ, **config.variables(given)}
     settings = config.read(environment)
-    if intercept:
-        from glake import intercept as interception
-
-        command = interception.command(script, args, as_module)
-    elif not as_module and not Path(script).is_file():
-        raise click.ClickException(f"no such script: {script} (a module is run with -m)")
-    else:
-        command = [sys.executable, *(["-m"] if as_module else []), script, *args]
+    command = _command(script, args, as_module, intercept)
     for what, path in (("a trace", trace), ("a report", intercept_json)):
         if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
             raise click.ClickException(
@@ -168,9 +158,29 @@ def run(
             "--allow-fallback to run without glake"
         )
     if intercept and missing is None:
-        environment = interception.environment(environment)
+        from glake.intercept import environment as intercepted
+
+        environment = intercepted(environment)
     sys.stdout.flush()
     os.execve(command[0], command, environment)
+
+
+def _refuse_empty(given: dict[str, str | None]) -> None:
+    for name, value in given.items():
+        if value == "":  # which as a variable is as if not set, and as an option a mistake
+            option = f"--{name.replace('_', '-')}"
+            takes = config.lookup(name).takes
+            raise click.UsageError(f"{option} is empty: it takes {takes}; or leave it out")
+
+
+def _command(script: str, args: tuple[str, ...], as_module: bool, intercept: bool) -> list[str]:
+    if intercept:
+        from glake.intercept import command
+
+        return command(script, args, as_module)
+    if not as_module and not Path(script).is_file():
+        raise click.ClickException(f"no such script: {script} (a module is run with -m)")
+    return [sys.executable, *(["-m"] if as_module else []), script, *args]
 
 
 @main.command()
