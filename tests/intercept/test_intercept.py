@@ -164,6 +164,15 @@ def test_another_context_is_left_alone(programs: Path, tmp_path: Path) -> None:
     assert told.left() == {"no primary context, or a stream of another one": 4}
 
 
+def test_memory_of_another_process_is_left_alone(programs: Path, tmp_path: Path) -> None:
+    machine = {"GLAKE_SIM_MACHINE": f"intercept-{os.getpid()}"}
+    told = Told([str(programs / "copies_BY_GET"), "other_process"], tmp_path, **machine)
+    assert told.done.returncode == 0 and told.done.stdout == "all right\n", told.done.stderr
+    lefts = [set(report["driver"]) for report in told.reports]
+    assert {"memory of another process"} in lefts, told.reports
+    assert sum(report["carried"]["copies"] for report in told.reports) == 0
+
+
 def test_a_path_that_fails_is_left(programs: Path, tmp_path: Path) -> None:
     """The GPU's own link fails three times: without glake the program sees it, with it nothing."""
     command = [str(programs / "copies_LINKED"), "one_fault"]

@@ -306,6 +306,35 @@ static void contexts(void) {
   chain(stream(CU_STREAM_NON_BLOCKING), 95);
 }
 
+/* Memory of another process, which keeps it until this one has ended. */
+static void other_process(void) {
+  int ends[2];
+  CUipcMemHandle handle;
+  CHECK(pipe(ends) == 0);
+  pid_t child = fork(); /* before either has CUDA */
+  CU(cu.cuInit(0));
+  use(0);
+  if (child != 0) {
+    CUdeviceptr a = device();
+    CU(cu.cuIpcGetMemHandle(&handle, a));
+    CHECK(write(ends[1], &handle, sizeof handle) == sizeof handle);
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    CHECK(device_holds(a, 97));
+    return;
+  }
+  CHECK(read(ends[0], &handle, sizeof handle) == sizeof handle);
+  unsigned char* from = pinned();
+  CUdeviceptr theirs = 0;
+  CUstream s = stream(CU_STREAM_NON_BLOCKING);
+  CU(cu.cuIpcOpenMemHandle(&theirs, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  fill(from, 97);
+  CU(cu.cuMemcpyHtoDAsync(theirs, from, BYTES, s));
+  CU(cu.cuIpcCloseMemHandle(theirs));
+  exit(0);
+}
+
 typedef int (*fail_copy)(const char*, const char*, int64_t, int, int64_t);
 
 /* Copies fail, by the simulator's word (docs/real.md); `times`: once, or for good. */
@@ -330,6 +359,11 @@ static void faults(int64_t times) {
 int main(int count, char** arguments) {
   const char* what = count > 1 ? arguments[1] : "";
   find_driver();
+  if (strcmp(what, "other_process") == 0) {
+    other_process();
+    puts("all right");
+    return 0;
+  }
   CU(cu.cuInit(0));
   use(0);
   if (strcmp(what, "chains") == 0)

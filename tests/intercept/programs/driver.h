@@ -42,6 +42,9 @@
   X(cuGraphLaunch, "cuGraphLaunch", 10000)                      \
   X(cuCtxCreateOld, "cuCtxCreate_v2", 3020)                     \
   X(cuCtxDestroy, "cuCtxDestroy_v2", 4000)                      \
+  X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010)               \
+  X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000)         \
+  X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010)           \
   X(cuStreamWriteValue32, "cuStreamWriteValue32_v2", 11070)     \
   X(cuStreamWaitValue32, "cuStreamWaitValue32_v2", 11070)
 
