@@ -224,6 +224,27 @@ def test_rtld_next_of_other_libraries(programs: Path) -> None:
     assert done.stdout == "4242\n", done.stderr
 
 
+def test_functions_of_another_signature_are_left_alone(tmp_path: Path) -> None:
+    driver, program = tmp_path / "libdriver.so", tmp_path / "program"
+    _compile(PROGRAMS / "signatures.c", driver, "-DDRIVER", "-shared", "-fPIC")
+    _compile(PROGRAMS / "signatures.c", program, "-ldl")
+    done = _run([str(program), str(driver)], _clean() | {"LD_PRELOAD": str(intercept.library())})
+    assert done.returncode == 0, done.stderr
+    assert dict(line.split(": ") for line in done.stdout.splitlines()) == {
+        "get": "glake's",
+        "get from get": "glake's",
+        "copy": "glake's",
+        "old copy": "the driver's",
+        "later copy": "the driver's",
+        "thread's copy": "the driver's",
+        "thread's free": "glake's",
+        "copy by name": "glake's",
+        "other by name": "the driver's",
+        "none by name": "none",
+        "none by get": "500",
+    }
+
+
 def test_other_gpus_than_looked_at(programs: Path) -> None:
     env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"})
     env |= {"CUDA_VISIBLE_DEVICES": "2,3", "GLAKE_INTERCEPT": "report"}

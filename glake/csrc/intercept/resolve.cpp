@@ -81,14 +81,15 @@ void* hooked(int row, void* function) {
 }
 
 // Which hook stands for what cuGetProcAddress gave for a name and a version: the one whose own
-// version gives the same function. A newer or older signature is left alone.
-void* hooked_by_name(GetProc get, const char* base, cuuint64_t flags, void* function) {
+// version gives the same function. A newer or older signature is left alone, and so is a function
+// for which a null stream is the thread's own: asked for without flags, the driver gives another.
+void* hooked_by_name(GetProc get, const char* base, void* function) {
   for (int row = 0; row < kCount; ++row) {
     if (std::strcmp(kRows[row].base, base) != 0) continue;
     void* same = nullptr;
-    if (get(base, &same, kRows[row].version, flags, nullptr) == CUDA_SUCCESS && same == function) {
-      return hooked(row, function);
-    }
+    const CUresult known =
+        get(base, &same, kRows[row].version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    if (known == CUDA_SUCCESS && same == function) return hooked(row, function);
   }
   return function;
 }
@@ -164,7 +165,7 @@ CUresult hook_cuGetProcAddress_v2(const char* symbol, void** function, int versi
   if (get == nullptr) return CUDA_ERROR_NOT_FOUND;
   const CUresult result = get(symbol, function, version, flags, status);
   if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr) {
-    *function = hooked_by_name(get, symbol, flags, *function);
+    *function = hooked_by_name(get, symbol, *function);
   }
   return result;
 }
@@ -176,7 +177,7 @@ CUresult hook_cuGetProcAddress(const char* symbol, void** function, int version,
   const CUresult result = old(symbol, function, version, flags);
   const GetProc get = newest_get();
   if (result == CUDA_SUCCESS && get != nullptr && function != nullptr && *function != nullptr) {
-    *function = hooked_by_name(get, symbol, flags, *function);
+    *function = hooked_by_name(get, symbol, *function);
   }
   return result;
 }
