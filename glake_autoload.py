@@ -22,6 +22,14 @@ def load() -> None:
         from glake.dryrun import child
 
         child.start()
+    if "libglake_intercept.so" in os.environ.get("LD_PRELOAD", ""):  # `glake run --intercept`
+        try:
+            _import_glake()
+            from glake.transfer import ranks
+
+            ranks.share()
+        except Exception as error:
+            _warn(f"glake: GPUs of other ranks are not used: {error}")
     if os.environ.get("GLAKE_ALLOCATOR", "").lower() in OFF:
         return
     try:

@@ -68,6 +68,9 @@ add_plain(cusparseLt libcusparseLt.so.0 cusparseLt 10)
 add_plain(nvshmem libnvshmem_host.so.3 nvshmem_host 3 NODE NVSHMEM)
 add_plain(curand libcurand.so.10 curand 1)
 target_link_options(cuda_cuda PRIVATE LINKER:--no-as-needed)  # what it is for: simcuda's symbols
+# The runtime opens it, and does not link it.
+add_dependencies(cuda_cudart13 cuda_cuda)
+add_dependencies(cuda_cudart12 cuda_cuda)
 
 file(GLOB nvml_sources CONFIGURE_DEPENDS "${runtime}/nvml/*.cpp")
 add_standin(nvml libnvidia-ml.so.1 SOURCES ${nvml_sources} ${topology_sources})

@@ -72,12 +72,25 @@ def main() -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--allocator", default="1", show_default=True, help="1, or basic: the C plug-in.")
+@click.option(
+    "--allocator",
+    help="1, basic (the C plug-in) or 0: off. Default: 1; with --intercept 0, or GLAKE_ALLOCATOR.",
+)
 @click.option("--driver", help="cuda, sim[:preset] or the path of a driver library.")
 @click.option("--policy", help="balanced or compact.")
 @click.option("--limit", help='none, a fraction ("90%") or bytes ("70GiB").')
 @click.option("--debug", help="guard, poison, trace: find writes outside blocks and after free.")
 @click.option("--trace", help="Record every allocation and free to this path.")
+@click.option(
+    "--intercept",
+    is_flag=True,
+    help="Carry large copies between host and GPU over every path; SCRIPT may be any program.",
+)
+@click.option(
+    "--intercept-report", is_flag=True, help="The same, and say at exit what was carried."
+)
+@click.option("--intercept-json", metavar="PATH", help="The same, as a line of JSON added to PATH.")
+@click.option("--intercept-min", metavar="BYTES", help="Least bytes of a carried copy (4MiB).")
 @click.option(
     "--allow-fallback",
     is_flag=True,
@@ -87,12 +100,16 @@ def main() -> None:
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
-    allocator: str,
+    allocator: str | None,
     driver: str | None,
     policy: str | None,
     limit: str | None,
     debug: str | None,
     trace: str | None,
+    intercept: bool,
+    intercept_report: bool,
+    intercept_json: str | None,
+    intercept_min: str | None,
     allow_fallback: bool,
     as_module: bool,
     script: str,
@@ -100,10 +117,21 @@ def run(
 ) -> None:
     """Run SCRIPT with PyTorch's memory in glake; ARGS are the script's own.
 
-    Fails before SCRIPT starts if glake has no driver or device to serve it with.
+    Fails before SCRIPT starts if glake has no driver or device to serve it with. With --intercept
+    SCRIPT is a Python script or any executable, and its own copies are glake's (docs/intercept.md).
     """
+    intercept = intercept or intercept_report or intercept_json is not None
+    if intercept_min is not None and not intercept:
+        raise click.UsageError("--intercept-min is of --intercept: give that too")
+    if allocator is None and not intercept:
+        allocator = "1"
+    if intercept_json:
+        intercept_json = str(Path(intercept_json).absolute())
     given = {
         "allocator": allocator,
+        "intercept": ("report" if intercept_report else "1") if intercept else None,
+        "intercept_json": intercept_json,
+        "intercept_min": intercept_min,
         "driver": driver,
         "policy": policy,
         "limit": limit,
@@ -111,19 +139,16 @@ def run(
         "trace": trace,
         "strict": "0" if allow_fallback else "1",
     }
-    for name, value in given.items():
-        if value == "":  # which as a variable is as if not set, and as an option a mistake
-            takes = config.lookup(name).takes
-            raise click.UsageError(f"--{name} is empty: it takes {takes}; or leave it out")
+    _refuse_empty(given)
     environment = {**os.environ, **config.variables(given)}
     settings = config.read(environment)
-    if not as_module and not Path(script).is_file():
-        raise click.ClickException(f"no such script: {script} (a module is run with -m)")
-    if trace is not None and not os.access(Path(trace).absolute().parent, os.W_OK):
-        raise click.ClickException(
-            f"cannot write a trace to {trace}: no such directory to write in"
-        )
-    missing = no_device(environment) if settings.allocator != "0" else None
+    command = _command(script, args, as_module, intercept)
+    for what, path in (("a trace", trace), ("a report", intercept_json)):
+        if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
+            raise click.ClickException(
+                f"cannot write {what} to {path}: no such directory to write in"
+            )
+    missing = no_device(environment) if settings.allocator != "0" or intercept else None
     if missing is not None and allow_fallback:
         # Here, since a script that never imports torch never starts glake, which would say it.
         click.echo(f"glake: {script} runs without glake: {missing}", err=True)
@@ -132,9 +157,30 @@ def run(
             f"{script} was not run: {missing}; give --driver sim for the simulated driver, or "
             "--allow-fallback to run without glake"
         )
-    command = [sys.executable, *(["-m"] if as_module else []), script, *args]
+    if intercept and missing is None:
+        from glake.intercept import environment as intercepted
+
+        environment = intercepted(environment)
     sys.stdout.flush()
-    os.execve(sys.executable, command, environment)
+    os.execve(command[0], command, environment)
+
+
+def _refuse_empty(given: dict[str, str | None]) -> None:
+    for name, value in given.items():
+        if value == "":  # which as a variable is as if not set, and as an option a mistake
+            option = f"--{name.replace('_', '-')}"
+            takes = config.lookup(name).takes
+            raise click.UsageError(f"{option} is empty: it takes {takes}; or leave it out")
+
+
+def _command(script: str, args: tuple[str, ...], as_module: bool, intercept: bool) -> list[str]:
+    if intercept:
+        from glake.intercept import command
+
+        return command(script, args, as_module)
+    if not as_module and not Path(script).is_file():
+        raise click.ClickException(f"no such script: {script} (a module is run with -m)")
+    return [sys.executable, *(["-m"] if as_module else []), script, *args]
 
 
 @main.command()

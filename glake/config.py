@@ -31,7 +31,8 @@ _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table. `reader` says who acts on it: python, core or simulator."""
+    """One row of the table. `reader` says who acts on it: python, core, simulator or
+    preload (libglake_intercept.so)."""
 
     name: str
     default: str
@@ -267,6 +268,25 @@ class Config:
         "GPUs that copies may go over: all visible, those the relay service lends, or only those "
         "this process uses (default: lent if LOCAL_WORLD_SIZE is above 1, else all)", "python",
     )  # fmt: skip
+    intercept: str = _option(
+        "1", _choice("0", "1", "report"), "0, 1 or report",
+        "where libglake_intercept.so is preloaded, 1: a program's large copies are carried; "
+        "report: and the sum of them is printed at exit (docs/intercept.md)", "preload",
+    )  # fmt: skip
+    intercept_min: int = _option(
+        "4MiB", parse_bytes, 'bytes ("4MiB")', "least bytes of a copy that is carried", "preload"
+    )
+    intercept_json: str | None = _option(
+        "", _PATH, "a path", "add what was carried to this file at exit, a line of JSON", "preload"
+    )
+    intercept_topology: str | None = _option(
+        "", _PATH, "a platforms file, or its text",
+        "how the GPUs are joined (`glake run --intercept` finds it)", "preload",
+    )  # fmt: skip
+    intercept_visible: str | None = _option(
+        "", _PATH, "as CUDA_VISIBLE_DEVICES",
+        "the GPUs that intercept_topology is of: with others nothing is carried", "preload",
+    )  # fmt: skip
     driver: str = _option(
         "cuda", _driver, "cuda, sim[:preset] or the path of a driver library (with a /)",
         "the CUDA driver to use; nothing falls back to the simulator",
@@ -349,7 +369,7 @@ class Config:
     )  # fmt: skip
     sim_driver_lock: bool = _option(
         "0", _flag, "0 or 1",
-        "1: calls that free, pin, unmap or open wait for all work and keep out others' copies", _SIM,
+        "1: calls that free, pin or unmap wait for all work and keep others' copies out", _SIM,
     )  # fmt: skip
     sim_call_time: bool = _option(
         "0", _flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM

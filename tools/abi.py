@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARIES = ("libglake.so", "libsimcuda.so")
+LIBRARIES = ("libglake.so", "libglake_intercept.so", "libsimcuda.so")
 
 
 def exported(library: Path) -> list[str]:

@@ -19,7 +19,8 @@ CSRC = ROOT / "glake" / "csrc"
 LAYERS = (
     ("include/glake",),
     ("base",),
-    ("driver", "plan"),
+    # The preloaded library is one of its own, and reaches glake by the C interface alone.
+    ("driver", "plan", "intercept"),
     ("memory", "watch"),
     ("heap",),
     ("debug", "ipc"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, keeper, registration, runs
+from glake.transfer import handle, intercepted, keeper, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -63,6 +63,7 @@ class Engine:
                     f"an engine over {_open.topology.name} is open: close it first (a process has "
                     "one; the first copy opens it)"
                 )
+            intercepted.take_over()
             _C.transfer_open(self.topology.text(), self.topology.name)
             _open = self
             if self.relays != "all":
@@ -84,6 +85,7 @@ class Engine:
                 with keeper.engine_ends():
                     for transfer in handle.live():
                         transfer.close()
+                    intercepted.wait()
                     _C.transfer_close()
             except BaseException:
                 self._borrow()
@@ -374,11 +376,13 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
 
 def default_engine() -> Engine:
     """The process's engine; opens it over the machine's own topology if there is none."""
-    engine = _open
-    if engine is not None:
-        return engine
+    return _open if _open is not None else open_over(None)
+
+
+def open_over(topology: topologies.Topology | str | Path | None) -> Engine:
+    """The process's engine; opens it over `topology`, as Engine takes it, if there is none."""
     with _lock:
-        return _open if _open is not None else Engine()
+        return _open if _open is not None else Engine(topology)
 
 
 def open_engine() -> Engine | None:

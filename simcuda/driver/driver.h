@@ -163,7 +163,8 @@ struct Range {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   int device = -1;
-  bool host = false, vmm = false, pool = false, managed = false;
+  bool host = false, vmm = false, managed = false;
+  CUmemoryPool pool = nullptr;  // that it is of
   unsigned exportable = 0;
   uint32_t access = 0;
 };

@@ -22,7 +22,7 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
     range->bytes = range->vmm ? handle->pages * kGranule : reservation->requested;
     const Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
     if (pool == nullptr) return CUDA_SUCCESS;
-    range->pool = true;
+    range->pool = pool->handle;
     range->bytes = pool->block_at(address, &range->base);
     if (range->bytes != 0) return CUDA_SUCCESS;
     return fail(CUDA_ERROR_INVALID_VALUE, "memory of a pool that is not allocated");
@@ -78,6 +78,8 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
       return put(data, range.bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put<bool>(data, true);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:  // null where it is of none
+      return put(data, range.pool);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put<unsigned long long>(data, range.exportable);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

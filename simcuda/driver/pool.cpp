@@ -257,7 +257,8 @@ void Pools::start(int devices) {
 
 CUmemoryPool Pools::create(int device, size_t most) {
   pools_.push_back(std::make_unique<Pool>(device, most));
-  return reinterpret_cast<CUmemoryPool>(handles_.add(pools_.back().get()));
+  Pool* pool = pools_.back().get();
+  return pool->handle = reinterpret_cast<CUmemoryPool>(handles_.add(pool));
 }
 
 Pool* Pools::find(CUmemoryPool handle) {

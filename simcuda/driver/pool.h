@@ -44,7 +44,8 @@ class Pool {
   bool over_threshold() const { return reserved_ > threshold_; }
   size_t threshold() const { return threshold_; }
 
-  bool doomed = false;  // destroyed, and ends once nothing of it is in use
+  CUmemoryPool handle = nullptr;  // by which callers know it
+  bool doomed = false;            // destroyed, and ends once nothing of it is in use
 
  private:
   struct Chunk {

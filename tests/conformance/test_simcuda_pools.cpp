@@ -156,6 +156,14 @@ void check_pools_of_ones_own() {
   OK(cuDeviceSetMemPool(0, pool));
   const CUdeviceptr at = allocate(kMiB, stream);
   TRUE(value_of(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == kMiB);
+  CUmemoryPool told = nullptr;
+  OK(cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
+  TRUE(told == pool);
+  CUdeviceptr plain = 0;
+  OK(cuMemAlloc(&plain, kMiB));
+  OK(cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, plain));
+  TRUE(told == nullptr);
+  OK(cuMemFree(plain));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceSetMemPool(1, pool));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(default_pool()));
   // Only its own device reaches it until others are granted access.

@@ -40,6 +40,8 @@ def test_variables_outside_glake_are_ignored() -> None:
         ("allocator", "basic", "basic"),
         ("allocator", "off", "0"),
         ("strict", "1", True),
+        ("intercept", "report", "report"),
+        ("intercept_min", "1MiB", 2**20),
         ("view_budget", "2.5", 2.5),
         ("sim_memory", "64MiB", 64 * 2**20),
         ("sim_complete_after", "-1", -1),
@@ -62,6 +64,8 @@ def test_values(name: str, text: str, value: Any) -> None:
     ("name", "text"),
     [
         ("contiguous", "1"),
+        ("intercept", "maybe"),
+        ("intercept_min", "0"),
         ("limit", "1.1"),
         ("limit", "0.0"),
         ("limit", "0.000000000001"),
@@ -119,7 +123,7 @@ def test_an_empty_limit_is_none_as_in_the_core() -> None:
 def test_every_option_is_explained() -> None:
     for option in config.OPTIONS.values():
         assert option.meaning and option.takes
-        assert option.reader in ("python", "core", "simulator")
+        assert option.reader in ("python", "core", "simulator", "preload")
 
 
 def test_core_has_the_same_table() -> None:

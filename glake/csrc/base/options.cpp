@@ -186,16 +186,18 @@ const std::vector<Entry>& table() {
   return *entries;
 }
 
-// Read by the Python side or by the simulator; named here so that a misspelt one is an error.
+// Read by the Python side, the simulator or the preloaded library; named here so that a misspelt
+// one is an error.
 const std::vector<std::string>& other_keys() {
   static const auto* keys = new std::vector<std::string>{
-      "allocator",          "strict",          "jit_dir",       "host_allocator",
-      "private_pools",      "integrations",    "relays",        "sim_preset",
-      "sim_platforms",      "sim_devices",     "sim_memory",    "sim_context_memory",
-      "sim_phantom",        "sim_seed",        "sim_schedule",  "sim_completion",
-      "sim_machine",        "sim_machine_dir", "sim_call_us",   "sim_call_delay_us",
-      "sim_complete_after", "sim_costs",       "sim_cost_file", "sim_host_node",
-      "sim_driver_lock",    "sim_call_time"};
+      "allocator",          "strict",          "jit_dir",        "host_allocator",
+      "private_pools",      "integrations",    "relays",         "sim_preset",
+      "sim_platforms",      "sim_devices",     "sim_memory",     "sim_context_memory",
+      "sim_phantom",        "sim_seed",        "sim_schedule",   "sim_completion",
+      "sim_machine",        "sim_machine_dir", "sim_call_us",    "sim_call_delay_us",
+      "sim_complete_after", "sim_costs",       "sim_cost_file",  "sim_host_node",
+      "intercept",          "intercept_min",   "intercept_json", "intercept_topology",
+      "intercept_visible",  "sim_driver_lock", "sim_call_time"};
   return *keys;
 }
 

@@ -3,10 +3,6 @@
 
 using namespace cudart;  // NOLINT: this file is nothing but C face
 
-// Declared here: cuda.h of CUDA 13 names only its own version.
-extern "C" CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus*, cuuint64_t*,
-                                              CUgraph*, const CUgraphNode**, size_t*);
-
 namespace {
 
 Error capture_info(CUstream stream, int* status, unsigned long long* id, CUgraph* graph,
@@ -15,7 +11,7 @@ Error capture_info(CUstream stream, int* status, unsigned long long* id, CUgraph
   CUstreamCaptureStatus known = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t number = 0;
   const CUresult result =
-      cuStreamGetCaptureInfo_v2(stream, &known, &number, graph, dependencies, count);
+      driver().capture_info(stream, &known, &number, graph, dependencies, count);
   *status = static_cast<int>(known);
   if (id != nullptr) *id = number;
   return told(result);
@@ -25,7 +21,7 @@ Error capture_info(CUstream stream, int* status, unsigned long long* id, CUgraph
 
 CUDART(cudaStreamBeginCapture)(CUstream stream, int mode) {
   CUDART_READY();
-  return told(cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)));
+  return told(driver().cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)));
 }
 
 CUDART(cudaStreamBeginCaptureToGraph)
@@ -37,14 +33,14 @@ CUDART(cudaStreamBeginCaptureToGraph)
 
 CUDART(cudaStreamEndCapture)(CUstream stream, CUgraph* graph) {
   CUDART_READY();
-  return told(cuStreamEndCapture(stream, graph));
+  return told(driver().cuStreamEndCapture(stream, graph));
 }
 
 CUDART(cudaStreamIsCapturing)(CUstream stream, int* status) {
   CUDART_READY();
   if (status == nullptr) return told(kInvalidValue);
   CUstreamCaptureStatus known = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = cuStreamIsCapturing(stream, &known);
+  const CUresult result = driver().cuStreamIsCapturing(stream, &known);
   *status = static_cast<int>(known);
   return told(result);
 }
@@ -90,7 +86,7 @@ CUDART(cudaThreadExchangeStreamCaptureMode)(int* mode) {
   CUDART_READY();
   if (mode == nullptr) return told(kInvalidValue);
   auto exchanged = static_cast<CUstreamCaptureMode>(*mode);
-  const CUresult result = cuThreadExchangeStreamCaptureMode(&exchanged);
+  const CUresult result = driver().cuThreadExchangeStreamCaptureMode(&exchanged);
   *mode = static_cast<int>(exchanged);
   return told(result);
 }

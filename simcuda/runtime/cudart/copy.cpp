@@ -10,14 +10,14 @@ namespace {
 Error copy_now(void* to, const void* from, size_t bytes, int kind) {
   switch (kind) {
     case kHostToDevice:
-      return told(cuMemcpyHtoD(address(to), from, bytes));
+      return told(driver().cuMemcpyHtoD(address(to), from, bytes));
     case kDeviceToHost:
-      return told(cuMemcpyDtoH(to, address(from), bytes));
+      return told(driver().cuMemcpyDtoH(to, address(from), bytes));
     case kDeviceToDevice:
-      return told(cuMemcpyDtoD(address(to), address(from), bytes));
+      return told(driver().cuMemcpyDtoD(address(to), address(from), bytes));
     case kHostToHost:
     case kDefault:
-      return told(cuMemcpy(address(to), address(from), bytes));
+      return told(driver().cuMemcpy(address(to), address(from), bytes));
     default:
       return told(kInvalidMemcpyDirection);
   }
@@ -26,14 +26,14 @@ Error copy_now(void* to, const void* from, size_t bytes, int kind) {
 Error copy_later(void* to, const void* from, size_t bytes, int kind, CUstream stream) {
   switch (kind) {
     case kHostToDevice:
-      return told(cuMemcpyHtoDAsync(address(to), from, bytes, stream));
+      return told(driver().cuMemcpyHtoDAsync(address(to), from, bytes, stream));
     case kDeviceToHost:
-      return told(cuMemcpyDtoHAsync(to, address(from), bytes, stream));
+      return told(driver().cuMemcpyDtoHAsync(to, address(from), bytes, stream));
     case kDeviceToDevice:
-      return told(cuMemcpyDtoDAsync(address(to), address(from), bytes, stream));
+      return told(driver().cuMemcpyDtoDAsync(address(to), address(from), bytes, stream));
     case kHostToHost:
     case kDefault:
-      return told(cuMemcpyAsync(address(to), address(from), bytes, stream));
+      return told(driver().cuMemcpyAsync(address(to), address(from), bytes, stream));
     default:
       return told(kInvalidMemcpyDirection);
   }
@@ -92,7 +92,7 @@ CUDART(cudaMemcpyPeer)(void* to, int to_device, const void* from, int from_devic
   CUcontext there = nullptr, here = nullptr;
   const Error known = peers(to_device, from_device, &there, &here);
   if (known != kSuccess || bytes == 0) return told(known);
-  return told(cuMemcpyPeer(address(to), there, address(from), here, bytes));
+  return told(driver().cuMemcpyPeer(address(to), there, address(from), here, bytes));
 }
 
 CUDART(cudaMemcpyPeerAsync)
@@ -101,7 +101,7 @@ CUDART(cudaMemcpyPeerAsync)
   CUcontext there = nullptr, here = nullptr;
   const Error known = peers(to_device, from_device, &there, &here);
   if (known != kSuccess || bytes == 0) return told(known);
-  return told(cuMemcpyPeerAsync(address(to), there, address(from), here, bytes, stream));
+  return told(driver().cuMemcpyPeerAsync(address(to), there, address(from), here, bytes, stream));
 }
 
 CUDART(cudaMemcpy2D)
@@ -111,7 +111,7 @@ CUDART(cudaMemcpy2D)
   const Error bad = check_rows(to_pitch, from_pitch, width, kind);
   if (bad != kSuccess || width * height == 0) return told(bad);
   const CUDA_MEMCPY2D copy = rows_of(to, to_pitch, from, from_pitch, width, height, kind);
-  return told(cuMemcpy2D(&copy));
+  return told(driver().cuMemcpy2D(&copy));
 }
 
 CUDART(cudaMemcpy2DAsync)
@@ -121,17 +121,18 @@ CUDART(cudaMemcpy2DAsync)
   const Error bad = check_rows(to_pitch, from_pitch, width, kind);
   if (bad != kSuccess || width * height == 0) return told(bad);
   const CUDA_MEMCPY2D copy = rows_of(to, to_pitch, from, from_pitch, width, height, kind);
-  return told(cuMemcpy2DAsync(&copy, stream));
+  return told(driver().cuMemcpy2DAsync(&copy, stream));
 }
 
 CUDART(cudaMemset)(void* to, int value, size_t bytes) {
   CUDART_READY();
   if (bytes == 0) return kSuccess;
-  return told(cuMemsetD8(address(to), static_cast<unsigned char>(value), bytes));
+  return told(driver().cuMemsetD8(address(to), static_cast<unsigned char>(value), bytes));
 }
 
 CUDART(cudaMemsetAsync)(void* to, int value, size_t bytes, CUstream stream) {
   CUDART_READY();
   if (bytes == 0) return kSuccess;
-  return told(cuMemsetD8Async(address(to), static_cast<unsigned char>(value), bytes, stream));
+  return told(
+      driver().cuMemsetD8Async(address(to), static_cast<unsigned char>(value), bytes, stream));
 }

@@ -1,6 +1,7 @@
 // What every part of the runtime shares: how a call starts, fails and is exported.
 #pragma once
 
+#include "driver_calls.h"
 #include "simcuda/driver/runtime.h"
 #include "types.h"
 

@@ -10,12 +10,12 @@ CUDART(cudaGetDeviceCount)(int* devices) {
   if (devices == nullptr) return told(kInvalidValue);
   *devices = 0;
   const Error started = start();
-  return told(started != kSuccess ? started : cuDeviceGetCount(devices));
+  return told(started != kSuccess ? started : driver().cuDeviceGetCount(devices));
 }
 
 CUDART(cudaDeviceSynchronize)() {
   CUDART_READY();
-  return told(cuCtxSynchronize());
+  return told(driver().cuCtxSynchronize());
 }
 
 // vLLM looks it up. It would end the context under PyTorch's memory: refused, not guessed at.
@@ -31,7 +31,7 @@ CUDART(cudaInitDevice)(int device, unsigned, unsigned) {
   return told(primary_context(device, &context));
 }
 
-CUDART(cudaDriverGetVersion)(int* version) { return told(cuDriverGetVersion(version)); }
+CUDART(cudaDriverGetVersion)(int* version) { return told(driver().cuDriverGetVersion(version)); }
 
 CUDART(cudaRuntimeGetVersion)(int* version) {
   if (version == nullptr) return told(kInvalidValue);
@@ -41,52 +41,54 @@ CUDART(cudaRuntimeGetVersion)(int* version) {
 
 CUDART(cudaDeviceGetPCIBusId)(char* text, int length, int device) {
   const Error started = start();
-  return told(started != kSuccess ? started : cuDeviceGetPCIBusId(text, length, device));
+  return told(started != kSuccess ? started : driver().cuDeviceGetPCIBusId(text, length, device));
 }
 
 CUDART(cudaDeviceGetByPCIBusId)(int* device, const char* text) {
   const Error started = start();
-  return told(started != kSuccess ? started : cuDeviceGetByPCIBusId(device, text));
+  return told(started != kSuccess ? started : driver().cuDeviceGetByPCIBusId(device, text));
 }
 
 CUDART(cudaDeviceGetStreamPriorityRange)(int* least, int* greatest) {
   CUDART_READY();
-  return told(cuCtxGetStreamPriorityRange(least, greatest));
+  return told(driver().cuCtxGetStreamPriorityRange(least, greatest));
 }
 
 CUDART(cudaDeviceCanAccessPeer)(int* can, int device, int peer) {
   const Error started = start();
-  return told(started != kSuccess ? started : cuDeviceCanAccessPeer(can, device, peer));
+  return told(started != kSuccess ? started : driver().cuDeviceCanAccessPeer(can, device, peer));
 }
 
 CUDART(cudaDeviceGetP2PAttribute)(int* value, int which, int from, int to) {
   const Error started = start();
   if (started != kSuccess) return told(started);
-  return told(cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(which), from, to));
+  return told(
+      driver().cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(which), from, to));
 }
 
 CUDART(cudaDeviceEnablePeerAccess)(int peer, unsigned flags) {
   CUDART_READY();
   CUcontext context = nullptr;
   const CUresult result = primary_context(peer, &context);
-  return told(result != CUDA_SUCCESS ? result : cuCtxEnablePeerAccess(context, flags));
+  return told(result != CUDA_SUCCESS ? result : driver().cuCtxEnablePeerAccess(context, flags));
 }
 
 CUDART(cudaDeviceDisablePeerAccess)(int peer) {
   CUDART_READY();
   CUcontext context = nullptr;
   const CUresult result = primary_context(peer, &context);
-  return told(result != CUDA_SUCCESS ? result : cuCtxDisablePeerAccess(context));
+  return told(result != CUDA_SUCCESS ? result : driver().cuCtxDisablePeerAccess(context));
 }
 
 CUDART(cudaGetDeviceFlags)(unsigned* flags) {
   CUDART_READY();
-  return told(cuCtxGetFlags(flags));
+  return told(driver().cuCtxGetFlags(flags));
 }
 
 CUDART(cudaSetDeviceFlags)(unsigned flags) {
   const Error started = start();
-  return told(started != kSuccess ? started : cuDevicePrimaryCtxSetFlags(current_device(), flags));
+  return told(started != kSuccess ? started
+                                  : driver().cuDevicePrimaryCtxSetFlags(current_device(), flags));
 }
 
 // The profiler is told nothing: nobody profiles a simulated device.
@@ -103,7 +105,7 @@ Error entry_point(const char* symbol, void** function, unsigned version, unsigne
   CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   *function = nullptr;
   const CUresult result =
-      cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
+      driver().cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
   if (status != nullptr) *status = static_cast<int>(found);
   // "cudaDriverEntryPointSymbolNotFound - The requested symbol was not found": the optional status
   // says so, and the call succeeds.

@@ -11,7 +11,7 @@ CUDART(cudaGraphCreate)(CUgraph* graph, unsigned flags) {
 
 CUDART(cudaGraphDestroy)(CUgraph graph) {
   CUDART_READY();
-  return told(cuGraphDestroy(graph));
+  return told(driver().cuGraphDestroy(graph));
 }
 
 CUDART(cudaGraphGetNodes)(CUgraph graph, CUgraphNode* nodes, size_t* count) {
@@ -61,7 +61,7 @@ CUDART(cudaGraphConditionalHandleCreate)
 (cuuint64_t* handle, CUgraph graph, unsigned value, unsigned flags) {
   CUDART_READY();
   CUcontext context = nullptr;
-  const CUresult result = cuCtxGetCurrent(&context);
+  const CUresult result = driver().cuCtxGetCurrent(&context);
   if (result != CUDA_SUCCESS) return told(result);
   return OPTIONAL(cuGraphConditionalHandleCreate, handle, graph, context, value, flags);
 }

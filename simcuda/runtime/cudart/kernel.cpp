@@ -8,7 +8,7 @@ namespace cudart {
 
 int attribute(CUdevice_attribute which) {
   int value = 0;
-  cuDeviceGetAttribute(&value, which, current_device());
+  driver().cuDeviceGetAttribute(&value, which, current_device());
   return value;
 }
 

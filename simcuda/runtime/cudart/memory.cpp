@@ -47,17 +47,17 @@ CUDART(cudaMalloc)(void** pointer, size_t bytes) {
   CUDART_READY();
   if (pointer == nullptr) return told(kInvalidValue);
   *pointer = nullptr;
-  return bytes == 0 ? kSuccess : told(cuMemAlloc(as_address(pointer), bytes));
+  return bytes == 0 ? kSuccess : told(driver().cuMemAlloc(as_address(pointer), bytes));
 }
 
 CUDART(cudaFree)(void* pointer) {
   CUDART_READY();
-  return pointer == nullptr ? kSuccess : told(cuMemFree(address(pointer)));
+  return pointer == nullptr ? kSuccess : told(driver().cuMemFree(address(pointer)));
 }
 
 CUDART(cudaMemGetInfo)(size_t* free, size_t* total) {
   CUDART_READY();
-  return told(cuMemGetInfo(free, total));
+  return told(driver().cuMemGetInfo(free, total));
 }
 
 CUDART(cudaMallocManaged)(void** pointer, size_t bytes, unsigned flags) {
@@ -67,37 +67,37 @@ CUDART(cudaMallocManaged)(void** pointer, size_t bytes, unsigned flags) {
 
 CUDART(cudaHostAlloc)(void** pointer, size_t bytes, unsigned flags) {
   CUDART_READY();
-  return told(cuMemHostAlloc(pointer, bytes, flags));
+  return told(driver().cuMemHostAlloc(pointer, bytes, flags));
 }
 
 CUDART(cudaMallocHost)(void** pointer, size_t bytes) {
   CUDART_READY();
-  return told(cuMemAllocHost(pointer, bytes));
+  return told(driver().cuMemAllocHost(pointer, bytes));
 }
 
 CUDART(cudaFreeHost)(void* pointer) {
   CUDART_READY();
-  return pointer == nullptr ? kSuccess : told(cuMemFreeHost(pointer));
+  return pointer == nullptr ? kSuccess : told(driver().cuMemFreeHost(pointer));
 }
 
 CUDART(cudaHostRegister)(void* pointer, size_t bytes, unsigned flags) {
   CUDART_READY();
-  return told(cuMemHostRegister(pointer, bytes, flags));
+  return told(driver().cuMemHostRegister(pointer, bytes, flags));
 }
 
 CUDART(cudaHostUnregister)(void* pointer) {
   CUDART_READY();
-  return told(cuMemHostUnregister(pointer));
+  return told(driver().cuMemHostUnregister(pointer));
 }
 
 CUDART(cudaHostGetDevicePointer)(void** device, void* host, unsigned flags) {
   CUDART_READY();
-  return told(cuMemHostGetDevicePointer(as_address(device), host, flags));
+  return told(driver().cuMemHostGetDevicePointer(as_address(device), host, flags));
 }
 
 CUDART(cudaHostGetFlags)(unsigned* flags, void* pointer) {
   CUDART_READY();
-  return told(cuMemHostGetFlags(flags, pointer));
+  return told(driver().cuMemHostGetFlags(flags, pointer));
 }
 
 // "In CUDA 11.0 forward passing host pointer will return cudaMemoryTypeUnregistered ... and call
@@ -115,7 +115,7 @@ CUDART(cudaPointerGetAttributes)(PointerAttributes* result, const void* pointer)
       CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER,
       CU_POINTER_ATTRIBUTE_IS_MANAGED};
   void* data[] = {&type, &device, &there, &host, &managed};
-  const CUresult found = cuPointerGetAttributes(5, which, data, address(pointer));
+  const CUresult found = driver().cuPointerGetAttributes(5, which, data, address(pointer));
   if (found != CUDA_SUCCESS) return told(found);
   std::memset(result, 0, sizeof *result);
   result->type = managed != 0                   ? kManaged
@@ -130,7 +130,8 @@ CUDART(cudaPointerGetAttributes)(PointerAttributes* result, const void* pointer)
 
 CUDART(cudaIpcGetMemHandle)(IpcHandle* handle, void* pointer) {
   CUDART_READY();
-  return told(cuIpcGetMemHandle(reinterpret_cast<CUipcMemHandle*>(handle), address(pointer)));
+  return told(
+      driver().cuIpcGetMemHandle(reinterpret_cast<CUipcMemHandle*>(handle), address(pointer)));
 }
 
 CUDART(cudaIpcOpenMemHandle)(void** pointer, IpcHandle handle, unsigned flags) {
@@ -138,12 +139,12 @@ CUDART(cudaIpcOpenMemHandle)(void** pointer, IpcHandle handle, unsigned flags) {
   CUipcMemHandle theirs;
   static_assert(sizeof theirs == sizeof handle);
   std::memcpy(&theirs, &handle, sizeof theirs);
-  return told(cuIpcOpenMemHandle(as_address(pointer), theirs, flags));
+  return told(driver().cuIpcOpenMemHandle(as_address(pointer), theirs, flags));
 }
 
 CUDART(cudaIpcCloseMemHandle)(void* pointer) {
   CUDART_READY();
-  return told(cuIpcCloseMemHandle(address(pointer)));
+  return told(driver().cuIpcCloseMemHandle(address(pointer)));
 }
 
 // simcuda has no events across processes. What was recorded so far is waited for, so that whoever
@@ -152,7 +153,7 @@ CUDART(cudaIpcCloseMemHandle)(void* pointer) {
 CUDART(cudaIpcGetEventHandle)(IpcHandle* handle, CUevent event) {
   CUDART_READY();
   if (handle == nullptr) return told(kInvalidValue);
-  const CUresult waited = cuEventSynchronize(event);
+  const CUresult waited = driver().cuEventSynchronize(event);
   if (waited != CUDA_SUCCESS) return told(waited);
   std::lock_guard<std::mutex> lock(exported().mutex);
   exported().events.insert(event);
@@ -165,5 +166,5 @@ CUDART(cudaIpcGetEventHandle)(IpcHandle* handle, CUevent event) {
 CUDART(cudaIpcOpenEventHandle)(CUevent* event, IpcHandle handle) {
   CUDART_READY();
   if (std::memcmp(handle.bytes, "glake event", 11) != 0) return told(kInvalidValue);
-  return told(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));  // not recorded: complete
+  return told(driver().cuEventCreate(event, CU_EVENT_DISABLE_TIMING));  // not recorded: complete
 }

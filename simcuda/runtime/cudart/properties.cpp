@@ -14,7 +14,7 @@ class Reader {
   explicit Reader(int device) : device_(device) {}
   int operator()(CUdevice_attribute which) const {
     int value = 0;
-    cuDeviceGetAttribute(&value, which, device_);
+    driver().cuDeviceGetAttribute(&value, which, device_);
     return value;
   }
   size_t bytes(CUdevice_attribute which) const { return static_cast<size_t>((*this)(which)); }
@@ -96,9 +96,9 @@ Error properties(DeviceProperties* result, int device) {
   if (!is_device(device)) return told(kInvalidDevice);
   std::memset(result, 0, sizeof *result);
   CUuuid uuid;
-  const CUresult named = cuDeviceGetName(result->name, sizeof result->name, device);
-  const CUresult told_id = cuDeviceGetUuid(&uuid, device);
-  const CUresult sized = cuDeviceTotalMem(&result->total_memory, device);
+  const CUresult named = driver().cuDeviceGetName(result->name, sizeof result->name, device);
+  const CUresult told_id = driver().cuDeviceGetUuid(&uuid, device);
+  const CUresult sized = driver().cuDeviceTotalMem(&result->total_memory, device);
   for (const CUresult each : {named, told_id, sized}) {
     if (each != CUDA_SUCCESS) return told(each);
   }
@@ -126,5 +126,5 @@ CUDART(cudaGetDeviceProperties_v2)(DeviceProperties* result, int device) {
 CUDART(cudaDeviceGetAttribute)(int* value, int which, int device) {
   const Error started = start();
   if (started != kSuccess) return told(started);
-  return told(cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(which), device));
+  return told(driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(which), device));
 }

@@ -47,7 +47,7 @@ Error start_driver() {
     primaries().devices = -1;
     lasting = kSuccess;
   }
-  return cuInit(0);
+  return driver().cuInit(0);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ Error ready() {
   }
   CUcontext context = nullptr;
   const CUresult result = primary_context(chosen < 0 ? 0 : chosen, &context);
-  return result != CUDA_SUCCESS ? result : cuCtxSetCurrent(context);
+  return result != CUDA_SUCCESS ? result : driver().cuCtxSetCurrent(context);
 }
 
 int device_count() {
@@ -82,7 +82,7 @@ int device_count() {
   Primaries& held = primaries();
   if (held.devices < 0) {  // somebody else started the driver
     int devices = 0;
-    if (cuDeviceGetCount(&devices) == CUDA_SUCCESS) held.devices = devices;
+    if (driver().cuDeviceGetCount(&devices) == CUDA_SUCCESS) held.devices = devices;
   }
   return held.devices;
 }
@@ -100,7 +100,7 @@ CUresult primary_context(int device, CUcontext* context) {
   std::lock_guard<std::mutex> lock(held.mutex);
   CUcontext& mine = held.contexts[static_cast<size_t>(device)];
   if (mine == nullptr) {
-    const CUresult result = cuDevicePrimaryCtxRetain(&mine, device);
+    const CUresult result = driver().cuDevicePrimaryCtxRetain(&mine, device);
     if (result != CUDA_SUCCESS) return result;
   }
   *context = mine;
@@ -111,7 +111,7 @@ void* driver_function(const char* name) {
   constexpr int kNewest = 13000;
   void* function = nullptr;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  cuGetProcAddress(name, &function, kNewest, 0, &status);
+  driver().cuGetProcAddress(name, &function, kNewest, 0, &status);
   return function;
 }
 
@@ -151,5 +151,5 @@ CUDART(cudaSetDevice)(int device) {
   if (simcuda_current_device() == device) return kSuccess;
   CUcontext context = nullptr;
   const CUresult result = primary_context(device, &context);
-  return told(result != CUDA_SUCCESS ? result : cuCtxSetCurrent(context));
+  return told(result != CUDA_SUCCESS ? result : driver().cuCtxSetCurrent(context));
 }

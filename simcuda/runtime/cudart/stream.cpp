@@ -6,57 +6,57 @@ using namespace cudart;  // NOLINT: this file is nothing but C face
 
 CUDART(cudaStreamCreate)(CUstream* stream) {
   CUDART_READY();
-  return told(cuStreamCreate(stream, 0));
+  return told(driver().cuStreamCreate(stream, 0));
 }
 
 CUDART(cudaStreamCreateWithFlags)(CUstream* stream, unsigned flags) {
   CUDART_READY();
-  return told(cuStreamCreate(stream, flags));
+  return told(driver().cuStreamCreate(stream, flags));
 }
 
 CUDART(cudaStreamCreateWithPriority)(CUstream* stream, unsigned flags, int priority) {
   CUDART_READY();
-  return told(cuStreamCreateWithPriority(stream, flags, priority));
+  return told(driver().cuStreamCreateWithPriority(stream, flags, priority));
 }
 
 CUDART(cudaStreamDestroy)(CUstream stream) {
   CUDART_READY();
-  return told(cuStreamDestroy(stream));
+  return told(driver().cuStreamDestroy(stream));
 }
 
 CUDART(cudaStreamGetPriority)(CUstream stream, int* priority) {
   CUDART_READY();
-  return told(cuStreamGetPriority(stream, priority));
+  return told(driver().cuStreamGetPriority(stream, priority));
 }
 
 CUDART(cudaStreamGetFlags)(CUstream stream, unsigned* flags) {
   CUDART_READY();
-  return told(cuStreamGetFlags(stream, flags));
+  return told(driver().cuStreamGetFlags(stream, flags));
 }
 
 CUDART(cudaStreamGetId)(CUstream stream, unsigned long long* id) {
   CUDART_READY();
-  return told(cuStreamGetId(stream, id));
+  return told(driver().cuStreamGetId(stream, id));
 }
 
 CUDART(cudaStreamQuery)(CUstream stream) {
   CUDART_READY();
-  return told(cuStreamQuery(stream));
+  return told(driver().cuStreamQuery(stream));
 }
 
 CUDART(cudaStreamSynchronize)(CUstream stream) {
   CUDART_READY();
-  return told(cuStreamSynchronize(stream));
+  return told(driver().cuStreamSynchronize(stream));
 }
 
 CUDART(cudaStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
   CUDART_READY();
-  return told(cuStreamWaitEvent(stream, event, flags));
+  return told(driver().cuStreamWaitEvent(stream, event, flags));
 }
 
 CUDART(cudaLaunchHostFunc)(CUstream stream, HostFunction function, void* data) {
   CUDART_READY();
-  return told(cuLaunchHostFunc(stream, function, data));
+  return told(driver().cuLaunchHostFunc(stream, function, data));
 }
 
 namespace {
@@ -82,56 +82,56 @@ CUDART(cudaStreamAddCallback)
   CUDART_READY();
   if (function == nullptr || flags != 0) return told(kInvalidValue);
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult known = cuStreamIsCapturing(stream, &capturing);
+  const CUresult known = driver().cuStreamIsCapturing(stream, &capturing);
   if (known != CUDA_SUCCESS) return told(known);
   if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
     return told(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   auto* callback = new Callback{stream, function, data};
-  const CUresult result = cuLaunchHostFunc(stream, call_back, callback);
+  const CUresult result = driver().cuLaunchHostFunc(stream, call_back, callback);
   if (result != CUDA_SUCCESS) delete callback;
   return told(result);
 }
 
 CUDART(cudaEventCreateWithFlags)(CUevent* event, unsigned flags) {
   CUDART_READY();
-  return told(cuEventCreate(event, flags));
+  return told(driver().cuEventCreate(event, flags));
 }
 
 CUDART(cudaEventCreate)(CUevent* event) {
   CUDART_READY();
-  return told(cuEventCreate(event, 0));
+  return told(driver().cuEventCreate(event, 0));
 }
 
 CUDART(cudaEventDestroy)(CUevent event) {
   CUDART_READY();
   forget_exported(event);
-  return told(cuEventDestroy(event));
+  return told(driver().cuEventDestroy(event));
 }
 
 CUDART(cudaEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
   CUDART_READY();
   if (is_exported(event)) return told(kNotSupported);
-  return told(cuEventRecordWithFlags(event, stream, flags));
+  return told(driver().cuEventRecordWithFlags(event, stream, flags));
 }
 
 CUDART(cudaEventRecord)(CUevent event, CUstream stream) {
   CUDART_READY();
   if (is_exported(event)) return told(kNotSupported);
-  return told(cuEventRecord(event, stream));
+  return told(driver().cuEventRecord(event, stream));
 }
 
 CUDART(cudaEventQuery)(CUevent event) {
   CUDART_READY();
-  return told(cuEventQuery(event));
+  return told(driver().cuEventQuery(event));
 }
 
 CUDART(cudaEventSynchronize)(CUevent event) {
   CUDART_READY();
-  return told(cuEventSynchronize(event));
+  return told(driver().cuEventSynchronize(event));
 }
 
 CUDART(cudaEventElapsedTime)(float* milliseconds, CUevent start, CUevent end) {
   CUDART_READY();
-  return told(cuEventElapsedTime(milliseconds, start, end));
+  return told(driver().cuEventElapsedTime(milliseconds, start, end));
 }

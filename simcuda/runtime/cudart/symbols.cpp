@@ -29,8 +29,8 @@ Variables& variables() {
 // getting them a place must not be seen by captures.
 class Relaxed {
  public:
-  Relaxed() { cuThreadExchangeStreamCaptureMode(&mode_); }
-  ~Relaxed() { cuThreadExchangeStreamCaptureMode(&mode_); }
+  Relaxed() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~Relaxed() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
 
  private:
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -45,8 +45,8 @@ Error place(const void* symbol, CUdeviceptr* address, size_t* bytes) {
   CUdeviceptr& at = found->second.places[current_device()];
   if (at == 0) {
     const Relaxed relaxed;
-    CUresult result = cuMemAlloc(&at, found->second.bytes);
-    if (result == CUDA_SUCCESS) result = cuMemsetD8(at, 0, found->second.bytes);
+    CUresult result = driver().cuMemAlloc(&at, found->second.bytes);
+    if (result == CUDA_SUCCESS) result = driver().cuMemsetD8(at, 0, found->second.bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   *address = at;
@@ -105,7 +105,8 @@ CUDART(cudaMemcpyToSymbol)
     return told(kInvalidMemcpyDirection);
   }
   const Error placed = part(symbol, bytes, offset, &to);
-  return told(placed != kSuccess || bytes == 0 ? placed : cuMemcpy(to, address(from), bytes));
+  return told(placed != kSuccess || bytes == 0 ? placed
+                                               : driver().cuMemcpy(to, address(from), bytes));
 }
 
 CUDART(cudaMemcpyFromSymbol)
@@ -116,5 +117,6 @@ CUDART(cudaMemcpyFromSymbol)
     return told(kInvalidMemcpyDirection);
   }
   const Error placed = part(symbol, bytes, offset, &from);
-  return told(placed != kSuccess || bytes == 0 ? placed : cuMemcpy(address(to), from, bytes));
+  return told(placed != kSuccess || bytes == 0 ? placed
+                                               : driver().cuMemcpy(address(to), from, bytes));
 }

@@ -1,0 +1,38 @@
+// What was carried, over which paths, and what was left to the driver and why.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "intercept/copy.h"
+
+namespace glake::intercept {
+
+class Account {
+ public:
+  void left(Reason reason, uint64_t bytes);
+  void carried(uint64_t bytes);
+  // The engine's JSON result of a carried copy that is over.
+  void ended(const std::string& result);
+  void failed();
+  bool empty();
+  std::string json();
+  std::string text();  // for people; ends with a newline
+  // Around a fork; clear() in the child, between the two.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+  void clear();
+
+ private:
+  struct Count {
+    uint64_t copies = 0, bytes = 0;
+  };
+
+  std::mutex mutex_;
+  Count carried_, left_[static_cast<int>(Reason::kCount)];
+  uint64_t failed_ = 0, relayed_ = 0;
+  std::map<std::string, uint64_t> paths_;  // bytes by name
+};
+
+}  // namespace glake::intercept

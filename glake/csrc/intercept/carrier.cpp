@@ -1,0 +1,315 @@
+#include "intercept/carrier.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "intercept/judge.h"
+#include "intercept/resolve.h"
+#include "intercept/settings.h"
+
+namespace glake::intercept {
+namespace {
+
+constexpr uint64_t kForever = UINT64_MAX;
+// What a driver gives for a copy that a device could not finish; its context is unusable from then
+// on (CUDA Driver API, CUresult).
+constexpr CUresult kSticky = CUDA_ERROR_LAUNCH_FAILED;
+
+thread_local int depth = 0;
+
+struct Inside {
+  Inside() { ++depth; }
+  ~Inside() { --depth; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+}  // namespace
+
+// Never destroyed: other libraries' destructors may call the driver after this one's.
+Carrier& Carrier::instance() {
+  static Carrier* one = [] {
+    auto* made = new Carrier;
+    pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork(false); },
+                   [] { instance().after_fork(true); });
+    std::atexit([] { instance().at_exit(); });
+    return made;
+  }();
+  return *one;
+}
+
+bool Carrier::inside() { return depth != 0; }
+
+void Carrier::say_off(const std::string& why) {
+  state_ = 2;
+  std::fprintf(stderr, "glake: intercept is off, and copies are the driver's: %s\n", why.c_str());
+}
+
+bool Carrier::ready() {
+  if (state_.load(std::memory_order_acquire) != 0) return state_ == 1;
+  std::lock_guard<std::mutex> guard(opening_);
+  if (state_ != 0) return state_ == 1;
+  std::string why;
+  if (!engine_.open(&why)) {
+    say_off(why);
+    return false;
+  }
+  // Before what libglake, just loaded, does at exit.
+  std::atexit([] { instance().at_exit(); });
+  state_ = 1;
+  std::lock_guard<std::mutex> telling(mutex_);
+  changed_.notify_all();
+  return true;
+}
+
+void Carrier::await_open() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return state_ == 1; });
+}
+
+Reason Carrier::carry(Copy copy, CUresult* result) {
+  if (!settings().on) {
+    if (!settings().wrong.empty() && state_.exchange(2) != 2) say_off(settings().wrong);
+    return Reason::kOff;
+  }
+  if (copy.bytes < settings().least) return Reason::kSmall;
+  if (forked_) return Reason::kForked;
+  if (reset_) return Reason::kReset;
+  Inside inside;
+  const Reason reason = judge(&copy);
+  if (reason != kNone) return reason;
+  if (!ready()) return Reason::kOff;
+  if (!enter()) return Reason::kFreeing;
+  const uint64_t id = copy.legacy() ? start_legacy(copy) : start(copy, copy.stream);
+  if (id == 0 || !engine_.routed(id)) {
+    leave(nullptr);
+    if (id == 0) return Reason::kRefused;
+    account_.left(Reason::kNoGain, copy.bytes);  // the engine gave it to the driver
+    *result = CUDA_SUCCESS;
+    if (copy.waits && engine_.wait(id, kForever) != GLAKE_OK) *result = CUDA_ERROR_UNKNOWN;
+    return kNone;
+  }
+  auto flight = std::make_shared<Flight>();
+  flight->id = id;
+  flight->bytes = copy.bytes;
+  flight->stream = copy.legacy() ? nullptr : copy.stream;
+  flight->device = copy.device;
+  account_.carried(copy.bytes);
+  leave(flight);
+  for (const FlightPtr& each : flights([](const Flight&) { return true; })) {
+    settle(each, copy.waits && each == flight);
+  }
+  *result = copy.waits ? sticky() : CUDA_SUCCESS;
+  return kNone;
+}
+
+uint64_t Carrier::start(const Copy& copy, CUstream stream) {
+  const glake_copy_part part{copy.dst, copy.src, copy.bytes};
+  glake_copy_request request{};
+  request.size = sizeof request;
+  request.parts = &part;
+  request.count = 1;
+  request.dst_device = copy.dst_device < 0 ? GLAKE_HOST : copy.dst_device;
+  request.src_device = copy.src_device < 0 ? GLAKE_HOST : copy.src_device;
+  request.stream = stream;
+  request.stream_device = copy.device;
+  request.ordered = 1;
+  request.flags = GLAKE_COPY_CHECKED;
+  return engine_.start(request);
+}
+
+// The legacy stream waits for all blocking streams, and they for it: of that the events are part
+// ("an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()": CUDA
+// Runtime API, Stream synchronization behavior). The engine's own test of whether a stream is idle
+// would see the legacy stream alone.
+uint64_t Carrier::start_legacy(const Copy& copy) {
+  const DriverCalls& driver = driver_calls();
+  Lane* joined = lane(copy.device);
+  if (joined == nullptr) return 0;
+  std::lock_guard<std::mutex> guard(joined->mutex);
+  if (driver.event_record(joined->before, nullptr) != CUDA_SUCCESS ||
+      driver.stream_wait(joined->stream, joined->before, 0) != CUDA_SUCCESS) {
+    return 0;
+  }
+  const uint64_t id = start(copy, joined->stream);
+  if (id == 0) return 0;
+  if (driver.event_record(joined->after, joined->stream) != CUDA_SUCCESS ||
+      driver.stream_wait(nullptr, joined->after, 0) != CUDA_SUCCESS) {
+    engine_.wait(id, kForever);  // what the stream cannot wait for, the host does
+  }
+  return id;
+}
+
+Carrier::Lane* Carrier::lane(int device) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_ptr<Lane>& known = lanes_[device];
+  if (known != nullptr) return known.get();
+  const DriverCalls& driver = driver_calls();
+  auto made = std::make_unique<Lane>();
+  if (driver.stream_create(&made->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+      driver.event_create(&made->before, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
+      driver.event_create(&made->after, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  known = std::move(made);
+  return known.get();
+}
+
+bool Carrier::enter() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (shut_ != 0) return false;
+  ++starting_;
+  return true;
+}
+
+void Carrier::leave(const FlightPtr& flight) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  --starting_;
+  if (flight != nullptr) {
+    flight->number = ++sequence_;
+    flying_.push_back(flight);
+    count_ = flying_.size();
+  }
+  changed_.notify_all();
+}
+
+std::vector<Carrier::FlightPtr> Carrier::flights(const std::function<bool(const Flight&)>& wanted) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<FlightPtr> found;
+  for (const FlightPtr& flight : flying_) {
+    if (wanted(*flight)) found.push_back(flight);
+  }
+  return found;
+}
+
+// Sees to the end of one that is over; with `wait`, when it is.
+void Carrier::settle(const FlightPtr& flight, bool wait) {
+  std::unique_lock<std::mutex> own(flight->mutex, std::defer_lock);
+  if (wait) {
+    own.lock();
+  } else if (!own.try_lock()) {
+    return;
+  }
+  if (flight->settled || (!wait && !engine_.over(flight->id))) return;
+  const int end = engine_.wait(flight->id, kForever);
+  if (end != GLAKE_OK) {
+    const std::string why = engine_.error();
+    account_.failed();
+    if (sticky_.exchange(kSticky) == CUDA_SUCCESS) {
+      std::fprintf(
+          stderr,
+          "glake: intercept: a copy of %llu bytes failed: %s; CUDA calls that wait or copy "
+          "return CUDA_ERROR_LAUNCH_FAILED (%d) from now on\n",
+          static_cast<unsigned long long>(flight->bytes), why.c_str(), kSticky);
+    }
+  }
+  account_.ended(engine_.result(flight->id));
+  engine_.release(flight->id);
+  flight->settled = true;
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (size_t i = 0; i < flying_.size(); ++i) {
+    if (flying_[i] == flight) flying_.erase(flying_.begin() + static_cast<ptrdiff_t>(i--));
+  }
+  count_ = flying_.size();
+}
+
+CUresult Carrier::waited(Wait which, CUstream stream, uint64_t mark) {
+  if (!flying() || forked_) return sticky();
+  Inside inside;
+  int device = -1;
+  if (which == Wait::kContext) driver_calls().ctx_get_device(&device);
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  const auto due = [&](const Flight& flight) {
+    if (flight.number > mark) return false;
+    return (which == Wait::kContext && flight.device == device) ||
+           (which == Wait::kStream && flight.stream == stream);
+  };
+  for (const FlightPtr& flight : flights([](const Flight&) { return true; })) {
+    settle(flight, due(*flight));
+  }
+  return sticky();
+}
+
+void Carrier::wait_all() {
+  Inside inside;
+  for (const FlightPtr& flight : flights([](const Flight&) { return true; })) settle(flight, true);
+}
+
+void Carrier::shut() {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++shut_;
+    changed_.wait(lock, [this] { return starting_ == 0; });
+  }
+  if (flying() && !forked_) wait_all();
+}
+
+void Carrier::reopen() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  --shut_;
+}
+
+void Carrier::end() {
+  reset_ = true;
+  std::lock_guard<std::mutex> guard(opening_);
+  Inside inside;
+  engine_.close();
+}
+
+void Carrier::yield() {
+  std::lock_guard<std::mutex> guard(opening_);
+  shut();
+  {
+    Inside inside;
+    engine_.close();
+  }
+  reopen();
+}
+
+void Carrier::at_exit() {
+  if (exited_.exchange(true)) return;
+  if (forked_ && account_.empty()) return;
+  if (!forked_ && state_ == 1) {
+    Inside inside;
+    for (const FlightPtr& flight : flights([](const Flight&) { return true; })) {
+      settle(flight, false);
+    }
+    engine_.close();
+  }
+  if (account_.empty()) return;
+  if (settings().report) std::fputs(account_.text().c_str(), stderr);
+  if (settings().json.empty()) return;
+  // One write: processes of one job add their lines to one file.
+  const std::string line = account_.json() + "\n";
+  const int file = open(settings().json.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0 || write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    std::fprintf(stderr, "glake: intercept: cannot write to GLAKE_INTERCEPT_JSON=%s\n",
+                 settings().json.c_str());
+  }
+  if (file >= 0) close(file);
+}
+
+// No lock is held by a thread that the child has not.
+void Carrier::before_fork() {
+  opening_.lock();
+  mutex_.lock();
+  account_.lock();
+}
+
+// The engine and the flights are the parent's.
+void Carrier::after_fork(bool child) {
+  if (child) {
+    if (state_ != 0) forked_ = true;
+    starting_ = shut_ = 0;
+    account_.clear();
+  }
+  account_.unlock();
+  mutex_.unlock();
+  opening_.unlock();
+}
+
+}  // namespace glake::intercept

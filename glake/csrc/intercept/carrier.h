@@ -1,0 +1,101 @@
+// Carries copies through the engine in the place they have in their streams, and keeps what a
+// program relies on afterwards: waits, frees and errors are as after the driver's copy.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "intercept/account.h"
+#include "intercept/copy.h"
+#include "intercept/engine.h"
+
+namespace glake::intercept {
+
+class Carrier {
+ public:
+  static Carrier& instance();
+
+  // kNone: it is carried, and *result is what the driver would have returned.
+  Reason carry(Copy copy, CUresult* result);
+  void left(Reason reason, uint64_t bytes) { account_.left(reason, bytes); }
+
+  // CUDA_SUCCESS, or what every call returns once a carried copy has failed.
+  CUresult sticky() const { return static_cast<CUresult>(sticky_.load()); }
+  bool flying() const { return count_.load(std::memory_order_acquire) != 0; }
+
+  // Which carried copies a call of the driver's waits for.
+  enum class Wait { kStream, kContext, kNone };
+  // Taken before a wait of the driver's: copies started later are none of its business.
+  uint64_t mark() const { return sequence_.load(); }
+  // After it has succeeded: what it returns instead if one of those copies has failed.
+  CUresult waited(Wait which, CUstream stream, uint64_t mark);
+
+  // Around a call that waits for all work: none is in flight meanwhile, and none starts.
+  void shut();
+  void reopen();
+  // A primary context ends: nothing is carried from now on.
+  void end();
+  // The program opens an engine of its own (glake.transfer): this one's is closed.
+  void yield();
+  void wait_all();
+  // Until the first copy is carried; for ever where none is.
+  void await_open();
+
+  std::string json() { return account_.json(); }
+  void at_exit();
+  void before_fork();
+  void after_fork(bool child);
+
+  // Whether this thread is within a call of the carrier's own.
+  static bool inside();
+
+ private:
+  // A copy under way. `mutex` lets one thread see to its end.
+  struct Flight {
+    uint64_t id = 0, number = 0, bytes = 0;
+    CUstream stream = nullptr;
+    int device = -1;
+    std::mutex mutex;
+    bool settled = false;
+  };
+  using FlightPtr = std::shared_ptr<Flight>;
+  // A non-blocking stream that stands in for a device's legacy stream, joined to it by events.
+  struct Lane {
+    std::mutex mutex;
+    CUstream stream = nullptr;
+    CUevent before = nullptr, after = nullptr;
+  };
+
+  bool ready();
+  void say_off(const std::string& why);
+  bool enter();
+  void leave(const FlightPtr& flight);
+  uint64_t start(const Copy& copy, CUstream stream);
+  uint64_t start_legacy(const Copy& copy);
+  Lane* lane(int device);
+  std::vector<FlightPtr> flights(const std::function<bool(const Flight&)>& wanted);
+  void settle(const FlightPtr& flight, bool wait);
+
+  Engine engine_;
+  Account account_;
+  std::mutex opening_;
+  std::atomic<int> state_{0};  // 0: not opened, 1: open, 2: off
+  std::atomic<bool> forked_{false}, reset_{false}, exited_{false};
+  std::atomic<int> sticky_{CUDA_SUCCESS};
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::vector<FlightPtr> flying_;
+  std::map<int, std::unique_ptr<Lane>> lanes_;
+  int starting_ = 0, shut_ = 0;
+  std::atomic<size_t> count_{0};
+  std::atomic<uint64_t> sequence_{0};
+};
+
+}  // namespace glake::intercept

@@ -1,0 +1,51 @@
+// glake's transfer engine, as the carrier uses it: libglake is opened beside this library at the
+// first copy that may be carried, and not before, since most processes that load this make none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "glake/glake.h"
+
+namespace glake::intercept {
+
+class Engine {
+ public:
+  // Opens libglake and, unless the process has one already, its transfer engine. False: it cannot
+  // be, and why() says it.
+  bool open(std::string* why);
+  // Ends an engine that open() opened.
+  void close();
+
+  uint64_t start(const glake_copy_request& request) { return api_.start(&request); }
+  int wait(uint64_t id, uint64_t timeout_ns) { return api_.wait(id, timeout_ns); }
+  bool over(uint64_t id) { return api_.done(id) != 0; }  // with an error, too
+  void release(uint64_t id) { api_.release(id); }
+  std::string result(uint64_t id);
+  bool routed(uint64_t id);  // more than one plain copy of the driver's
+  std::string error();
+
+ private:
+  struct Api {
+    int (*transfer_open)(const char*, const char*);
+    int (*transfer_close)();
+    size_t (*transfer_stats)(char*, size_t);
+    int (*lend)(uint32_t, const double*, size_t);
+    uint64_t (*start)(const glake_copy_request*);
+    int (*wait)(uint64_t, uint64_t);
+    int (*done)(uint64_t);
+    int (*release)(uint64_t);
+    int (*progress)(uint64_t, uint64_t*, uint64_t*);
+    size_t (*result)(uint64_t, char*, size_t);
+    int (*last_error)(char*, size_t);
+    int (*device_count)();
+    const char* (*driver_path)();
+  };
+
+  bool load(std::string* why);
+
+  Api api_{};
+  bool mine_ = false;
+};
+
+}  // namespace glake::intercept

@@ -1,0 +1,169 @@
+#include "intercept/judge.h"
+
+#include <mutex>
+#include <set>
+
+#include "intercept/resolve.h"
+
+namespace glake::intercept {
+namespace {
+
+constexpr int kMostRanges = 4096;  // of one copy's host end: pinned in pieces
+
+// Bases of other processes' memory.
+struct Opened {
+  std::mutex mutex;
+  std::set<CUdeviceptr> bases;
+};
+
+Opened& opened() {
+  static auto* kept = new Opened;
+  return *kept;
+}
+
+// The primary context of a device that has one already; nullptr: it has none. Asked each time: one
+// that ends may leave its handle to a context of another kind.
+CUcontext primary_of(const DriverCalls& driver, CUdevice device) {
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext primary = nullptr;
+  if (driver.primary_state(device, &flags, &active) != CUDA_SUCCESS || active == 0) return nullptr;
+  if (driver.primary_retain(&primary, device) != CUDA_SUCCESS) return nullptr;
+  driver.primary_release(device);
+  return primary;
+}
+
+// Calls of the judge's break no capture of the calling thread's.
+class Relaxed {
+ public:
+  explicit Relaxed(const DriverCalls& driver) : driver_(driver) {
+    ok_ = driver.capture_mode(&mode_) == CUDA_SUCCESS;
+  }
+  ~Relaxed() {
+    if (ok_) driver_.capture_mode(&mode_);
+  }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+  bool ok() const { return ok_; }
+
+ private:
+  const DriverCalls& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool ok_ = false;
+};
+
+Reason judge_stream(const DriverCalls& driver, Copy* copy) {
+  CUcontext current = nullptr, owner = nullptr;
+  CUdevice device = -1;
+  if (driver.ctx_get_current(&current) != CUDA_SUCCESS || current == nullptr ||
+      driver.ctx_get_device(&device) != CUDA_SUCCESS || primary_of(driver, device) != current) {
+    return Reason::kContext;
+  }
+  if (!copy->legacy()) {
+    void* green = nullptr;
+    if (driver.stream_context(copy->stream, &owner) != CUDA_SUCCESS || owner != current ||
+        (driver.stream_green != nullptr &&
+         (driver.stream_green(copy->stream, &green) != CUDA_SUCCESS || green != nullptr))) {
+      return Reason::kContext;
+    }
+  }
+  copy->device = device;
+  // Of the legacy stream: an error, too, where a blocking stream is under capture.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  const CUresult asked = driver.is_capturing(copy->stream, &status);
+  const bool none = asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
+  return none ? kNone : Reason::kCapturing;
+}
+
+struct Facts {
+  unsigned type = 0, managed = 0;
+  int device = -1;
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  uint64_t pool = 0;
+};
+
+bool ask(const DriverCalls& driver, CUdeviceptr at, Facts* facts) {
+  CUpointer_attribute names[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
+      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+      CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  void* data[] = {&facts->type, &facts->managed, &facts->device,
+                  &facts->base, &facts->bytes,   &facts->pool};
+  return driver.pointer_attributes(6, names, data, at) == CUDA_SUCCESS;
+}
+
+bool is_ipc(CUdeviceptr base) {
+  std::lock_guard<std::mutex> guard(opened().mutex);
+  return opened().bases.count(base) != 0;
+}
+
+// A GPU's memory: the first and the last byte; the engine looks into all between.
+Reason judge_device(const Copy& copy, const Facts& facts) {
+  if (facts.managed != 0) return Reason::kManaged;
+  if (facts.pool != 0) return Reason::kPool;
+  if (is_ipc(facts.base)) return Reason::kIpc;
+  return facts.device == copy.device ? kNone : Reason::kOtherGpu;
+}
+
+// Host memory: all of it, since the engine would also take what is not pinned, but later than the
+// driver, which has read or staged pageable memory when the call returns.
+Reason judge_host(const DriverCalls& driver, CUdeviceptr begin, uint64_t bytes) {
+  CUdeviceptr at = begin;
+  for (int i = 0; i < kMostRanges; ++i) {
+    Facts facts;
+    if (!ask(driver, at, &facts)) return Reason::kUnknown;
+    if (facts.managed != 0) return Reason::kManaged;
+    if (facts.type != CU_MEMORYTYPE_HOST) return Reason::kPageable;
+    if (facts.bytes == 0 || facts.base > at || facts.base + facts.bytes <= at) {
+      return Reason::kUnknown;
+    }
+    at = facts.base + facts.bytes;
+    if (at - begin >= bytes) return kNone;
+  }
+  return Reason::kUnknown;
+}
+
+Reason judge_memory(const DriverCalls& driver, Copy* copy) {
+  Facts dst, src;
+  if (copy->bytes > UINT64_MAX / 4 || !ask(driver, copy->dst, &dst) ||
+      !ask(driver, copy->src, &src)) {
+    return Reason::kUnknown;
+  }
+  if (dst.managed != 0 || src.managed != 0) return Reason::kManaged;
+  const bool to = dst.type == CU_MEMORYTYPE_DEVICE, from = src.type == CU_MEMORYTYPE_DEVICE;
+  if (to == from) return Reason::kNotBetween;
+  const CUdeviceptr on_gpu = to ? copy->dst : copy->src, on_host = to ? copy->src : copy->dst;
+  Facts last;
+  if (!ask(driver, on_gpu + copy->bytes - 1, &last)) return Reason::kUnknown;
+  if (last.type != CU_MEMORYTYPE_DEVICE) return Reason::kUnknown;
+  for (const Facts& facts : {to ? dst : src, last}) {
+    const Reason reason = judge_device(*copy, facts);
+    if (reason != kNone) return reason;
+  }
+  (to ? copy->dst_device : copy->src_device) = copy->device;
+  return judge_host(driver, on_host, copy->bytes);
+}
+
+}  // namespace
+
+Reason judge(Copy* copy) {
+  if (copy->stream == CU_STREAM_PER_THREAD) return Reason::kThreadStream;
+  const DriverCalls& driver = driver_calls();
+  if (!driver.complete) return Reason::kOff;
+  Relaxed relaxed(driver);
+  if (!relaxed.ok()) return Reason::kContext;
+  const Reason reason = judge_stream(driver, copy);
+  return reason != kNone ? reason : judge_memory(driver, copy);
+}
+
+void note_ipc(CUdeviceptr base, bool open) {
+  std::lock_guard<std::mutex> guard(opened().mutex);
+  if (open) {
+    opened().bases.insert(base);
+  } else {
+    opened().bases.erase(base);
+  }
+}
+
+}  // namespace glake::intercept

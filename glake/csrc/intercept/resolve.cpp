@@ -1,0 +1,205 @@
+#include "intercept/resolve.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "intercept/hooks.h"
+
+namespace glake::intercept {
+namespace {
+
+using Dlsym = void* (*)(void*, const char*);
+using GetProc = CUresult (*)(const char*, void**, int, cuuint64_t, void*);
+
+struct Row {
+  const char* symbol;
+  const char* base;
+  int version;
+  void* hook;
+};
+
+const Row kRows[] = {
+#define X(symbol, base, version, takes) \
+  {#symbol, base, version, reinterpret_cast<void*>(&hook_##symbol)},
+    INTERCEPT_ALL(X)
+#undef X
+};
+constexpr int kCount = static_cast<int>(Name::kCount);
+
+std::atomic<void*> found[kCount];
+
+// glibc's own. Looked up by version, since dlsym itself is this library's.
+Dlsym own_dlsym() {
+  static std::atomic<Dlsym> known{nullptr};
+  Dlsym own = known.load(std::memory_order_acquire);
+  if (own != nullptr) return own;
+  for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"}) {
+    own = reinterpret_cast<Dlsym>(dlvsym(RTLD_NEXT, "dlsym", version));
+    if (own != nullptr) break;
+  }
+  if (own == nullptr) {
+    std::fputs("glake: intercept: this C library has no dlsym that glake knows\n", stderr);
+    std::abort();
+  }
+  known.store(own, std::memory_order_release);
+  return own;
+}
+
+void* library_at(const void* function) {
+  Dl_info info{};
+  return dladdr(function, &info) != 0 ? info.dli_fbase : nullptr;
+}
+
+bool ours(const void* function) {
+  return library_at(function) == library_at(reinterpret_cast<const void*>(&own_dlsym));
+}
+
+// glake's engine calls the driver itself.
+bool is_engine(const void* caller) {
+  Dl_info info{};
+  if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
+  const char* slash = std::strrchr(info.dli_fname, '/');
+  return std::strcmp(slash == nullptr ? info.dli_fname : slash + 1, "libglake.so") == 0;
+}
+
+// Keeps the driver's function. False: it is of another library than the one kept, whose functions
+// stay the program's own.
+bool keep(int row, void* function) {
+  void* before = nullptr;
+  if (found[row].compare_exchange_strong(before, function)) return true;
+  return before == function || library_at(before) == library_at(function);
+}
+
+// The hook in place of `function`, which a lookup of the row's symbol gave; else itself.
+void* hooked(int row, void* function) {
+  if (function == nullptr || ours(function)) return function;
+  return keep(row, function) ? kRows[row].hook : function;
+}
+
+// Which hook stands for what cuGetProcAddress gave for a name and a version: the one whose own
+// version gives the same function. A newer or older signature is left alone, and so is a function
+// for which a null stream is the thread's own: asked for without flags, the driver gives another.
+void* hooked_by_name(GetProc get, const char* base, void* function) {
+  for (int row = 0; row < kCount; ++row) {
+    if (std::strcmp(kRows[row].base, base) != 0) continue;
+    void* same = nullptr;
+    const CUresult known =
+        get(base, &same, kRows[row].version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    if (known == CUDA_SUCCESS && same == function) return hooked(row, function);
+  }
+  return function;
+}
+
+GetProc newest_get() { return reinterpret_cast<GetProc>(real(Name::k_cuGetProcAddress_v2)); }
+
+// A handle of the library that a driver's function is of.
+void* handle_of(void* function) {
+  Dl_info info{};
+  if (function == nullptr || dladdr(function, &info) == 0 || info.dli_fname == nullptr) {
+    return nullptr;
+  }
+  return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+template <class F>
+bool take(void* handle, const char* symbol, F* function) {
+  *function = reinterpret_cast<F>(own_dlsym()(handle, symbol));
+  return *function != nullptr;
+}
+
+DriverCalls look_up() {
+  DriverCalls calls{};
+  void* first = nullptr;
+  for (int row = 0; row < kCount && first == nullptr; ++row) first = found[row].load();
+  if (first == nullptr) first = real(Name::k_cuMemcpyHtoDAsync_v2);
+  void* handle = handle_of(first);
+  if (handle == nullptr) return calls;
+  calls.library = library_at(first);
+  calls.complete = take(handle, "cuCtxGetCurrent", &calls.ctx_get_current) &&
+                   take(handle, "cuCtxGetDevice", &calls.ctx_get_device) &&
+                   take(handle, "cuDevicePrimaryCtxGetState", &calls.primary_state) &&
+                   take(handle, "cuDevicePrimaryCtxRetain", &calls.primary_retain) &&
+                   take(handle, "cuDevicePrimaryCtxRelease_v2", &calls.primary_release) &&
+                   take(handle, "cuStreamGetCtx", &calls.stream_context) &&
+                   take(handle, "cuStreamIsCapturing", &calls.is_capturing) &&
+                   take(handle, "cuThreadExchangeStreamCaptureMode", &calls.capture_mode) &&
+                   take(handle, "cuPointerGetAttributes", &calls.pointer_attributes) &&
+                   take(handle, "cuStreamCreate", &calls.stream_create) &&
+                   take(handle, "cuStreamWaitEvent", &calls.stream_wait) &&
+                   take(handle, "cuEventCreate", &calls.event_create) &&
+                   take(handle, "cuEventRecord", &calls.event_record);
+  take(handle, "cuStreamGetGreenCtx", &calls.stream_green);
+  return calls;
+}
+
+}  // namespace
+
+void* real(Name name) {
+  const int row = static_cast<int>(name);
+  void* known = found[row].load(std::memory_order_acquire);
+  if (known != nullptr) return known;
+  void* next = own_dlsym()(RTLD_NEXT, kRows[row].symbol);
+  if (next != nullptr) keep(row, next);
+  return next;
+}
+
+const DriverCalls& driver_calls() {
+  static const DriverCalls calls = look_up();
+  return calls;
+}
+
+bool is_programs_driver(const char* path) {
+  void* handle = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return false;
+  void* one = own_dlsym()(handle, "cuInit");
+  return one != nullptr && library_at(one) == driver_calls().library;
+}
+
+CUresult hook_cuGetProcAddress_v2(const char* symbol, void** function, int version,
+                                  cuuint64_t flags, void* status) {
+  const GetProc get = newest_get();
+  if (get == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const CUresult result = get(symbol, function, version, flags, status);
+  if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr) {
+    *function = hooked_by_name(get, symbol, *function);
+  }
+  return result;
+}
+
+CUresult hook_cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
+  using Old = CUresult (*)(const char*, void**, int, cuuint64_t);
+  const auto old = reinterpret_cast<Old>(real(Name::k_cuGetProcAddress));
+  if (old == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const CUresult result = old(symbol, function, version, flags);
+  const GetProc get = newest_get();
+  if (result == CUDA_SUCCESS && get != nullptr && function != nullptr && *function != nullptr) {
+    *function = hooked_by_name(get, symbol, *function);
+  }
+  return result;
+}
+
+// nullptr: the lookup is no business of this library's.
+void* looked_up(void* handle, const char* name, const void* caller) {
+  if (handle == RTLD_NEXT || is_engine(caller)) return nullptr;
+  for (int row = 0; row < kCount; ++row) {
+    if (std::strcmp(kRows[row].symbol, name) == 0) {
+      return hooked(row, own_dlsym()(handle, name));
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace glake::intercept
+
+// By a jump, where it is not intercepted: RTLD_NEXT and RTLD_DEFAULT go by who calls dlsym.
+extern "C" __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
+  if (name[0] == 'c' && name[1] == 'u') {
+    void* function = glake::intercept::looked_up(handle, name, __builtin_return_address(0));
+    if (function != nullptr) return function;
+  }
+  return glake::intercept::own_dlsym()(handle, name);
+}

@@ -1,0 +1,32 @@
+"""The library that carries a program's own copies (docs/intercept.md), where it is preloaded.
+
+A process has one engine: one that Python opens takes the place of the library's, which then carries
+copies by that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+
+def take_over() -> None:
+    """Before an engine is opened: copies under way are waited for, and the library's own ends."""
+    loaded = library()
+    if loaded is not None:
+        loaded.glake_intercept_yield()
+
+
+def wait() -> None:
+    """Before an engine is closed: its end would cancel the copies that it carries for others."""
+    loaded = library()
+    if loaded is not None:
+        loaded.glake_intercept_wait()
+
+
+def library() -> ctypes.CDLL | None:
+    """The library, loaded; None where it is not preloaded."""
+    if "libglake_intercept.so" not in os.environ.get("LD_PRELOAD", ""):
+        return None
+    loaded = ctypes.CDLL(None)
+    return loaded if hasattr(loaded, "glake_intercept_yield") else None
