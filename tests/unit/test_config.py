@@ -83,6 +83,9 @@ def test_values(name: str, text: str, value: Any) -> None:
         ("driver", "sim:"),
         ("policy", "best"),
         ("peers", "some"),
+        ("copy_order", "events"),
+        ("sim_driver_lock", "writer"),
+        ("sim_call_time", "2"),
         ("view_budget", "0.5"),
         ("view_budget", "1001"),
         ("view_budget", "nan"),
@@ -143,6 +146,7 @@ TEXTS = {
     " .9 90% 100% 1 1.0 2MiB 1.5GiB 2097152 0 0.0 1.1 101% -1 1MiB 70gib 5GB x",
     "policy": "balanced compact COMPACT best",
     "peers": "none all some",
+    "copy_order": "held enqueued HELD events",
     "debug": "none guard poison trace sync guard,poison trace,guard guard, ,guard guards GUARD x",
     "contiguous": "none 64MiB vmm:64MiB legacy:1.5GiB 1 vmm:1B 0 vmm: :1MiB host:1MiB vmm:none"
     " legacy:0 vmm:legacy:1MiB VMM:1MiB 65TiB -1 nan x",
