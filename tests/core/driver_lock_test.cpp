@@ -116,7 +116,8 @@ void copies_beside_frees(int rounds) {
       start(Call(pinned, 0, b, 0, kBytes).on(stream.handle, 0));
       CU(cuStreamSynchronize(stream.handle));
       CU(cuStreamSynchronize(second.handle));
-      CHECK(pinned.data()[0] == value && pinned.data()[kBytes - 1] == value);
+      CHECK(pinned.data()[0] == value);
+      CHECK(std::memcmp(pinned.data(), pinned.data() + 1, kBytes - 1) == 0);
       if (round % 3 == 0) start(Call(a, 0, host, 0, kBytes).flags(0));  // of no stream
       for (uint64_t id : ids) test::finish(id);
     }

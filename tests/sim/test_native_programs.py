@@ -35,9 +35,18 @@ def test_there_are_programs() -> None:
 
 @pytest.mark.parametrize("name", native.programs())
 def test_program(binaries: Path, name: str) -> None:
+    run(binaries, name)
+
+
+@pytest.mark.parametrize("name", ["transfer_copy_test", "transfer_blocks_test"])
+def test_copies_enqueued_whole(binaries: Path, name: str) -> None:
+    run(binaries, name, GLAKE_COPY_ORDER="enqueued")
+
+
+def run(binaries: Path, name: str, **settings: str) -> None:
     done = subprocess.run(
         [str(binaries / name)],
-        env=native.environment() | {"GLAKE_DRIVER": "sim"},
+        env=native.environment() | {"GLAKE_DRIVER": "sim", **settings},
         capture_output=True,
         text=True,
         timeout=600,

@@ -37,8 +37,8 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
       enqueue_(enqueue),
       order_(driver, allocator_->host(), runner_),
       lanes_(driver),
-      crew_(driver),
-      enqueued_({driver, devices_, slots_, kernel_, lanes_, crew_, scheduler_.copy_ns()},
+      path_threads_(driver),
+      enqueued_({driver, devices_, slots_, kernel_, lanes_, path_threads_, scheduler_.copy_ns()},
                 scheduler_, runner_),
       plain_(driver, devices_),
       tracked_(driver),
@@ -302,7 +302,7 @@ void Engine::close() {
                 "close the transfer engine again");
   }
   enqueued_.close(kHoldUp);
-  crew_.close();
+  path_threads_.close();
   const std::string left = runner_.stop();
   staging_.close();
   if (!left.empty()) {

@@ -100,7 +100,7 @@ class Engine {
   const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;
   LanePool lanes_;
-  Crew crew_;
+  PathThreads path_threads_;
   EnqueuedTransfers enqueued_;
   PlainCopies plain_;
   TrackedCopies tracked_;

@@ -44,6 +44,11 @@ def bench() -> None:
     help="How a waiting thread learns that a copy is done: it is woken, or it asks and sleeps as "
     "on a GPU, at the cost of both.",
 )  # fmt: skip
+@click.option(
+    "--order", type=click.Choice(run.ORDERS), default="held", show_default=True,
+    help="How copies take their place in a stream: it is held for glake's threads, or all of it "
+    "is enqueued at once (calls that enqueue then take their time on the clock).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, nothing else.")
 @click.option(
     "--plot", metavar="FILE", help="Draw into FILE.png or FILE.svg.  [default: no picture]"
@@ -53,6 +58,7 @@ def transfer(
     sizes: tuple[str, ...],
     pages: bool,
     completion: str,
+    order: str,
     as_json: bool,
     plot: str | None,
 ) -> None:
@@ -64,7 +70,7 @@ def transfer(
     try:
         if wanted is not None:
             _refuse_picture(wanted)
-        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages, completion)
+        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages, completion, order)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
 
@@ -97,7 +103,7 @@ def _refuse_picture(file: Path) -> None:
 
 
 def _measured(
-    platforms: dict[str, Platform], sizes: list[int], pages: bool, completion: str
+    platforms: dict[str, Platform], sizes: list[int], pages: bool, completion: str, order: str
 ) -> list[run.Row]:
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -110,4 +116,6 @@ def _measured(
             progress.start_task(tasks[name])
             progress.update(tasks[name], completed=done, total=total)
 
-        return run.measure(platforms, sizes, pages=pages, completion=completion, progress=advance)
+        return run.measure(
+            platforms, sizes, pages=pages, completion=completion, order=order, progress=advance
+        )

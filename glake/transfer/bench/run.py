@@ -24,6 +24,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_COPY = 16 * GIB
 COMPLETIONS = ("instant", "polled")
+ORDERS = ("held", "enqueued")
 _AT_ONCE = 2
 _SILENT_S: float = 300  # without a row: it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
@@ -76,6 +77,7 @@ def measure(
     *,
     pages: bool = False,
     completion: str = "instant",
+    order: str = "held",
     progress: Progress | None = None,
 ) -> list[Row]:
     """Rows of every platform, transfer, place of host memory and size, in this order.
@@ -86,6 +88,8 @@ def measure(
         pages: measure host memory that changes socket every page, too.
         completion: how a thread learns that copies are done, one of COMPLETIONS: "instant", it is
             woken, or "polled", it asks and sleeps as it must on a GPU, and both take time.
+        order: the option copy_order, one of ORDERS. With "enqueued", calls that enqueue work take
+            their time on the clock in whichever thread, instead of the caller's being added.
         progress: called with (platform, rows done, rows of all), from several threads.
 
     Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. InvalidArgument, for
@@ -98,10 +102,13 @@ def measure(
         )
     if completion not in COMPLETIONS:
         raise InvalidArgument(f"completion {completion!r}: give one of {', '.join(COMPLETIONS)}")
+    if order not in ORDERS:
+        raise InvalidArgument(f"order {order!r}: give one of {', '.join(ORDERS)}")
     for name, platform in platforms.items():
         _require_rates(name, platform)
     bounds.require_solver()
-    children = [_Child(name, each, sizes, pages, completion) for name, each in platforms.items()]
+    settings = {"SIM_COMPLETION": completion, "COPY_ORDER": order}
+    children = [_Child(name, each, sizes, pages, settings) for name, each in platforms.items()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         runs = [pool.submit(child.run, progress or (lambda *_: None)) for child in children]
         try:
@@ -133,9 +140,14 @@ def _nameless() -> IO[str]:
 
 class _Child:
     def __init__(
-        self, name: str, platform: Platform, sizes: Sequence[int], pages: bool, completion: str
+        self,
+        name: str,
+        platform: Platform,
+        sizes: Sequence[int],
+        pages: bool,
+        settings: Mapping[str, str],
     ) -> None:
-        self._name, self._platform, self._completion = name, platform, completion
+        self._name, self._platform, self._settings = name, platform, settings
         self._request = {"name": _INSIDE, "sizes": sorted(set(sizes)), "pages": pages}
         self._process: subprocess.Popen[str] | None = None
         self._stopped = self._hung = False
@@ -180,7 +192,7 @@ class _Child:
         platforms = f"/dev/fd/{inherited}"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
         given = {"DRIVER": f"sim:{_INSIDE}", "SIM_PLATFORMS": platforms, "SIM_PHANTOM": "1"}
-        given["SIM_COMPLETION"] = self._completion
+        given.update(self._settings)
         environment = {**clean, **{f"GLAKE_{key}": value for key, value in given.items()}}
         request = json.dumps({**self._request, "platforms": platforms})
         command = children.command("glake.transfer.bench.child", request)
@@ -210,7 +222,11 @@ class _Child:
                     told = json.loads(line)
                 total = told.get("rows", total)
                 if "row" in told:
-                    own = {"platform": self._name, "completion": self._completion}
+                    own = {
+                        "platform": self._name,
+                        "completion": self._settings["SIM_COMPLETION"],
+                        "order": self._settings["COPY_ORDER"],
+                    }
                     row = {**told["row"], **own}
                     rows.append({**row, "missed": missed(row, self._platform)})
                 if "text" in told:

@@ -1,8 +1,10 @@
 """Who copies: glake's engine, a plain driver copy, GLake's equal shares; each timed alike.
 
 All copies of a case begin at one moment of the virtual clock, ordered by a stream each, and end
-when an event behind them in it does. Calls that enqueue work take their time on the clock, in
-whichever thread: what one thread starts queues up behind its calls.
+when an event behind them in it does. What the calling thread's driver calls cost (modelled host
+time, which the clock does not contain) is added; copies of one thread queue up behind it. Where
+copies are enqueued whole (option copy_order) those calls go on while the first chunks flow: then
+each takes its time on the clock, in whichever thread.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from glake import _C, simcuda
+from glake import _C, config, simcuda
 from glake.transfer.baselines import shared_paths
 from glake.transfer.bench.cases import LOCAL, Case
 from glake.transfer.bench.machine import Machine
@@ -89,20 +91,22 @@ def _timed(
     machine: Machine,
     copies: Sequence[Ends],
     start: Callable[[Ends], tuple[float, list[int]]],
-    calls_take_time: bool = True,
+    on_clock: bool = False,
 ) -> list[float]:
-    """Starts all; `start` returns what of its cost the clock does not contain, in us, and the
-    events of its end."""
+    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end.
+
+    on_clock: calls take that time on the clock, and nothing is added.
+    """
     base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
     machine.synchronize(base)
     submitted = 0.0
     ended = []
-    simcuda.thread_at_work(True)  # the clock moves for nobody else until all have started
-    simcuda.configure("call_time", int(calls_take_time))
+    simcuda.thread_at_work(True)  # the clock stands still until all have started
+    simcuda.configure("call_time", int(on_clock))
     try:
         for copy in copies:
             cost, events = start(copy)
-            submitted += cost * 1e3
+            submitted += 0.0 if on_clock else cost * 1e3
             ended.append((submitted, events))
         for _, events in ended:
             for event in events:
@@ -123,10 +127,13 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
         parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
+        before = simcuda.cost_us()
         ids.append(_C.copy_start(parts, copy.to, copy.of, [(copy.gpu, stream)]))
-        return 0, [machine.record(copy.gpu, stream, f"end {copy.number}")]
+        cost = simcuda.cost_us() - before
+        return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
-    outcome = Outcome(_timed(machine, copies, start))
+    on_clock = config.read().copy_order == "enqueued"
+    outcome = Outcome(_timed(machine, copies, start, on_clock))
     for each, copy, ns in zip(ids, copies, outcome.times, strict=True):
         _C.copy_wait(each)
         told = _C.copy_result(each)
@@ -171,8 +178,10 @@ def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
+        before = simcuda.cost_us()
         machine.copy(copy.dst, copy.src, copy.size, copy.gpu, stream, copy.to, copy.of)
-        return 0, [machine.record(copy.gpu, stream, f"end {copy.number}")]
+        cost = simcuda.cost_us() - before
+        return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
     return Outcome(_timed(machine, copies, start))
 
@@ -200,7 +209,7 @@ class EqualShares:
         def start(copy: Ends) -> tuple[float, list[int]]:
             return price, self._start(copy, relays[copy.number])
 
-        return Outcome(_timed(machine, copies, start, calls_take_time=False))
+        return Outcome(_timed(machine, copies, start))
 
     def _start(self, copy: Ends, relays: list[int | None]) -> list[int]:
         part = copy.size // len(relays) // _GRAIN * _GRAIN

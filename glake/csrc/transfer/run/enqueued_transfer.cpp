@@ -42,7 +42,7 @@ void EnqueuedTransfer::enqueue(const std::vector<PathShare>& shares) {
   expect_ok(driver.create_timer(device, &begun_));
   expect_ok(driver.create_timer(device, &ended_));
   expect_ok(driver.record(device, begun_, request.stream));
-  std::vector<Crew::Task> tasks;
+  std::vector<PathThreads::Task> tasks;
   size_t copies = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     Carried* const path = paths_[i].get();
@@ -51,9 +51,9 @@ void EnqueuedTransfer::enqueue(const std::vector<PathShare>& shares) {
     tasks.push_back({path->path.path.worker, [this, path, chunks] { submit_here(path, *chunks); }});
   }
   if (copies > kAlone && tasks.size() > 1) {
-    tools_.crew.run(std::move(tasks));
+    tools_.threads.run(std::move(tasks));
   } else {
-    for (const Crew::Task& task : tasks) task.run();
+    for (const PathThreads::Task& task : tasks) task.run();
   }
   submit_left();
   join();

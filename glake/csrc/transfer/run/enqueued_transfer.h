@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "transfer/run/crew.h"
 #include "transfer/run/lanes.h"
+#include "transfer/run/path_threads.h"
 #include "transfer/run/share_out.h"
 
 namespace glake::transfer {
@@ -23,7 +23,7 @@ class EnqueuedTransfer {
     Slots& slots;
     CopyKernel& kernel;
     LanePool& lanes;
-    Crew& crew;
+    PathThreads& threads;
     uint64_t copy_ns;
   };
   struct Carried {

@@ -1,4 +1,4 @@
-#include "transfer/run/crew.h"
+#include "transfer/run/path_threads.h"
 
 #include <pthread.h>
 
@@ -6,7 +6,7 @@
 
 namespace glake::transfer {
 
-Crew::Worker& Crew::worker(int gpu) {
+PathThreads::Worker& PathThreads::worker(int gpu) {
   std::unique_ptr<Worker>& one = workers_[gpu];
   if (one != nullptr) return *one;
   auto made = std::make_unique<Worker>();
@@ -15,7 +15,7 @@ Crew::Worker& Crew::worker(int gpu) {
   return *one;
 }
 
-void Crew::run(std::vector<Task> tasks) {
+void PathThreads::run(std::vector<Task> tasks) {
   Batch batch;
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -36,7 +36,7 @@ void Crew::run(std::vector<Task> tasks) {
   batch.done.wait(lock, [&] { return batch.left == 0; });
 }
 
-void Crew::work(int gpu, Worker* self) {
+void PathThreads::work(int gpu, Worker* self) {
   const std::string name = "glake-enq-" + std::to_string(gpu);
   pthread_setname_np(pthread_self(), name.c_str());
   std::unique_lock<std::mutex> lock(mutex_);
@@ -61,7 +61,7 @@ void Crew::work(int gpu, Worker* self) {
   }
 }
 
-void Crew::close() {
+void PathThreads::close() {
   {
     std::lock_guard<std::mutex> guard(mutex_);
     stopping_ = true;

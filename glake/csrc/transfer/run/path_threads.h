@@ -15,17 +15,17 @@
 
 namespace glake::transfer {
 
-class Crew {
+class PathThreads {
  public:
   struct Task {
     int gpu;
     std::function<void()> run;  // throws nothing
   };
 
-  explicit Crew(Driver& driver) : driver_(driver) {}
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
-  ~Crew() { close(); }
+  explicit PathThreads(Driver& driver) : driver_(driver) {}
+  PathThreads(const PathThreads&) = delete;
+  PathThreads& operator=(const PathThreads&) = delete;
+  ~PathThreads() { close(); }
 
   // Runs all: the first on the calling thread, each other on its GPU's. Returns when they are done.
   // Throws std::system_error, with none begun, where the system gives no thread.
