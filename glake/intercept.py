@@ -80,10 +80,9 @@ def _topology(env: Mapping[str, str], simulated: bool) -> str:
 def command(program: str, args: tuple[str, ...], as_module: bool) -> list[str]:
     """The command line of a Python script, a module, or any executable. InvalidArgument."""
     path = Path(program)
-    if as_module:
-        return [sys.executable, "-m", program, *args]
-    if path.is_file() and (path.suffix == ".py" or not os.access(path, os.X_OK)):
-        return [sys.executable, program, *args]
+    script = path.is_file() and (path.suffix == ".py" or not os.access(path, os.X_OK))
+    if as_module or script:
+        return [sys.executable, *(["-m"] if as_module else []), program, *args]
     found = str(path.absolute()) if path.is_file() else shutil.which(program)
     if found is None:
         raise InvalidArgument(

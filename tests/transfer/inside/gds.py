@@ -70,7 +70,7 @@ def test_what_cufile_does_not_take_goes_through_buffers(
     assert (back.get() == data).all()
     missed = 2 * MIB if failure == "open" else MIB
     assert engine.stats()["gds_bytes"] == 4 * MIB - missed
-    assert engine.stats()["buffer_bytes"] > 0
+    assert engine.stats()["buffer_bytes"] == 0  # given back when the pieces are done
 
 
 def test_the_stream_comes_first(engine: t.FileEngine, tmp_path: Path) -> None:

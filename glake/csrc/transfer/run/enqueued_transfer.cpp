@@ -51,7 +51,7 @@ void EnqueuedTransfer::enqueue(const std::vector<PathShare>& shares) {
     tasks.push_back({path->path.path.worker, [this, path, chunks] { submit_here(path, *chunks); }});
   }
   if (copies > kAlone && tasks.size() > 1) {
-    tools_.threads.run(std::move(tasks));
+    tools_.threads.run(tasks);
   } else {
     for (const PathThreads::Task& task : tasks) task.run();
   }

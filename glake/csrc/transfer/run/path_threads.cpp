@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <string>
+#include <system_error>
 
 namespace glake::transfer {
 
@@ -15,15 +16,21 @@ PathThreads::Worker& PathThreads::worker(int gpu) {
   return *one;
 }
 
-void PathThreads::run(std::vector<Task> tasks) {
+void PathThreads::run(const std::vector<Task>& tasks) {
   Batch batch;
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
+  try {
+    std::lock_guard<std::mutex> guard(mutex_);
     for (size_t i = 1; i < tasks.size(); ++i) worker(tasks[i].gpu);
+  } catch (const std::system_error&) {
+    for (const Task& task : tasks) task.run();
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
     batch.left = tasks.size() - 1;
     for (size_t i = 1; i < tasks.size(); ++i) {
       Worker& one = worker(tasks[i].gpu);
-      one.jobs.push_back({std::move(tasks[i]), &batch});
+      one.jobs.push_back({tasks[i], &batch});
       if (one.awake) continue;
       one.awake = true;
       driver_.expect_threads(1);  // a simulated driver's time waits for a thread that is woken

@@ -27,9 +27,9 @@ class PathThreads {
   PathThreads& operator=(const PathThreads&) = delete;
   ~PathThreads() { close(); }
 
-  // Runs all: the first on the calling thread, each other on its GPU's. Returns when they are done.
-  // Throws std::system_error, with none begun, where the system gives no thread.
-  void run(std::vector<Task> tasks);
+  // Runs all: the first on the calling thread, each other on its GPU's, or all here where the
+  // system gives no thread. Returns when they are done.
+  void run(const std::vector<Task>& tasks);
   // Ends the threads; nothing runs.
   void close();
 
