@@ -1,6 +1,8 @@
 """torch_memory_saver's calls on glake's regions: paused memory is the driver's, no LD_PRELOAD.
 
-GLAKE_ALLOCATOR=1 GLAKE_DRIVER=cuda python examples/hook_memory_saver.py
+It needs PyTorch's CUDA build; with a GPU, GLAKE_ALLOCATOR=1 python examples/hook_memory_saver.py;
+without one:
+glake dry-run --numbers --allocator glake examples/hook_memory_saver.py
 """
 
 import torch
