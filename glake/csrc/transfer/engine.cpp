@@ -167,9 +167,9 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
   return runner_.add(transfer, plan.plain);
 }
 
-// `possible`: one plain copy reaches both ends, too. What a thread must have a hand in (pageable
-// memory, checksums) is waited for here: were the stream held meanwhile, a driver's call that waits
-// for the stream under the driver's lock would keep the thread from it, for ever.
+// `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
+// between the copies, so the caller waits for those: a stream that is held for a thread may wait
+// for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, bool possible) {
   TransferPlan plan = scheduler_.plan_beside(request, runner_.demands());
   runner_.avoid_failed(&plan);
@@ -182,7 +182,7 @@ uint64_t Engine::start_ordered(Request request, bool possible) {
   throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": wait for some of them first");
 }
 
-// When the stream has come to it, and until it is done.
+// Waits for the stream's work, then for the transfer.
 uint64_t Engine::start_here(Request request, Rate plain_rate) {
   const int device = request.stream_device;
   EventId come = 0;

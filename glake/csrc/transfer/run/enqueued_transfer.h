@@ -48,7 +48,8 @@ class EnqueuedTransfer {
   void enqueue(const std::vector<PathShare>& shares);
   // Recorded on the caller's stream behind it.
   EventId ended() const { return ended_; }
-  // Of one whose end has happened, what the driver says of its copies; by one thread alone.
+  // What the driver says of its copies, once ended() has happened. One thread asks: the one that
+  // claims it.
   struct Outcome {
     std::vector<std::string> failures;  // of each path; "": none
     uint64_t time_ns = 0;

@@ -76,7 +76,7 @@ bool EnqueuedTransfers::done(const Ptr& transfer) {
   return transfer->over();
 }
 
-// Of those that are done, whoever looks: nobody may be waiting.
+// Gives back what transfers that are done have kept: perhaps nobody waits for them.
 void EnqueuedTransfers::look() {
   std::vector<Ptr> open;
   {
