@@ -276,7 +276,9 @@ bool Topology::same_switch(int a, int b) const {
 }
 
 // Progressive filling: all rates grow together; those a full constraint holds stop growing.
-std::vector<double> Topology::rates(const std::vector<const Route*>& flows) const {
+std::vector<double> Topology::rates(const std::vector<const Route*>& flows,
+                                    const std::vector<double>& weights,
+                                    const std::vector<double>& parts) const {
   struct Active {
     double limit;
     std::vector<std::pair<size_t, double>> loads;  // flow, weight
@@ -286,7 +288,8 @@ std::vector<double> Topology::rates(const std::vector<const Route*>& flows) cons
     for (const Load& hop : *flows[f]) {
       for (const Load& held : holds_[static_cast<size_t>(hop.edge)]) {  // edge: the limit
         Active& active = loaded[held.edge];
-        active.limit = limits_[static_cast<size_t>(held.edge)].limit;
+        const auto at = static_cast<size_t>(held.edge);
+        active.limit = limits_[at].limit * (parts.empty() ? 1 : parts[at]);
         const double weight = hop.share * held.share;
         if (!active.loads.empty() && active.loads.back().first == f) {
           active.loads.back().second += weight;
@@ -305,14 +308,16 @@ std::vector<double> Topology::rates(const std::vector<const Route*>& flows) cons
       double room = active.limit, slope = 0;
       for (const auto& [flow, weight] : active.loads) {
         room -= weight * rate[flow];
-        if (!frozen[flow]) slope += weight;
+        if (!frozen[flow]) slope += weight * (weights.empty() ? 1 : weights[flow]);
       }
       if (slope <= 0) continue;
       full.emplace_back(&active, std::max(room, 0.0) / slope);
       grow = std::min(grow, full.back().second);
     }
     if (!std::isfinite(grow)) break;  // what is left has no route
-    for (size_t f = 0; f < flows.size(); ++f) rate[f] += frozen[f] ? 0.0 : grow;
+    for (size_t f = 0; f < flows.size(); ++f) {
+      if (!frozen[f]) rate[f] += grow * (weights.empty() ? 1 : weights[f]);
+    }
     for (const auto& [active, most] : full) {
       if (most > grow * (1 + 1e-12) + 1e-12) continue;
       for (const auto& [flow, weight] : active->loads) {

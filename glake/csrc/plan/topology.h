@@ -77,8 +77,11 @@ class Topology {
   bool peers(int a, int b) const;        // peer access is possible
   bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
-  // Max-min fair rates in bytes per nanosecond, one per flow.
-  std::vector<double> rates(const std::vector<const Route*>& flows) const;
+  // Max-min fair rates in bytes per nanosecond, one per flow. `weights`: of so many alike, together
+  // (empty: one each). `parts`: of each limit, what they may use (empty: all).
+  std::vector<double> rates(const std::vector<const Route*>& flows,
+                            const std::vector<double>& weights = {},
+                            const std::vector<double>& parts = {}) const;
 
  private:
   void read(const class Json& platform);

@@ -36,9 +36,9 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
               scheduler_, ranges_),
       enqueue_(enqueue),
       order_(driver, allocator_->host(), runner_),
-      lanes_(driver),
+      pipelines_(driver, slots_),
       path_threads_(driver),
-      enqueued_({driver, devices_, slots_, kernel_, lanes_, path_threads_, scheduler_.copy_ns()},
+      enqueued_({driver, devices_, slots_, kernel_, pipelines_, path_threads_, scheduler_.copy_ns()},
                 scheduler_, runner_),
       plain_(driver, devices_),
       tracked_(driver),
@@ -171,12 +171,12 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, bool possible) {
-  TransferPlan plan = scheduler_.plan_beside(request, runner_.demands());
-  runner_.avoid_failed(&plan);
+  std::vector<TransferPlan> plans = scheduler_.plans_beside(request, runner_.demands());
   if (request.pageable || (request.flags & kChecksum) != 0) {
-    return start_here(std::move(request), plan.plain);
+    return start_here(std::move(request), plans.front().plain);
   }
-  if (enqueued_.has_room()) return enqueued_.begin(std::move(request), std::move(plan));
+  for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
+  if (enqueued_.has_room()) return enqueued_.begin(std::move(request), std::move(plans));
   const char* const why = "too many transfers in streams' order are under way";
   if (possible) return plain(request, false, why);
   throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": wait for some of them first");
@@ -317,7 +317,7 @@ void Engine::close() {
   slots_.close();
   kernel_.close();
   order_.close();
-  lanes_.close();
+  pipelines_.close();
 }
 
 }  // namespace glake::transfer

@@ -99,7 +99,7 @@ class Engine {
   Runner runner_;
   const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;
-  LanePool lanes_;
+  PipelinePool pipelines_;
   PathThreads path_threads_;
   EnqueuedTransfers enqueued_;
   PlainCopies plain_;

@@ -13,20 +13,20 @@ constexpr size_t kAlone = 6;
 
 }  // namespace
 
-EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, TransferPlan how,
-                                   PlannedPath direct)
-    : request(std::move(what)), plan(std::move(how)), tools_(tools), direct_(std::move(direct)) {}
+EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlannedPath direct)
+    : request(std::move(what)), tools_(tools), direct_(std::move(direct)) {}
 
 EnqueuedTransfer::~EnqueuedTransfer() {
-  for (const auto& path : paths_) {  // of one that could not begin: nothing uses them
-    for (Lane& lane : path->lanes) tools_.lanes.give(std::move(lane));
+  for (const auto& path : paths_) {  // of one that could not begin: nothing uses it
+    if (path->open) tools_.pipelines.give(std::move(path->line));
   }
   for (const EventId event : {begun_, ended_}) {
     if (event != 0) tools_.driver.destroy_event(event);
   }
 }
 
-void EnqueuedTransfer::enqueue(const std::vector<PathShare>& shares) {
+void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& shares) {
+  plan_ = std::move(plan);
   Driver& driver = tools_.driver;
   const int device = request.stream_device;
   const auto expect_ok = [&](Status s) {
@@ -37,7 +37,7 @@ void EnqueuedTransfer::enqueue(const std::vector<PathShare>& shares) {
     Carried* path = add_path(share.path);
     Bytes most = 0;
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
-    open_lanes(path, share.lanes, most);
+    open_path(path, share.buffers, most);
   }
   expect_ok(driver.create_timer(device, &begun_));
   expect_ok(driver.create_timer(device, &ended_));
@@ -65,17 +65,12 @@ EnqueuedTransfer::Carried* EnqueuedTransfer::add_path(const PlannedPath& path) {
   return paths_.back().get();
 }
 
-// A path that cannot have them is closed, which is no fault of its links.
-void EnqueuedTransfer::open_lanes(Carried* path, size_t count, Bytes most) {
-  const std::vector<Hop>& hops = path->path.path.hops;
+// A path that cannot have what it takes is closed, which is no fault of its links.
+void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
   try {
     tools_.devices.prepare(path->path.path);
-    for (size_t i = 0; i < count; ++i) {
-      path->lanes.push_back(tools_.lanes.take(path->path.path));
-      for (size_t h = 0; h + 1 < hops.size(); ++h) {
-        path->lanes.back().slots.push_back(tools_.slots.lend(hops[h].to, most));
-      }
-    }
+    path->line = tools_.pipelines.take(path->path.path, buffers, most);
+    path->open = true;
   } catch (const Error& e) {
     close_path(path, e.what());
   }
@@ -104,58 +99,57 @@ void EnqueuedTransfer::submit_all(Carried* path, const std::vector<Range>& chunk
   while (!path->left.empty() && submit(path, path->left.back(), copier)) path->left.pop_back();
 }
 
-// False: it is not, and the path is closed.
+// False: it is not, and the path is closed. What is enqueued of its last hop goes on: it writes
+// there what any other path's copy would.
 bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   if (path->closed) return false;
-  Lane& lane = path->lanes[path->next_lane++ % path->lanes.size()];
-  Driver& driver = tools_.driver;
-  const Lane::Step &first = lane.steps.front(), &last = lane.steps.back();
-  Status s;
-  if (!lane.begun) {
-    s = driver.wait_stream(first.device, first.stream, begun_);
-  } else if (lane.crosses()) {  // its buffers are free when the chunk before it has left them
-    s = driver.wait_stream(first.device, first.stream, last.event);
-  }
-  for (size_t hop = 0; s.ok() && hop < lane.steps.size(); ++hop) {
-    Bytes enqueued = 0;
-    s = submit_hop(path, &lane, hop, range, copier, &enqueued);
-    if (enqueued != 0) lane.begun = true;
-    if (!s.ok()) close_path(path, "copy " + std::to_string(hop + 1) + ": " + driver.describe(s));
-  }
-  if (!s.ok()) {
-    // What is enqueued of the last hop goes on: it writes there what any other path's copy would.
-    close_path(path, driver.describe(s));
+  for (size_t hop = 0; hop < path->line.steps.size(); ++hop) {
+    const Status s = submit_hop(path, hop, range, copier);
+    if (s.ok()) continue;
+    close_path(path, "copy " + std::to_string(hop + 1) + ": " + tools_.driver.describe(s));
+    ++path->line.chunks;
     return false;
   }
+  ++path->line.chunks;
   path->bytes += range.bytes();
   ++path->chunks;
   return true;
 }
 
-Status EnqueuedTransfer::submit_hop(Carried* path, Lane* lane, size_t hop, Range range,
-                                    ChunkCopier* copier, Bytes* enqueued) {
+// After what is in the buffer before it, into a buffer that is empty.
+Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier) {
   Driver& driver = tools_.driver;
-  const Lane::Step& step = lane->steps[hop];
-  const bool last = hop + 1 == lane->steps.size();
+  Pipeline& line = path->line;
+  const bool last = hop + 1 == line.steps.size();
+  const int device = line.steps[hop].device;
+  const StreamHandle stream = line.steps[hop].streams[line.chunks % kFlows];
+  Pipeline::Buffer* const from =
+      hop == 0 ? nullptr : &line.between[hop - 1][line.chunks % line.buffers];
+  Pipeline::Buffer* const to = last ? nullptr : &line.between[hop][line.chunks % line.buffers];
   Status s;
-  if (hop != 0 && lane->steps[hop - 1].crossing) {
-    s = driver.wait_stream(step.device, step.stream, lane->steps[hop - 1].event);
+  if (from != nullptr) {
+    s = driver.wait_stream(device, stream, from->filled);
+  } else if (line.chunks < kFlows) {
+    s = driver.wait_stream(device, stream, begun_);
+  }
+  if (s.ok() && to != nullptr && line.chunks >= line.buffers) {
+    s = driver.wait_stream(device, stream, to->emptied);
   }
   if (!s.ok()) return s;
-  const Hop& way = path->path.path.hops[hop];
-  ChunkHop chunk{request, way, range, 0, 0, path->path.rate, step.stream};
-  if (hop != 0) chunk.from = lane->slots[hop - 1].at();
-  if (!last) chunk.to = lane->slots[hop].at();
-  KernelBuffers buffers;
+  ChunkHop chunk{request, path->path.path.hops[hop], range, 0, 0, path->path.rate, stream};
+  if (from != nullptr) chunk.from = from->slot.at();
+  if (to != nullptr) chunk.to = to->slot.at();
+  KernelBuffers kernel;
+  Bytes enqueued = 0;
   bool unsure = false;
   {
-    DeviceScope scope(driver, step.device);
+    DeviceScope scope(driver, device);
     s = scope.status();
-    if (s.ok()) s = copier->copy(chunk, &buffers, enqueued, &unsure);
+    if (s.ok()) s = copier->copy(chunk, &kernel, &enqueued, &unsure);
   }
-  if (buffers.table || buffers.bounce) lane->kernels.push_back(std::move(buffers));
-  const bool handed_over = step.crossing || (last && lane->crosses());
-  if (s.ok() && handed_over) s = driver.record(step.device, step.event, step.stream);
+  if (kernel.table || kernel.bounce) line.kernels.push_back(std::move(kernel));
+  if (s.ok() && to != nullptr) s = driver.record(device, to->filled, stream);
+  if (s.ok() && from != nullptr) s = driver.record(device, from->emptied, stream);
   return s;
 }
 
@@ -171,34 +165,37 @@ void EnqueuedTransfer::submit_left() {
     return !path->closed && path->path.path.hops.size() == 1;
   });
   Carried* path = open != paths_.end() ? open->get() : add_path(direct_);
-  if (path->lanes.empty()) open_lanes(path, 1, 0);
+  if (!path->open && !path->closed) open_path(path, 1, 0);
   submit_here(path, left);
   if (path->left.empty()) return;
   path->left.clear();
   error_ = "no path is left: " + path->path.path.name + ": " + path->why;
 }
 
-// Behind all of the path's copies: the event of its first lane that has any.
+// An event behind all of the path's copies. Where a copy or an event was refused, they are waited
+// for here: no event is sure to stand behind those of the hops before.
 void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
-  Driver& driver = tools_.driver;
-  path->end = nullptr;
-  for (Lane& lane : path->lanes) {
-    if (!lane.begun) continue;
-    const Lane::Step& last = lane.steps.back();
-    Status s = driver.record(last.device, last.event, last.stream);
-    if (s.ok() && path->end != nullptr) {
-      const Lane::Step& end = path->end->steps.back();
-      s = driver.wait_stream(end.device, end.stream, last.event);
-    }
-    if (path->end == nullptr) path->end = &lane;
-    if (s.ok()) continue;
-    for (const Lane::Step& step : lane.steps) copier->quiesce(step.device, step.stream);
+  path->ends = false;
+  if (!path->open || path->line.chunks == 0) return;
+  if (!path->closed && gather_ends(path).ok()) {
+    path->ends = true;
+    return;
   }
-  if (path->end == nullptr) return;
-  const Lane::Step& end = path->end->steps.back();
-  const bool alone = path->lanes.size() == 1 || !path->lanes[1].begun;
-  if (alone || driver.record(end.device, end.event, end.stream).ok()) return;
-  copier->quiesce(end.device, end.stream);
+  for (const Pipeline::Step& step : path->line.steps) {
+    for (const StreamHandle stream : step.streams) copier->quiesce(step.device, stream);
+  }
+}
+
+// All are in the first stream of the last hop, or before its event.
+Status EnqueuedTransfer::gather_ends(Carried* path) {
+  const Pipeline::Step& last = path->line.steps.back();
+  Driver& driver = tools_.driver;
+  Status s;
+  for (size_t i = std::min(path->line.chunks, kFlows); s.ok() && i-- > 0;) {
+    s = driver.record(last.device, path->line.ended[i], last.streams[i]);
+    if (s.ok() && i != 0) s = driver.wait_stream(last.device, last.streams[0], path->line.ended[i]);
+  }
+  return s;
 }
 
 // The caller's stream goes on when all paths are done.
@@ -206,10 +203,11 @@ void EnqueuedTransfer::join() {
   Driver& driver = tools_.driver;
   ChunkCopier copier(driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
   for (const auto& path : paths_) {
-    if (path->end == nullptr) continue;
-    const Lane::Step& end = path->end->steps.back();
-    const Status s = driver.wait_stream(request.stream_device, request.stream, end.event);
-    if (!s.ok()) copier.quiesce(end.device, end.stream);
+    if (!path->ends) continue;
+    const Pipeline::Step& end = path->line.steps.back();
+    const EventId done = path->line.ended.front();
+    const Status s = driver.wait_stream(request.stream_device, request.stream, done);
+    if (!s.ok()) copier.quiesce(end.device, end.streams.front());
   }
   // All of it is enqueued: without its event it is waited for here.
   const Status s = driver.record(request.stream_device, ended_, request.stream);
@@ -218,10 +216,10 @@ void EnqueuedTransfer::join() {
 
 // A stream is told of the copies in it that failed; an event only of those since the one before.
 std::string EnqueuedTransfer::failure_of(const Carried& path) {
-  for (const Lane& lane : path.lanes) {
-    for (const Lane::Step& step : lane.steps) {
+  for (const Pipeline::Step& step : path.line.steps) {
+    for (const StreamHandle stream : step.streams) {
       bool idle = false;
-      const Status s = tools_.driver.stream_idle(step.device, step.stream, &idle);
+      const Status s = tools_.driver.stream_idle(step.device, stream, &idle);
       if (!s.ok()) return tools_.driver.describe(s);
     }
   }
@@ -230,7 +228,10 @@ std::string EnqueuedTransfer::failure_of(const Carried& path) {
 
 EnqueuedTransfer::Outcome EnqueuedTransfer::outcome() {
   Outcome found;
-  for (const auto& path : paths_) found.failures.push_back(failure_of(*path));
+  for (const auto& path : paths_) {
+    found.failures.push_back(failure_of(*path));
+    if (path->ends) tools_.driver.elapsed_ns(begun_, path->line.ended.front(), &path->time_ns);
+  }
   tools_.driver.elapsed_ns(begun_, ended_, &found.time_ns);
   return found;
 }
@@ -243,8 +244,8 @@ void EnqueuedTransfer::finish(const Outcome& outcome) {
       close_path(&path, why);
       if (error_.empty()) error_ = "a copy over " + path.path.path.name + ": " + why;
     }
-    for (Lane& lane : path.lanes) tools_.lanes.give(std::move(lane));
-    path.lanes.clear();
+    if (path.open) tools_.pipelines.give(std::move(path.line));
+    path.open = false;
   }
   time_ns_ = outcome.time_ns;
   over_.store(true, std::memory_order_release);
@@ -263,7 +264,7 @@ std::string EnqueuedTransfer::json() const {
   const auto ns = static_cast<double>(time_ns_);
   out.number("bytes", total).number("landed", static_cast<double>(landed()));
   out.number("time_ns", ns).number("rate", ns > 0 && !failed ? total / ns : 0);
-  out.number("planned", plan.rate).number("plain", plan.plain);
+  out.number("planned", plan_.rate).number("plain", plan_.plain);
   bool relayed = false;
   std::string list;
   for (const auto& path : paths_) {
@@ -272,13 +273,14 @@ std::string EnqueuedTransfer::json() const {
     JsonText one;
     one.text("path", path->path.path.name).number("bytes", bytes);
     one.number("chunks", static_cast<double>(path->chunks)).number("planned", path->path.rate);
-    one.number("rate", ns > 0 ? bytes / ns : 0).number("resent", 0);
+    const auto own = static_cast<double>(path->time_ns);
+    one.number("rate", own > 0 ? bytes / own : 0).number("resent", 0);
     one.text("state", path->why.empty() ? "healthy" : "quarantined").text("why", path->why);
     list += (list.empty() ? "" : ", ") + one.done();
   }
   out.flag("relayed", relayed).flag("verified", false);
   out.raw("paths", "[" + list + "]").number("resent", 0);
-  out.raw("refusals", refusals_json(plan.refusals));
+  out.raw("refusals", refusals_json(plan_.refusals));
   const std::string all = "[[0, " + std::to_string(request.parts.total()) + "]]";
   return out.raw("unknown", failed ? all : "[]").done();
 }

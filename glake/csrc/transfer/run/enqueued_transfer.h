@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "transfer/run/lanes.h"
+#include "transfer/run/pipelines.h"
 #include "transfer/run/path_threads.h"
 #include "transfer/run/share_out.h"
 
@@ -22,30 +22,31 @@ class EnqueuedTransfer {
     Devices& devices;
     Slots& slots;
     CopyKernel& kernel;
-    LanePool& lanes;
+    PipelinePool& pipelines;
     PathThreads& threads;
     uint64_t copy_ns;
   };
   struct Carried {
     PlannedPath path;
-    std::vector<Lane> lanes;
-    size_t next_lane = 0;
+    Pipeline line;
+    bool open = false;  // it has a pipeline
     Bytes bytes = 0;
     uint64_t chunks = 0;
     bool closed = false;
     std::string why;          // it is closed, or a copy over it failed
     std::vector<Range> left;  // chunks that it did not take
-    Lane* end = nullptr;      // whose event stands behind all of its copies
+    bool ends = false;        // an event of the pipeline stands behind all of its copies
+    uint64_t time_ns = 0;     // from the transfer's begin until it was done
   };
 
   // `direct`: the path of what others refuse to take.
-  EnqueuedTransfer(const Tools& tools, Request request, TransferPlan plan, PlannedPath direct);
+  EnqueuedTransfer(const Tools& tools, Request request, PlannedPath direct);
   EnqueuedTransfer(const EnqueuedTransfer&) = delete;
   EnqueuedTransfer& operator=(const EnqueuedTransfer&) = delete;
   ~EnqueuedTransfer();
 
   // Enqueues all of it. Throws Error when nothing was; later refusals are error().
-  void enqueue(const std::vector<PathShare>& shares);
+  void enqueue(TransferPlan plan, const std::vector<PathShare>& shares);
   // Recorded on the caller's stream behind it.
   EventId ended() const { return ended_; }
   // What the driver says of its copies, once ended() has happened. One thread asks: the one that
@@ -56,12 +57,12 @@ class EnqueuedTransfer {
   };
   bool claim_end() { return !ending_.exchange(true); }
   Outcome outcome();
-  // Gives its lanes back.
+  // Gives its pipelines back.
   void finish(const Outcome& outcome);
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   const Request request;
-  const TransferPlan plan;
+  const TransferPlan& plan() const { return plan_; }
   const std::string& error() const { return error_; }  // "": none; settled when it is over
   const std::vector<std::unique_ptr<Carried>>& paths() const { return paths_; }
   Bytes landed() const;
@@ -70,20 +71,21 @@ class EnqueuedTransfer {
 
  private:
   Carried* add_path(const PlannedPath& path);
-  void open_lanes(Carried* path, size_t count, Bytes most);
+  void open_path(Carried* path, size_t buffers, Bytes most);
   void close_path(Carried* path, const std::string& why);
   void submit_all(Carried* path, const std::vector<Range>& chunks, ChunkCopier* copier);
   void submit_here(Carried* path, const std::vector<Range>& chunks);
   bool submit(Carried* path, Range range, ChunkCopier* copier);
-  Status submit_hop(Carried* path, Lane* lane, size_t hop, Range range, ChunkCopier* copier,
-                    Bytes* enqueued);
+  Status submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier);
   void submit_left();
   void gather(Carried* path, ChunkCopier* copier);
+  Status gather_ends(Carried* path);
   void join();
   std::string failure_of(const Carried& path);
 
   const Tools tools_;
   const PlannedPath direct_;
+  TransferPlan plan_;
   EventId begun_ = 0, ended_ = 0;
   std::vector<std::unique_ptr<Carried>> paths_;
   std::string error_;

@@ -21,13 +21,14 @@ bool EnqueuedTransfers::has_room() {
   return open_.size() < kMostUnderWay;
 }
 
-uint64_t EnqueuedTransfers::begin(Request request, TransferPlan plan) {
+uint64_t EnqueuedTransfers::begin(Request request, std::vector<TransferPlan> plans) {
   PlannedPath direct = scheduler_.direct_plan(request).paths[0];
-  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, std::move(request), std::move(plan),
-                                                     std::move(direct));
+  auto transfer =
+      std::make_shared<EnqueuedTransfer>(tools_, std::move(request), std::move(direct));
   const void* const key = transfer.get();
   try {
-    transfer->enqueue(scheduler_.share_out(key, transfer->request, transfer->plan));
+    const Scheduler::Chosen chosen = scheduler_.share_out(key, transfer->request, plans);
+    transfer->enqueue(std::move(plans[chosen.plan]), chosen.shares);
   } catch (...) {
     scheduler_.forget_enqueued(key);
     throw;

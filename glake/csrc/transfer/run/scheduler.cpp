@@ -26,7 +26,7 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
       gpus_(topology != nullptr ? std::min(devices, topology->gpus()) : devices),
       board_(std::min(gpus_, topology::kMaxGpus)),
       shares_(topology, copy_ns()),
-      times_(topology) {
+      forecast_(topology) {
   if (topology == nullptr) return;
   if (topology->gpus() < devices) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology->gpus()) +
@@ -80,22 +80,28 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
   return worthwhile(request, planner_->plan(running).back());
 }
 
-TransferPlan Scheduler::plan_beside(const Request& request, std::vector<Demand> running) {
-  if (planner_ == nullptr) return direct_plan(request);
+std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
+                                                  std::vector<Demand> running) {
+  std::vector<TransferPlan> plans{plan_alone(request)};
+  if (planner_ == nullptr) return plans;
   add_enqueued(&running);
-  const Demand demand{request.src, request.dst};
-  running.push_back(demand);
+  if (running.empty()) return plans;
+  running.push_back({request.src, request.dst});
+  const uint32_t idle = ~busy_gpus();
   std::lock_guard<std::mutex> guard(mutex_);
-  TransferPlan plan = planner_->plan({demand})[0];
-  if (plan.paths.empty()) return direct_plan(request);
-  if (running.size() == 1) return plan;
-  TransferPlan beside = std::move(planner_->plan(running).back());
-  for (PlannedPath& path : beside.paths) {
-    const auto same = [&](const PlannedPath& one) { return one.path.name == path.path.name; };
-    const bool known = std::any_of(plan.paths.begin(), plan.paths.end(), same);
-    if (!known) plan.paths.push_back(std::move(path));
-  }
-  return plan;
+  plans.push_back(planner_->plan(running).back());
+  plans.push_back(planner_->plan({{request.src, request.dst, 1, idle}})[0]);
+  const auto none = [](const TransferPlan& plan) { return plan.paths.empty(); };
+  plans.erase(std::remove_if(plans.begin() + 1, plans.end(), none), plans.end());
+  return plans;
+}
+
+// GPUs that copies under way pass, as bits.
+uint32_t Scheduler::busy_gpus() {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  uint32_t busy = 0;
+  for (const Enqueued& one : enqueued_) busy |= one.gpus;
+  return busy;
 }
 
 bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const {
@@ -119,11 +125,12 @@ void Scheduler::note_plain(const Request& request, Rate rate) {
   if (plain_.size() < kMostPlain) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
-  const auto bytes = static_cast<double>(request.parts.total());
-  PathTimes times = times_.of(direct_plan(request).paths[0].path, parts_);
-  for (auto& [limit, time] : times) time *= bytes;
-  times_.forget_ended(driver_.now_ns());
-  times_.add(nullptr, std::move(times), until - ns, until);
+  FlowForecast::Flow flow;
+  flow.route = forecast_.route_of(direct_plan(request).paths[0].path);
+  flow.rate = rate;
+  flow.delay_ns = static_cast<double>(copy_ns());
+  flow.bytes = static_cast<double>(request.parts.total());
+  forecast_.add(until - ns, nullptr, {std::move(flow)});
 }
 
 void Scheduler::add_enqueued(std::vector<Demand>* demands) {
@@ -132,41 +139,49 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
   const auto ended = [&](const auto& one) { return one.second <= now; };
   plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
   for (const auto& [demand, until] : plain_) demands->push_back(demand);
-  for (const auto& [key, demand] : enqueued_) demands->push_back(demand);
+  for (const Enqueued& one : enqueued_) demands->push_back(one.demand);
 }
 
-std::vector<PathShare> Scheduler::share_out(const void* key, const Request& request,
-                                            const TransferPlan& plan) {
+// Of those plans the one that keeps the busiest link least long: a copy that took more of the links
+// than it must would be done sooner itself, and others later by more.
+Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
+                                       const std::vector<TransferPlan>& plans) {
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
-  ShareTerms terms;
-  terms.copy_ns = copy_ns();
-  terms.busy = times_.busy(now);
-  for (const PlannedPath& path : plan.paths) terms.times.push_back(times_.of(path.path, parts_));
-  double end_ns = 0;
-  std::vector<PathShare> shares = transfer::share_out(request, plan, terms, &end_ns);
-  std::vector<std::pair<int, double>> taken;
-  for (const PathShare& share : shares) {
-    for (const auto& [limit, ns] : times_.of(share.path.path, parts_)) {
-      taken.emplace_back(limit, ns * static_cast<double>(share.bytes()));
+  Shares best;
+  Chosen chosen;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    Shares shares = transfer::share_out(request, plans[i], copy_ns(), now, &forecast_);
+    shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
+    if (i != 0 && shares.end_ns >= best.end_ns) continue;
+    best = std::move(shares);
+    chosen.plan = i;
+  }
+  forecast_.add(now, key, std::move(best.flows));
+  uint32_t gpus = 0;
+  for (const PathShare& share : best.paths) {
+    for (const Hop& hop : share.path.path.hops) {
+      for (const Place& place : {hop.from, hop.to}) {
+        if (!place.host()) gpus |= uint32_t{1} << place.gpu;
+      }
     }
   }
-  times_.add(key, std::move(taken), now, now + static_cast<uint64_t>(end_ns));
-  enqueued_.emplace_back(key, Demand{request.src, request.dst});
-  return shares;
+  enqueued_.push_back({key, {request.src, request.dst}, gpus});
+  chosen.shares = std::move(best.paths);
+  return chosen;
 }
 
 void Scheduler::forget_enqueued(const void* key) {
   std::lock_guard<std::mutex> guard(small_mutex_);
-  times_.remove(key);
-  const auto same = [&](const auto& one) { return one.first == key; };
+  forecast_.remove(key);
+  const auto same = [&](const Enqueued& one) { return one.key == key; };
   enqueued_.erase(std::remove_if(enqueued_.begin(), enqueued_.end(), same), enqueued_.end());
 }
 
 std::vector<Demand> Scheduler::enqueued() {
   std::lock_guard<std::mutex> guard(small_mutex_);
   std::vector<Demand> all;
-  for (const auto& [key, demand] : enqueued_) all.push_back(demand);
+  for (const Enqueued& one : enqueued_) all.push_back(one.demand);
   return all;
 }
 
@@ -254,6 +269,7 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   lent_relays_ = relays;
   allow_relays();
   std::lock_guard<std::mutex> parts(small_mutex_);
+  forecast_.set_parts(factors);
   parts_ = std::move(factors);
 }
 

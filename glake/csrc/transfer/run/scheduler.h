@@ -39,13 +39,16 @@ class Scheduler {
   // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
   // over one path as well. `batches`: the driver copies several blocks in one call.
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
-  // The paths of one that begins beside these and beside all that the driver has already: those
-  // that it would take alone, and those that it would take of a plan for all.
-  TransferPlan plan_beside(const Request& request, std::vector<Demand> running);
-  // What each path of it carries; the others reckon with that until it is forgotten. `key`: the
-  // transfer.
-  std::vector<PathShare> share_out(const void* key, const Request& request,
-                                   const TransferPlan& plan);
+  // Plans for one that begins beside these and beside all that the driver has already: alone, as if
+  // all began now, and by relays that no other copy passes.
+  std::vector<TransferPlan> plans_beside(const Request& request, std::vector<Demand> running);
+  // Which of these plans it takes, and what each path carries; the others reckon with that until it
+  // is forgotten. `key`: the transfer.
+  struct Chosen {
+    size_t plan = 0;
+    std::vector<PathShare> shares;
+  };
+  Chosen share_out(const void* key, const Request& request, const std::vector<TransferPlan>& plans);
   void forget_enqueued(const void* key);
   std::vector<Demand> enqueued();
   // A plain copy has been made; others reckon with it for as long as it should take.
@@ -72,8 +75,14 @@ class Scheduler {
     Rate measured = 0;
     bool cleared = false;
   };
+  struct Enqueued {
+    const void* key;
+    Demand demand;
+    uint32_t gpus;  // that its paths pass, as bits
+  };
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
+  uint32_t busy_gpus();
   void add_enqueued(std::vector<Demand>* demands);
   Rate ours(int edge);
 
@@ -90,8 +99,8 @@ class Scheduler {
   std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
   std::mutex small_mutex_;          // of what follows; taken last
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
-  std::vector<std::pair<const void*, Demand>> enqueued_;
-  LinkTimes times_;            // of them, and of large plain copies
+  std::vector<Enqueued> enqueued_;
+  FlowForecast forecast_;      // of them, and of large plain copies
   std::vector<double> parts_;  // of each limit that is ours; empty: all
 };
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <utility>
 
 #include "transfer/run/path_run.h"
+#include "transfer/run/pipelines.h"
 
 namespace glake::transfer {
 namespace {
@@ -14,15 +16,17 @@ namespace {
 // starts;
 constexpr double kCoverage = 2;
 // a relayed path has about so many, so that filling and emptying it is a small part of its time;
-constexpr double kChunks = 12;
-// while one chunk starts its next hop, two others share the slow link.
-constexpr size_t kRelayLanes = 3, kDirectLanes = 3;
+const double kChunks = getenv("KC") ? atoi(getenv("KC")) : 12;
+constexpr double kAlike = 1.5;
+// buffers of a relay for one transfer, and bytes of all of them.
+const size_t kMostBuffers = getenv("MB") ? atoi(getenv("MB")) : 6;
+const Bytes kLongest = getenv("LC") ? atoi(getenv("LC")) * kMiB : kMostChunk;
+const Bytes kBuffered = 3 * kLongest;
 // ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h), and of
 // the calls that open and join a lane beside it (a wait and a record are taken for 1000 each).
 constexpr double kCallNs = 2600, kLaneNs = 3000;
 // Of the copy's own time, that its calls may take: they go on while its first chunks flow.
-constexpr double kCalls = 0.5;
-constexpr Bytes kQuanta = 96;  // parts by which bytes are dealt out to paths
+const double kCalls = getenv("CALLS") ? atof(getenv("CALLS")) : 0.5;
 
 // Bytes of one socket's host memory; where that plays no part, all.
 struct Pool {
@@ -56,9 +60,13 @@ std::vector<Pool> pools_of(const Request& request, const TransferPlan& plan) {
     const auto node = static_cast<size_t>(std::max(node_of(plan.paths[i].path), 0));
     pools[node < pools.size() ? node : 0].paths.push_back(i);
   }
+  Pool& served = *std::find_if(pools.begin(), pools.end(),
+                               [](const Pool& pool) { return !pool.paths.empty(); });
   for (Pool& pool : pools) {
-    if (!pool.paths.empty()) continue;  // no path serves that socket: all carry what it has
-    for (size_t i = 0; i < plan.paths.size(); ++i) pool.paths.push_back(i);
+    if (!pool.paths.empty()) continue;  // no path serves that socket: others carry what it has
+    served.ranges.insert(served.ranges.end(), pool.ranges.begin(), pool.ranges.end());
+    served.bytes += std::exchange(pool.bytes, 0);
+    pool.ranges.clear();
   }
   return pools;
 }
@@ -68,120 +76,135 @@ Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
   return std::clamp(covering / kLeastChunk * kLeastChunk, kLeastChunk, kMostChunk);
 }
 
-// Deals bytes out, a quantum at a time, each to the path that would have carried it first.
-class Dealer {
- public:
-  Dealer(const TransferPlan& plan, const ShareTerms& terms)
-      : plan_(plan), terms_(terms), busy_(terms.busy), bytes_(plan.paths.size()) {}
-
-  void deal(const std::vector<size_t>& paths, Bytes bytes) {
-    const Bytes quantum = std::max<Bytes>(bytes / kQuanta, 64 * kKiB);
-    for (Bytes left = bytes; left != 0;) {
-      const Bytes some = std::min(left, quantum);
-      size_t best = paths.front();
-      double first = end_with(best, some);
-      for (const size_t path : paths) {
-        const double end = end_with(path, some);
-        if (end < first) {
-          first = end;
-          best = path;
-        }
-      }
-      give(best, some);
-      left -= some;
-    }
+// What a path's chunks of about `chunk` bytes do to its links. Its slowest hop is the one that
+// counts; while a chunk is on another one, it does not flow there.
+FlowForecast::Flow flow_of(const PlannedPath& path, Bytes chunk, uint64_t copy_ns,
+                           const FlowForecast& forecast) {
+  FlowForecast::Flow flow;
+  flow.route = forecast.route_of(path.path);
+  flow.rate = path.rate;
+  const auto start = static_cast<double>(copy_ns);
+  double all = 0, slowest = 0;
+  for (const Hop& hop : path.path.hops) {
+    const Rate rate = hop.route.empty() ? path.rate : std::min(forecast.alone(hop), 1e9);
+    const double ns = static_cast<double>(chunk) / std::max(rate, 1e-3);
+    all += start + ns;
+    slowest = std::max(slowest, ns);
   }
-  Bytes bytes(size_t path) const { return bytes_[path]; }
-  double end() const { return end_; }
-
- private:
-  // A path that has nothing yet costs its hops' starts, and its calls behind those of the others.
-  double end_with(size_t path, Bytes bytes) const {
-    const auto hops = static_cast<double>(plan_.paths[path].path.hops.size());
-    const auto copy_ns = static_cast<double>(terms_.copy_ns);
-    double busy = 0;
-    for (const auto& [limit, ns] : terms_.times[path]) {
-      busy = std::max(busy, busy_[static_cast<size_t>(limit)] + ns * static_cast<double>(bytes));
-    }
-    if (terms_.times[path].empty()) {
-      busy = static_cast<double>(bytes_[path] + bytes) / std::max(plan_.paths[path].rate, 1e-3);
-    }
-    const double calls =
-        bytes_[path] != 0 ? 0 : static_cast<double>(open_) * (2 * kCallNs + kLaneNs);
-    return busy + hops * copy_ns + calls;
-  }
-
-  void give(size_t path, Bytes bytes) {
-    end_ = std::max(end_, end_with(path, bytes));
-    open_ += bytes_[path] == 0;
-    bytes_[path] += bytes;
-    for (const auto& [limit, ns] : terms_.times[path]) {
-      busy_[static_cast<size_t>(limit)] += ns * static_cast<double>(bytes);
-    }
-  }
-
-  const TransferPlan& plan_;
-  const ShareTerms& terms_;
-  std::vector<double> busy_;
-  std::vector<Bytes> bytes_;
-  size_t open_ = 0;
-  double end_ = 0;
-};
+  flow.delay_ns = all - slowest;
+  flow.copies = kFlows;
+  return flow;
+}
 
 // Bytes of each path. One that comes too late for a chunk of its own is left out.
-std::vector<Bytes> deal(const TransferPlan& plan, const ShareTerms& terms, std::vector<Pool>* pools,
-                        double* end_ns) {
+std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
+                                     FlowForecast* forecast, std::vector<Pool>* pools,
+                                     double* end_ns) {
   for (;;) {
-    Dealer dealer(plan, terms);
-    for (const Pool& pool : *pools) dealer.deal(pool.paths, pool.bytes);
-    std::vector<Bytes> parts;
-    for (size_t i = 0; i < plan.paths.size(); ++i) parts.push_back(dealer.bytes(i));
-    *end_ns = dealer.end();
+    std::vector<FlowForecast::Flow> flows(plan.paths.size());
+    std::vector<FlowForecast::Pool> parts;
+    double calls = 0;
+    std::vector<double> rates(pools->size(), 1e-3);
+    for (size_t p = 0; p < pools->size(); ++p) {
+      for (const size_t i : (*pools)[p].paths) rates[p] += plan.paths[i].rate;
+    }
+    for (const Pool& pool : *pools) {
+      parts.push_back({static_cast<double>(pool.bytes), pool.paths});
+      for (const size_t i : pool.paths) {
+        const PlannedPath& path = plan.paths[i];
+        const auto some = static_cast<double>(pool.bytes) * path.rate / rates[&pool - &(*pools)[0]];
+        const auto chunk = std::clamp(static_cast<Bytes>(some / kChunks), least_chunk(path, copy_ns), kMostChunk);
+        flows[i] = flow_of(path, chunk, copy_ns, *forecast);
+        flows[i].delay_ns += calls;
+        calls += 2 * kCallNs + kLaneNs;
+      }
+    }
+    *end_ns = forecast->share(now, parts, &flows);
     bool again = false;
     for (Pool& pool : *pools) {
-      const auto sliver = [&](size_t i) { return parts[i] < kLeastChunk / 2; };
-      if (std::none_of(pool.paths.begin(), pool.paths.end(),
-                       [&](size_t i) { return parts[i] != 0 && sliver(i); })) {
-        continue;
-      }
-      if (std::all_of(pool.paths.begin(), pool.paths.end(), sliver)) continue;
+      const auto sliver = [&](size_t i) {
+        return flows[i].bytes < static_cast<double>(kLeastChunk) / 2;
+      };
+      const auto slivers = std::count_if(pool.paths.begin(), pool.paths.end(), sliver);
+      if (slivers == 0 || static_cast<size_t>(slivers) == pool.paths.size()) continue;
       pool.paths.erase(std::remove_if(pool.paths.begin(), pool.paths.end(), sliver),
                        pool.paths.end());
       again = true;
     }
-    if (!again) return parts;
+    if (!again) return flows;
   }
 }
 
-// Sizes of a path's chunks, `most` of them at most. The first ones are shorter, each by another
-// part: of copies that begin together those that are alike end together, and the link stands idle
-// until the next ones begin.
-std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most, size_t* lanes,
-                               uint64_t copy_ns) {
+// The hop that takes longest; of several, the first and the last of them.
+std::pair<size_t, size_t> slowest_hops(const PlannedPath& path, const FlowForecast& forecast) {
+  const std::vector<Hop>& hops = path.path.hops;
+  std::vector<Rate> rates;
+  for (const Hop& hop : hops) rates.push_back(forecast.alone(hop));
+  const Rate least = *std::min_element(rates.begin(), rates.end());
+  const auto slow = [&](Rate rate) { return rate < kAlike * least; };
+  const auto first = std::find_if(rates.begin(), rates.end(), slow);
+  const auto last = std::find_if(rates.rbegin(), rates.rend(), slow);
+  return {first - rates.begin(), rates.rend() - last - 1};
+}
+
+// Sizes of a path's chunks, about `most` of them at most. A direct path's flow together to the end.
+// Of a relayed one's, the first are short where a fast hop comes before the slow one, so that this
+// begins early; and the last where one comes after it, so that little is left to do then. The first
+// two differ: alike, they would end together, and the link would stand idle until the next began.
+std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most, uint64_t copy_ns,
+                               const FlowForecast& forecast) {
   const auto all = static_cast<double>(bytes);
-  const auto longest = static_cast<double>(kMostChunk);
-  double count = kDirectLanes;
-  if (relayed(path)) {
-    count = std::min(kChunks, all / static_cast<double>(least_chunk(path, copy_ns)));
-    count = std::max(std::min(std::max(count, all / longest), most), all / longest);
+  if (!relayed(path)) {
+    const size_t count = bytes < kFlows * kLeastChunk ? 1 : kFlows;
+    return std::vector<Bytes>(count, round_up(bytes / count + 1, 4 * kKiB));
   }
-  const double limit = std::max(1.0, std::floor(all / static_cast<double>(kLeastChunk)));
-  const auto chunks = static_cast<size_t>(std::clamp(std::ceil(count), 1.0, limit));
-  *lanes = std::min(chunks, relayed(path) ? kRelayLanes : kDirectLanes);
-  const auto lines = static_cast<double>(*lanes);
-  const bool stagger = relayed(path) && chunks > *lanes;
-  const double whole = all / (static_cast<double>(chunks) - (stagger ? (lines - 1) / 2 : 0));
+  const auto limit = static_cast<double>(kLongest);
+  const double longest = std::min(all / std::min(kChunks, most), limit);
+  const double least =
+      std::min(std::max(static_cast<double>(least_chunk(path, copy_ns)), longest / 8), limit);
+  const auto [first, last] = slowest_hops(path, forecast);
+  std::vector<double> head, tail;
+  for (double part = least; part < longest / 1.5; part *= 2) {
+    if (first != 0) head.push_back(part);
+    if (last + 1 != path.path.hops.size()) tail.insert(tail.begin(), part);
+  }
+  double left = all;
+  for (const double part : head) left -= part;
+  for (const double part : tail) left -= part;
+  if (left < longest) {
+    head.clear();
+    tail.clear();
+    left = all;
+  }
+  const double whole = std::max(longest, least);
+  if (head.empty() && left > 2 * whole) {
+    head.push_back(whole / 2);
+    left -= whole / 2;
+  }
+  const double count = std::max(std::round(left / whole), 1.0);
+  head.insert(head.end(), static_cast<size_t>(count), left / count);
+  head.insert(head.end(), tail.begin(), tail.end());
   std::vector<Bytes> sizes;
-  for (size_t k = 0; k < chunks; ++k) {
-    const double part = stagger && k < *lanes ? static_cast<double>(k + 1) / lines : 1;
-    sizes.push_back(round_up(static_cast<Bytes>(whole * part) + 1, 4 * kKiB));
+  for (const double part : head) {
+    sizes.push_back(round_up(static_cast<Bytes>(part) + 1, 4 * kKiB));
   }
   return sizes;
 }
 
+// Enough that none waits for one while the next hop is behind for a while.
+size_t buffers_for(const std::vector<Range>& chunks) {
+  Bytes most = kLeastChunk;
+  for (const Range& chunk : chunks) most = std::max(most, chunk.bytes());
+  const size_t buffers = std::clamp<size_t>(kBuffered / most, 3, kMostBuffers);
+  return std::min(buffers, chunks.size());
+}
+
+// A range is cut into equal parts, or what is left of one would be a short chunk among others.
 Range take(const Request& request, Pool* pool, Bytes wanted) {
   Range& front = pool->ranges.front();
-  const Bytes most = std::min(front.bytes(), wanted);
+  const auto whole = static_cast<double>(front.bytes());
+  const double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
+  const Bytes most = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, most, front.end)};
   front.begin = taken.end;
   if (front.begin == front.end) pool->ranges.pop_front();
@@ -197,34 +220,41 @@ Bytes PathShare::bytes() const {
   return sum;
 }
 
-std::vector<PathShare> share_out(const Request& request, const TransferPlan& plan,
-                                 const ShareTerms& terms, double* end_ns) {
+Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
+                 FlowForecast* forecast) {
   std::vector<PathShare> shares;
-  for (const PlannedPath& path : plan.paths) shares.push_back({path, {}, 1});
+  for (const PlannedPath& path : plan.paths) shares.push_back({path, {}});
   std::vector<Pool> pools = pools_of(request, plan);
-  const std::vector<Bytes> parts = deal(plan, terms, &pools, end_ns);
-  const double copies = *end_ns * kCalls / (2 * kCallNs);
+  double end_ns = 0;
+  std::vector<FlowForecast::Flow> flows = deal(plan, copy_ns, now, forecast, &pools, &end_ns);
+  const double copies = end_ns * kCalls / (2 * kCallNs);
   for (Pool& pool : pools) {
     const Bytes whole = pool.bytes;
     for (size_t i = 0; i < pool.paths.size() && pool.bytes != 0; ++i) {
       PathShare& share = shares[pool.paths[i]];
       const bool last = i + 1 == pool.paths.size();
-      Bytes left = last ? pool.bytes : std::min(parts[pool.paths[i]], pool.bytes);
+      const auto part = static_cast<Bytes>(flows[pool.paths[i]].bytes);
+      Bytes left = last ? pool.bytes : std::min(part, pool.bytes);
       if (left == 0) continue;
       const double most = copies * static_cast<double>(left) / static_cast<double>(whole);
-      const auto sizes = chunk_sizes(share.path, left, most, &share.lanes, terms.copy_ns);
-      const Bytes limit = relayed(share.path) ? kMostChunk : kMostDirect;
-      for (size_t k = 0; left != 0 && pool.bytes != 0; ++k) {
-        const Bytes wanted = std::min({sizes[std::min(k, sizes.size() - 1)], left, limit});
+      const auto sizes = chunk_sizes(share.path, left, most, copy_ns, *forecast);
+            for (size_t k = 0; left != 0 && pool.bytes != 0; ++k) {
+        const Bytes wanted = std::min(sizes[std::min(k, sizes.size() - 1)], left);
         share.chunks.push_back(take(request, &pool, wanted));
         left -= std::min(left, share.chunks.back().bytes());
       }
     }
   }
-  const auto idle = [](const PathShare& share) { return share.chunks.empty(); };
-  shares.erase(std::remove_if(shares.begin(), shares.end(), idle), shares.end());
-  for (PathShare& share : shares) share.lanes = std::min(share.lanes, share.chunks.size());
-  return shares;
+  Shares taken;
+  taken.end_ns = end_ns;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i].chunks.empty()) continue;
+    shares[i].buffers = buffers_for(shares[i].chunks);
+    flows[i].bytes = static_cast<double>(shares[i].bytes());
+    taken.paths.push_back(std::move(shares[i]));
+    taken.flows.push_back(std::move(flows[i]));
+  }
+  return taken;
 }
 
 }  // namespace glake::transfer

@@ -5,26 +5,26 @@
 #include <vector>
 
 #include "transfer/call/request.h"
-#include "transfer/run/link_times.h"
+#include "transfer/run/flow_forecast.h"
 
 namespace glake::transfer {
 
 struct PathShare {
   PlannedPath path;
   std::vector<Range> chunks;  // in order
-  size_t lanes = 1;           // chunks that are on their way at once
+  size_t buffers = 1;         // chunks between two hops, at most
   Bytes bytes() const;
 };
 
-// What is known of the paths and their links when a copy begins.
-struct ShareTerms {
-  std::vector<PathTimes> times;  // of each path of the plan
-  std::vector<double> busy;      // ns, of each limit
-  uint64_t copy_ns = 0;          // what a copy's start costs
+struct Shares {
+  std::vector<PathShare> paths;
+  std::vector<FlowForecast::Flow> flows;  // what the forecast may be told of it
+  double end_ns = 0;                      // from now, when it should be done
 };
 
-// Paths that would carry less than is worth a copy are left out. `end_ns`: when it should be done.
-std::vector<PathShare> share_out(const Request& request, const TransferPlan& plan,
-                                 const ShareTerms& terms, double* end_ns);
+// Paths that would carry less than is worth a copy are left out. `copy_ns`: what a copy's start
+// costs.
+Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
+                 FlowForecast* forecast);
 
 }  // namespace glake::transfer

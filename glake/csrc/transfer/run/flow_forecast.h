@@ -1,0 +1,59 @@
+// How the links will be shared by copies that the driver has already and by one that begins now:
+// copies in flight get max-min fair shares (plan/topology.h), until they are done.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace glake::transfer {
+
+class FlowForecast {
+ public:
+  struct Flow {
+    topology::Route route;  // of all its hops
+    Rate rate = 0;          // where nothing is known of the links
+    double copies = 1;      // that flow at once
+    double delay_ns = 0;    // in which it carries nothing: until its first byte flows, and from its
+                            // last byte on the slowest link until that has landed
+    double bytes = 0;
+  };
+  // Bytes that some of the paths carry among themselves.
+  struct Pool {
+    double bytes = 0;
+    std::vector<size_t> paths;
+  };
+
+  // `topology` may be null: nothing is known of the links then.
+  explicit FlowForecast(const topology::Topology* topology) : topology_(topology) {}
+
+  // What each limit of the topology is ours to use of; empty: all.
+  void set_parts(std::vector<double> parts) { parts_ = std::move(parts); }
+  // The route of a path, and how fast each of its hops would be alone.
+  topology::Route route_of(const Path& path) const;
+  Rate alone(const Hop& hop) const;
+  // Fills in the bytes of each path, so that those of a pool end together. Returns in how many ns
+  // all are done.
+  double share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths);
+  // For how many ns the busiest limit would have work, with these beside what runs.
+  double busiest(const std::vector<Flow>& flows) const;
+  // They begin now. `key`: to remove them by; of those without one nobody tells when they are done.
+  void add(uint64_t now, const void* key, std::vector<Flow> flows);
+  void remove(const void* key);
+
+ private:
+  struct Running {
+    const void* key;
+    Flow flow;
+  };
+  void advance(uint64_t now);
+  std::vector<Rate> rates(const std::vector<Flow*>& flows) const;
+
+  const topology::Topology* topology_;
+  std::vector<double> parts_;
+  std::vector<Running> running_;
+  uint64_t now_ = 0;  // up to which it has been told
+};
+
+}  // namespace glake::transfer
