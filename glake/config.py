@@ -305,8 +305,8 @@ class Config:
         "memory of each device that glake leaves free for others",
     )  # fmt: skip
     copy_order: str = _option(
-        "held", _choice("held", "enqueued"), "held or enqueued",
-        "transfers in a stream's order: the stream waits for glake's threads, or all is enqueued",
+        "enqueued", _choice("enqueued", "held"), "enqueued or held",
+        "transfers in a stream's order: all is enqueued, or the stream waits for glake's threads",
     )  # fmt: skip
     peers: str = _option(
         "none", _choice("none", "all"), "none or all",

@@ -53,10 +53,6 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
         changed["GLAKE_DRIVER"] = "cuda"
     if not changed.get("GLAKE_INTERCEPT_TOPOLOGY"):
         changed["GLAKE_INTERCEPT_TOPOLOGY"] = _topology(changed, simulated)
-    if (changed.get("GLAKE_ALLOCATOR") or "0") != "0":
-        # An allocation may wait for a held stream under the allocator's lock, which the threads
-        # that it is held for may need.
-        changed.setdefault("GLAKE_COPY_ORDER", "enqueued")
     changed["GLAKE_INTERCEPT_VISIBLE"] = changed.get("CUDA_VISIBLE_DEVICES", "")
     preload = [str(first), *filter(None, [changed.get("LD_PRELOAD")])]
     changed["LD_PRELOAD"] = os.pathsep.join(preload)

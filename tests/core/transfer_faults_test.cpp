@@ -60,7 +60,7 @@ void one_path() {
   };
   for (const Fault& fault : faults) {
     test::running() = fault.name;
-    Node node("dgx_a100", {{"memory", "256MiB"}});
+    Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
     Pair pair(fault.to, fault.from);
     if (fault.stall) {
       CHECK(simcuda_stall_copy(fault.a, fault.b, fault.k, 100'000'000) == 0);
@@ -89,7 +89,7 @@ void one_path() {
 // Half the node's uplinks die in mid copy, as errors: the rest carries it.
 void links_die() {
   test::running() = "links die";
-  Node node("dgx_a100", {{"memory", "512MiB"}});
+  Node node("dgx_a100", {{"memory", "512MiB"}}, true, test::kHeld);
   CHECK(simcuda_configure("dead_link", std::to_string(CUDA_ERROR_UNKNOWN).c_str()) == 0);
   Pair pair(0, kPinned, 96 * kMiB);
   const uint64_t now = simcuda_now_ns();
@@ -102,7 +102,7 @@ void links_die() {
 
 void no_path_left() {
   test::running() = "no path left";
-  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Pair pair(0, kPinned);
   CHECK(simcuda_fail_copy("*", "g0", 9, CUDA_ERROR_UNKNOWN, -1) == 0);
   const uint64_t id = pair.start();
@@ -139,7 +139,8 @@ std::vector<double> lent_away(const std::vector<std::string>& edges) {
 // The plan has relays only, as the direct link is lent: when they fail, the plain copy's path.
 void direct_unplanned() {
   test::running() = "direct, unplanned";
-  Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}});
+  Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}},
+            true, test::kHeld);
   const std::vector<double> parts = lent_away({"u0>g0"});
   OK(glake_transfer_lend(~0u, parts.data(), parts.size()));
   Pair pair(0, kPinned);
@@ -156,8 +157,8 @@ void direct_unplanned() {
 void left_to_others() {
   for (const bool allowed : {true, false}) {
     test::running() = allowed ? "left to others" : "lent to others";
-    Node node("dgx_a100",
-              {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}});
+    Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}},
+              true, test::kHeld);
     Pair pair(0, kPinned);
     CHECK(simcuda_set_link_at(simcuda_now_ns() + 200'000, "u0", "g0", 0) == 0);
     const uint64_t id = pair.start();
@@ -191,7 +192,7 @@ void corrupted() {
   for (const auto& one : cases) {
     for (unsigned flags : {0u, unsigned{GLAKE_COPY_CHECKSUM}}) {
       test::running() = std::string("corrupted from ") + one.a + " to " + one.b;
-      Node node("dgx_a100", {{"memory", "256MiB"}});
+      Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
       Buffer dst(one.to, one.bytes), src(one.from, one.bytes);
       dst.fill(1);
       src.fill(2);
@@ -207,7 +208,7 @@ void corrupted() {
   }
   {
     test::running() = "no link is slow for its chunks being summed";
-    Node node("dgx_a100", {{"memory", "256MiB"}});
+    Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
     Pair pair(0, kPinned);
     auto planned = [&](unsigned flags) {
       const uint64_t id = Call(pair.dst, 0, pair.src, 0, kBytes).flags(flags).start();
@@ -221,7 +222,7 @@ void corrupted() {
     CHECK(planned(0) == before && before > 80);
   }
   test::running() = "corrupted for good";
-  Node node("a40x8_bridged", {{"memory", "256MiB"}});
+  Node node("a40x8_bridged", {{"memory", "256MiB"}}, true, test::kHeld);
   Pair pair(0, kPinned);
   CHECK(simcuda_corrupt_copy("*", "g0", 1, -1) == 0);
   const uint64_t id = Call(pair.dst, 0, pair.src, 0, kBytes).flags(GLAKE_COPY_CHECKSUM).start();
@@ -236,7 +237,7 @@ void corrupted() {
 void given_up() {
   for (const bool ordered : {false, true}) {
     test::running() = ordered ? "given up, ordered" : "given up";
-    Node node("dgx_a100", {{"memory", "512MiB"}});
+    Node node("dgx_a100", {{"memory", "512MiB"}}, true, test::kHeld);
     test::CurrentContext context(0);
     CUstream stream = nullptr;
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -279,7 +280,7 @@ void given_up() {
 // again.
 void stuck_for_good() {
   test::running() = "stuck for good";
-  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Pair pair(0, kPinned);
   CHECK(simcuda_stall_copy("host", "g0", 2, 4'000'000'000) == 0);
   const uint64_t id = pair.start();
@@ -293,7 +294,7 @@ void stuck_for_good() {
 
 void slow_uplink() {
   test::running() = "slow uplink";
-  Node node("dgx_a100", {{"phantom", "1"}, {"host_node", "interleave"}});
+  Node node("dgx_a100", {{"phantom", "1"}, {"host_node", "interleave"}}, true, test::kHeld);
   CHECK(glake_copy_wait(0, 0) != GLAKE_OK);
   Buffer dst(0, 1024 * kMiB), src(kPinned, 1024 * kMiB);
   CHECK(simcuda_set_link("s0", "u1", 11.875) == 0);
@@ -314,7 +315,7 @@ void each_call() {
       for (int64_t k = 1 + (ordered ? 1 : 0);; k += step) {
         test::running() = std::string(ordered ? "ordered" : "free") + ", call " +
                           std::to_string(k) + " fails " + std::to_string(times);
-        Node node("a40x8_bridged", {{"memory", "64MiB"}});
+        Node node("a40x8_bridged", {{"memory", "64MiB"}}, true, test::kHeld);
         node.count_streams = false;
         bool fired = false;
         {

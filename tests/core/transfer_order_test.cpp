@@ -32,7 +32,7 @@ bool all(Buffer& buffer, unsigned char value) {
 // before it and be seen by the next.
 void chain(const char* preset, int seed) {
   test::running() = std::string("chain on ") + preset + ", seed " + std::to_string(seed);
-  Node node(preset, {{"memory", "256MiB"}, {"seed", std::to_string(seed)}});
+  Node node(preset, {{"memory", "256MiB"}, {"seed", std::to_string(seed)}}, true, test::kHeld);
   Buffer a(0, kBytes), b(0, kBytes), host(kPinned, kBytes), back(kPinned, kBytes);
   test::CurrentContext context(0);
   {
@@ -69,7 +69,7 @@ void chain(const char* preset, int seed) {
 // The stream does not come to the transfer until the host says so: nothing is written until then.
 void waits_for_the_stream() {
   test::running() = "waits for the stream";
-  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Buffer a(0, kBytes), host(kPinned, kBytes);
   test::CurrentContext context(0);
   {
@@ -122,7 +122,7 @@ void waits_for_the_stream() {
 // A graph can hold a plain copy, and no relays.
 void captured() {
   test::running() = "captured";
-  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Buffer a(0, kBytes), host(kPinned, kBytes);
   test::CurrentContext context(0);
   {
@@ -145,7 +145,7 @@ void captured() {
 void no_waits() {
   test::running() = "a driver without stream waits";
   for (bool busy : {false, true}) {
-    Node node("dgx_a100", {{"memory", "256MiB"}});
+    Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
     Buffer a(0, kBytes), host(kPinned, kBytes);
     test::CurrentContext context(0);
     Stream stream;
@@ -168,7 +168,7 @@ void no_waits() {
 
 void closes_with_a_stream_that_waits() {
   test::running() = "close while a stream waits";
-  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Buffer a(0, kBytes), host(kPinned, kBytes);
   test::CurrentContext context(0);
   {

@@ -28,6 +28,9 @@ inline std::string platforms_text() {
 
 constexpr int kGpus = 16;
 
+// What ordered copies do by threads, which evade a link that fails, they do under this option.
+inline const Options kHeld = {{"copy_order", "held"}};
+
 // A machine of its own: the engine open while this lives, and nothing left behind after.
 class Node {
  public:

@@ -39,8 +39,8 @@ def test_program(binaries: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transfer_copy_test", "transfer_blocks_test"])
-def test_copies_enqueued_whole(binaries: Path, name: str) -> None:
-    run(binaries, name, GLAKE_COPY_ORDER="enqueued")
+def test_copies_by_held_streams(binaries: Path, name: str) -> None:
+    run(binaries, name, GLAKE_COPY_ORDER="held")
 
 
 def run(binaries: Path, name: str, **settings: str) -> None:

@@ -171,9 +171,10 @@ const std::vector<Entry>& table() {
       {"debug", "none",
        "comma list of guard, poison, trace and sync: finds writes outside blocks and after free",
        set_debug, show_debug},
-      {"copy_order", "held",
-       "transfers in a stream's order: held (the stream waits for threads, which evade bad paths), "
-       "enqueued (all copies are the driver's at once: no call of the process holds them up)",
+      {"copy_order", "enqueued",
+       "transfers in a stream's order: enqueued (all copies are the driver's at once, so that no "
+       "call of "
+       "the process holds them up), held (the stream waits for threads, which evade bad paths)",
        [](Options& o, const std::string& v) {
          if (v != "held" && v != "enqueued") refuse("copy_order", v, "held or enqueued");
          o.enqueue_copies = v == "enqueued";

@@ -28,7 +28,7 @@ struct Options {
   double view_budget = 8.0;   // most view addresses mapped, as a multiple of the limit
   Bytes contiguous_from = 0;  // blocks of at least so many bytes come from the escape pool; 0: none
   int contiguous_kind = GLAKE_CONTIGUOUS_VMM;
-  bool enqueue_copies = false;  // those in a stream's order are all the driver's at once
+  bool enqueue_copies = true;  // those in a stream's order are all the driver's at once
   DebugModes debug;
   std::string trace;  // path of the trace to write; empty: none
 

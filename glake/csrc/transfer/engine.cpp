@@ -38,8 +38,9 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
       order_(driver, allocator_->host(), runner_),
       pipelines_(driver, slots_),
       path_threads_(driver),
-      enqueued_({driver, devices_, slots_, kernel_, pipelines_, path_threads_, scheduler_.copy_ns()},
-                scheduler_, runner_),
+      enqueued_(
+          {driver, devices_, slots_, kernel_, pipelines_, path_threads_, scheduler_.copy_ns()},
+          scheduler_, runner_),
       plain_(driver, devices_),
       tracked_(driver),
       pins_(driver),

@@ -45,7 +45,7 @@ def bench() -> None:
     "on a GPU, at the cost of both.",
 )  # fmt: skip
 @click.option(
-    "--order", type=click.Choice(run.ORDERS), default="held", show_default=True,
+    "--order", type=click.Choice(run.ORDERS), default="enqueued", show_default=True,
     help="How copies take their place in a stream: it is held for glake's threads, or all of it "
     "is enqueued at once (calls that enqueue then take their time on the clock).",
 )  # fmt: skip

@@ -24,7 +24,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_COPY = 16 * GIB
 COMPLETIONS = ("instant", "polled")
-ORDERS = ("held", "enqueued")
+ORDERS = ("enqueued", "held")
 _AT_ONCE = 2
 _SILENT_S: float = 300  # without a row: it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
@@ -77,7 +77,7 @@ def measure(
     *,
     pages: bool = False,
     completion: str = "instant",
-    order: str = "held",
+    order: str = "enqueued",
     progress: Progress | None = None,
 ) -> list[Row]:
     """Rows of every platform, transfer, place of host memory and size, in this order.

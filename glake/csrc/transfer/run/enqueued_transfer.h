@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "transfer/run/pipelines.h"
 #include "transfer/run/path_threads.h"
+#include "transfer/run/pipelines.h"
 #include "transfer/run/share_out.h"
 
 namespace glake::transfer {

@@ -8,7 +8,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr size_t kMostUnderWay = 64;     // each may keep 24 MiB on every relay
+constexpr size_t kMostUnderWay = 32;     // each may keep 48 MiB on every relay
 constexpr uint64_t kSlice = 50'000'000;  // ns between looks at whether to go on waiting
 
 std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
@@ -23,8 +23,7 @@ bool EnqueuedTransfers::has_room() {
 
 uint64_t EnqueuedTransfers::begin(Request request, std::vector<TransferPlan> plans) {
   PlannedPath direct = scheduler_.direct_plan(request).paths[0];
-  auto transfer =
-      std::make_shared<EnqueuedTransfer>(tools_, std::move(request), std::move(direct));
+  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, std::move(request), std::move(direct));
   const void* const key = transfer.get();
   try {
     const Scheduler::Chosen chosen = scheduler_.share_out(key, transfer->request, plans);

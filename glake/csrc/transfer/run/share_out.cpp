@@ -11,22 +11,23 @@
 namespace glake::transfer {
 namespace {
 
-// Tried on hgx_h100_h200 by glake bench transfer --order enqueued, not derived, as what follows:
-// a chunk takes so many copies' starts at its path's rate, at least, to cover its neighbours'
-// starts;
+// Chosen by glake bench transfer --order enqueued on hgx_h100_h200, dgx_a100 and dgx1v.
+// A chunk takes so many copies' starts at its path's rate, at least, to cover its neighbours'
+// starts.
 constexpr double kCoverage = 2;
-// a relayed path has about so many, so that filling and emptying it is a small part of its time;
-const double kChunks = getenv("KC") ? atoi(getenv("KC")) : 12;
+// A relayed path has about so many: filling and emptying it is a small part of its time then.
+constexpr double kChunks = 12;
+// A hop that is at most so much faster than the slowest one counts as slow.
 constexpr double kAlike = 1.5;
-// buffers of a relay for one transfer, and bytes of all of them.
-const size_t kMostBuffers = getenv("MB") ? atoi(getenv("MB")) : 6;
-const Bytes kLongest = getenv("LC") ? atoi(getenv("LC")) * kMiB : kMostChunk;
-const Bytes kBuffered = 3 * kLongest;
+constexpr Bytes kLongest = 16 * kMiB;  // a chunk of a relayed path
+// Buffers of a relay for one transfer, and about how many bytes they are together.
+constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
+constexpr Bytes kBuffered = kLeastBuffers * kLongest;
 // ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h), and of
-// the calls that open and join a lane beside it (a wait and a record are taken for 1000 each).
-constexpr double kCallNs = 2600, kLaneNs = 3000;
+// the calls that open and join a path beside it (a wait and a record are taken for 1000 each).
+constexpr double kCallNs = 2600, kPathNs = 3000;
 // Of the copy's own time, that its calls may take: they go on while its first chunks flow.
-const double kCalls = getenv("CALLS") ? atof(getenv("CALLS")) : 0.5;
+constexpr double kCalls = 0.5;
 
 // Bytes of one socket's host memory; where that plays no part, all.
 struct Pool {
@@ -73,7 +74,7 @@ std::vector<Pool> pools_of(const Request& request, const TransferPlan& plan) {
 
 Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
   const auto covering = static_cast<Bytes>(path.rate * static_cast<double>(copy_ns) * kCoverage);
-  return std::clamp(covering / kLeastChunk * kLeastChunk, kLeastChunk, kMostChunk);
+  return std::clamp(covering / kLeastChunk * kLeastChunk, kLeastChunk, kLongest);
 }
 
 // What a path's chunks of about `chunk` bytes do to its links. Its slowest hop is the one that
@@ -104,19 +105,18 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns,
     std::vector<FlowForecast::Flow> flows(plan.paths.size());
     std::vector<FlowForecast::Pool> parts;
     double calls = 0;
-    std::vector<double> rates(pools->size(), 1e-3);
-    for (size_t p = 0; p < pools->size(); ++p) {
-      for (const size_t i : (*pools)[p].paths) rates[p] += plan.paths[i].rate;
-    }
     for (const Pool& pool : *pools) {
-      parts.push_back({static_cast<double>(pool.bytes), pool.paths});
+      const auto bytes = static_cast<double>(pool.bytes);
+      double rate = 1e-3;
+      for (const size_t i : pool.paths) rate += plan.paths[i].rate;
+      parts.push_back({bytes, pool.paths});
       for (const size_t i : pool.paths) {
         const PlannedPath& path = plan.paths[i];
-        const auto some = static_cast<double>(pool.bytes) * path.rate / rates[&pool - &(*pools)[0]];
-        const auto chunk = std::clamp(static_cast<Bytes>(some / kChunks), least_chunk(path, copy_ns), kMostChunk);
+        const auto some = static_cast<Bytes>(bytes * path.rate / rate / kChunks);
+        const Bytes chunk = std::clamp(some, least_chunk(path, copy_ns), kLongest);
         flows[i] = flow_of(path, chunk, copy_ns, *forecast);
         flows[i].delay_ns += calls;
-        calls += 2 * kCallNs + kLaneNs;
+        calls += 2 * kCallNs + kPathNs;
       }
     }
     *end_ns = forecast->share(now, parts, &flows);
@@ -158,11 +158,13 @@ std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most
     const size_t count = bytes < kFlows * kLeastChunk ? 1 : kFlows;
     return std::vector<Bytes>(count, round_up(bytes / count + 1, 4 * kKiB));
   }
+  const auto [first, last] = slowest_hops(path, forecast);
+  // Over several slow hops nothing but more chunks makes filling it short.
+  const double wanted = kChunks * (first == last ? 1 : 2 * static_cast<double>(last - first));
   const auto limit = static_cast<double>(kLongest);
-  const double longest = std::min(all / std::min(kChunks, most), limit);
+  const double longest = std::min(all / std::min(wanted, most), limit);
   const double least =
       std::min(std::max(static_cast<double>(least_chunk(path, copy_ns)), longest / 8), limit);
-  const auto [first, last] = slowest_hops(path, forecast);
   std::vector<double> head, tail;
   for (double part = least; part < longest / 1.5; part *= 2) {
     if (first != 0) head.push_back(part);
@@ -195,7 +197,7 @@ std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most
 size_t buffers_for(const std::vector<Range>& chunks) {
   Bytes most = kLeastChunk;
   for (const Range& chunk : chunks) most = std::max(most, chunk.bytes());
-  const size_t buffers = std::clamp<size_t>(kBuffered / most, 3, kMostBuffers);
+  const size_t buffers = std::clamp<size_t>(kBuffered / most, kLeastBuffers, kMostBuffers);
   return std::min(buffers, chunks.size());
 }
 
@@ -238,7 +240,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy
       if (left == 0) continue;
       const double most = copies * static_cast<double>(left) / static_cast<double>(whole);
       const auto sizes = chunk_sizes(share.path, left, most, copy_ns, *forecast);
-            for (size_t k = 0; left != 0 && pool.bytes != 0; ++k) {
+      for (size_t k = 0; left != 0 && pool.bytes != 0; ++k) {
         const Bytes wanted = std::min(sizes[std::min(k, sizes.size() - 1)], left);
         share.chunks.push_back(take(request, &pool, wanted));
         left -= std::min(left, share.chunks.back().bytes());
