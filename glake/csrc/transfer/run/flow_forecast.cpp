@@ -96,13 +96,18 @@ double FlowForecast::share(uint64_t now, const std::vector<Pool>& pools, std::ve
   std::vector<Flow> ours = *paths;
   std::vector<Flow*> all;
   for (Flow& flow : ours) {
-    flow.bytes = kNever;  // until its pool is empty
+    flow.bytes = 0;
     all.push_back(&flow);
   }
   for (Running& one : others) all.push_back(&one.flow);
   std::vector<double> left;
-  for (const Pool& pool : pools) left.push_back(pool.bytes);
-  for (Flow& path : *paths) path.bytes = 0;
+  for (const Pool& pool : pools) {
+    left.push_back(pool.bytes);
+    for (const size_t path : pool.paths) {
+      (*paths)[path].bytes = 0;
+      if (pool.bytes > 0) ours[path].bytes = kNever;  // until the pool is empty
+    }
+  }
   double passed = 0;
   for (int event = 0;; ++event) {
     const std::vector<Rate> fair = rates(all);
