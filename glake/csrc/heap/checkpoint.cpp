@@ -7,8 +7,8 @@
 namespace glake {
 namespace {
 
-Segment* extent_around(const Arena& arena, Address begin, Bytes size) {
-  for (Segment* head = arena.best_fit(size); head != nullptr; head = arena.next_fit(head)) {
+Span* extent_around(const Arena& arena, Address begin, Bytes size) {
+  for (Span* head = arena.best_fit(size); head != nullptr; head = arena.next_fit(head)) {
     if (head->begin <= begin && begin + size <= head->begin + head->extent) return head;
   }
   return nullptr;
@@ -31,8 +31,8 @@ bool DeviceAllocator::free_at(Address ptr, Bytes size) {
 DeviceAllocator::Found DeviceAllocator::take_at(Address ptr, const Request& r, bool any_order) {
   if (small_->contains(ptr) || large_->contains(ptr)) {
     Arena& arena = arena_of(ptr);
-    Segment* head = extent_around(arena, ptr, r.size);
-    const Segment* from = head;
+    Span* head = extent_around(arena, ptr, r.size);
+    const Span* from = head;
     while (from->end() <= ptr) from = from->next;
     bool ready =
         any_order ||
@@ -58,7 +58,7 @@ Block* DeviceAllocator::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamH
   Request r = request_from(pool, bytes, stream);
   bool free = ptr % kAlignment == 0 && pool.started_;
   if (free) {
-    pool.drain_limbo(Wait::kAllowed);
+    pool.drain_pending(Wait::kAllowed);
     pool.drain_whole();
     free = pool.free_at(ptr, r.size);
   }
@@ -93,7 +93,7 @@ std::vector<Block*> DeviceAllocator::lift_all() {
       refuse("the block at " + hex(ptr) + " is being freed by another thread");
     }
     lifted.push_back(b);
-    if (!captured_ && held_back(*b)) {
+    if (!captured_ && frees_later(*b)) {
       refuse("the block at " + hex(ptr) + " is recorded on too many streams; free it first");
     }
   }
@@ -141,7 +141,7 @@ std::vector<DeviceAllocator::Found> DeviceAllocator::take_all(const Checkpoint& 
 }
 
 RestoreLog DeviceAllocator::restore_here(const Checkpoint& then) {
-  drain_limbo(Wait::kAllowed);
+  drain_pending(Wait::kAllowed);
   drain_whole();
   RestoreLog log;
   std::vector<Block*> before = lift_all();

@@ -17,8 +17,8 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& opti
       hot_(shared_.hot),
       slow_(shared_.slow),
       blocks_(shared_.blocks),
-      debts_(shared_.debts),
-      granules_(driver, debts_, shared_.refusals, device, shared_.physical, shared_.grants),
+      deferred_(shared_.deferred),
+      granules_(driver, deferred_, shared_.refusals, device, shared_.physical, shared_.grants),
       clock_(shared_.clock),
       contiguous_(shared_.contiguous),
       pins_(granules_),
@@ -39,8 +39,8 @@ DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
       hot_(shared_.hot),
       slow_(shared_.slow),
       blocks_(shared_.blocks),
-      debts_(shared_.debts),
-      granules_(driver_, debts_, shared_.refusals, device_, shared_.physical, shared_.grants),
+      deferred_(shared_.deferred),
+      granules_(driver_, deferred_, shared_.refusals, device_, shared_.physical, shared_.grants),
       clock_(shared_.clock),
       contiguous_(shared_.contiguous),
       pins_(granules_),
@@ -112,8 +112,8 @@ void DeviceAllocator::reserve_arenas() {
     view_space_ = std::make_unique<ViewSpace>(
         driver_, this, own ? large : total_memory_ / Tuning::kPoolSmallShare);
   }
-  small_ = std::make_unique<Arena>(0, small_range_->base(), small_range_->size(), segments_);
-  large_ = std::make_unique<Arena>(1, large_range_->base(), large_range_->size(), segments_);
+  small_ = std::make_unique<Arena>(0, small_range_->base(), small_range_->size(), spans_);
+  large_ = std::make_unique<Arena>(1, large_range_->base(), large_range_->size(), spans_);
   granules_.add(*small_);
   granules_.add(*large_);
 }
@@ -204,16 +204,16 @@ void DeviceAllocator::record_stream(Block* block, StreamHandle stream) {
   block->recorded.add(id);
 }
 
-void DeviceAllocator::hold(Block* block) {
+void DeviceAllocator::keep_from_reuse(Block* block) {
   HotGuard hot(hot_);
   stats_.free(block->small_pool, block->size, block->requested);
   stats_.wait(block->small_pool, block->size, block->requested);
-  held_.push_back(block);
+  kept_blocks_.push_back(block);
 }
 
-void DeviceAllocator::give_held(Block* block) {
+void DeviceAllocator::end_keeping(Block* block) {
   HotGuard hot(hot_);
-  held_.erase(std::find(held_.begin(), held_.end(), block));
+  kept_blocks_.erase(std::find(kept_blocks_.begin(), kept_blocks_.end(), block));
   stats_.done_waiting(block->small_pool, block->size, block->requested);
   free_locked(block);
 }
@@ -294,10 +294,10 @@ uint64_t DeviceAllocator::live_blocks() {
   auto drained = [this] {
     bool all = true;
     for (DeviceAllocator* heap : heaps()) {
-      heap->drain_limbo(Wait::kAllowed);
+      heap->drain_pending(Wait::kAllowed);
       heap->drain_whole();
       heap->drop_freed();
-      all = all && heap->limbo_.empty();
+      all = all && heap->pending_frees_.empty();
     }
     return all;
   };
@@ -344,7 +344,7 @@ void DeviceAllocator::close() {
     DeviceScope scope(driver_, device_);
     s = scope.status();
     bool clean =
-        debts_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
+        deferred_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
     for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take " + device_text(device_) +

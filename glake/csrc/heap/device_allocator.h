@@ -125,11 +125,11 @@ class DeviceAllocator {
 
   // Keeps what lies under a live block where it is. unpin() is false if that owner has no pin
   // there.
-  void pin(const Block& block, const HeldAt& held, PinOwner owner);
+  void pin(const Block& block, const CallerBlock& called, PinOwner owner);
   bool unpin(Address ptr, PinOwner owner);
   uint64_t pins(PinOwner owner);
   // Blocks that other processes may open, by number, until they are freed.
-  uint64_t share(Block& block, const HeldAt& held, uint64_t id);
+  uint64_t share(Block& block, const CallerBlock& called, uint64_t id);
   bool open_share(uint64_t id, SharedBlock* shared);
   // Devices that reach this one's memory.
   std::vector<int> grants();
@@ -139,7 +139,7 @@ class DeviceAllocator {
   std::string stats_json();
   // Held, and in no segment, since the driver refused to take it back: no statistic but
   // glake.owed_bytes has it. Takes no lock.
-  Granules owed() const { return Granules{debts_.handles()} + contiguous_.owed(); }
+  Granules owed() const { return Granules{deferred_.handles()} + contiguous_.owed(); }
   // With what is so of other processes' blocks, which nothing here can use again.
   Bytes owed_bytes() const { return owed().bytes() + shared_.imported; }
   // The driver refuses to take back what was opened of another process; it did after all.
@@ -164,9 +164,9 @@ class DeviceAllocator {
   // One for all heaps of the device: its own may lend from a private pool.
   DebugHooks* debug_hooks() { return shared_.own->debug_.get(); }
   void set_debug(std::unique_ptr<DebugHooks> debug) { debug_ = std::move(debug); }
-  // As free(), but the block's bytes stay held, until give_held().
-  void hold(Block* block);
-  void give_held(Block* block);
+  // As free(), but the block's bytes stay out of use, until end_keeping().
+  void keep_from_reuse(Block* block);
+  void end_keeping(Block* block);
   // Orders the next work of the block's stream after what is enqueued on its recorded streams.
   // False, and nothing is known, if the driver refuses.
   bool order_after_recorded(Block* block);
@@ -175,7 +175,7 @@ class DeviceAllocator {
   void note_unticketed();
   FairMutex& mapping_lock() { return slow_; }
   // True if free() will have to keep the block for streams recorded on it.
-  static bool held_back(const Block& b) {
+  static bool frees_later(const Block& b) {
     return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
   }
 
@@ -191,9 +191,9 @@ class DeviceAllocator {
 
   using HotGuard = std::unique_lock<HotLock>;
 
-  // What a request found: the segments it now holds, and through which addresses.
+  // What a request found: the spans it now holds, and through which addresses.
   struct Found {
-    Segment* pieces = nullptr;
+    Span* pieces = nullptr;
     View* view = nullptr;
     Address ptr = 0;
     explicit operator bool() const { return pieces != nullptr; }
@@ -256,27 +256,27 @@ class DeviceAllocator {
   bool wait_budget_spent(const Request& r);
   Found repeat(const Request& r, Address place);
   struct Place {
-    Segment* head = nullptr;
+    Span* head = nullptr;
     Address begin = 0;
   };
-  Place ready_place(Arena& arena, const Request& r, bool ask, Segment** waits);
+  Place ready_place(Arena& arena, const Request& r, bool ask, Span** waits);
   Found fit(Arena& arena, const Request& r, Wait wait);
   Found fit_between(Arena& arena, const Request& r);
   Found idle_view(const Request& r, Wait wait);
   Found run_in_view(const Request& r, Wait wait);
-  Found at_home(Arena& arena, Segment* head, Address begin, const Request& r);
+  Found at_home(Arena& arena, Span* head, Address begin, const Request& r);
   Found on_view(View* view, Bytes offset, const Request& r);
-  bool range_ordered(const Segment* from, Address begin, Bytes size, StreamId s, Tickets* pending);
-  bool known_ordered(const Segment* from, Address begin, Bytes size, StreamId s);
+  bool range_ordered(const Span* from, Address begin, Bytes size, StreamId s, Tickets* pending);
+  bool known_ordered(const Span* from, Address begin, Bytes size, StreamId s);
   void ask_all(const Request& r);
   bool range_free(const Arena& arena, Address begin, Bytes size) const;
-  bool wait_for_range(const Segment* from, Address begin, const Request& r);
+  bool wait_for_range(const Span* from, Address begin, const Request& r);
   bool wait_for_stretch(const View& view, Bytes offset, const Request& r);
   bool stretch_free(const View& view, Bytes offset, Bytes size) const;
   bool stretch_ordered(const View& view, Bytes offset, const Request& r, Tickets* pending);
   bool edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const;
   bool edge_usable(Arena& arena, uint64_t g, StreamId s) const;
-  void use_edges(Segment* pieces, StreamId s, int step);
+  void use_edges(Span* pieces, StreamId s, int step);
   int64_t offset_in_view(const View& view, const Request& r, Wait wait, Tickets* pending);
 
   // slow_path.cpp: everything that may call the driver to map memory. Under slow_.
@@ -291,13 +291,13 @@ class DeviceAllocator {
   Found last_resort(const Request& r, HotGuard& hot);
   Found grow(const Request& r, HotGuard& hot);
   Found grow_small(const Request& r, HotGuard& hot);
-  bool back(Arena& arena, Segment* claimed, HotGuard& hot);
+  bool back(Arena& arena, Span* claimed, HotGuard& hot);
   void note_refusal();
   Granules driver_has();
   void forget_refusals(Granules given);
   Granules kept_mapped();
   void count_backed(const Arena& arena, Address begin, Granules n);
-  void keep_backed(Arena& arena, Segment* claimed, Granules first);
+  void keep_backed(Arena& arena, Span* claimed, Granules first);
   Granules under_limit() const;
   Granules device_room() const;
   Granules budget_room() const;
@@ -306,7 +306,7 @@ class DeviceAllocator {
   Granules whole_free() const { return {large_->whole_free_count() + small_->whole_free_count()}; }
 
   // stitch.cpp: building views. Under slow_.
-  class Hold;
+  class TakenGranules;
   Found stitch(const Request& r, HotGuard& hot);
   Found stitch_edges(const Request& r, HotGuard& hot, bool grows = true);
   bool add_free(Granules n, HotGuard& hot);
@@ -319,7 +319,7 @@ class DeviceAllocator {
   void each_tail(const Request& r, const Edge& head, const std::function<void(const Edge&)>& visit);
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
-  bool add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot);
+  bool add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot);
   Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
   Found map_behind(View* view, Bytes offset, std::vector<Run> runs, const Request& r,
                    HotGuard& hot);
@@ -355,8 +355,8 @@ class DeviceAllocator {
   void release_pieces(Block* block, const Tickets& tickets);
   void give_pieces(Block* block, const Tickets& tickets);
   void drain_caches(bool small_too);
-  void drain_limbo(Wait wait);
-  uint64_t settled_run(const Arena& arena, uint64_t g, uint64_t most, const Segment*& at);
+  void drain_pending(Wait wait);
+  uint64_t settled_run(const Arena& arena, uint64_t g, uint64_t most, const Span*& at);
   Granules give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot);
   bool evict(View* view, HotGuard& hot);
   void make_view_room(Granules n, HotGuard& hot);
@@ -477,10 +477,10 @@ class DeviceAllocator {
   std::unique_ptr<DeviceShared> owned_;  // by the device's own heap
   DeviceShared& shared_;
   // snapshot.cpp
-  using SegmentOwners = std::unordered_map<const Segment*, const Block*>;
-  void walk(const SegmentOwners& owners, Snapshot* all) const;
+  using SpanOwners = std::unordered_map<const Span*, const Block*>;
+  void walk(const SpanOwners& owners, Snapshot* all) const;
   void walk_contiguous(Snapshot* all) const;
-  void show_stitched(const Segment* pieces, Address ptr, Bytes size, bool out);
+  void show_stitched(const Span* pieces, Address ptr, Bytes size, bool out);
   static BlockShot shot_of(const Block& b, bool waits);
 
   Driver& driver_;
@@ -491,9 +491,9 @@ class DeviceAllocator {
 
   HotLock& hot_;
   FairMutex& slow_;
-  SegmentPool segments_;
+  SpanPool spans_;
   BlockPool& blocks_;
-  DebtBook& debts_;
+  DeferredReleases& deferred_;
   GranulePool granules_;
   std::unique_ptr<Reservation> small_range_, large_range_;
   std::unique_ptr<Arena> small_, large_;
@@ -506,12 +506,12 @@ class DeviceAllocator {
   Stats& stats_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   // Freed, but recorded on more streams than a ticket set holds: with all of their tickets.
-  struct Held {
+  struct PendingFree {
     Block* block;
     std::vector<Ticket> tickets;
   };
-  std::vector<Held> limbo_;
-  std::deque<Block*> held_;  // by hold()
+  std::vector<PendingFree> pending_frees_;
+  std::deque<Block*> kept_blocks_;  // by keep_from_reuse()
   std::unique_ptr<DebugHooks> debug_;
   std::vector<Block*> drained_;  // scratch of drain_caches
   uint64_t tick_ = 0;            // requests that reached the device, thread caches' hits apart

@@ -36,7 +36,7 @@ struct DeviceShared {
   Stats stats;
   BlockPool blocks;
   Refusals refusals;
-  DebtBook debts;
+  DeferredReleases deferred;
   ContiguousPool contiguous;
   std::unordered_map<uint64_t, Share> shares;  // by number
   std::vector<int> grants;                     // devices every mapping is accessible from

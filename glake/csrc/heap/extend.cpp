@@ -5,7 +5,7 @@
 
 #include "base/tuning.h"
 #include "heap/device_allocator.h"
-#include "heap/hold.h"
+#include "heap/taken_granules.h"
 
 namespace glake {
 namespace {
@@ -167,11 +167,11 @@ DeviceAllocator::Found DeviceAllocator::extend_view(const Request& r, HotGuard& 
   std::vector<Run> runs = plan.behind;
   std::vector<Run> cut = views_.truncate(view, at + reused);
   if (plan.fresh.count != 0 || !cut.empty()) {
-    Hold hold(*this, r.stream);
-    hold.take(part_of(*view, at, reused));
-    hold.take(runs);
+    TakenGranules taken(*this, r.stream);
+    taken.take(part_of(*view, at, reused));
+    taken.take(runs);
     if (!unmap_behind(view, cut, hot)) return {};
-    if (!add_fresh(plan.fresh, runs, hold, hot)) return {};
+    if (!add_fresh(plan.fresh, runs, taken, hot)) return {};
   }
   ++stats_.extensions;
   return map_behind(view, at.bytes(), std::move(runs), r, hot);

@@ -25,9 +25,9 @@ DeviceAllocator::Usable DeviceAllocator::usable(const Request& r, Granules growt
     found.edges = std::max(found.edges, head.bytes + tail);
   }
   if (growth.count == 0) return found;
-  for (Segment* s = large_->first_absent(); s != nullptr; s = large_->next_absent(s)) {
-    bool before = s->prev != nullptr && s->prev->state == SegmentState::kFree;
-    const Segment* head_of = before ? s->prev->mate : nullptr;
+  for (Span* s = large_->first_absent(); s != nullptr; s = large_->next_absent(s)) {
+    bool before = s->prev != nullptr && s->prev->state == SpanState::kFree;
+    const Span* head_of = before ? s->prev->mate : nullptr;
     bool ready = before && edge_allows(*large_, head_of->begin, head_of->extent, r.stream) &&
                  range_ordered(head_of, head_of->begin, head_of->extent, r.stream, nullptr);
     if (!ready) continue;
@@ -43,21 +43,21 @@ Bytes DeviceAllocator::longest_stretch(const Arena& arena, const Request& r) {
     if (begin >= end || !edge_allows(arena, begin, end - begin, r.stream)) return;
     longest = std::max(longest, end - begin);
   };
-  auto may = [&](const Segment* s) { return can_have(r.stream, s->tickets); };
-  for (const Segment* head = arena.best_fit(kAlignment); head != nullptr;
+  auto may = [&](const Span* s) { return can_have(r.stream, s->tickets); };
+  for (const Span* head = arena.best_fit(kAlignment); head != nullptr;
        head = arena.next_fit(head)) {
     Address begin = head->begin, low = begin, end = begin + head->extent, high = end;
-    for (const Segment* s = head; low == s->begin && may(s); s = s->next) {
+    for (const Span* s = head; low == s->begin && may(s); s = s->next) {
       low = s->end();
       if (s == head->mate) break;
     }
-    for (const Segment* s = head->mate; high == s->end() && may(s); s = s->prev) {
+    for (const Span* s = head->mate; high == s->end() && may(s); s = s->prev) {
       high = s->begin;
       if (s == head) break;
     }
     // Only at its beginning may a block wait for other streams' work.
     auto ready = [&](Address from) {
-      const Segment* s = head;
+      const Span* s = head;
       while (s->end() <= from) s = s->next;
       return range_ordered(s, from, end - from, r.stream, nullptr);
     };
@@ -75,7 +75,7 @@ Bytes DeviceAllocator::longest_stretch(const Arena& arena, const Request& r) {
 Bytes DeviceAllocator::start_had(const Request& r, const Arena& arena, uint64_t g, Bytes prefix) {
   const Address begin = arena.granule_at(g);
   Address end = begin;
-  const Segment* s = arena.free_segment_at(begin);
+  const Span* s = arena.free_span_at(begin);
   for (; end < begin + prefix && can_have(r.stream, s->tickets); s = s->next) end = s->end();
   return std::min(end - begin, prefix);
 }
@@ -173,7 +173,7 @@ DeviceAllocator::Growth DeviceAllocator::growth(Bytes* driver_free) {
   bool known = driver_.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
   g.kept = kept_of(*driver_free);
-  if (known) g.driver = Granules::floor(*driver_free) - g.kept + granules_.idle_debts();
+  if (known) g.driver = Granules::floor(*driver_free) - g.kept + granules_.idle_deferred();
   if (shared_.refused_now) {
     g.driver = g.driver < shared_.had ? g.driver : shared_.had;
   } else if (driver_full_) {

@@ -35,9 +35,9 @@ std::string DeviceAllocator::driver_text(Bytes driver_free, const Growth& growth
 std::string DeviceAllocator::idle_text(Granules mine) {
   Bytes whole = whole_free().bytes();
   Bytes free = large_->free_bytes() + small_->free_bytes();
-  Bytes cached = 0, limbo = 0;
-  for (auto& c : caches_) cached += c->held_bytes();
-  for (const Held& held : limbo_) limbo += held.block->size;
+  Bytes cached = 0, waiting = 0;
+  for (auto& c : caches_) cached += c->kept_bytes();
+  for (const PendingFree& freed : pending_frees_) waiting += freed.block->size;
   std::string text = "; idle " + size_text(free) + ": " + size_text(whole) + " in whole granules" +
                      stitch_text(mine) + ", " + size_text(free - whole) +
                      " in parts of granules held by live blocks";
@@ -69,7 +69,7 @@ std::string DeviceAllocator::idle_text(Granules mine) {
     text += ", " + size_text(whole_blocks) + " in freed blocks that its pool keeps whole";
   }
   if (cached != 0) text += ", " + size_text(cached) + " in thread caches";
-  if (limbo != 0) text += ", " + size_text(limbo) + " waiting for recorded streams";
+  if (waiting != 0) text += ", " + size_text(waiting) + " waiting for recorded streams";
   return text;
 }
 
@@ -94,8 +94,8 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGu
                      " of " + size_text(total_memory_) + ", held from the driver " +
                      size_text(physical().bytes());
   if (grow.driver < grow.limit) text += driver_text(driver_free, grow);
-  if (Bytes debt = owed().bytes(); debt != 0) {
-    text += "; " + size_text(debt) + " of it owed: the driver refuses to take it back (" +
+  if (Bytes owed = this->owed().bytes(); owed != 0) {
+    text += "; " + size_text(owed) + " of it owed: the driver refuses to take it back (" +
             shared_.refusals.text() + "), glake_empty_cache() tries again";
   }
   if (Bytes kept = kept_mapped().bytes(); kept != 0) {

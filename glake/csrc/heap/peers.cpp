@@ -37,7 +37,7 @@ void DeviceAllocator::enable_peer(int peer) {
   std::vector<std::pair<Address, Bytes>> ranges;
   HotGuard hot(hot_);
   settle(hot);  // a half undone mapping is a hole that access cannot be set over
-  if (!debts_.empty()) {
+  if (!deferred_.empty()) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on " +
                                         device_text(device_) + "; try again");
   }
@@ -61,8 +61,8 @@ void DeviceAllocator::mapped_ranges(std::vector<std::pair<Address, Bytes>>* rang
   const bool gone = paused() != nullptr && paused()->state == PauseState::kPaused;
   if (gone) return;  // it is granted as it is mapped again
   for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (const Segment* seg = arena->first_segment(); seg != nullptr; seg = seg->next) {
-      if (seg->state == SegmentState::kAbsent) continue;
+    for (const Span* seg = arena->first_span(); seg != nullptr; seg = seg->next) {
+      if (seg->state == SpanState::kAbsent) continue;
       if (!ranges->empty() && ranges->back().first + ranges->back().second == seg->begin) {
         ranges->back().second += seg->size;
       } else {

@@ -22,7 +22,7 @@ void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& a
   Pin next;
   if (block.chunk != nullptr) next.chunks.push_back(block.chunk);
   if (block.view != nullptr) next.views.push_back(block.view);
-  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
+  for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
     Arena* arena = nullptr;
     for (Arena* a : arenas) arena = a->contains(p->begin) ? a : arena;
     uint64_t last = arena->granule_of(p->end() - 1);
@@ -102,11 +102,11 @@ void DeviceAllocator::require_live(const Block& block, Address begin) const {
   if (!live) throw Error(GLAKE_INVALID_POINTER, "the block was freed while it was being pinned");
 }
 
-void DeviceAllocator::pin(const Block& block, const HeldAt& held, PinOwner owner) {
+void DeviceAllocator::pin(const Block& block, const CallerBlock& called, PinOwner owner) {
   HotGuard hot(hot_);
-  require_live(block, held.begin);
+  require_live(block, called.begin);
   require_resumed();
-  pins_.pin(block, held.ptr, {small_.get(), large_.get()}, owner);
+  pins_.pin(block, called.ptr, {small_.get(), large_.get()}, owner);
 }
 
 // Asked of the device's own heap, like what follows: pins are kept with the heap of their block.
@@ -132,12 +132,12 @@ uint64_t DeviceAllocator::pinned_granules() {
 }
 
 // Lets other processes open the block under this number, until it is freed: `id` if it has none.
-uint64_t DeviceAllocator::share(Block& block, const HeldAt& held, uint64_t id) {
+uint64_t DeviceAllocator::share(Block& block, const CallerBlock& called, uint64_t id) {
   HotGuard hot(hot_);
-  require_live(block, held.begin);
+  require_live(block, called.begin);
   require_resumed();
   if (block.share != 0) return block.share;
-  shared_.shares.emplace(id, Share{&block, held.ptr, held.bytes});
+  shared_.shares.emplace(id, Share{&block, called.ptr, called.bytes});
   block.share = id;
   // As if its own stream were recorded: a free then passes free_locked(), which ends the share.
   if (block.recorded.empty()) block.recorded.add(block.stream_id);
@@ -166,7 +166,7 @@ bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
   }
   shared->offset = block.view != nullptr ? (block.ptr - block.view->base) % kGranule
                                          : (block.ptr - heap.arena_of(block.ptr).base()) % kGranule;
-  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
+  for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
     const Arena& arena = heap.arena_of(p->begin);
     for (uint64_t g = arena.granule_of(p->begin); g <= arena.granule_of(p->end() - 1); ++g) {
       shared->handles.push_back(heap.granules_.handle(arena, g));

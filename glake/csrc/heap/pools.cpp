@@ -13,7 +13,7 @@ std::string name_of(PoolId id) { return RegionBook::instance().text(id); }
 DeviceShared::DeviceShared(Driver& driver, int device)
     : clock(driver, device),
       refusals(driver),
-      debts(driver, refusals),
+      deferred(driver, refusals),
       contiguous(driver, device, refusals),
       grants{device} {}
 
@@ -118,7 +118,7 @@ DeviceAllocator::Request DeviceAllocator::request_from(DeviceAllocator& pool, By
 
 // Memory the pool has ready for r, or null.
 Block* DeviceAllocator::quick(const Request& r, StreamHandle stream) {
-  if (captured_) drain_limbo(Wait::kNo);
+  if (captured_) drain_pending(Wait::kNo);
   if (pool_->whole_only()) return take_whole(r, stream);
   Found found = hit(r);
   return found ? make_block(r, found, stream) : nullptr;
@@ -166,7 +166,7 @@ Block* DeviceAllocator::take_whole(const Request& r, StreamHandle stream) {
   b->requested = r.requested;
   b->stream = stream;
   b->stream_id = r.stream;
-  for (Segment* p = b->pieces; p != nullptr; p = p->piece_next) p->stream = r.stream;
+  for (Span* p = b->pieces; p != nullptr; p = p->piece_next) p->stream = r.stream;
   pool_->blocks.emplace(b->ptr, b);
   stats_.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
@@ -177,7 +177,7 @@ void DeviceAllocator::free_private(Block* b) {
   if (pool_->blocks.erase(b->ptr) == 0) --pool_->lent;
   // What other streams do with captured memory, they do in the graph: no event can say when.
   bool held = captured_ && !b->recorded.empty();
-  if (held || held_back(*b)) {
+  if (held || frees_later(*b)) {
     keep_waiting(b);
     return;
   }
@@ -193,7 +193,7 @@ void DeviceAllocator::give_private(Block* b, const Tickets& tickets) {
   pool_->whole.push_back({b, tickets});
 }
 
-// After drain_limbo(), which may add to them.
+// After drain_pending(), which may add to them.
 void DeviceAllocator::drain_whole() {
   if (pool_ == nullptr) return;
   for (Whole& w : pool_->whole) give_pieces(w.block, w.tickets);
@@ -225,7 +225,7 @@ void DeviceAllocator::end_pools() {
     heap.drop_freed();
     Pool& pool = *heap.pool_;
     bool empty = pool.paused == nullptr && pool.users == 0 && pool.blocks.empty() &&
-                 pool.whole.empty() && pool.lent == 0 && heap.limbo_.empty() &&
+                 pool.whole.empty() && pool.lent == 0 && heap.pending_frees_.empty() &&
                  heap.granules_.own().count == 0 && heap.views_.count() == 0;
     if (!empty) {
       ++it;
@@ -249,7 +249,7 @@ void DeviceAllocator::empty_pool(PoolId id) {
   DeviceAllocator* pool = find_pool(id);
   if (pool == nullptr) return;  // ended
   if (pool->started_) {
-    pool->drain_limbo(Wait::kAllowed);
+    pool->drain_pending(Wait::kAllowed);
     bool synced = !clock_.any_capturing();
     if (synced) require(synchronize(hot), "to be synchronised to empty a pool");
     pool->trim_all(synced, hot);
@@ -275,7 +275,7 @@ Granules DeviceAllocator::shrink(Granules want, HotGuard& hot) {
   thaw();
   if (captured_ || paused() != nullptr) return {0};
   drain_caches(true);
-  drain_limbo(Wait::kNo);
+  drain_pending(Wait::kNo);
   drain_whole();
   clock_.mark_all();
   clock_.poll();

@@ -17,8 +17,8 @@ void DeviceAllocator::release_pieces(Block* b, const Tickets& tickets) {
     --b->view->live;
     for (Ticket t : tickets) b->view->tickets_full |= !b->view->tickets.add(t);
   }
-  for (Segment* p = b->pieces; p != nullptr;) {
-    Segment* next = p->piece_next;
+  for (Span* p = b->pieces; p != nullptr;) {
+    Span* next = p->piece_next;
     arena_of(p->begin).give(p, tickets, completion());
     p = next;
   }
@@ -45,7 +45,7 @@ void DeviceAllocator::free_locked(Block* b) {
   if (b->chunk != nullptr) return free_contiguous(b);
   if (pool_ != nullptr) return free_private(b);
   Tickets tickets(clock_.stamp(b->stream_id));
-  if (!held_back(*b)) {
+  if (!frees_later(*b)) {
     for (StreamId s : b->recorded) tickets.add(clock_.stamp(s));
     give_pieces(b, tickets);
     return;
@@ -53,11 +53,11 @@ void DeviceAllocator::free_locked(Block* b) {
   keep_waiting(b);
 }
 
-// Freed, and nobody else's yet: drain_limbo() ends that.
+// Freed, and nobody else's yet: drain_pending() ends that.
 void DeviceAllocator::keep_waiting(Block* b) {
-  Held held{b, {}};
-  for (StreamId s : b->recorded) held.tickets.push_back(clock_.stamp(s));
-  limbo_.push_back(std::move(held));
+  PendingFree freed{b, {}};
+  for (StreamId s : b->recorded) freed.tickets.push_back(clock_.stamp(s));
+  pending_frees_.push_back(std::move(freed));
   stats_.wait(b->small_pool, b->size, b->requested);
 }
 
@@ -73,32 +73,32 @@ void DeviceAllocator::drain_caches(bool small_too) {
 
 // Gives back the held blocks whose recorded work is complete, or, where waiting is allowed, ordered
 // before their own stream's next: that stream's ticket then does for all.
-void DeviceAllocator::drain_limbo(Wait wait) {
-  if (limbo_.empty()) return;
+void DeviceAllocator::drain_pending(Wait wait) {
+  if (pending_frees_.empty()) return;
   // Of a captured pool it is their own stream's again, but not before every capture is over.
   if (captured_ && clock_.any_capturing()) return;
   bool may_wait = captured_ || wait == Wait::kAllowed;
   size_t kept = 0;
-  for (Held& held : limbo_) {
-    Block* b = held.block;
+  for (PendingFree& freed : pending_frees_) {
+    Block* b = freed.block;
     bool ordered = true;
-    for (Ticket t : held.tickets) {
+    for (Ticket t : freed.tickets) {
       if (clock_.ordered(b->stream_id, t)) continue;
       ordered = may_wait && clock_.wait(b->stream_id, Tickets(t));
       if (!ordered) break;
     }
     if (ordered) {
       stats_.done_waiting(b->small_pool, b->size, b->requested);
-      if (held_back(*b)) {
+      if (frees_later(*b)) {
         Watch::event(GLAKE_FREE_COMPLETED, device_, b->ptr, b->requested, b->stream,
                      {pool_id().first, pool_id().second});
       }
       give_private(b, Tickets(clock_.stamp(b->stream_id)));
     } else {
-      std::swap(limbo_[kept++], held);
+      std::swap(pending_frees_[kept++], freed);
     }
   }
-  limbo_.resize(kept);
+  pending_frees_.resize(kept);
 }
 
 // Counts (step = 1) or discounts (-1) one alias of each granule.
@@ -147,26 +147,26 @@ void DeviceAllocator::make_view_room(Granules n, HotGuard& hot) {
 
 // Tries again what is owed; with kAgain, since memory is wanted now, takes into use what is mapped.
 void DeviceAllocator::settle(HotGuard& hot, Use use) {
-  if (debts_.empty() && !contiguous_.owes()) return;
+  if (deferred_.empty() && !contiguous_.owes()) return;
   hot.unlock();
-  debts_.settle();
+  deferred_.settle();
   contiguous_.settle();
-  if (use == Use::kAgain) debts_.keep_mapped();
+  if (use == Use::kAgain) deferred_.keep_mapped();
   hot.lock();
 }
 
 // How many granules from g on, up to `most`, may go back to the driver: wholly free, mapped by no
 // view, pinned by nobody, every past user done. `at` is as far as the walk over the arena's
-// segments has come, so that a search over many granules looks at each segment a few times at most;
+// spans has come, so that a search over many granules looks at each span a few times at most;
 // null: it begins here.
 uint64_t DeviceAllocator::settled_run(const Arena& arena, uint64_t g, uint64_t most,
-                                      const Segment*& at) {
+                                      const Span*& at) {
   for (uint64_t n = 0; n < most; ++n) {
     Address begin = arena.granule_at(g + n);
     if (granules_.aliases(arena, g + n) != 0 || granules_.pins(arena, g + n) != 0) return n;
-    if (at == nullptr) at = arena.free_segment_at(begin);
+    if (at == nullptr) at = arena.free_span_at(begin);
     for (; at->end() <= begin; at = at->next) ++stats_.segments_walked;
-    for (const Segment* s = at; s != nullptr && s->begin < begin + kGranule; s = s->next) {
+    for (const Span* s = at; s != nullptr && s->begin < begin + kGranule; s = s->next) {
       ++stats_.segments_walked;
       if (!clock_.complete(s->tickets)) return n;
     }
@@ -179,7 +179,7 @@ uint64_t DeviceAllocator::settled_run(const Arena& arena, uint64_t g, uint64_t m
 Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
   Granules given{0};
   for (Arena* arena : {large_.get(), small_.get()}) {
-    const Segment* at = nullptr;
+    const Span* at = nullptr;
     for (uint64_t g = 0; g < arena->granule_count() && given < want && !captured_;) {
       uint64_t skip = arena->busy_run(g, arena->granule_count() - g);
       if (skip != 0) {
@@ -204,7 +204,7 @@ Granules DeviceAllocator::trim(Granules want, HotGuard& hot) {
 
 // Gives free granules back to the driver; how many it took.
 Granules DeviceAllocator::give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot) {
-  Segment* s = arena.take(arena.extent_at_prefix(g), arena.granule_at(g), n.bytes());
+  Span* s = arena.take(arena.extent_at_prefix(g), arena.granule_at(g), n.bytes());
   hot.unlock();
   Status status = granules_.unback(arena, s->begin, n);
   hot.lock();
@@ -227,8 +227,8 @@ Status DeviceAllocator::synchronize(HotGuard& hot) {
   // that streams which have been destroyed are done with it.
   bool thawed = false;
   for (DeviceAllocator* heap : heaps()) {
-    if (!heap->thaw() || heap->limbo_.empty()) continue;
-    heap->drain_limbo(Wait::kNo);
+    if (!heap->thaw() || heap->pending_frees_.empty()) continue;
+    heap->drain_pending(Wait::kNo);
     thawed = true;
   }
   return thawed ? wait_for_device(hot) : s;
@@ -276,7 +276,7 @@ void DeviceAllocator::give_back(HotGuard& hot) {
   shared_.refusals.kept = {0};
   settle(hot);
   drain_caches(true);
-  drain_limbo(Wait::kAllowed);
+  drain_pending(Wait::kAllowed);
   // While a graph is captured nothing may wait for the device: what is not known complete stays.
   bool synced = !clock_.any_capturing();
   if (synced) require(synchronize(hot), "to be synchronised for empty_cache");
@@ -326,7 +326,7 @@ void DeviceAllocator::pay_imported(Bytes memory, Bytes addresses) {
 // Everything idle, after all work where that may be waited for.
 void DeviceAllocator::give_back_idle(HotGuard& hot) {
   drain_caches(true);
-  drain_limbo(Wait::kAllowed);
+  drain_pending(Wait::kAllowed);
   const bool captures = clock_.any_capturing();
   trim_heaps(wait_for_work(hot) && !captures, hot);
 }
@@ -371,7 +371,7 @@ void DeviceAllocator::trim_all(bool synced, HotGuard& hot) {
 void DeviceAllocator::trim_idle(bool synced, HotGuard& hot) {
   thaw();
   if (captured_) return;
-  drain_limbo(Wait::kNo);
+  drain_pending(Wait::kNo);
   drain_whole();
   std::vector<View*> all(views_.recent_first().begin(), views_.recent_first().end());
   for (View* view : all) {

@@ -307,7 +307,7 @@ void DeviceAllocator::drop_freed() {
   if (p == nullptr || p->state != PauseState::kPaused) return;
   thaw();
   if (captured_ || (p->whole && live_ != 0)) return;
-  drain_limbo(Wait::kNo);
+  drain_pending(Wait::kNo);
   drain_whole();
   auto idle = [&](const PausedHeap::Seen& seen) {
     View* view = seen.view;

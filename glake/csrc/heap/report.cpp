@@ -90,7 +90,7 @@ std::string DeviceAllocator::explain_pointer(Address ptr) {
   if (view == nullptr && !small_->contains(ptr) && !large_->contains(ptr)) {
     return " lies in glake's addresses but no block is there";
   }
-  // At home the segment tells whether somebody holds these bytes; in a view the runs do.
+  // At home the span tells whether somebody holds these bytes; in a view the runs do.
   Address home = ptr;
   if (view != nullptr) {
     for_each_run(*view, ptr - view->base, 1, [&](Arena&, Address a, Bytes) {
@@ -98,9 +98,9 @@ std::string DeviceAllocator::explain_pointer(Address ptr) {
       return false;
     });
   }
-  for (const Segment* s = arena_of(home).first_segment(); s != nullptr; s = s->next) {
+  for (const Span* s = arena_of(home).first_span(); s != nullptr; s = s->next) {
     if (home < s->begin || home >= s->end()) continue;
-    if (s->state == SegmentState::kBusy && (home != s->begin || view != nullptr)) {
+    if (s->state == SpanState::kBusy && (home != s->begin || view != nullptr)) {
       return " lies inside a block; glake knows it by its first byte's address only";
     }
   }
@@ -122,8 +122,8 @@ void DeviceAllocator::reset_peaks() {
 // Physical granules an arena has behind it.
 Granules DeviceAllocator::used_granules(const Arena& arena) const {
   Bytes bytes = 0;
-  for (const Segment* s = arena.first_segment(); s != nullptr; s = s->next) {
-    if (s->state != SegmentState::kAbsent) bytes += s->size;
+  for (const Span* s = arena.first_span(); s != nullptr; s = s->next) {
+    if (s->state != SpanState::kAbsent) bytes += s->size;
   }
   return Granules::floor(bytes);
 }
@@ -136,7 +136,7 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   }
   Granules has = granules_.own();
   if (const PausedHeap* p = paused()) has = has + p->missing;
-  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != has) {
+  if (deferred_.empty() && used_granules(*small_) + used_granules(*large_) != has) {
     return "granules behind the arenas are not those held from the driver";
   }
   std::string pins = pins_.check();
@@ -162,23 +162,23 @@ std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
   }
   if (mapped != views_.mapped().count) return "mapped view granules are miscounted";
   for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (uint64_t g = 0; g < arena->granule_count() && debts_.empty(); ++g) {
+    for (uint64_t g = 0; g < arena->granule_count() && deferred_.empty(); ++g) {
       if (aliases[arena->id()][g] != granules_.aliases(*arena, g)) {
         return "a granule's aliases are miscounted";
       }
     }
   }
   for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
-      if (s->state == SegmentState::kBusy) *busy_bytes += s->size;
+    for (const Span* s = arena->first_span(); s != nullptr; s = s->next) {
+      if (s->state == SpanState::kBusy) *busy_bytes += s->size;
     }
   }
-  for (auto& c : caches_) *busy_bytes -= c->held_bytes();
-  for (const Held& h : limbo_) *busy_bytes -= h.block->size;
-  for (const Block* b : held_) *busy_bytes -= b->size;
+  for (auto& c : caches_) *busy_bytes -= c->kept_bytes();
+  for (const PendingFree& freed : pending_frees_) *busy_bytes -= freed.block->size;
+  for (const Block* b : kept_blocks_) *busy_bytes -= b->size;
   if (pool_ == nullptr) return "";
   for (const Whole& w : pool_->whole) *busy_bytes -= w.block->size;
-  if (live_ != pool_->blocks.size() + pool_->lent + pool_->whole.size() + limbo_.size()) {
+  if (live_ != pool_->blocks.size() + pool_->lent + pool_->whole.size() + pending_frees_.size()) {
     return "a pool's live blocks are miscounted";
   }
   return "";
@@ -201,7 +201,7 @@ void DeviceAllocator::check() {
     if (wrong.empty()) wrong = heap->broken_invariant(&busy);
     own += heap->granules_.own().count;
   }
-  bool settled = debts_.empty();  // what a refused undo still claims is busy, and nobody's
+  bool settled = deferred_.empty();  // what a refused undo still claims is busy, and nobody's
   if (wrong.empty() && settled && busy != static_cast<Bytes>(stats_.allocated_bytes.all.current)) {
     wrong = "busy bytes are not those of live and cached blocks";
   } else if (wrong.empty() && own != shared_.physical) {

@@ -5,10 +5,10 @@
 
 namespace glake {
 
-bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes size, StreamId s,
+bool DeviceAllocator::range_ordered(const Span* from, Address begin, Bytes size, StreamId s,
                                     Tickets* pending) {
   bool all = true;
-  for (const Segment* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
+  for (const Span* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
     for (Ticket t : seg->tickets) {
       if (ordered(s, t)) continue;
       all = false;
@@ -19,8 +19,8 @@ bool DeviceAllocator::range_ordered(const Segment* from, Address begin, Bytes si
 }
 
 // The same, asking the driver which of that work is complete.
-bool DeviceAllocator::known_ordered(const Segment* from, Address begin, Bytes size, StreamId s) {
-  for (const Segment* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
+bool DeviceAllocator::known_ordered(const Span* from, Address begin, Bytes size, StreamId s) {
+  for (const Span* seg = from; seg != nullptr && seg->begin < begin + size; seg = seg->next) {
     for (Ticket t : seg->tickets) {
       if (ordered(s, t)) continue;
       clock_.ask(t);
@@ -31,7 +31,7 @@ bool DeviceAllocator::known_ordered(const Segment* from, Address begin, Bytes si
 }
 
 // Makes r's stream wait for what may still use the range: as many tickets at a time as a set holds.
-bool DeviceAllocator::wait_for_range(const Segment* from, Address begin, const Request& r) {
+bool DeviceAllocator::wait_for_range(const Span* from, Address begin, const Request& r) {
   for (;;) {
     Tickets pending;
     if (range_ordered(from, begin, r.size, r.stream, &pending)) break;
@@ -55,18 +55,18 @@ bool DeviceAllocator::edge_usable(Arena& arena, uint64_t g, StreamId s) const {
   const GranulePool::Edge& edge = granules_.edge(arena, g);
   if (edge.users != 0 && edge.stream != s) return false;
   Address begin = arena.granule_at(g), end = begin + kGranule;
-  const Segment* at =
+  const Span* at =
       arena.free_prefix(g) != 0 ? arena.extent_at_prefix(g) : arena.extent_at_suffix(g);
   while (at->prev != nullptr && at->begin > begin) at = at->prev;
   for (; at != nullptr && at->begin < end; at = at->next) {
-    if (at->state == SegmentState::kBusy && at->end() > begin && at->stream != s) return false;
+    if (at->state == SpanState::kBusy && at->end() > begin && at->stream != s) return false;
   }
   return true;
 }
 
 // Counts (step = 1) or discounts (-1) the granules of which these pieces hold only a part.
-void DeviceAllocator::use_edges(Segment* pieces, StreamId s, int step) {
-  for (Segment* p = pieces; p != nullptr; p = p->piece_next) {
+void DeviceAllocator::use_edges(Span* pieces, StreamId s, int step) {
+  for (Span* p = pieces; p != nullptr; p = p->piece_next) {
     Arena& arena = arena_of(p->begin);
     auto use = [&](uint64_t g) {
       GranulePool::Edge& edge = granules_.edge(arena, g);
@@ -82,9 +82,9 @@ void DeviceAllocator::use_edges(Segment* pieces, StreamId s, int step) {
   }
 }
 
-DeviceAllocator::Found DeviceAllocator::at_home(Arena& arena, Segment* head, Address begin,
+DeviceAllocator::Found DeviceAllocator::at_home(Arena& arena, Span* head, Address begin,
                                                 const Request& r) {
-  Segment* s = arena.take(head, begin, r.size);
+  Span* s = arena.take(head, begin, r.size);
   s->stream = r.stream;
   return {s, nullptr, begin};
 }
@@ -92,12 +92,12 @@ DeviceAllocator::Found DeviceAllocator::at_home(Arena& arena, Segment* head, Add
 // A place for r that needs no wait, in the smallest extents: at an extent's start, or else its end.
 // `waits`: the first whose start would need one.
 DeviceAllocator::Place DeviceAllocator::ready_place(Arena& arena, const Request& r, bool ask,
-                                                    Segment** waits) {
-  auto ready = [&](const Segment* from, Address begin) {
+                                                    Span** waits) {
+  auto ready = [&](const Span* from, Address begin) {
     return ask ? known_ordered(from, begin, r.size, r.stream)
                : range_ordered(from, begin, r.size, r.stream, nullptr);
   };
-  Segment* head = arena.best_fit(r.size);
+  Span* head = arena.best_fit(r.size);
   for (int i = 0; i < Tuning::kCandidates && head != nullptr; ++i, head = arena.next_fit(head)) {
     Address low = head->begin;
     Address high = head->begin + head->extent - r.size;
@@ -106,7 +106,7 @@ DeviceAllocator::Place DeviceAllocator::ready_place(Arena& arena, const Request&
       if (*waits == nullptr) *waits = head;
     }
     if (high == low) continue;
-    const Segment* from = head->mate;
+    const Span* from = head->mate;
     while (from->begin > high) from = from->prev;
     if (edge_allows(arena, high, r.size, r.stream) && ready(from, high)) return {head, high};
   }
@@ -114,10 +114,10 @@ DeviceAllocator::Place DeviceAllocator::ready_place(Arena& arena, const Request&
 }
 
 DeviceAllocator::Found DeviceAllocator::fit(Arena& arena, const Request& r, Wait wait) {
-  Segment* head = arena.best_fit(r.size);
+  Span* head = arena.best_fit(r.size);
   if (head == nullptr) return {};
   if (clock_.count() == 1) return at_home(arena, head, head->begin, r);
-  Segment* first = nullptr;
+  Span* first = nullptr;
   // A question may cost an event, and to own memory is none.
   for (bool ask : {false, true}) {
     Place place = ready_place(arena, r, ask, &first);
@@ -155,14 +155,14 @@ bool DeviceAllocator::range_free(const Arena& arena, Address begin, Bytes size) 
 // Between memory that other streams may still use, the shortest stretch of an extent that needs no
 // wait. It splits a large hole in the middle, so it is for when waits have become many.
 DeviceAllocator::Found DeviceAllocator::fit_between(Arena& arena, const Request& r) {
-  Segment* best_head = nullptr;
+  Span* best_head = nullptr;
   Address best = 0;
   Bytes shortest = ~Bytes{0};
   int tried = 0;
-  for (Segment* head = arena.best_fit(r.size); head != nullptr && tried < Tuning::kExtentsWalked;
+  for (Span* head = arena.best_fit(r.size); head != nullptr && tried < Tuning::kExtentsWalked;
        head = arena.next_fit(head), ++tried) {
     Address begin = head->begin;
-    for (Segment* s = head;; s = s->next) {
+    for (Span* s = head;; s = s->next) {
       bool usable = ordered(r.stream, s->tickets);
       Address end = usable ? s->end() : s->begin;
       bool ends = !usable || s == head->mate;
@@ -193,7 +193,7 @@ bool DeviceAllocator::stretch_ordered(const View& view, Bytes offset, const Requ
     uint64_t last = arena.granule_of(a + bytes - 1);
     if (a % kGranule != 0 && !edge_usable(arena, arena.granule_of(a), r.stream)) return false;
     if ((a + bytes) % kGranule != 0 && !edge_usable(arena, last, r.stream)) return false;
-    all = range_ordered(arena.free_segment_at(a), a, bytes, r.stream, pending) && all;
+    all = range_ordered(arena.free_span_at(a), a, bytes, r.stream, pending) && all;
     return all || pending != nullptr;
   });
   return usable && all;
@@ -211,12 +211,12 @@ bool DeviceAllocator::wait_for_stretch(const View& view, Bytes offset, const Req
 }
 
 DeviceAllocator::Found DeviceAllocator::on_view(View* view, Bytes offset, const Request& r) {
-  Segment* first = nullptr;
-  Segment** link = &first;
+  Span* first = nullptr;
+  Span** link = &first;
   for_each_run(*view, offset, r.size, [&](Arena& arena, Address a, Bytes bytes) {
     uint64_t g = arena.granule_of(a);
-    Segment* head = a % kGranule == 0 ? arena.extent_at_prefix(g) : arena.extent_at_suffix(g);
-    Segment* s = arena.take(head, a, bytes);
+    Span* head = a % kGranule == 0 ? arena.extent_at_prefix(g) : arena.extent_at_suffix(g);
+    Span* s = arena.take(head, a, bytes);
     s->stream = r.stream;
     *link = s;
     link = &s->piece_next;
@@ -326,7 +326,7 @@ bool DeviceAllocator::wait_budget_spent(const Request& r) {
 DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) {
   if (large_->contains(place)) {
     if (!range_free(*large_, place, r.size)) return {};
-    Segment* from = large_->free_segment_at(place);
+    Span* from = large_->free_span_at(place);
     if (clock_.count() > 1) {
       if (!edge_allows(*large_, place, r.size, r.stream)) return {};
       if (!known_ordered(from, place, r.size, r.stream)) {
@@ -337,8 +337,8 @@ DeviceAllocator::Found DeviceAllocator::repeat(const Request& r, Address place) 
         if (!wait_for_range(from, place, r)) return {};
       }
     }
-    Segment* head = place % kGranule == 0 ? large_->extent_at_prefix(large_->granule_of(place))
-                                          : large_->extent_at_suffix(large_->granule_of(place));
+    Span* head = place % kGranule == 0 ? large_->extent_at_prefix(large_->granule_of(place))
+                                       : large_->extent_at_suffix(large_->granule_of(place));
     return at_home(*large_, head, place, r);
   }
   View* view = views_.find(place);

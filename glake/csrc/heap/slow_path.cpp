@@ -10,7 +10,7 @@ namespace glake {
 
 // What counts against the limit. What is owed to the driver is used first, and held already.
 Granules DeviceAllocator::under_limit() const {
-  return physical() - granules_.idle_debts() + Granules::ceil(shared_.outside);
+  return physical() - granules_.idle_deferred() + Granules::ceil(shared_.outside);
 }
 
 // By how much the arenas may grow; a region's also within its budget.
@@ -34,9 +34,9 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   settle(hot, Use::kAgain);
   shared_.refused_now = false;
   drain_caches(false);
-  if (!limbo_.empty()) {
+  if (!pending_frees_.empty()) {
     ask_all(r);
-    drain_limbo(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
+    drain_pending(options_.policy == PolicyKind::kCompact ? Wait::kAllowed : Wait::kNo);
   }
   if (Found found = hit(r)) return found;
   if (Found found = slow_sized(r, hot)) return found;
@@ -57,7 +57,7 @@ DeviceAllocator::Found DeviceAllocator::slow(const Request& r, HotGuard& hot) {
   }
   // Growth that the driver refused half-way, and then to undo, is still mapped: it serves this
   // request as it would the next.
-  if (debts_.empty()) return {};
+  if (deferred_.empty()) return {};
   settle(hot, Use::kAgain);
   return last_resort(r, hot);
 }
@@ -113,7 +113,7 @@ DeviceAllocator::Found DeviceAllocator::slow_large(const Request& r, HotGuard& h
 // What caches and record_stream hold back, then granules shared at their edges.
 DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& hot) {
   drain_caches(true);
-  drain_limbo(Wait::kAllowed);
+  drain_pending(Wait::kAllowed);
   if (!captured_) drain_whole();  // blocks that were to stay whole, had there been memory
   if (Found found = fit(home_of(r), r, Wait::kAllowed)) return found;
   if (r.small()) {
@@ -127,8 +127,8 @@ DeviceAllocator::Found DeviceAllocator::last_resort(const Request& r, HotGuard& 
   return stitch_edges(r, hot);
 }
 
-// Puts granules behind a claimed absent segment. False if the driver has no more; throws on others.
-bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
+// Puts granules behind a claimed absent span. False if the driver has no more; throws on others.
+bool DeviceAllocator::back(Arena& arena, Span* claimed, HotGuard& hot) {
   Granules n = Granules::floor(claimed->size);
   try {
     PointerMap::find(claimed->begin)->prepare(claimed->begin, n.bytes());
@@ -154,7 +154,7 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
     shared_.had = n < shared_.had ? shared_.had - n : Granules{0};
     return true;
   }
-  // Undone: `settled` above has run, or runs when the debt is paid.
+  // Undone: `settled` above has run, or runs when the deferred release is done.
   if (s.out_of_memory()) {
     note_refusal();
     return false;
@@ -167,7 +167,7 @@ bool DeviceAllocator::back(Arena& arena, Segment* claimed, HotGuard& hot) {
 Granules DeviceAllocator::driver_has() {
   Bytes free = 0, total = 0;
   if (!driver_.memory_info(&free, &total).ok()) return {0};
-  return Granules::floor(free) - kept_of(free) + granules_.idle_debts();
+  return Granules::floor(free) - kept_of(free) + granules_.idle_deferred();
 }
 
 // It holds until the driver has taken memory back: so much it would not give, whatever it reports.
@@ -200,11 +200,11 @@ void DeviceAllocator::count_backed(const Arena& arena, Address begin, Granules n
   Watch::event(GLAKE_SEGMENT_MAP, device_, begin, n.bytes());
 }
 
-// The first granules of a claimed segment are there to stay; the rest is absent again.
-void DeviceAllocator::keep_backed(Arena& arena, Segment* claimed, Granules first) {
+// The first granules of a claimed span are there to stay; the rest is absent again.
+void DeviceAllocator::keep_backed(Arena& arena, Span* claimed, Granules first) {
   Address begin = claimed->begin;
   arena.disclaim(claimed);
-  Segment* absent = arena.first_absent();
+  Span* absent = arena.first_absent();
   while (begin < absent->begin || begin >= absent->end()) absent = arena.next_absent(absent);
   count_backed(arena, begin, first);
   arena.give(arena.claim(absent, begin, first.bytes()), Tickets{}, completion());
@@ -212,8 +212,8 @@ void DeviceAllocator::keep_backed(Arena& arena, Segment* claimed, Granules first
 
 DeviceAllocator::Found DeviceAllocator::grow_small(const Request& r, HotGuard& hot) {
   if (room().count == 0) return {};
-  for (Segment* s = small_->first_absent(); s != nullptr; s = small_->next_absent(s)) {
-    Segment* claimed = small_->claim(s, s->begin, kGranule);
+  for (Span* s = small_->first_absent(); s != nullptr; s = small_->next_absent(s)) {
+    Span* claimed = small_->claim(s, s->begin, kGranule);
     if (!back(*small_, claimed, hot)) return {};
     small_->give(claimed, Tickets{}, completion());
     return fit(*small_, r, Wait::kAllowed);
@@ -223,12 +223,12 @@ DeviceAllocator::Found DeviceAllocator::grow_small(const Request& r, HotGuard& h
 
 // Extends the free extent that needs the fewest new granules, most often the arena's end.
 DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
-  Segment* best = nullptr;
+  Span* best = nullptr;
   Granules fewest = room();
-  for (Segment* s = large_->first_absent(); s != nullptr; s = large_->next_absent(s)) {
+  for (Span* s = large_->first_absent(); s != nullptr; s = large_->next_absent(s)) {
     Bytes before = 0;
-    if (s->prev != nullptr && s->prev->state == SegmentState::kFree) {
-      Segment* head = s->prev->mate;
+    if (s->prev != nullptr && s->prev->state == SpanState::kFree) {
+      Span* head = s->prev->mate;
       bool ready =
           clock_.count() == 1 || (edge_allows(*large_, head->begin, r.size, r.stream) &&
                                   range_ordered(head, head->begin, r.size, r.stream, nullptr));
@@ -241,7 +241,7 @@ DeviceAllocator::Found DeviceAllocator::grow(const Request& r, HotGuard& hot) {
     fewest = need;
   }
   if (best == nullptr || fewest.count == 0) return {};
-  Segment* claimed = large_->claim(best, best->begin, fewest.bytes());
+  Span* claimed = large_->claim(best, best->begin, fewest.bytes());
   if (!back(*large_, claimed, hot)) return {};
   large_->give(claimed, Tickets{}, completion());
   return fit(*large_, r, Wait::kAllowed);

@@ -78,9 +78,9 @@ Snapshot DeviceAllocator::snapshot() {
   HotGuard hot(hot_);
   std::vector<std::unique_lock<SpinLock>> still;  // private pools have no caches
   for (auto& cache : caches_) still.emplace_back(cache->lock());
-  SegmentOwners owners;
+  SpanOwners owners;
   blocks_.for_each([&](const Block& b) {
-    for (const Segment* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
+    for (const Span* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
   });
   for (const DeviceAllocator* heap : heaps()) heap->walk(owners, &out);
   walk_contiguous(&out);
@@ -89,36 +89,36 @@ Snapshot DeviceAllocator::snapshot() {
 
 // The same to those who follow events and statistics: the bytes of a stitched block leave their
 // homes for its own address, or come back. So the segments told of are those of a snapshot.
-void DeviceAllocator::show_stitched(const Segment* pieces, Address ptr, Bytes size, bool out) {
-  for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {
+void DeviceAllocator::show_stitched(const Span* pieces, Address ptr, Bytes size, bool out) {
+  for (const Span* p = pieces; p != nullptr; p = p->piece_next) {
     if (small_->contains(p->begin)) {
       stats_.reserved_bytes.move(!out, static_cast<int64_t>(p->size));
     }
   }
   if (!Watch::recording()) return;
   if (!out) Watch::event(GLAKE_SEGMENT_UNMAP, device_, ptr, size);
-  for (const Segment* p = pieces; p != nullptr; p = p->piece_next) {
+  for (const Span* p = pieces; p != nullptr; p = p->piece_next) {
     Watch::event(out ? GLAKE_SEGMENT_UNMAP : GLAKE_SEGMENT_MAP, device_, p->begin, p->size);
   }
   if (out) Watch::event(GLAKE_SEGMENT_MAP, device_, ptr, size);
 }
 
-void DeviceAllocator::walk(const SegmentOwners& owners, Snapshot* all) const {
+void DeviceAllocator::walk(const SpanOwners& owners, Snapshot* all) const {
   Snapshot& out = *all;
-  std::unordered_set<const Block*> waiting(held_.begin(), held_.end());
-  for (const Held& held : limbo_) waiting.insert(held.block);
+  std::unordered_set<const Block*> waiting(kept_blocks_.begin(), kept_blocks_.end());
+  for (const PendingFree& freed : pending_frees_) waiting.insert(freed.block);
   std::vector<const Block*> stitched;
   PoolId id = pool_id();
   glake_pool pool{id.first, id.second};
   const bool paused_now = paused() != nullptr && paused()->state == PauseState::kPaused;
   for (const Arena* arena : {small_.get(), large_.get()}) {
     Runs runs(out, arena == large_.get(), pool, paused_now);
-    for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
+    for (const Span* s = arena->first_span(); s != nullptr; s = s->next) {
       auto owner = owners.find(s);
-      bool nobodys = s->state == SegmentState::kBusy && owner == owners.end();
-      if (s->state == SegmentState::kAbsent || nobodys) {
+      bool nobodys = s->state == SpanState::kBusy && owner == owners.end();
+      if (s->state == SpanState::kAbsent || nobodys) {
         runs.cut();  // nothing behind it, or only what a refused undo still owes
-      } else if (s->state == SegmentState::kFree) {
+      } else if (s->state == SpanState::kFree) {
         BlockShot idle;
         idle.address = s->begin;
         idle.bytes = s->size;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "heap/device_allocator.h"
-#include "heap/hold.h"
+#include "heap/taken_granules.h"
 
 namespace glake {
 // Whole free granules for r but the marked ones, from the largest extents first: best fit leaves
@@ -26,16 +26,16 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
   for (Arena* arena : {large_.get(), small_.get()}) {
     // Extents without a whole granule are passed over; behind the last that has one is nothing.
     uint64_t left = arena->whole_free_count();
-    for (Segment* head = arena->largest();
+    for (Span* head = arena->largest();
          head != nullptr && head->extent >= kGranule && left != 0 && have < want;
          head = arena->next_smaller(head)) {
       Address first = round_up(head->begin, kGranule);
       Address last = round_down(head->begin + head->extent, kGranule);
       if (first >= last) continue;
       left -= (last - first) / kGranule;
-      // Neighbouring segments that may be used now are one stretch.
+      // Neighbouring spans that may be used now are one stretch.
       Address begin = head->begin, end = head->begin;
-      for (Segment* s = head;; s = s->next) {
+      for (Span* s = head;; s = s->next) {
         bool usable = ordered(r.stream, s->tickets);
         if (!usable && wait != Wait::kNo && !captured_) {
           usable = wait == Wait::kAllowed || can_have(r.stream, s->tickets);
@@ -55,13 +55,14 @@ Granules DeviceAllocator::collect(const Request& r, Granules want, Wait wait,
   return have;
 }
 
-// New granules at the first absent places, as runs that `hold` keeps: hot_ is let go for each
+// New granules at the first absent places, as runs that `taken` keeps: hot_ is let go for each
 // place. The driver is asked first whether it has as many as several places need: some of them
 // would serve nobody.
-bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, HotGuard& hot) {
+bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken,
+                                HotGuard& hot) {
   for (bool asked = false; n.count != 0; asked = true) {
-    Segment* place = large_->first_absent();
-    for (Segment* s = place; s != nullptr; s = large_->next_absent(s)) {
+    Span* place = large_->first_absent();
+    for (Span* s = place; s != nullptr; s = large_->next_absent(s)) {
       if (s->begin < place->begin) place = s;
     }
     if (place == nullptr) return false;
@@ -70,10 +71,10 @@ bool DeviceAllocator::add_fresh(Granules n, std::vector<Run>& runs, Hold& hold, 
       if (has.count != 0 && has < n) return false;
     }
     Granules here = std::min(n, Granules::floor(place->size));
-    Segment* claimed = large_->claim(place, place->begin, here.bytes());
+    Span* claimed = large_->claim(place, place->begin, here.bytes());
     uint64_t granule = large_->granule_of(claimed->begin);
     if (!back(*large_, claimed, hot)) return false;
-    hold.adopt(*large_, claimed);
+    taken.adopt(*large_, claimed);
     runs.push_back({large_.get(), granule, here.count, 0});
     n = n - here;
   }
@@ -111,9 +112,9 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
   }
   if (have < need) {
     if (have.count == 0) return grow(r, hot);
-    Hold hold(*this, r.stream);
-    hold.take(runs);
-    if (!add_fresh(need - have, runs, hold, hot)) return {};
+    TakenGranules taken(*this, r.stream);
+    taken.take(runs);
+    if (!add_fresh(need - have, runs, taken, hot)) return {};
   }
   return build_view(std::move(runs), 0, r, hot);
 }
@@ -122,7 +123,7 @@ DeviceAllocator::Found DeviceAllocator::stitch(const Request& r, HotGuard& hot) 
 bool DeviceAllocator::edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes,
                                  const Request& r) {
   return granules_.pins(arena, g) == 0 && edge_usable(arena, g, r.stream) &&
-         range_ordered(arena.free_segment_at(a), a, bytes, r.stream, nullptr);
+         range_ordered(arena.free_span_at(a), a, bytes, r.stream, nullptr);
 }
 
 // The longest free ends of two granules, the longer first; of 0 bytes where there are no more. The
@@ -130,7 +131,7 @@ bool DeviceAllocator::edge_ready(Arena& arena, uint64_t g, Address a, Bytes byte
 std::array<DeviceAllocator::Edge, 2> DeviceAllocator::widest_heads(const Request& r) {
   std::array<Edge, 2> widest{};
   for (Arena* arena : {large_.get(), small_.get()}) {
-    for (Segment* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
+    for (Span* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
       uint64_t g = arena->granule_of(s->begin);
       Bytes inside = s->begin % kGranule;
       if (inside == 0 || s->extent < kGranule - inside) continue;
@@ -147,7 +148,7 @@ std::array<DeviceAllocator::Edge, 2> DeviceAllocator::widest_heads(const Request
 void DeviceAllocator::each_tail(const Request& r, const Edge& head,
                                 const std::function<void(const Edge&)>& visit) {
   for (Arena* arena : {large_.get(), small_.get()}) {
-    for (Segment* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
+    for (Span* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
       Address end = s->begin + s->extent;
       Bytes bytes = end % kGranule;
       if (bytes == 0 || s->extent < bytes) continue;
@@ -197,8 +198,8 @@ DeviceAllocator::Found DeviceAllocator::stitch_edges(const Request& r, HotGuard&
 bool DeviceAllocator::add_free(Granules n, HotGuard& hot) {
   if (room() < n) return false;
   std::vector<Run> runs;
-  Hold hold(*this, 0);
-  return add_fresh(n, runs, hold, hot);
+  TakenGranules taken(*this, 0);
+  return add_fresh(n, runs, taken, hot);
 }
 
 DeviceAllocator::Found DeviceAllocator::build_view(std::vector<Run> runs, Bytes offset,
@@ -264,29 +265,29 @@ void DeviceAllocator::abandon(View* view, Granules before, const Found& found, c
                               uint64_t mapped, HotGuard& hot) {
   use_edges(found.pieces, r.stream, -1);
   show_stitched(found.pieces, found.ptr, r.size, false);
-  for (Segment* p = found.pieces; p != nullptr;) {
-    Segment* next = p->piece_next;
+  for (Span* p = found.pieces; p != nullptr;) {
+    Span* next = p->piece_next;
     arena_of(p->begin).give(p, Tickets(clock_.stamp(r.stream)), completion());
     p = next;
   }
   --view->live;
-  // Until the debt is paid nothing may be mapped there, and the view may not be evicted.
+  // Until that unmapping is done nothing may be mapped there, and the view may not be evicted.
   view->owed = true;
   std::vector<Run> added = views_.truncate(view, before);
   hot.unlock();
-  debts_.owe({view->base + before.bytes(),
-              mapped * kGranule,
-              {},
-              [this, view, added] {
-                HotGuard guard(hot_);
-                view->owed = false;
-                add_aliases(added, -1);
-                if (view->length.count == 0) {
-                  view_space_->give(view->base, view->capacity);
-                  views_.remove(view);
-                }
-              },
-              {}});
+  deferred_.defer({view->base + before.bytes(),
+                   mapped * kGranule,
+                   {},
+                   [this, view, added] {
+                     HotGuard guard(hot_);
+                     view->owed = false;
+                     add_aliases(added, -1);
+                     if (view->length.count == 0) {
+                       view_space_->give(view->base, view->capacity);
+                       views_.remove(view);
+                     }
+                   },
+                   {}});
   hot.lock();
 }
 

@@ -133,7 +133,7 @@ Bytes DeviceAllocator::largest_free() {
   HotGuard hot(hot_);
   Bytes most = whole_free().bytes();
   for (const Arena* arena : {small_.get(), large_.get()}) {
-    Segment* extent = arena->largest();
+    Span* extent = arena->largest();
     if (extent != nullptr) most = std::max(most, extent->extent);
   }
   return most;

@@ -25,7 +25,7 @@ bool sensible(const IpcReply& r, const IpcHandle& handle) {
 
 }  // namespace
 
-std::string Ipc::share(Block& block, const HeldAt& held) {
+std::string Ipc::share(Block& block, const CallerBlock& called) {
   DeviceAllocator& device = *block.device;
   IpcHandle handle;
   handle.legacy = block.chunk != nullptr && block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
@@ -39,16 +39,16 @@ std::string Ipc::share(Block& block, const HeldAt& held) {
   if (s.ok() && handle.legacy) {
     DeviceScope scope(driver_, device.device());
     s = scope.status();
-    if (s.ok()) s = driver_.legacy_handle(held.ptr, &handle.driver_handle);
+    if (s.ok()) s = driver_.legacy_handle(called.ptr, &handle.driver_handle);
   }
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(held.ptr) + " of " +
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(called.ptr) + " of " +
                                         device_text(device.device()) + ": " + driver_.describe(s));
   }
   server_.start();
   server_.fill(&handle);
-  handle.id = device.share(block, held, server_.number(device));
-  handle.bytes = held.bytes;
+  handle.id = device.share(block, called, server_.number(device));
+  handle.bytes = called.bytes;
   return format_handle(handle);
 }
 

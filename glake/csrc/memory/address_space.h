@@ -1,5 +1,5 @@
-// Reserved virtual addresses of one device, and the debts: driver undo that was itself refused and
-// is tried again later, so that no handle, mapping or reservation is ever lost.
+// Reserved virtual addresses of one device, and deferred releases: driver undo that was itself
+// refused and is tried again later, so that no handle, mapping or reservation is ever lost.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Refusals {
 
 // What is still owed to the driver after a refused undo: unmap [at, at + bytes), then release the
 // handles; `settled` runs when all is done.
-struct Debt {
+struct DeferredRelease {
   Address at = 0;
   Bytes bytes = 0;
   std::vector<Handle> handles;
@@ -47,28 +47,28 @@ struct Debt {
   std::function<Granules()> keep;
 };
 
-class DebtBook {
+class DeferredReleases {
  public:
-  DebtBook(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
-  // Pays the debt now if the driver lets us, else keeps it. True if paid.
-  bool owe(Debt debt);
-  // Tries every debt again. True if none is left.
+  DeferredReleases(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
+  // Does it now if the driver lets us, else keeps it for later. True if done.
+  bool defer(DeferredRelease deferred);
+  // Tries every one again. True if none is left.
   bool settle();
   // Takes back into use what is mapped still and cannot be unmapped.
   void keep_mapped();
   // A handle that is owed and mapped nowhere, to be used again; false if there is none.
   bool take(Handle* handle);
-  bool empty() const { return debts_.empty(); }
-  // Granules of physical memory still held by debts; any thread may ask.
+  bool empty() const { return deferred_.empty(); }
+  // Granules of physical memory still held by deferred releases; any thread may ask.
   uint64_t handles() const { return handles_.load(); }
   // How many of those take() would give.
   uint64_t idle() const { return idle_.load(); }
 
  private:
-  bool pay(Debt& debt);
+  bool attempt(DeferredRelease& deferred);
   Driver& driver_;
   Refusals& refusals_;
-  std::list<Debt> debts_;
+  std::list<DeferredRelease> deferred_;
   std::atomic<uint64_t> handles_{0}, idle_{0};
 };
 

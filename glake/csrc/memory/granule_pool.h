@@ -14,10 +14,10 @@ class GranulePool {
  public:
   // `physical` counts the granules of all of the device's heaps; `grants` are the devices every
   // mapping is accessible from.
-  GranulePool(Driver& driver, DebtBook& debts, Refusals& refusals, int device,
+  GranulePool(Driver& driver, DeferredReleases& deferred, Refusals& refusals, int device,
               std::atomic<uint64_t>& physical, std::vector<int>& grants)
       : driver_(driver),
-        debts_(debts),
+        deferred_(deferred),
         refusals_(refusals),
         device_(device),
         grants_(grants),
@@ -70,12 +70,13 @@ class GranulePool {
   Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
   const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
 
-  // Granules of the device held from the driver, debts included; and those behind this heap.
-  Granules physical() const { return {physical_.load() + debts_.handles()}; }
+  // Granules of the device held from the driver, with those whose release is deferred; and those
+  // behind this heap.
+  Granules physical() const { return {physical_.load() + deferred_.handles()}; }
   Granules own() const { return {own_.load()}; }
   const std::vector<int>& grants() const { return grants_; }
   // Granules of `physical` that the driver would not take back and back() uses first.
-  Granules idle_debts() const { return {debts_.idle()}; }
+  Granules idle_deferred() const { return {deferred_.idle()}; }
   void grant(int peer) { grants_.push_back(peer); }
 
  private:
@@ -91,7 +92,7 @@ class GranulePool {
   Status refused(const char* call, Granules had, Status s);
   Status refused_by_headroom(Granules had);
   Driver& driver_;
-  DebtBook& debts_;
+  DeferredReleases& deferred_;
   Refusals& refusals_;
   int device_;
   std::vector<int>& grants_;

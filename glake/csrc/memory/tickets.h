@@ -8,7 +8,7 @@ namespace glake {
 
 using StreamId = uint32_t;  // dense, per device
 
-// Eight bytes: segments carry several, and the hot path copies them.
+// Eight bytes: spans carry several, and the hot path copies them.
 struct Ticket {
   Ticket() = default;
   Ticket(StreamId s, uint64_t e) : epoch(e & ((uint64_t{1} << 48) - 1)), stream(s & 0xffff) {}
@@ -78,7 +78,7 @@ class Tickets {
     wide_ = true;
   }
 
-  // Every segment has a set, and almost all name one stream.
+  // Every span has a set, and almost all name one stream.
   union {
     Ticket one_{0, 0};
     Ticket* many_;

@@ -112,7 +112,7 @@ void detoured_free(Process& process, void* ptr) {
     ThreadCache& cache = process.cache(b.device->device());
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
-      bool held = holding == nullptr && DeviceAllocator::held_back(b);
+      bool held = holding == nullptr && DeviceAllocator::frees_later(b);
       PoolId pool = b.device->pool_id();
       Watch::instance().freed(b.device->device(), b.ptr, bytes, b.stream, {pool.first, pool.second},
                               op, held);

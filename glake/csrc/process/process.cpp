@@ -159,7 +159,7 @@ Bytes Process::requested(void* ptr, const Block& b) const {
   return inside ? b.requested - debug_of(*b.device)->overhead() : b.requested;
 }
 
-HeldAt Process::held_at(void* ptr, const Block& b) const {
+CallerBlock Process::caller_block(void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
   DebugDevice* debug = detoured(kDebug) ? debug_of(*b.device) : nullptr;
   return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};

@@ -105,11 +105,11 @@ Owned Process::owned(Address at) {
   Owned found;
   found.device = (ours ? region->device() : b->device)->device();
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
-  HeldAt held{b->ptr, b->requested, b->ptr};
+  CallerBlock held{b->ptr, b->requested, b->ptr};
   DebugDevice* debug = detoured(kDebug) ? debug_of(*b->device) : nullptr;
   if (debug != nullptr) {  // between its guards
     void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
-    held = held_at(inner, *b);
+    held = caller_block(inner, *b);
     // One of before the guards.
     if (held.begin != b->ptr) held = {b->ptr, b->requested, b->ptr};
   }

@@ -9,24 +9,24 @@
 namespace glake {
 
 // Granules taken out of their arenas while hot_ is let go, and given back at the scope's end.
-class DeviceAllocator::Hold {
+class DeviceAllocator::TakenGranules {
  public:
-  Hold(DeviceAllocator& device, StreamId stream) : device_(device), stream_(stream) {}
-  ~Hold() { release(); }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
+  TakenGranules(DeviceAllocator& device, StreamId stream) : device_(device), stream_(stream) {}
+  ~TakenGranules() { release(); }
+  TakenGranules(const TakenGranules&) = delete;
+  TakenGranules& operator=(const TakenGranules&) = delete;
 
   // The runs' past work must be ordered before the stream's next.
   void take(const std::vector<Run>& runs) {
     for (const Run& run : runs) {
-      Segment* head = run.arena->extent_at_prefix(run.granule);
-      Segment* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
+      Span* head = run.arena->extent_at_prefix(run.granule);
+      Span* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
       s->stream = stream_;
       used_.emplace_back(run.arena, s);
     }
   }
-  // A segment just backed: no work has used it.
-  void adopt(Arena& arena, Segment* s) { fresh_.emplace_back(&arena, s); }
+  // A span just backed: no work has used it.
+  void adopt(Arena& arena, Span* s) { fresh_.emplace_back(&arena, s); }
   void release() {
     const Completion* completion = device_.completion();
     for (auto& [arena, s] : used_) {
@@ -40,7 +40,7 @@ class DeviceAllocator::Hold {
  private:
   DeviceAllocator& device_;
   StreamId stream_;
-  std::vector<std::pair<Arena*, Segment*>> used_, fresh_;
+  std::vector<std::pair<Arena*, Span*>> used_, fresh_;
 };
 
 }  // namespace glake
