@@ -54,7 +54,7 @@ int glake_pin(void* ptr) {
   return guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    b.device->pin(b, process.caller_block(ptr, b), glake::PinOwner::kCaller);
+    glake::Sharing(b.heap->device).pin(b, process.caller_block(ptr, b), glake::PinOwner::kCaller);
   });
 }
 

@@ -74,7 +74,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     DeviceScope scope(driver_, number_);
     // Work on recorded streams may still use the block: what is enqueued here must come after it.
     bool touch =
-        scope.status().ok() && may_touch(h->stream) && block->device->order_after_recorded(block);
+        scope.status().ok() && may_touch(h->stream) && block->heap->order_after_recorded(block);
     Batch batch;
     if (touch) {
       if (h->guarded && !copy_guards(batch, h, h->stream)) skip();
@@ -84,7 +84,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     finish(std::move(batch), h->stream);
     collect();
     if (kept) {
-      block->device->keep_from_reuse(block);
+      block->heap->keep_from_reuse(block);
       kept_.push_back({block, h});
       kept_bytes_ += h->size;
       while (kept_bytes_ > kMostKept) {
@@ -93,12 +93,12 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
       }
     }
   }
-  if (!kept) block->device->free(block, cache);
+  if (!kept) block->heap->free(block, cache);
 }
 
 void DebugDevice::give(const Kept& kept) {
   // Memory a private pool has lent goes back to the pool, whose blocks are not looked at.
-  if (kept.block->device->pool_id() == PoolId{}) {
+  if (kept.block->heap->pool_id() == PoolId{}) {
     std::lock_guard<std::mutex> guard(filled_mutex_);
     auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
     for (const Span* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
@@ -107,7 +107,7 @@ void DebugDevice::give(const Kept& kept) {
     }
   }
   kept_bytes_ -= kept.holding->size;
-  kept.block->device->end_keeping(kept.block);
+  kept.block->heap->end_keeping(kept.block);
 }
 
 bool DebugDevice::release_kept() {

@@ -4,14 +4,14 @@
 #include <utility>
 #include <vector>
 
-#include "heap/device_allocator.h"
+#include "heap/device.h"
 
 namespace glake {
 
-// Granules taken out of their arenas while hot_ is let go, and given back at the scope's end.
-class DeviceAllocator::TakenGranules {
+// Granules taken out of their arenas while hot is let go, and given back at the scope's end.
+class TakenGranules {
  public:
-  TakenGranules(DeviceAllocator& device, StreamId stream) : device_(device), stream_(stream) {}
+  TakenGranules(Heap& heap, StreamId stream) : heap_(heap), stream_(stream) {}
   ~TakenGranules() { release(); }
   TakenGranules(const TakenGranules&) = delete;
   TakenGranules& operator=(const TakenGranules&) = delete;
@@ -28,9 +28,9 @@ class DeviceAllocator::TakenGranules {
   // A span just backed: no work has used it.
   void adopt(Arena& arena, Span* s) { fresh_.emplace_back(&arena, s); }
   void release() {
-    const Completion* completion = device_.completion();
+    const Completion* completion = heap_.rule.completion();
     for (auto& [arena, s] : used_) {
-      arena->give(s, Tickets(device_.clock_.stamp(stream_)), completion);
+      arena->give(s, Tickets(heap_.device.clock.stamp(stream_)), completion);
     }
     for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, completion);
     used_.clear();
@@ -38,7 +38,7 @@ class DeviceAllocator::TakenGranules {
   }
 
  private:
-  DeviceAllocator& device_;
+  Heap& heap_;
   StreamId stream_;
   std::vector<std::pair<Arena*, Span*>> used_, fresh_;
 };

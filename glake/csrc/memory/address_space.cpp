@@ -85,8 +85,7 @@ bool DeferredReleases::take(Handle* handle) {
   return false;
 }
 
-Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, Bytes slot)
-    : driver_(driver) {
+Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : driver_(driver) {
   // Asked for with room to align: drivers differ in the alignments they grant.
   bytes = round_up(bytes, kRegionAlign);
   reserved_bytes_ = bytes + kRegionAlign;
@@ -97,7 +96,7 @@ Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, B
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());
   }
   try {
-    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, device);
+    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, heap);
   } catch (...) {
     driver_.free_range(reserved_, reserved_bytes_);
     throw;
@@ -133,7 +132,7 @@ Address ViewSpace::take(Granules n) {
   auto best = by_size_.lower_bound({n.count, 0});
   if (best == by_size_.end()) {
     reservations_.push_back(std::make_unique<Reservation>(
-        driver_, device_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
+        driver_, heap_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
     Reservation& r = *reservations_.back();
     enter(r.base(), Granules{r.size() / kGranule});
     best = by_size_.lower_bound({n.count, 0});

@@ -76,7 +76,7 @@ class DeferredReleases {
 class Reservation {
  public:
   // Throws Error when the driver refuses.
-  Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, Bytes slot);
+  Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot);
   ~Reservation();  // leaves the addresses reserved unless release() has run
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
@@ -96,8 +96,8 @@ class Reservation {
 // Addresses for views: best fit over the device's view reservations, in granules.
 class ViewSpace {
  public:
-  ViewSpace(Driver& driver, DeviceAllocator* device, Bytes chunk)
-      : driver_(driver), device_(device), chunk_(round_up(chunk, kRegionAlign)) {}
+  ViewSpace(Driver& driver, Heap* heap, Bytes chunk)
+      : driver_(driver), heap_(heap), chunk_(round_up(chunk, kRegionAlign)) {}
   // Throws Error when a new reservation is needed and refused.
   Address take(Granules n);
   void give(Address base, Granules n);
@@ -106,7 +106,7 @@ class ViewSpace {
 
  private:
   Driver& driver_;
-  DeviceAllocator* device_;
+  Heap* heap_;
   Bytes chunk_;
   using Places = std::map<Address, Granules>;
   void enter(Address base, Granules n);

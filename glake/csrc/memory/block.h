@@ -14,7 +14,7 @@
 
 namespace glake {
 
-class DeviceAllocator;
+class Heap;
 struct Chunk;
 struct View;
 
@@ -55,7 +55,7 @@ struct Block {
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked
   StreamHandle stream = 0;
-  DeviceAllocator* device = nullptr;
+  Heap* heap = nullptr;
   Span* pieces = nullptr;      // what it occupies, in view order
   View* view = nullptr;        // the view it is reached through; null: at home in an arena
   Chunk* chunk = nullptr;      // of the escape pool, if it is one of its blocks

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/tuning.h"
+
 namespace glake {
 
 using StreamId = uint32_t;  // dense, per device
@@ -19,7 +21,7 @@ constexpr StreamId kMaxStreams = 1 << 16;
 
 class Tickets {
  public:
-  static constexpr int kMax = 8;
+  static constexpr int kMax = Tuning::kTickets;
 
   Tickets() = default;
   explicit Tickets(Ticket t) : one_(t), count_(1) {}

@@ -1,15 +1,12 @@
-// The walk over everything a device holds. Home memory is shown as runs of neighbouring backed
-// bytes; the bytes under a stitched block are cut out of them and shown at the block's own address,
-// so that every physical byte appears once.
-#include "heap/snapshot.h"
+#include "heap/snapshot_walk.h"
 
-#include <unordered_map>
+#include <mutex>
 #include <unordered_set>
 
-#include "heap/device_allocator.h"
 #include "watch/watch.h"
 
 namespace glake {
+
 namespace {
 
 // Builds runs out of neighbouring blocks.
@@ -50,69 +47,31 @@ class Runs {
 
 }  // namespace
 
-BlockShot DeviceAllocator::shot_of(const Block& b, bool waits) {
-  BlockShot shot;
-  shot.address = b.ptr;
-  shot.bytes = b.size;
-  shot.requested = b.requested;
-  shot.stream = b.stream;
-  if (b.state.load() == BlockState::kLive) {
-    shot.state = GLAKE_ACTIVE;
-  } else if (waits) {
-    shot.state = GLAKE_AWAITING_FREE;
-  }
-  if (shot.state == GLAKE_INACTIVE) {  // kept by a thread's cache for its next request
-    shot.requested = 0;
-    return shot;
-  }
-  Note note = Watch::instance().note(b.ptr);
-  if (note.requested != 0) shot.requested = note.requested;
-  shot.tag = note.tag;
-  shot.context = std::move(note.context);
-  return shot;
-}
-
-Snapshot DeviceAllocator::snapshot() {
+Snapshot SnapshotWalk::take() {
   Snapshot out;
-  std::lock_guard<FairMutex> slow(slow_);
-  HotGuard hot(hot_);
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  HotGuard hot(device_.hot);
   std::vector<std::unique_lock<SpinLock>> still;  // private pools have no caches
-  for (auto& cache : caches_) still.emplace_back(cache->lock());
+  for (auto& cache : device_.caches) still.emplace_back(cache->lock());
   SpanOwners owners;
-  blocks_.for_each([&](const Block& b) {
+  device_.blocks.for_each([&](const Block& b) {
     for (const Span* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
   });
-  for (const DeviceAllocator* heap : heaps()) heap->walk(owners, &out);
+  for (const Heap* heap : device_.heaps()) walk(*heap, owners, &out);
   walk_contiguous(&out);
   return out;
 }
 
-// The same to those who follow events and statistics: the bytes of a stitched block leave their
-// homes for its own address, or come back. So the segments told of are those of a snapshot.
-void DeviceAllocator::show_stitched(const Span* pieces, Address ptr, Bytes size, bool out) {
-  for (const Span* p = pieces; p != nullptr; p = p->piece_next) {
-    if (small_->contains(p->begin)) {
-      stats_.reserved_bytes.move(!out, static_cast<int64_t>(p->size));
-    }
-  }
-  if (!Watch::recording()) return;
-  if (!out) Watch::event(GLAKE_SEGMENT_UNMAP, device_, ptr, size);
-  for (const Span* p = pieces; p != nullptr; p = p->piece_next) {
-    Watch::event(out ? GLAKE_SEGMENT_UNMAP : GLAKE_SEGMENT_MAP, device_, p->begin, p->size);
-  }
-  if (out) Watch::event(GLAKE_SEGMENT_MAP, device_, ptr, size);
-}
-
-void DeviceAllocator::walk(const SpanOwners& owners, Snapshot* all) const {
+void SnapshotWalk::walk(const Heap& heap, const SpanOwners& owners, Snapshot* all) {
   Snapshot& out = *all;
-  std::unordered_set<const Block*> waiting(kept_blocks_.begin(), kept_blocks_.end());
-  for (const PendingFree& freed : pending_frees_) waiting.insert(freed.block);
+  std::unordered_set<const Block*> waiting(heap.kept_blocks.begin(), heap.kept_blocks.end());
+  for (const PendingFree& freed : heap.pending_frees) waiting.insert(freed.block);
   std::vector<const Block*> stitched;
-  PoolId id = pool_id();
+  PoolId id = heap.pool_id();
   glake_pool pool{id.first, id.second};
-  const bool paused_now = paused() != nullptr && paused()->state == PauseState::kPaused;
-  for (const Arena* arena : {small_.get(), large_.get()}) {
-    Runs runs(out, arena == large_.get(), pool, paused_now);
+  const bool paused_now = heap.is_paused();
+  for (const Arena* arena : {heap.small.get(), heap.large.get()}) {
+    Runs runs(out, arena == heap.large.get(), pool, paused_now);
     for (const Span* s = arena->first_span(); s != nullptr; s = s->next) {
       auto owner = owners.find(s);
       bool nobodys = s->state == SpanState::kBusy && owner == owners.end();
@@ -144,8 +103,8 @@ void DeviceAllocator::walk(const SpanOwners& owners, Snapshot* all) const {
 }
 
 // The escape pool: a segment for each chunk, live or cached.
-void DeviceAllocator::walk_contiguous(Snapshot* all) const {
-  contiguous_.for_each([&](const Chunk& c) {
+void SnapshotWalk::walk_contiguous(Snapshot* all) const {
+  device_.contiguous.for_each([&](const Chunk& c) {
     SegmentShot segment;
     segment.address = c.base;
     segment.bytes = c.bytes;
@@ -165,6 +124,28 @@ void DeviceAllocator::walk_contiguous(Snapshot* all) const {
     }
     all->push_back(std::move(segment));
   });
+}
+
+BlockShot SnapshotWalk::shot_of(const Block& b, bool waits) {
+  BlockShot shot;
+  shot.address = b.ptr;
+  shot.bytes = b.size;
+  shot.requested = b.requested;
+  shot.stream = b.stream;
+  if (b.state.load() == BlockState::kLive) {
+    shot.state = GLAKE_ACTIVE;
+  } else if (waits) {
+    shot.state = GLAKE_AWAITING_FREE;
+  }
+  if (shot.state == GLAKE_INACTIVE) {  // kept by a thread's cache for its next request
+    shot.requested = 0;
+    return shot;
+  }
+  Note note = Watch::instance().note(b.ptr);
+  if (note.requested != 0) shot.requested = note.requested;
+  shot.tag = note.tag;
+  shot.context = std::move(note.context);
+  return shot;
 }
 
 }  // namespace glake
