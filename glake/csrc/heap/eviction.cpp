@@ -6,8 +6,8 @@
 namespace glake {
 
 bool Eviction::idle(const View& view) const {
-  bool held = view.live != 0 || view.pins != 0 || view.owed || heap_.rule.captured();
-  return !held && !view.tickets_full && device_.clock.complete(view.tickets);
+  bool used = view.live != 0 || view.pins != 0 || view.owed || heap_.rule.captured();
+  return !used && !view.tickets_full && device_.clock.complete(view.tickets);
 }
 
 bool Eviction::ask_idle(const View& view) {

@@ -83,7 +83,8 @@ bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
                                       device_.driver.describe(s));
 }
 
-// It holds until the driver has taken memory back: so much it would not give, whatever it reports.
+// That counts until the driver has taken memory back: so much it would not give, whatever it
+// reports.
 void Growth::note_refusal() {
   const Granules reported = device_.driver_has();
   Granules had = heap_.granules.had();

@@ -97,22 +97,22 @@ Bytes LargestFit::longest_in_views(const Request& r) {
           available_.stretch_ordered(*view, end - size, part, &pending) || !pending.empty();
       if (ready && heap_.rule.can_have(r.stream, pending)) longest = size;
     };
-    // The start of a granule that is held may end a block that begins at any granule before it.
-    auto consider_all = [&](Bytes end, Bytes start, bool held) {
+    // The start of a granule that is in use may end a block that begins at any granule before it.
+    auto consider_all = [&](Bytes end, Bytes start, bool used) {
       for (Bytes before = stretch;; before -= kGranule) {
         consider(end, before + start);
-        if (!held || before == 0 || before + start <= longest) return;
+        if (!used || before == 0 || before + start <= longest) return;
       }
     };
     for (const Run& run : view->runs) {
       for (uint64_t i = 0; i < run.count; ++i) {
         const Bytes at = (run.at + i) * kGranule;
         const Bytes prefix = run.arena->free_prefix(run.granule + i);
-        const bool held = !run.arena->whole_free(run.granule + i);
-        if (prefix != 0) consider_all(at + prefix, prefix, held);
+        const bool used = !run.arena->whole_free(run.granule + i);
+        if (prefix != 0) consider_all(at + prefix, prefix, used);
         const Bytes had = prefix != 0 ? start_had(r, *run.arena, run.granule + i, prefix) : 0;
-        if (had != 0 && had != prefix) consider_all(at + had, had, held);
-        stretch = held ? 0 : stretch + kGranule;
+        if (had != 0 && had != prefix) consider_all(at + had, had, used);
+        stretch = used ? 0 : stretch + kGranule;
       }
     }
     return false;
