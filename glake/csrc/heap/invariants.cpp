@@ -52,7 +52,7 @@ std::string Invariants::broken(Heap& heap, Bytes* busy_bytes) {
   }
   std::string pins = heap.pins.check();
   if (!pins.empty()) return pins;
-  const std::string views = broken_views(heap, device_.deferred.empty());
+  std::string views = broken_views(heap, device_.deferred.empty());
   if (!views.empty()) return views;
   for (const Arena* arena : {heap.small.get(), heap.large.get()}) {
     for (const Span* s = arena->first_span(); s != nullptr; s = s->next) {

@@ -238,7 +238,7 @@ std::string OutOfMemory::pools_text() {
     text += size_text(bytes) + " (" + size_text(idle) + " idle";
     if (pool != nullptr && heap->rule.captured()) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
-    text += ")";
+    text += ')';
   }
   if (!paused.empty()) paused += ". ";
   if (text.empty()) return paused;
