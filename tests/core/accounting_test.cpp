@@ -18,7 +18,7 @@ class HomeBytes {
  public:
   void add(const Block& b) {
     Bytes total = 0;
-    for (const Segment* p = b.pieces; p != nullptr; p = p->piece_next) {
+    for (const Span* p = b.pieces; p != nullptr; p = p->piece_next) {
       auto after = held_.lower_bound(p->begin);
       CHECK_TEXT(after == held_.end() || p->end() <= after->first, "a byte is in two blocks");
       CHECK_TEXT(after == held_.begin() || std::prev(after)->second <= p->begin,
@@ -29,7 +29,7 @@ class HomeBytes {
     CHECK(total == b.size);
   }
   void remove(const Block& b) {
-    for (const Segment* p = b.pieces; p != nullptr; p = p->piece_next) {
+    for (const Span* p = b.pieces; p != nullptr; p = p->piece_next) {
       CHECK(held_.erase(p->begin) == 1);
     }
   }

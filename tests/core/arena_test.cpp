@@ -106,16 +106,16 @@ class Trial {
 
   // Puts granules behind part of an absent segment; one time in four the driver "refuses".
   void claim() {
-    std::vector<Segment*> absent;
-    for (Segment* s = arena_.first_absent(); s != nullptr; s = arena_.next_absent(s)) {
+    std::vector<Span*> absent;
+    for (Span* s = arena_.first_absent(); s != nullptr; s = arena_.next_absent(s)) {
       absent.push_back(s);
     }
     if (absent.empty()) return;
-    Segment* s = absent[dice_(0, absent.size() - 1)];
+    Span* s = absent[dice_(0, absent.size() - 1)];
     uint64_t room = s->size / kGranule;
     uint64_t at = dice_(0, room - 1), n = dice_(1, std::min<uint64_t>(room - at, 6));
-    Segment* mine = arena_.claim(s, s->begin + at * kGranule, n * kGranule);
-    CHECK(mine->size == n * kGranule && mine->state == SegmentState::kBusy);
+    Span* mine = arena_.claim(s, s->begin + at * kGranule, n * kGranule);
+    CHECK(mine->size == n * kGranule && mine->state == SpanState::kBusy);
     model_.set(mine->begin, mine->size, Unit::kBusy);
     CHECK_TEXT(arena_.check().empty(), arena_.check());
     if (dice_.chance(25)) {
@@ -134,7 +134,7 @@ class Trial {
       uint64_t g = dice_(0, kGranules - 1);
       uint64_t n = arena_.free_run(g, dice_(1, 4));
       if (n == 0) continue;
-      Segment* s = arena_.take(arena_.extent_at_prefix(g), arena_.granule_at(g), n * kGranule);
+      Span* s = arena_.take(arena_.extent_at_prefix(g), arena_.granule_at(g), n * kGranule);
       model_.set(s->begin, s->size, Unit::kAbsent);
       arena_.disclaim(s);
       ++drops_;
@@ -145,13 +145,13 @@ class Trial {
   // At either end of a best fit, or anywhere in an extent, as a stitched block is.
   void take() {
     Bytes n = size();
-    Segment* head = best_fit(n);
+    Span* head = best_fit(n);
     if (head == nullptr) return;
     Bytes slack = head->extent - n;
     Bytes skip = dice_.chance(30) ? slack : dice_.chance(40) ? dice_(0, slack / kUnit) * kUnit : 0;
     Address begin = head->begin + skip;
-    Segment* s = arena_.take(head, begin, n);
-    CHECK(s->begin == begin && s->size == n && s->state == SegmentState::kBusy);
+    Span* s = arena_.take(head, begin, n);
+    CHECK(s->begin == begin && s->size == n && s->state == SpanState::kBusy);
     CHECK(s->tickets.empty());
     model_.set(begin, n, Unit::kBusy);
     busy_.push_back(s);
@@ -161,7 +161,7 @@ class Trial {
   void give() {
     if (busy_.empty()) return;
     size_t i = dice_(0, busy_.size() - 1);
-    Segment* s = busy_[i];
+    Span* s = busy_[i];
     busy_[i] = busy_.back();
     busy_.pop_back();
     model_.set(s->begin, s->size, Unit::kFree);
@@ -169,13 +169,13 @@ class Trial {
   }
 
   // The smallest extent that fits and, of equals, the lowest.
-  Segment* best_fit(Bytes n) {
+  Span* best_fit(Bytes n) {
     std::pair<Bytes, Address> best{~Bytes{0}, 0};
     const auto extents = model_.extents();
     for (auto [a, bytes] : extents) {
       if (bytes >= n) best = std::min(best, {bytes, a});
     }
-    Segment* head = arena_.best_fit(n);
+    Span* head = arena_.best_fit(n);
     CHECK((head == nullptr) == (best.first == ~Bytes{0}));
     if (head != nullptr) {
       CHECK(head->extent == best.first && head->begin == best.second);
@@ -190,7 +190,7 @@ class Trial {
       largest = std::max(largest, bytes);
       if (bytes >= n) fits.emplace_back(a, bytes);
     }
-    for (Segment* s = arena_.best_fit(n); s != nullptr; s = arena_.next_fit(s)) {
+    for (Span* s = arena_.best_fit(n); s != nullptr; s = arena_.next_fit(s)) {
       if (!walked.empty()) CHECK(walked.back().second <= s->extent);
       walked.emplace_back(s->begin, s->extent);
     }
@@ -198,7 +198,7 @@ class Trial {
     CHECK(walked == fits);
     CHECK((arena_.largest() != nullptr ? arena_.largest()->extent : 0) == largest);
     size_t down = 0;
-    for (Segment *s = arena_.largest(), *last = nullptr; s != nullptr; ++down) {
+    for (Span *s = arena_.largest(), *last = nullptr; s != nullptr; ++down) {
       CHECK(last == nullptr ||
             std::make_pair(s->extent, s->begin) < std::make_pair(last->extent, last->begin));
       last = s;
@@ -233,38 +233,38 @@ class Trial {
       Address begin = g * kGranule, end = begin + kGranule;
       if (a <= begin && model_.prefix(g) != 0) {
         CHECK(arena_.extent_at_prefix(g)->begin == a);
-        covers(arena_.free_segment_at(begin), begin);
+        covers(arena_.free_span_at(begin), begin);
       }
       if (a + bytes >= end) CHECK(arena_.extent_at_suffix(g)->begin == a);
-      if (a > begin && a + bytes >= end) covers(arena_.free_segment_at(a), a);
+      if (a > begin && a + bytes >= end) covers(arena_.free_span_at(a), a);
     }
   }
 
-  static void covers(const Segment* s, Address a) {
-    CHECK(s->state == SegmentState::kFree && s->begin <= a && a < s->end());
+  static void covers(const Span* s, Address a) {
+    CHECK(s->state == SpanState::kFree && s->begin <= a && a < s->end());
   }
 
   test::Dice dice_;
-  SegmentPool pool_;
+  SpanPool pool_;
   Arena arena_;
   Model model_;
-  std::vector<Segment*> busy_;
+  std::vector<Span*> busy_;
   int takes_ = 0, claims_ = 0, drops_ = 0;
 };
 
 // Tickets merge with neighbours of the same streams only, and never weaken.
 void tickets_of_neighbours() {
-  SegmentPool pool;
+  SpanPool pool;
   Arena arena(0, 0, 4 * kGranule, pool);
   arena.give(arena.claim(arena.first_absent(), 0, 4 * kGranule), Tickets{});
-  Segment* parts[4];
-  for (Segment*& p : parts)
+  Span* parts[4];
+  for (Span*& p : parts)
     p = arena.take(arena.best_fit(kGranule), (&p - parts) * kGranule, kGranule);
   arena.give(parts[0], Tickets({1, 5}));
   arena.give(parts[1], Tickets({1, 7}));
   arena.give(parts[3], Tickets({2, 3}));
   arena.give(parts[2], Tickets({2, 1}));
-  const Segment* first = arena.first_segment();
+  const Span* first = arena.first_span();
   CHECK(first->size == 2 * kGranule && first->tickets.begin()->epoch == 7);
   CHECK(first->next->size == 2 * kGranule && first->next->tickets.begin()->epoch == 3);
   CHECK(first->extent == 4 * kGranule && arena.check().empty());

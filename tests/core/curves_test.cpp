@@ -174,6 +174,6 @@ int main() {
   for (int n : {4, 64}) at_most("driver calls among streams", n, among_streams(n), 24.0);
   for (int n : {2, 16}) at_most<int64_t>("driver calls for own memory", n, own_memory(n), 0);
   freed_after_recording();
-  at_most<size_t>("bytes of the records", 1, sizeof(glake::Block) + sizeof(glake::Segment), 192);
+  at_most<size_t>("bytes of the records", 1, sizeof(glake::Block) + sizeof(glake::Span), 192);
   return 0;
 }

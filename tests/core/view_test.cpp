@@ -19,7 +19,7 @@ std::unique_ptr<View> make(Address base, std::vector<Run> runs) {
 }
 
 void index_finds_views() {
-  SegmentPool pool;
+  SpanPool pool;
   Arena arena(0, kGiB, 64 * kGranule, pool);
   ViewIndex index;
   View* a = index.add(make(100 * kGiB, {{&arena, 3, 2, 0}, {&arena, 9, 1, 0}}));
@@ -42,7 +42,7 @@ void index_finds_views() {
 
 // A view loses its end, in the middle of a run too, and gets it back.
 void an_end_is_taken_off() {
-  SegmentPool pool;
+  SpanPool pool;
   Arena arena(0, kGiB, 64 * kGranule, pool);
   ViewIndex index;
   View* view =
@@ -65,7 +65,7 @@ void an_end_is_taken_off() {
 
 // for_each_run against a table of every byte-unit's home address.
 void runs_under_a_stretch() {
-  SegmentPool pool;
+  SpanPool pool;
   Arena low(0, kGiB, 512 * kGranule, pool), high(1, 9 * kGiB, 512 * kGranule, pool);
   test::Dice dice(5);
   for (int round = 0; round < 200; ++round) {

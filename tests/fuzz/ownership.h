@@ -14,7 +14,7 @@ class HomeBytes {
   void add(const glake::Block& b) {
     if (b.chunk != nullptr) return add(b.chunk->base, b.chunk->base + b.chunk->bytes);
     glake::Bytes total = 0;
-    for (const glake::Segment* p = b.pieces; p != nullptr; p = p->piece_next) {
+    for (const glake::Span* p = b.pieces; p != nullptr; p = p->piece_next) {
       add(p->begin, p->end());
       total += p->size;
     }
@@ -22,7 +22,7 @@ class HomeBytes {
   }
   void remove(const glake::Block& b) {
     if (b.chunk != nullptr) CHECK(held_.erase(b.chunk->base) == 1);
-    for (const glake::Segment* p = b.pieces; p != nullptr; p = p->piece_next) {
+    for (const glake::Span* p = b.pieces; p != nullptr; p = p->piece_next) {
       CHECK(held_.erase(p->begin) == 1);
     }
   }

@@ -50,7 +50,7 @@ inline void World::pool_get_at(int n, size_t bytes, int stream, int pool) {
 // What a graph was given while it was captured is nobody's but its own stream's, while the pool has
 // a user.
 inline void World::note_captured(const Live& block, const glake::Block& given) {
-  for (const glake::Segment* p = given.pieces; p != nullptr; p = p->piece_next) {
+  for (const glake::Span* p = given.pieces; p != nullptr; p = p->piece_next) {
     for (const Captured& c : graphs_) {
       bool same = c.pool == block.pool && c.stream == block.stream;
       CHECK_TEXT(same || c.end <= p->begin || p->end() <= c.begin,
@@ -60,7 +60,7 @@ inline void World::note_captured(const Live& block, const glake::Block& given) {
     }
   }
   if (armed_ || block.pool == 0 || !capturing(block.stream) || users_[block.pool] == 0) return;
-  for (const glake::Segment* p = given.pieces; p != nullptr; p = p->piece_next) {
+  for (const glake::Span* p = given.pieces; p != nullptr; p = p->piece_next) {
     graphs_.push_back({p->begin, p->end(), block.stream, block.pool});
   }
 }

@@ -1,6 +1,6 @@
 // The allocator's thresholds: where memory is traded for driver calls, waits or host time. Each
-// says where its value is from: a script that measures it, a published price, or a guess that
-// nothing has contradicted. What is a promise or a format (alignment, granule, handle texts) is not
+// says where its value is from: a script that measures it, a published price, or a guess: chosen,
+// not measured. What is a promise or a format (alignment, granule, handle texts) is not
 // here.
 #pragma once
 
@@ -39,6 +39,13 @@ struct Tuning {
   static constexpr uint64_t kWindow = 4096;
   static constexpr uint64_t kLeastStep = 512, kMostStep = 32768;
 
+  // A request of one part in so many of the limit is not moved to save a wait, as that would cost
+  // mapping calls: a guess.
+  static constexpr Bytes kMovedAnyway = 32;
+
+  // Tickets in one set: work on more streams is waited for before memory is free. A guess.
+  static constexpr int kTickets = 8;
+
   // Events: guesses.
   static constexpr size_t kMostMarks = 64;  // outstanding on one stream
   static constexpr int kPollsATurn = 8;     // streams
@@ -50,6 +57,10 @@ struct Tuning {
   static constexpr uint64_t kUnmapped = 4;
   static constexpr uint64_t kUnmapCall = 8;
 
+  // The budget of addresses mapped by views may be exceeded by one part in so many before the host
+  // waits for their work: a guess.
+  static constexpr uint64_t kViewsOver = 2;
+
   // A cached contiguous block may be longer than what is asked for by this part of it, or by two
   // granules: a guess.
   static constexpr Bytes kSlack = 4;
@@ -58,14 +69,42 @@ struct Tuning {
   // much in any case. Guesses, which benchmarks/real/pinned.py shows at work.
   static constexpr Bytes kHostIdle = 8;
   static constexpr Bytes kHostIdleLeast = 64 * kMiB;
+  // Its classes: powers of two from the first to the second, whole granules above that: guesses.
+  static constexpr Bytes kHostLeastClass = 4 * kKiB, kHostMostClass = 8 * kMiB;
+
+  // A paused region's bytes go to the host in chunks, so many of them a transfer: 256 MiB, from
+  // which on a longer transfer is hardly faster (docs/transfer.md, by `glake bench transfer`).
+  static constexpr Bytes kSavedChunk = 32 * kMiB;
+  static constexpr size_t kSavedGroup = 8;
+  // Threads that add up and copy them: one part in so many of the cores, and at most so many. A
+  // core adds up 8 to 10 GB/s (taken by hand, 2026-11-24), a node's links to one GPU carry 25 to
+  // 200.
+  static constexpr size_t kCrewCores = 2;
+  static constexpr size_t kCrewMost = 8;
 
   // Requests remembered, and how many must agree before a sequence is followed: guesses.
   static constexpr uint64_t kRemembered = 1 << 16;
   static constexpr uint64_t kAgreeing = 16;
+  // Of a sequence that is followed, one request in so many is entered in the index; and so many of
+  // the last are compared, as a hash alone may lie: guesses.
+  static constexpr uint64_t kIndexed = 4;
+  static constexpr uint64_t kCompared = 4;
 
   // A thread's cache: places, and blocks of one size and stream in each: guesses.
   static constexpr int kCacheSlots = 256;
   static constexpr int kCacheDepth = 14;
+  // What it keeps at most, as one part in so many of the limit: of small blocks, and of large ones
+  // while threads contend. Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
+  static constexpr Bytes kCacheSmall = 1024;
+  static constexpr Bytes kCacheLarge = 32;
+
+  // The device's lock: attempts before a thread sleeps, and acquisitions for which it is remembered
+  // that threads contend. Guesses, which benchmarks/allocator/thread_scaling.py shows at work.
+  static constexpr int kLockSpins = 1000;
+  static constexpr int kContended = 4096;
+
+  // Records made at once, of blocks and of spans: a guess.
+  static constexpr size_t kSlabRecords = 256;
 };
 
 }  // namespace glake

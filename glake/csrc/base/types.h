@@ -4,12 +4,12 @@
 //   range     reserved virtual addresses
 //   arena     a long range whose granules are mapped in address order ("home"); blocks of it are
 //             split and merged at 512 bytes
-//   segment   a run of bytes of an arena: busy, free, or absent (no granule behind it)
-//   extent    a maximal run of free segments; what best fit searches
+//   span      a run of bytes of an arena: busy, free, or absent (no granule behind it)
+//   extent    a maximal run of free spans; what best fit searches
 //   view      a range in which granules from anywhere are mapped side by side ("stitched"); their
 //             home mappings stay, so building one unmaps and synchronises nothing
-//   block     what a caller holds: one segment, or the segments under a stretch of a view
-//   ticket    (stream, epoch): the work after which a freed segment is safe on any stream
+//   block     what a caller holds: one span, or the spans under a stretch of a view
+//   ticket    (stream, epoch): the work after which a freed span is safe on any stream
 //   epoch     a stretch of frees on one stream, closed by one event (a "mark")
 #pragma once
 

@@ -84,7 +84,7 @@ int glake_record_stream(void* ptr, void* stream) {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
     if (process.detoured(glake::kTraced)) process.trace().recorded(ptr, glake::stream_of(stream));
-    b.device->record_stream(&b, glake::stream_of(stream));
+    b.heap->record_stream(&b, glake::stream_of(stream));
   });
 }
 
@@ -103,14 +103,15 @@ int glake_empty_cache(int device) {
       debug_of(allocator)->release_kept();
     }
     Process::instance().settle_ipc();
-    glake::watched_trim([&] { allocator.empty_cache(); });
+    glake::watched_trim([&] { allocator.reclaim().empty_cache(); });
   });
 }
 
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
-  guarded(
-      [&] { length = copy_out(Process::instance().device(device).stats_json(), json, capacity); });
+  guarded([&] {
+    length = copy_out(Process::instance().device(device).report().json(), json, capacity);
+  });
   return length;
 }
 
@@ -119,14 +120,14 @@ int64_t glake_owed_bytes(int device) {
   int code = guarded([&] {
     Process::instance().check_usable();
     Process::instance().for_each_device([&](DeviceAllocator& used) {
-      if (used.device() == device) bytes = static_cast<int64_t>(used.owed_bytes());
+      if (used.number() == device) bytes = static_cast<int64_t>(used.owed_bytes());
     });
   });
   return code == GLAKE_OK ? bytes : -code;
 }
 
 int glake_reset_peak_stats(int device) {
-  return guarded([&] { Process::instance().device(device).reset_peaks(); });
+  return guarded([&] { Process::instance().device(device).report().reset_peaks(); });
 }
 
 int glake_last_error(char* text, size_t capacity) {
@@ -167,7 +168,7 @@ int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
   return guarded([&] {
     Block& b = Process::instance().block(ptr, false);
     if (bytes != nullptr) *bytes = Process::instance().requested(ptr, b);
-    if (device != nullptr) *device = b.device->device();
+    if (device != nullptr) *device = b.heap->number;
     if (stream != nullptr) *stream = reinterpret_cast<void*>(glake::given_name(b.stream));
   });
 }
@@ -182,14 +183,14 @@ int glake_enable_peer_access(int device, int peer) {
   return guarded([&] {
     require(device != peer, "a device reaches its own memory already");
     Process::instance().device(peer);  // its context must exist
-    Process::instance().device(device).enable_peer(peer);
+    Process::instance().device(device).peers().enable(peer);
   });
 }
 
 int glake_mark_step(int device) {
   return guarded([&] {
     Process& process = Process::instance();
-    process.device(device).mark_step();
+    process.device(device).report().mark_step();
     if (process.detoured(glake::kTraced)) process.trace().step();
   });
 }

@@ -54,7 +54,7 @@ int glake_pin(void* ptr) {
   return guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    b.device->pin(b, process.held_at(ptr, b), glake::PinOwner::kCaller);
+    glake::Sharing(b.heap->device).pin(b, process.caller_block(ptr, b), glake::PinOwner::kCaller);
   });
 }
 
@@ -67,7 +67,7 @@ size_t glake_ipc_share(void* ptr, char* handle, size_t capacity) {
   guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    length = copy_out(process.ipc().share(b, process.held_at(ptr, b)), handle, capacity);
+    length = copy_out(process.ipc().share(b, process.caller_block(ptr, b)), handle, capacity);
   });
   return length;
 }

@@ -23,21 +23,22 @@ PoolId id_of(glake_pool pool) { return {pool.first, pool.second}; }
 extern "C" {
 
 int glake_pool_retain(int device, glake_pool pool) {
-  return guarded([&] { Process::instance().device(device).retain_pool(id_of(pool)); });
+  return guarded([&] { Process::instance().device(device).pools().retain(id_of(pool)); });
 }
 
 int glake_pool_release(int device, glake_pool pool) {
-  return guarded([&] { Process::instance().device(device).release_pool(id_of(pool)); });
+  return guarded([&] { Process::instance().device(device).pools().release(id_of(pool)); });
 }
 
 int glake_pool_uses(int device, glake_pool pool) {
   int users = 0;
-  int code = guarded([&] { users = Process::instance().device(device).pool_users(id_of(pool)); });
+  int code =
+      guarded([&] { users = Process::instance().device(device).pools().users(id_of(pool)); });
   return code == GLAKE_OK ? users : -code;
 }
 
 int glake_pool_set_flags(int device, glake_pool pool, unsigned flags) {
-  return guarded([&] { Process::instance().device(device).set_pool_flags(id_of(pool), flags); });
+  return guarded([&] { Process::instance().device(device).pools().set_flags(id_of(pool), flags); });
 }
 
 void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool) {
@@ -64,7 +65,7 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
 int glake_pool_empty_cache(int device, glake_pool pool) {
   return guarded([&] {
     auto& allocator = Process::instance().device(device);
-    glake::watched_trim([&] { allocator.empty_pool(id_of(pool)); });
+    glake::watched_trim([&] { allocator.pools().empty(id_of(pool)); });
   });
 }
 
@@ -72,7 +73,7 @@ glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool) {
   glake_checkpoint* made = nullptr;
   guarded([&] {
     Process& process = Process::instance();
-    glake::Checkpoint blocks = process.device(device).checkpoint(id_of(pool));
+    glake::Checkpoint blocks = process.device(device).pools().checkpoint(id_of(pool));
     made = new glake_checkpoint{device, id_of(pool), process.generation(), std::move(blocks)};
   });
   return made;

@@ -13,23 +13,23 @@ extern "C" {
 int glake_get_stats(int device, glake_device_stats* stats, size_t size) {
   return guarded([&] {
     require(stats != nullptr && size != 0, "glake_get_stats needs a place and its size");
-    glake_device_stats values = Process::instance().device(device).values();
+    glake_device_stats values = Process::instance().device(device).report().values();
     std::memset(stats, 0, size);
     std::memcpy(stats, &values, std::min(size, sizeof values));
   });
 }
 
 int glake_reset_accumulated_stats(int device) {
-  return guarded([&] { Process::instance().device(device).reset_accumulated(); });
+  return guarded([&] { Process::instance().device(device).report().reset_accumulated(); });
 }
 
 int glake_set_limit_fraction(int device, double fraction) {
-  return guarded([&] { Process::instance().device(device).set_limit_fraction(fraction); });
+  return guarded([&] { Process::instance().device(device).limits().set_fraction(fraction); });
 }
 
 double glake_limit_fraction(int device) {
   double fraction = 0;
-  int code = guarded([&] { fraction = Process::instance().device(device).limit_fraction(); });
+  int code = guarded([&] { fraction = Process::instance().device(device).limits().fraction(); });
   return code == GLAKE_OK ? fraction : -code;
 }
 
@@ -48,7 +48,7 @@ int glake_headroom(int device, size_t* bytes) {
 }
 
 int glake_claim_outside(int device, int64_t bytes) {
-  return guarded([&] { Process::instance().device(device).claim_outside(bytes); });
+  return guarded([&] { Process::instance().device(device).reclaim().claim_outside(bytes); });
 }
 
 int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes) {
@@ -63,7 +63,7 @@ int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes) {
 int glake_largest_free(int device, size_t* bytes) {
   return guarded([&] {
     require(bytes != nullptr, "glake_largest_free needs a place for the size");
-    *bytes = Process::instance().device(device).largest_free();
+    *bytes = Process::instance().device(device).report().largest_free();
   });
 }
 

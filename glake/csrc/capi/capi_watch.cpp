@@ -23,7 +23,7 @@ glake::Snapshot snapshot_of(int device) {
   Process& process = Process::instance();
   process.check_usable();
   bool used = false;
-  process.for_each_device([&](glake::DeviceAllocator& d) { used = used || d.device() == device; });
+  process.for_each_device([&](glake::DeviceAllocator& d) { used = used || d.number() == device; });
   if (used || device < 0 || device >= process.device_count()) {
     return process.device(device).snapshot();
   }

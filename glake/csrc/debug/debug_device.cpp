@@ -74,7 +74,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     DeviceScope scope(driver_, number_);
     // Work on recorded streams may still use the block: what is enqueued here must come after it.
     bool touch =
-        scope.status().ok() && may_touch(h->stream) && block->device->order_after_recorded(block);
+        scope.status().ok() && may_touch(h->stream) && block->heap->order_after_recorded(block);
     Batch batch;
     if (touch) {
       if (h->guarded && !copy_guards(batch, h, h->stream)) skip();
@@ -84,7 +84,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     finish(std::move(batch), h->stream);
     collect();
     if (kept) {
-      block->device->hold(block);
+      block->heap->keep_from_reuse(block);
       kept_.push_back({block, h});
       kept_bytes_ += h->size;
       while (kept_bytes_ > kMostKept) {
@@ -93,21 +93,21 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
       }
     }
   }
-  if (!kept) block->device->free(block, cache);
+  if (!kept) block->heap->free(block, cache);
 }
 
 void DebugDevice::give(const Kept& kept) {
   // Memory a private pool has lent goes back to the pool, whose blocks are not looked at.
-  if (kept.block->device->pool_id() == PoolId{}) {
+  if (kept.block->heap->pool_id() == PoolId{}) {
     std::lock_guard<std::mutex> guard(filled_mutex_);
     auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
-    for (const Segment* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
+    for (const Span* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
       filled_.emplace(p->begin, Filled{p->end(), kept.holding, offset});
       offset += static_cast<int64_t>(p->size);
     }
   }
   kept_bytes_ -= kept.holding->size;
-  kept.block->device->give_held(kept.block);
+  kept.block->heap->end_keeping(kept.block);
 }
 
 bool DebugDevice::release_kept() {
@@ -175,7 +175,7 @@ bool DebugDevice::fill_guards(const Holding& h, StreamHandle stream) {
 // The bytes of a new block that were filled when others freed them, at the addresses it has now.
 void DebugDevice::copy_filled(Batch& batch, const Block& block, bool touch) {
   Address at = block.ptr;
-  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
+  for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
     for (auto& [begin, f] : cut_filled(p->begin, p->end())) {
       bool copied = touch && copy(batch, block.stream,
                                   {nullptr, nullptr, f.end - begin, at + (begin - p->begin),

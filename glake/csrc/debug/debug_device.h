@@ -134,5 +134,8 @@ class DebugDevice final : public DebugHooks {
 inline DebugDevice* debug_of(DeviceAllocator& device) {
   return static_cast<DebugDevice*>(device.debug_hooks());
 }
+inline DebugDevice* debug_of(const Heap& heap) {
+  return static_cast<DebugDevice*>(heap.device.debug.get());
+}
 
 }  // namespace glake

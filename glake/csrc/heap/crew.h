@@ -9,15 +9,17 @@
 #include <thread>
 #include <vector>
 
+#include "base/tuning.h"
+
 namespace glake {
 
 class Crew {
  public:
-  // Half the cores, eight at most: a core adds up 8 to 10 GB/s (2026-11-24), a node's links to one
-  // GPU carry 25 to 200. None for less than two pieces of work: then add() does it itself.
+  // None for less than two pieces of work: then add() does it itself.
   explicit Crew(size_t pieces) {
     const size_t cores = std::thread::hardware_concurrency();
-    const size_t threads = pieces < 2 ? 0 : std::clamp<size_t>(cores / 2, 1, 8);
+    const size_t threads =
+        pieces < 2 ? 0 : std::clamp<size_t>(cores / Tuning::kCrewCores, 1, Tuning::kCrewMost);
     for (size_t i = 0; i < std::min(threads, pieces); ++i) threads_.emplace_back([this] { run(); });
   }
   ~Crew() {

@@ -2,141 +2,125 @@
 
 #include <algorithm>
 
-#include "base/tuning.h"
+#include "heap/frees.h"
+#include "heap/pause.h"
+#include "heap/search.h"
+#include "heap/slow_path.h"
 
 namespace glake {
 
-DeviceAllocator::DeviceAllocator(Driver& driver, int device, const Options& options)
-    : owned_(std::make_unique<DeviceShared>(driver, device)),
-      shared_(*owned_),
-      driver_(driver),
-      device_(device),
-      options_(options),
-      limit_(shared_.limit),
-      total_memory_(shared_.total_memory),
-      hot_(shared_.hot),
-      slow_(shared_.slow),
-      blocks_(shared_.blocks),
-      debts_(shared_.debts),
-      granules_(driver, debts_, shared_.refusals, device, shared_.physical, shared_.grants),
-      clock_(shared_.clock),
-      contiguous_(shared_.contiguous),
-      pins_(granules_),
-      history_(true),
-      stats_(shared_.stats),
-      attached_(shared_.attached),
-      driver_full_(shared_.driver_full) {
-  shared_.own = this;
-}
-
-DeviceAllocator::DeviceAllocator(DeviceAllocator& own)
-    : shared_(own.shared_),
-      driver_(own.driver_),
-      device_(own.device_),
-      options_(own.options_),
-      limit_(shared_.limit),
-      total_memory_(shared_.total_memory),
-      hot_(shared_.hot),
-      slow_(shared_.slow),
-      blocks_(shared_.blocks),
-      debts_(shared_.debts),
-      granules_(driver_, debts_, shared_.refusals, device_, shared_.physical, shared_.grants),
-      clock_(shared_.clock),
-      contiguous_(shared_.contiguous),
-      pins_(granules_),
-      history_(false),
-      stats_(shared_.stats),
-      pool_(std::make_unique<Pool>()),
-      attached_(shared_.attached),
-      driver_full_(shared_.driver_full) {}
-
-void DeviceAllocator::require(Status s, const char* what) const {
-  if (s.ok()) return;
-  throw Error(GLAKE_DRIVER_ERROR, "the driver refused " + device_text(device_) + " " + what + ": " +
-                                      driver_.describe(s));
-}
+DeviceAllocator::DeviceAllocator(Driver& driver, int number, const Options& options)
+    : device_(driver, number, options) {}
 
 void DeviceAllocator::start() {
-  if (started_) return;
-  if (!attached_) require(driver_.attach(device_), "a primary context");
-  attached_ = true;
-  DeviceScope scope(driver_, device_);
-  require(scope.status(), "to make its context current");
+  if (device_.own->started) return;
+  if (!device_.attached)
+    device_.require(device_.driver.attach(device_.number), "a primary context");
+  device_.attached = true;
+  DeviceScope scope(device_.driver, device_.number);
+  device_.require(scope.status(), "to make its context current");
   bool vmm = false;
   Bytes granularity = 0;
-  require(driver_.vmm_supported(device_, &vmm), "its attributes");
+  device_.require(device_.driver.vmm_supported(device_.number, &vmm), "its attributes");
   if (!vmm) {
     throw Error(GLAKE_DRIVER_ABSENT,
-                device_text(device_) + " has no virtual memory management; glake needs it");
+                device_text(device_.number) + " has no virtual memory management; glake needs it");
   }
-  require(driver_.choose_traits(device_), "its attributes");
-  require(driver_.granularity(device_, &granularity), "its granularity");
+  device_.require(device_.driver.choose_traits(device_.number), "its attributes");
+  device_.require(device_.driver.granularity(device_.number, &granularity), "its granularity");
   if (granularity == 0 || kGranule % granularity != 0) {
-    throw Error(GLAKE_DRIVER_ABSENT, device_text(device_) + " maps memory by " +
+    throw Error(GLAKE_DRIVER_ABSENT, device_text(device_.number) + " maps memory by " +
                                          std::to_string(granularity) +
                                          " bytes; glake needs a divisor of 2 MiB");
   }
-  require(driver_.total_memory(device_, &total_memory_), "its memory size");
-  Bytes limit =
-      options_.limit_bytes != 0
-          ? options_.limit_bytes
-          : static_cast<Bytes>(options_.limit_fraction * static_cast<double>(total_memory_));
-  limit_ = Granules::floor(std::min(limit, total_memory_));
-  if (limit_.count == 0) {
+  device_.require(device_.driver.total_memory(device_.number, &device_.total_memory),
+                  "its memory size");
+  Bytes limit = device_.options.limit_bytes != 0
+                    ? device_.options.limit_bytes
+                    : static_cast<Bytes>(device_.options.limit_fraction *
+                                         static_cast<double>(device_.total_memory));
+  device_.limit = Granules::floor(std::min(limit, device_.total_memory));
+  if (device_.limit.count == 0) {
     throw Error(GLAKE_INVALID_OPTION, "option limit: " + size_text(limit) + " of " +
-                                          device_text(device_) + "'s " + size_text(total_memory_) +
+                                          device_text(device_.number) + "'s " +
+                                          size_text(device_.total_memory) +
                                           " is less than one granule of 2 MiB; give more");
   }
-  if (options_.headroom >= total_memory_) {
-    throw Error(GLAKE_INVALID_OPTION, "option headroom: " + size_text(options_.headroom) + " of " +
-                                          device_text(device_) + "'s " + size_text(total_memory_) +
-                                          "; give less");
+  if (device_.options.headroom >= device_.total_memory) {
+    throw Error(GLAKE_INVALID_OPTION, "option headroom: " + size_text(device_.options.headroom) +
+                                          " of " + device_text(device_.number) + "'s " +
+                                          size_text(device_.total_memory) + "; give less");
   }
-  driver_.set_headroom(device_, options_.headroom);
-  reserve_arenas();
-  if (options_.peers) grant_peers();
-  started_ = true;
+  device_.driver.set_headroom(device_.number, device_.options.headroom);
+  device_.own->reserve();
+  if (device_.options.peers) Peers(device_).grant_all();
+  device_.own->started = true;
 }
 
-void DeviceAllocator::reserve_arenas() {
-  bool own = pool_ == nullptr;
-  Bytes small = own ? total_memory_ : total_memory_ / Tuning::kPoolSmallShare;
-  Bytes large = own ? total_memory_ * Tuning::kArenaFactor : total_memory_;
-  if (small_range_ == nullptr) {
-    small_range_ = std::make_unique<Reservation>(driver_, this, small, kAlignment);
+// May be called again after a refusal: what was given back stays given back.
+void DeviceAllocator::close() {
+  if (device_.own->started) {
+    uint64_t live = live_blocks();
+    if (live != 0) {
+      throw Error(GLAKE_INVALID_ARGUMENT, device_text(device_.number) + " still has " +
+                                              counted(live, "live block") + "; free them");
+    }
+    Pools(device_).abandon();
+    std::lock_guard<FairMutex> slow_guard(device_.slow);
+    DeviceScope scope(device_.driver, device_.number);
+    device_.require(scope.status(), "to make its context current");
+    HotGuard hot(device_.hot);
+    Reclaim(device_).give_back(hot);
   }
-  if (large_range_ == nullptr) {
-    large_range_ = std::make_unique<Reservation>(driver_, this, large, kMiB);
+  if (!device_.attached) return;
+  Status s = device_.debug != nullptr ? device_.debug->close() : Status{};
+  device_.require(s, "to end its checks");
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  {
+    DeviceScope scope(device_.driver, device_.number);
+    s = scope.status();
+    bool clean = device_.deferred.settle() && device_.contiguous.settle() &&
+                 device_.own->views.count() == 0 && device_.physical().count == 0;
+    for (auto& [id, pool] : device_.pools) clean = clean && pool->views.count() == 0;
+    if (!clean) {
+      throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take " + device_text(device_.number) +
+                                          "'s memory back (" + device_.refusals.text() +
+                                          "); try again");
+    }
+    device_.own->started = false;
+    Pools(device_).close(&s);
+    if (s.ok()) s = device_.own->release_ranges();
+    if (s.ok()) s = device_.clock.close();
   }
-  if (view_space_ == nullptr) {
-    view_space_ = std::make_unique<ViewSpace>(
-        driver_, this, own ? large : total_memory_ / Tuning::kPoolSmallShare);
+  if (s.ok()) s = device_.driver.detach(device_.number);
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to give up " + device_text(device_.number) +
+                                        ": " + device_.driver.describe(s) + "; try again");
   }
-  small_ = std::make_unique<Arena>(0, small_range_->base(), small_range_->size(), segments_);
-  large_ = std::make_unique<Arena>(1, large_range_->base(), large_range_->size(), segments_);
-  granules_.add(*small_);
-  granules_.add(*large_);
+  device_.attached = false;
 }
 
-DeviceAllocator::~DeviceAllocator() = default;
-
-Block* DeviceAllocator::make_block(const Request& r, const Found& found, StreamHandle stream) {
-  Block* b = blocks_.make();
-  b->ptr.store(found.ptr, std::memory_order_relaxed);
-  b->size = r.size;
-  b->requested = r.requested;
-  b->stream = stream;
-  b->stream_id = r.stream;
-  b->device = this;
-  b->pieces = found.pieces;
-  b->view = found.view;
-  b->small_pool = found.view == nullptr && small_->contains(found.ptr);
-  PointerMap::find(b->ptr)->insert(b);
-  ++live_;
-  if (pool_ != nullptr) pool_->blocks.emplace(b->ptr, b);
-  stats_.allocate(b->small_pool, b->size, b->requested);
-  b->state.store(BlockState::kLive, std::memory_order_release);
-  return b;
+uint64_t DeviceAllocator::live_blocks() {
+  if (!device_.own->started) return 0;
+  if (device_.debug != nullptr) device_.debug->release_kept();
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  HotGuard hot(device_.hot);
+  Frees(*device_.own).drain_caches(true);
+  auto drained = [this] {
+    bool all = true;
+    for (Heap* heap : device_.heaps()) {
+      Frees(*heap).drain_pending(Wait::kAllowed);
+      Frees(*heap).drain_whole();
+      Pause(*heap).drop_freed();
+      all = all && heap->pending_frees.empty();
+    }
+    return all;
+  };
+  // What a destroyed stream did is known complete only after the whole device's work.
+  if (!drained() && !device_.clock.any_capturing() && device_.synchronize(hot).ok()) drained();
+  uint64_t live = 0;
+  for (Heap* heap : device_.heaps()) live += heap->live;
+  return live;
 }
 
 Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
@@ -146,222 +130,92 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
   }
   uint64_t slot = 0;
   {
-    HotGuard hot(hot_);
-    cache.collect(stats_);
-    Request r = request(bytes, stream);
+    HotGuard hot(device_.hot);
+    cache.collect(device_.stats);
+    Request r = device_.request(bytes, stream);
     if (!r.small()) {
-      Address place = history_.expect(size, r.stream, &slot);
+      Address place = device_.own->history.expect(size, r.stream, &slot);
       if (place != 0) {
-        if (Found found = repeat(r, place)) {
-          history_.placed(slot, found.ptr);
-          ++stats_.repeats;
-          return make_block(r, found, stream);
+        if (Found found = Search(*device_.own).repeat(r, place)) {
+          device_.own->history.placed(slot, found.ptr);
+          ++device_.stats.repeats;
+          return device_.own->make_block(r, found, stream);
         }
       }
     }
-    if (Found found = hit(r)) {
-      if (!r.small()) history_.placed(slot, found.ptr);
-      return make_block(r, found, stream);
+    if (Found found = Search(*device_.own).hit(r)) {
+      if (!r.small()) device_.own->history.placed(slot, found.ptr);
+      return device_.own->make_block(r, found, stream);
     }
   }
-  std::lock_guard<FairMutex> slow_guard(slow_);
-  DeviceScope scope(driver_, device_);
-  require(scope.status(), "to make its context current");
-  HotGuard hot(hot_);
-  Block* b = allocate_slowly({size, bytes, clock_.id_of(stream)}, stream, hot);
-  if (size > kSmallLimit) history_.placed(slot, b->ptr);
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  DeviceScope scope(device_.driver, device_.number);
+  device_.require(scope.status(), "to make its context current");
+  HotGuard hot(device_.hot);
+  Block* b =
+      SlowPath(*device_.own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);
+  if (size > kSmallLimit) device_.own->history.placed(slot, b->ptr);
   return b;
-}
-
-// As an allocation starts, under hot_.
-DeviceAllocator::Request DeviceAllocator::request(Bytes bytes, StreamHandle stream) {
-  StreamId id = clock_.turn(clock_.id_of(stream));
-  if (clock_.replaced() != replaced_seen_) {
-    // What threads keep for a handle may be another stream's.
-    replaced_seen_ = clock_.replaced();
-    drain_caches(true);
-  }
-  ++tick_;
-  return {round_up(bytes, kAlignment), bytes, id};
-}
-
-void DeviceAllocator::free(Block* block, ThreadCache& cache) {
-  // A small block that had to go to the large arena is counted there, where no cache counts.
-  bool cached = block->small() ? block->small_pool : hot_.contended();
-  if (cached && block->recorded.empty() && cache.device() == this && cache.put(block)) {
-    return;
-  }
-  HotGuard hot(hot_);
-  cache.collect(stats_);
-  stats_.free(block->small_pool, block->size, block->requested);
-  free_locked(block);
-}
-
-void DeviceAllocator::record_stream(Block* block, StreamHandle stream) {
-  HotGuard hot(hot_);
-  StreamId id = clock_.id_of(stream);
-  if (id == block->stream_id) return;
-  block->recorded.add(id);
-}
-
-void DeviceAllocator::hold(Block* block) {
-  HotGuard hot(hot_);
-  stats_.free(block->small_pool, block->size, block->requested);
-  stats_.wait(block->small_pool, block->size, block->requested);
-  held_.push_back(block);
-}
-
-void DeviceAllocator::give_held(Block* block) {
-  HotGuard hot(hot_);
-  held_.erase(std::find(held_.begin(), held_.end(), block));
-  stats_.done_waiting(block->small_pool, block->size, block->requested);
-  free_locked(block);
-}
-
-bool DeviceAllocator::order_after_recorded(Block* block) {
-  HotGuard hot(hot_);
-  for (StreamId s : block->recorded) {
-    if (!clock_.wait(block->stream_id, Tickets(clock_.stamp(s)))) return false;
-  }
-  // A shared block's own stream stays, which keeps the block out of a thread's cache.
-  const bool own = own_recorded(*block) != 0;
-  block->recorded.clear();
-  if (own) block->recorded.add(block->stream_id);
-  return true;
-}
-
-void DeviceAllocator::note_unticketed() {
-  HotGuard hot(hot_);
-  clock_.note_unticketed();
-}
-
-bool DeviceAllocator::capturing() {
-  HotGuard hot(hot_);
-  return clock_.any_capturing();
-}
-
-Block* DeviceAllocator::find(const Region& region, Address ptr) {
-  HotGuard hot(hot_);
-  return region.find(ptr);
-}
-
-Block* DeviceAllocator::around(const Region& region, Address ptr) {
-  HotGuard hot(hot_);
-  if (large_->contains(ptr)) return region.around(ptr, large_->base());
-  if (small_->contains(ptr)) return region.around(ptr, ptr - std::min(ptr, kSmallLimit));
-  const View* view = views_.find(ptr);
-  return view != nullptr ? region.around(ptr, view->base) : nullptr;
 }
 
 ThreadCache* DeviceAllocator::make_cache() {
   Bytes limit = 0;
   {
-    HotGuard hot(hot_);
-    limit = limit_.bytes();
+    HotGuard hot(device_.hot);
+    limit = device_.limit.bytes();
   }
-  auto cache = std::make_unique<ThreadCache>(this, limit);
-  HotGuard hot(hot_);
-  caches_.push_back(std::move(cache));
-  return caches_.back().get();
+  auto cache = std::make_unique<ThreadCache>(this, device_.own.get(), limit);
+  HotGuard hot(device_.hot);
+  device_.caches.push_back(std::move(cache));
+  return device_.caches.back().get();
 }
 
 void DeviceAllocator::drop_cache(ThreadCache* cache) {
-  HotGuard hot(hot_);
-  drained_.clear();
-  cache->drain(true, drained_);
-  cache->collect(stats_);
-  for (Block* b : drained_) free_locked(b);
+  HotGuard hot(device_.hot);
+  device_.drained.clear();
+  cache->drain(true, device_.drained);
+  cache->collect(device_.stats);
+  for (Block* b : device_.drained) Frees(*device_.own).free(b);
   auto mine = [cache](const std::unique_ptr<ThreadCache>& c) { return c.get() == cache; };
-  caches_.erase(std::find_if(caches_.begin(), caches_.end(), mine));
+  device_.caches.erase(std::find_if(device_.caches.begin(), device_.caches.end(), mine));
 }
 
 void DeviceAllocator::forget_stream(StreamHandle handle) {
-  HotGuard hot(hot_);
-  clock_.forget(handle);
+  HotGuard hot(device_.hot);
+  device_.clock.forget(handle);
 }
 
-void DeviceAllocator::mark_step() {
-  HotGuard hot(hot_);
-  ++steps_;
+void DeviceAllocator::memory_info(Bytes* free, Bytes* total) {
+  DeviceScope scope(device_.driver, device_.number);
+  device_.require(scope.status(), "to make its context current");
+  device_.require(device_.driver.memory_info(free, total), "its memory's state");
 }
 
-uint64_t DeviceAllocator::live_blocks() {
-  if (!started_) return 0;
-  if (debug_ != nullptr) debug_->release_kept();
-  std::lock_guard<FairMutex> slow(slow_);
-  HotGuard hot(hot_);
-  drain_caches(true);
-  auto drained = [this] {
-    bool all = true;
-    for (DeviceAllocator* heap : heaps()) {
-      heap->drain_limbo(Wait::kAllowed);
-      heap->drain_whole();
-      heap->drop_freed();
-      all = all && heap->limbo_.empty();
-    }
-    return all;
-  };
-  // What a destroyed stream did is known complete only after the whole device's work.
-  if (!drained() && !clock_.any_capturing() && synchronize(hot).ok()) drained();
-  uint64_t live = 0;
-  for (DeviceAllocator* heap : heaps()) live += heap->live_;
-  return live;
+Bytes DeviceAllocator::driver_free_bytes() {
+  Bytes free = 0, total = 0;
+  DeviceScope scope(device_.driver, device_.number);
+  return scope.status().ok() && device_.driver.memory_info(&free, &total).ok() ? free : 0;
 }
 
-// Gives the address ranges back; a refusal stops it, to be tried again.
-Status DeviceAllocator::release_ranges() {
-  Status s;
-  auto release = [&s](auto& owner) {
-    if (s.ok() && owner != nullptr) s = owner->release();
-    if (s.ok()) owner.reset();
-  };
-  release(view_space_);
-  release(small_range_);
-  release(large_range_);
-  return s;
+void DeviceAllocator::stream_wait(StreamHandle stream, StreamHandle other) {
+  DeviceScope scope(device_.driver, device_.number);
+  device_.require(scope.status(), "to make its context current");
+  EventId event = 0;
+  device_.require(device_.driver.create_event(device_.number, &event), "an event");
+  Status s = device_.driver.record(device_.number, event, other);
+  if (s.ok()) s = device_.driver.wait_stream(device_.number, stream, event);
+  device_.driver.destroy_event(event);  // what waits for it goes on waiting
+  device_.require(s, "that one stream waits for another");
 }
 
-// May be called again after a refusal: what was given back stays given back.
-void DeviceAllocator::close() {
-  if (started_) {
-    uint64_t live = live_blocks();
-    if (live != 0) {
-      throw Error(GLAKE_INVALID_ARGUMENT, device_text(device_) + " still has " +
-                                              counted(live, "live block") + "; free them");
-    }
-    abandon_pools();
-    std::lock_guard<FairMutex> slow(slow_);
-    DeviceScope scope(driver_, device_);
-    require(scope.status(), "to make its context current");
-    HotGuard hot(hot_);
-    give_back(hot);
-  }
-  if (!attached_) return;
-  Status s = debug_ != nullptr ? debug_->close() : Status{};
-  require(s, "to end its checks");
-  std::lock_guard<FairMutex> slow(slow_);
-  {
-    DeviceScope scope(driver_, device_);
-    s = scope.status();
-    bool clean =
-        debts_.settle() && contiguous_.settle() && views_.count() == 0 && physical().count == 0;
-    for (auto& [id, pool] : shared_.pools) clean = clean && pool->views_.count() == 0;
-    if (!clean) {
-      throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take " + device_text(device_) +
-                                          "'s memory back (" + shared_.refusals.text() +
-                                          "); try again");
-    }
-    started_ = false;
-    close_pools(&s);
-    if (s.ok()) s = release_ranges();
-    if (s.ok()) s = clock_.close();
-  }
-  if (s.ok()) s = driver_.detach(device_);
-  if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to give up " + device_text(device_) + ": " +
-                                        driver_.describe(s) + "; try again");
-  }
-  attached_ = false;
+bool DeviceAllocator::capturing() {
+  HotGuard hot(device_.hot);
+  return device_.clock.any_capturing();
+}
+
+void DeviceAllocator::note_unticketed() {
+  HotGuard hot(device_.hot);
+  device_.clock.note_unticketed();
 }
 
 }  // namespace glake

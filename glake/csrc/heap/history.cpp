@@ -18,12 +18,12 @@ Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* slot) {
   *slot = count_;
   ring_[count_++ % Tuning::kRemembered] = {what, 0};
   // While a sequence is followed, a sparse index is enough to find it again.
-  if (count_ < Tuning::kAgreeing || (cursor_ != 0 && count_ % 4 != 0)) return place;
+  if (count_ < Tuning::kAgreeing || (cursor_ != 0 && count_ % Tuning::kIndexed != 0)) return place;
   uint64_t& known = index_[(hash_ >> 32) % Tuning::kRemembered];
   if (cursor_ == 0 && known != 0 && known - 1 + Tuning::kRemembered > count_) {
     // The same hash must mean the same requests: look at the last few.
     bool same = true;
-    for (uint64_t back = 1; back <= 4 && same; ++back) {
+    for (uint64_t back = 1; back <= Tuning::kCompared && same; ++back) {
       same = ring_[(known - 1 - back) % Tuning::kRemembered].what ==
              ring_[(count_ - back) % Tuning::kRemembered].what;
     }

@@ -1,30 +1,33 @@
-// The text of an out-of-memory error: who holds what, what would fit now (largest_fit.cpp), what
-// would help.
+#include "heap/out_of_memory.h"
+
 #include <algorithm>
 
-#include "heap/device_allocator.h"
+#include "heap/pause.h"
+#include "heap/reclaim.h"
+#include "heap/sharing.h"
+#include "heap/stitch.h"
 
 namespace glake {
 
 // That the driver refused to make one block of idle granules, which would be enough.
-std::string DeviceAllocator::stitch_text(Granules idle) const {
-  if (shared_.stitch_refusal.empty() || !(shared_.stitch_most < idle)) return "";
-  return ", which the driver refused to map side by side (it said " + shared_.stitch_refusal + ")";
+std::string OutOfMemory::stitch_text(Granules idle) const {
+  if (device_.stitch_refusal.empty() || !(device_.stitch_most < idle)) return "";
+  return ", which the driver refused to map side by side (it said " + device_.stitch_refusal + ")";
 }
 
 // Who has the device's memory, where it is the driver that has no more.
-std::string DeviceAllocator::driver_text(Bytes driver_free, const Growth& growth) const {
+std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth) const {
   std::string text = " (the driver has no more";
   // It refused the granule after these, which have been given back since.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
-  Bytes held = physical().bytes();
+  Bytes held = device_.physical().bytes();
   text += "; it reports " + size_text(driver_free) + " free";
   if (growth.kept.count != 0) {
     text += ", of which " + size_text(growth.kept.bytes()) + " are headroom for others";
   }
-  if (driver_free + held < total_memory_) {
-    text += ", so " + size_text(total_memory_ - driver_free - held) +
+  if (driver_free + held < device_.total_memory) {
+    text += ", so " + size_text(device_.total_memory - driver_free - held) +
             " is held outside glake: by this process's other allocations and CUDA contexts, or by "
             "other processes";
   }
@@ -32,96 +35,101 @@ std::string DeviceAllocator::driver_text(Bytes driver_free, const Growth& growth
 }
 
 // What the heap has and cannot use for this request.
-std::string DeviceAllocator::idle_text(Granules mine) {
-  Bytes whole = whole_free().bytes();
-  Bytes free = large_->free_bytes() + small_->free_bytes();
-  Bytes cached = 0, limbo = 0;
-  for (auto& c : caches_) cached += c->held_bytes();
-  for (const Held& held : limbo_) limbo += held.block->size;
+std::string OutOfMemory::idle_text(Granules mine) {
+  Bytes whole = heap_.whole_free().bytes();
+  Bytes free = heap_.large->free_bytes() + heap_.small->free_bytes();
+  Bytes cached = 0, waiting = 0;
+  if (heap_.own()) {
+    for (auto& c : device_.caches) cached += c->kept_bytes();
+  }
+  for (const PendingFree& freed : heap_.pending_frees) waiting += freed.block->size;
   std::string text = "; idle " + size_text(free) + ": " + size_text(whole) + " in whole granules" +
                      stitch_text(mine) + ", " + size_text(free - whole) +
                      " in parts of granules held by live blocks";
-  if (captured_ && mine.bytes() < whole) {
+  if (heap_.rule.captured() && mine.bytes() < whole) {
     text += "; " + size_text(whole - mine.bytes()) +
             " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
-  } else if (mine.bytes() < whole && clock_.any_capturing()) {
+  } else if (mine.bytes() < whole && device_.clock.any_capturing()) {
     text +=
         "; of that, what was freed on a stream that is being captured serves no other stream "
         "before the capture ends";
   }
-  if (shared_.outside != 0) {
-    text += ", " + size_text(shared_.outside) + " of the limit taken by other allocators";
+  if (device_.outside != 0) {
+    text += ", " + size_text(device_.outside) + " of the limit taken by other allocators";
   }
-  if (Bytes chunks = contiguous_.physical().bytes(); chunks != 0) {
+  if (Bytes chunks = device_.contiguous.physical().bytes(); chunks != 0) {
     text += ", " + size_text(chunks) + " in contiguous blocks";
-    if (Bytes pinned = contiguous_.cached_pinned_bytes(); pinned != 0) {
+    if (Bytes pinned = device_.contiguous.cached_pinned_bytes(); pinned != 0) {
       text += " (" + size_text(pinned) +
               " of it freed but pinned: it serves requests of nearly a block's size, and "
               "glake_unpin() gives it back)";
     }
   }
-  if (uint64_t pinned = pinned_granules(); pinned != 0) {
+  if (uint64_t pinned = Sharing(device_).pinned_granules(); pinned != 0) {
     text += ", " + size_text(pinned * kGranule) + " pinned for others, out of stitching";
   }
-  if (pool_ != nullptr && !pool_->whole.empty()) {
+  if (heap_.pool != nullptr && !heap_.pool->whole.empty()) {
     Bytes whole_blocks = 0;
-    for (const Whole& w : pool_->whole) whole_blocks += w.block->size;
+    for (const Pool::Whole& w : heap_.pool->whole) whole_blocks += w.block->size;
     text += ", " + size_text(whole_blocks) + " in freed blocks that its pool keeps whole";
   }
   if (cached != 0) text += ", " + size_text(cached) + " in thread caches";
-  if (limbo != 0) text += ", " + size_text(limbo) + " waiting for recorded streams";
+  if (waiting != 0) text += ", " + size_text(waiting) + " waiting for recorded streams";
   return text;
 }
 
 // It begins as PyTorch's does, which other software looks for. A contiguous block takes whole
-// granules, and room for new ones: none that is held can be its part.
-Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGuard& hot) {
-  settle(hot, Use::kAgain);  // as the next request begins
+// granules, and room for new ones: none that is in use can be its part.
+Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
+  device_.settle(hot, Device::Use::kAgain);  // as the next request begins
   const bool contiguous = asked.kind != GLAKE_STITCHED;
-  const int kind = contiguous ? asked.kind : options_.contiguous_kind;
+  const int kind = contiguous ? asked.kind : device_.options.contiguous_kind;
   const Granules below =
       contiguous ? Granules::ceil(r.size) - Granules{1} : Granules::floor(UINT64_MAX);
   Bytes driver_free = 0;
-  const bool chunks_fit = contiguous || (options_.contiguous_from != 0 && pool_ == nullptr);
-  const Growth chunks = chunks_fit ? chunk_growth(kind, below, &driver_free, hot) : Growth{};
-  const Growth grow = contiguous ? chunks : growth(&driver_free);
-  bool guarded = debug_hooks() != nullptr && pool_ == nullptr && !contiguous;
-  Bytes guards = guarded ? debug_hooks()->overhead() : 0;
+  const bool chunks_fit = contiguous || (device_.options.contiguous_from != 0 && heap_.own());
+  const GrowthRoom chunks =
+      chunks_fit ? LargestFit(heap_).chunk_growth(kind, below, &driver_free, hot) : GrowthRoom{};
+  const GrowthRoom grow = contiguous ? chunks : LargestFit(heap_).growth(&driver_free);
+  bool guarded = device_.debug != nullptr && heap_.own() && !contiguous;
+  Bytes guards = guarded ? device_.debug->overhead() : 0;
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
   std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested - guards) +
                      (contiguous ? ", which is " + size_text(needed) + " in whole granules," : "") +
-                     " on " + device_text(device_) + "; limit " + size_text(limit_.bytes()) +
-                     " of " + size_text(total_memory_) + ", held from the driver " +
-                     size_text(physical().bytes());
+                     " on " + device_text(device_.number) + "; limit " +
+                     size_text(device_.limit.bytes()) + " of " + size_text(device_.total_memory) +
+                     ", held from the driver " + size_text(device_.physical().bytes());
   if (grow.driver < grow.limit) text += driver_text(driver_free, grow);
-  if (Bytes debt = owed().bytes(); debt != 0) {
-    text += "; " + size_text(debt) + " of it owed: the driver refuses to take it back (" +
-            shared_.refusals.text() + "), glake_empty_cache() tries again";
+  if (Bytes owed = device_.owed().bytes(); owed != 0) {
+    text += "; " + size_text(owed) + " of it owed: the driver refuses to take it back (" +
+            device_.refusals.text() + "), glake_empty_cache() tries again";
   }
-  if (Bytes kept = kept_mapped().bytes(); kept != 0) {
+  if (Bytes kept = Reclaim(device_).kept_mapped().bytes(); kept != 0) {
     text += "; " + size_text(kept) +
             " of it idle and still mapped: the driver refused to unmap it (" +
-            shared_.refusals.text() + ")";
+            device_.refusals.text() + ")";
   }
-  if (Bytes imported = shared_.imported; imported != 0) {
+  if (Bytes imported = device_.imported; imported != 0) {
     text += "; besides, " + size_text(imported) +
             " of other processes' blocks that the driver refuses to take back (" +
-            shared_.refusals.text() + "), glake_empty_cache() tries again";
+            device_.refusals.text() + "), glake_empty_cache() tries again";
   }
-  if (Bytes addresses = contiguous_.owed_addresses() + shared_.imported_addresses; addresses != 0) {
+  if (Bytes addresses = device_.contiguous.owed_addresses() + device_.imported_addresses;
+      addresses != 0) {
     text += "; besides, " + size_text(addresses) +
-            " of addresses that the driver refuses to take " + "back (" + shared_.refusals.text() +
+            " of addresses that the driver refuses to take " + "back (" + device_.refusals.text() +
             ")";
   }
-  auto live = static_cast<Bytes>(stats_.requested_bytes.all.current - stats_.waiting_requested);
+  auto live = static_cast<Bytes>(device_.stats.requested_bytes.all.current -
+                                 device_.stats.waiting_requested);
   text += "; live " + size_text(live) + " in " +
-          counted(static_cast<uint64_t>(stats_.allocation.all.current), "block");
+          counted(static_cast<uint64_t>(device_.stats.allocation.all.current), "block");
   Tickets pending;
   std::vector<Run> runs;
-  granules_.new_mark();
-  const Granules idle = collect(r, whole_free(), Wait::kSure, runs, &pending);
+  heap_.granules.new_mark();
+  const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
-  Bytes callers = callers_fit(r, asked, chunks);
+  Bytes callers = LargestFit(heap_).callers(r, asked, chunks);
   text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";
   return Error(GLAKE_OUT_OF_MEMORY, text + pools_text() +
                                         advice(needed, missing(r, asked, grow.now), grow,
@@ -130,44 +138,48 @@ Error DeviceAllocator::out_of_memory(const Request& r, const Asked& asked, HotGu
 
 // How many more granules the request needs than it can grow by. A contiguous block that is kept is
 // no part of another.
-Granules DeviceAllocator::missing(const Request& r, const Asked& asked, Granules growth) {
+Granules OutOfMemory::missing(const Request& r, const Asked& asked, Granules growth) {
   const Granules all = Granules::ceil(r.size);
-  const Bytes fits = asked.kind != GLAKE_STITCHED ? growth.bytes() : largest_fit(r, growth);
+  const Bytes fits =
+      asked.kind != GLAKE_STITCHED ? growth.bytes() : LargestFit(heap_).largest(r, growth);
   Granules more = Granules::ceil(std::max(r.size - std::min(fits, r.size), Bytes{1}));
   if (asked.kind != GLAKE_STITCHED) return more;
   // What fits now may be no part of a larger block: a pinned stretch, the ends of one granule.
-  for (uint64_t step = 1; more < all && largest_fit(r, growth + more) < r.size; step *= 2) {
+  for (uint64_t step = 1; more < all && LargestFit(heap_).largest(r, growth + more) < r.size;
+       step *= 2) {
     more = more + Granules{step};
   }
   return std::min(more, all);
 }
 
 // Exact, so that who does as it says has enough: hundredths of a GiB are several granules.
-std::string DeviceAllocator::raise_text(Bytes by, const char* then) const {
+std::string OutOfMemory::raise_text(Bytes by, const char* then) const {
   auto mib = [](Bytes b) { return std::to_string(b / kMiB); };
   const std::string exact = by * 100 % kGiB == 0 ? size_text(by) : mib(by) + ".00 MiB";
-  return "GLAKE_LIMIT by " + exact + then + " (GLAKE_LIMIT=" + mib(limit_.bytes() + by) + "MiB)";
+  return "GLAKE_LIMIT by " + exact + then + " (GLAKE_LIMIT=" + mib(device_.limit.bytes() + by) +
+         "MiB)";
 }
 
 // What the user can do to have `needed` bytes, for which `missing` more granules are enough.
-std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth& growth,
-                                    Granules idle) const {
-  if (Granules::floor(total_memory_) < Granules::ceil(needed)) {
+std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom& growth,
+                                Granules idle) const {
+  if (Granules::floor(device_.total_memory) < Granules::ceil(needed)) {
     return "This request is larger than the device and can never fit: use a smaller batch, or "
            "more devices.";
   }
-  if (!shared_.stitch_refusal.empty() && !(idle + growth.now < Granules::ceil(needed))) {
+  if (!device_.stitch_refusal.empty() && !(idle + growth.now < Granules::ceil(needed))) {
     return "Memory is free, and the driver refuses to map it side by side: ask for less, or try "
            "again.";
   }
   const Bytes short_by = missing.bytes();
-  if (budget_room() < device_room() && budget_room() < Granules::floor(needed) + Granules{1}) {
-    const Bytes budget = pool_->region->budget.load();
-    return region_text() + " holds " + size_text(granules_.own().bytes()) + " of its budget of " +
-           size_text(budget) + ": raise the budget by " + size_text(short_by) +
-           ", or free about as much of the region.";
+  if (heap_.budget_room() < device_.room() &&
+      heap_.budget_room() < Granules::floor(needed) + Granules{1}) {
+    const Bytes budget = heap_.pool->region->budget.load();
+    return Pause(heap_).text() + " holds " + size_text(heap_.granules.own().bytes()) +
+           " of its budget of " + size_text(budget) + ": raise the budget by " +
+           size_text(short_by) + ", or free about as much of the region.";
   }
-  Bytes above = round_down(total_memory_ - limit_.bytes(), kGranule);
+  Bytes above = round_down(device_.total_memory - device_.limit.bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
   const Bytes beyond = growth.above.bytes();
@@ -178,12 +190,12 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
     return "Lowering the headroom by " + size_text(short_by) +
            " would let this request through (glake.headroom, GLAKE_HEADROOM).";
   }
-  if (short_by <= owed().bytes()) {
-    return "glake_empty_cache() tries again to give back the " + size_text(owed().bytes()) +
+  if (short_by <= device_.owed().bytes()) {
+    return "glake_empty_cache() tries again to give back the " + size_text(device_.owed().bytes()) +
            " that are owed: try after it.";
   }
-  const char* where = captured_ ? " on its stream" : "";
-  if (limit_ < Granules::ceil(needed)) {
+  const char* where = heap_.rule.captured() ? " on its stream" : "";
+  if (device_.limit < Granules::ceil(needed)) {
     // Whatever is freed under this limit, it is too low.
     return "Raise " + raise_text(above, "") + " and free about " + size_text(short_by - raise) +
            where + ", or use a smaller batch.";
@@ -193,40 +205,40 @@ std::string DeviceAllocator::advice(Bytes needed, Granules missing, const Growth
            "way, or ask for less.";
   }
   // Granules that blocks hold, with what is idle in them.
-  if (physical() < owed() + whole_free() + missing) {
+  if (device_.physical() < device_.owed() + heap_.whole_free() + missing) {
     return "Freeing all that is live here would not do, " + size_text(short_by) +
            " are missing: use a smaller batch, or end what holds the rest.";
   }
-  const char* unpin = short_by <= contiguous_.cached_pinned_bytes() ? "Unpin, or free" : "Free";
+  const char* unpin =
+      short_by <= device_.contiguous.cached_pinned_bytes() ? "Unpin, or free" : "Free";
   return std::string(unpin) + " about " + size_text(short_by) + where + ", or use a smaller batch.";
 }
 
-// Who else on the device holds memory, and how to get at it.
-std::string DeviceAllocator::pools_text() {
+std::string OutOfMemory::pools_text() {
   std::string text, paused;
-  for (DeviceAllocator* heap : heaps()) {
-    Bytes bytes = heap->granules_.own().bytes();
+  for (Heap* heap : device_.heaps()) {
+    Bytes bytes = heap->granules.own().bytes();
     if (const PausedHeap* p = heap->paused()) {
-      if (heap == this) continue;
-      paused += (paused.empty() ? "" : ", ") + heap->region_text() + " is paused (" +
+      if (heap == &heap_) continue;
+      paused += (paused.empty() ? "" : ", ") + Pause(*heap).text() + " is paused (" +
                 size_text(p->missing.bytes()) + ")";
       continue;
     }
-    if (heap == this || bytes == 0) continue;
-    Bytes idle = heap->small_->free_bytes() + heap->large_->free_bytes();
-    const Pool* pool = heap->pool_.get();
+    if (heap == &heap_ || bytes == 0) continue;
+    Bytes idle = heap->small->free_bytes() + heap->large->free_bytes();
+    const Pool* pool = heap->pool.get();
     text += text.empty() ? "Besides, " : ", ";
     if (pool == nullptr) {
       text += "the device's own memory holds ";
     } else {
-      for (const Whole& w : pool->whole) idle += w.block->size;
+      for (const Pool::Whole& w : pool->whole) idle += w.block->size;
       text += (pool->region == nullptr ? "private " : "") + RegionBook::instance().text(pool->id) +
               " holds ";
     }
     text += size_text(bytes) + " (" + size_text(idle) + " idle";
-    if (pool != nullptr && heap->captured_) text += ", kept for CUDA graphs";
+    if (pool != nullptr && heap->rule.captured()) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
-    text += ")";
+    text += ')';
   }
   if (!paused.empty()) paused += ". ";
   if (text.empty()) return paused;

@@ -5,8 +5,6 @@
 #include <map>
 #include <string>
 
-#include "heap/device_allocator.h"
-
 namespace glake {
 namespace {
 
@@ -22,7 +20,7 @@ void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& a
   Pin next;
   if (block.chunk != nullptr) next.chunks.push_back(block.chunk);
   if (block.view != nullptr) next.views.push_back(block.view);
-  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
+  for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
     Arena* arena = nullptr;
     for (Arena* a : arenas) arena = a->contains(p->begin) ? a : arena;
     uint64_t last = arena->granule_of(p->end() - 1);
@@ -91,92 +89,6 @@ std::string PinTable::check() const {
     if (view->pins != n) return "a view's pins are wrong";
   }
   return "";
-}
-
-// The device's part.
-
-// The live block again, now that the books are held still: another thread may have freed it.
-void DeviceAllocator::require_live(const Block& block, Address begin) const {
-  bool live = block.state.load() == BlockState::kLive && block.ptr == begin &&
-              (block.pieces != nullptr || block.chunk != nullptr);
-  if (!live) throw Error(GLAKE_INVALID_POINTER, "the block was freed while it was being pinned");
-}
-
-void DeviceAllocator::pin(const Block& block, const HeldAt& held, PinOwner owner) {
-  HotGuard hot(hot_);
-  require_live(block, held.begin);
-  require_resumed();
-  pins_.pin(block, held.ptr, {small_.get(), large_.get()}, owner);
-}
-
-// Asked of the device's own heap, like what follows: pins are kept with the heap of their block.
-bool DeviceAllocator::unpin(Address ptr, PinOwner owner) {
-  HotGuard hot(hot_);
-  for (DeviceAllocator* heap : heaps()) {
-    if (heap->pins_.unpin(ptr, owner)) return true;
-  }
-  return false;
-}
-
-uint64_t DeviceAllocator::pins(PinOwner owner) {
-  HotGuard hot(hot_);
-  uint64_t sum = 0;
-  for (DeviceAllocator* heap : heaps()) sum += heap->pins_.count(owner);
-  return sum;
-}
-
-uint64_t DeviceAllocator::pinned_granules() {
-  uint64_t sum = 0;
-  for (DeviceAllocator* heap : heaps()) sum += heap->pins_.granules();
-  return sum;
-}
-
-// Lets other processes open the block under this number, until it is freed: `id` if it has none.
-uint64_t DeviceAllocator::share(Block& block, const HeldAt& held, uint64_t id) {
-  HotGuard hot(hot_);
-  require_live(block, held.begin);
-  require_resumed();
-  if (block.share != 0) return block.share;
-  shared_.shares.emplace(id, Share{&block, held.ptr, held.bytes});
-  block.share = id;
-  // As if its own stream were recorded: a free then passes free_locked(), which ends the share.
-  if (block.recorded.empty()) block.recorded.add(block.stream_id);
-  return id;
-}
-
-// Pins a shared block for another process and says how it is made. False once it is freed.
-bool DeviceAllocator::open_share(uint64_t id, SharedBlock* shared) {
-  HotGuard hot(hot_);
-  auto found = shared_.shares.find(id);
-  if (found == shared_.shares.end()) return false;
-  const Share& share = found->second;
-  const Block& block = *share.block;
-  if (block.state.load() != BlockState::kLive) return false;
-  DeviceAllocator& heap = *block.device;
-  heap.pins_.pin(block, share.ptr, {heap.small_.get(), heap.large_.get()}, PinOwner::kProcess);
-  shared->ptr = share.ptr;
-  shared->bytes = share.bytes;
-  shared->handle_bytes = kGranule;
-  shared->legacy = false;
-  if (block.chunk != nullptr) {
-    shared->legacy = block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
-    shared->handle_bytes = block.chunk->bytes;
-    if (!shared->legacy) shared->handles.push_back(block.chunk->handle);
-    return true;
-  }
-  shared->offset = block.view != nullptr ? (block.ptr - block.view->base) % kGranule
-                                         : (block.ptr - heap.arena_of(block.ptr).base()) % kGranule;
-  for (const Segment* p = block.pieces; p != nullptr; p = p->piece_next) {
-    const Arena& arena = heap.arena_of(p->begin);
-    for (uint64_t g = arena.granule_of(p->begin); g <= arena.granule_of(p->end() - 1); ++g) {
-      shared->handles.push_back(heap.granules_.handle(arena, g));
-    }
-  }
-  // A guard before the caller's first byte may fill the first granule's end.
-  shared->offset += share.ptr - block.ptr;
-  if (shared->offset >= kGranule) shared->handles.erase(shared->handles.begin());
-  shared->offset %= kGranule;
-  return true;
 }
 
 }  // namespace glake

@@ -1,218 +1,186 @@
-// What the allocator says of itself: statistics, broken invariants.
-#include <set>
+#include "heap/report.h"
 
-#include "heap/device_allocator.h"
+#include <algorithm>
+
+#include "heap/regions.h"
+#include "heap/sharing.h"
 
 namespace glake {
 
-std::string DeviceAllocator::stats_json() {
-  HotGuard hot(hot_);
-  for (auto& cache : caches_) cache->collect(stats_);
+namespace {
+
+void copy(const PoolStat& from, glake_stat to[3]) {
+  const Stat* all[] = {&from.all, &from.small, &from.large};
+  for (int i = 0; i < 3; ++i) {
+    to[i] = {all[i]->current, all[i]->peak, all[i]->allocated, all[i]->freed};
+  }
+}
+
+}  // namespace
+
+std::string Report::json() {
+  HotGuard hot(device_.hot);
+  device_.collect_caches();
   note_inactive();
   std::string json = "{";
-  append_stat(json, "allocation", stats_.allocation);
-  append_stat(json, "allocated_bytes", stats_.allocated_bytes);
-  append_stat(json, "requested_bytes", stats_.requested_bytes);
-  append_stat(json, "active", stats_.active);
-  append_stat(json, "active_bytes", stats_.active_bytes);
-  append_stat(json, "inactive_split", stats_.inactive_split);
-  append_stat(json, "inactive_split_bytes", stats_.inactive_split_bytes);
-  append_stat(json, "segment", stats_.segment);
-  append_stat(json, "reserved_bytes", stats_.reserved_bytes);
+  append_stat(json, "allocation", device_.stats.allocation);
+  append_stat(json, "allocated_bytes", device_.stats.allocated_bytes);
+  append_stat(json, "requested_bytes", device_.stats.requested_bytes);
+  append_stat(json, "active", device_.stats.active);
+  append_stat(json, "active_bytes", device_.stats.active_bytes);
+  append_stat(json, "inactive_split", device_.stats.inactive_split);
+  append_stat(json, "inactive_split_bytes", device_.stats.inactive_split_bytes);
+  append_stat(json, "segment", device_.stats.segment);
+  append_stat(json, "reserved_bytes", device_.stats.reserved_bytes);
   auto number = [&](const char* key, uint64_t v) {
     append_number(json, key, static_cast<int64_t>(v));
   };
-  number("num_alloc_retries", stats_.alloc_retries);
-  number("num_ooms", stats_.ooms);
-  number("num_sync_all_streams", stats_.device_syncs);
-  number("num_device_alloc", driver_.calls(Call::kCreate) - shared_.creates_before);
-  number("num_device_free", driver_.calls(Call::kRelease) - shared_.releases_before);
-  number("glake.limit_bytes", limit_.bytes());
-  number("glake.headroom_bytes", headroom());
-  number("glake.physical_bytes", physical().bytes() + shared_.imported);
-  number("glake.owed_bytes", owed_bytes());
-  number("glake.contiguous_bytes", contiguous_.physical().bytes());
-  number("glake.contiguous_cached_bytes", contiguous_.cached_bytes());
-  number("glake.pinned_bytes", pinned_granules() * kGranule);
-  number("glake.shared_blocks", shared_.shares.size());
-  number("glake.shareable", driver_.traits(device_).shareable ? 1 : 0);
-  number("glake.rdma_capable", driver_.traits(device_).rdma_capable ? 1 : 0);
-  number("glake.paused_bytes", paused_granules().bytes());
-  number("glake.free_bytes", large_->free_bytes() + small_->free_bytes());
-  number("glake.whole_free_bytes", whole_free().bytes());
-  uint64_t live = 0;
-  for (DeviceAllocator* heap : heaps()) live += heap->live_;
-  number("glake.live_blocks", live);
-  number("glake.views", views_.count());
-  number("glake.view_bytes", views_.mapped().bytes());
-  number("glake.stitches", stats_.stitches);
-  number("glake.stitched_bytes", stats_.stitched_bytes);
-  number("glake.edge_stitches", stats_.edge_stitches);
-  number("glake.view_extensions", stats_.extensions);
-  number("glake.view_hits", stats_.view_hits);
-  number("glake.run_hits", stats_.run_hits);
-  number("glake.repeats", stats_.repeats);
-  number("glake.growths", stats_.growths);
-  number("glake.evictions", stats_.evictions);
-  number("glake.segments_walked", stats_.segments_walked);
-  number("glake.views_walked", stats_.views_walked);
-  number("glake.extents_walked", large_->extents_walked() + small_->extents_walked());
-  number("glake.streams", clock_.count());
-  number("glake.stream_waits", clock_.waits());
-  number("glake.stream_marks", clock_.marks());
-  number("glake.cross_stream_hits", stats_.cross_stream_hits);
-  number("glake.steps", steps_);
-  for (auto& [id, pool] : shared_.pools) {
-    std::string name = std::to_string(id.first) + "." + std::to_string(id.second) + ".";
-    number(("glake.pool." + name + "reserved_bytes").c_str(), pool->granules_.own().bytes());
-    const PausedHeap* p = pool->paused();
-    number(("glake.pool." + name + "paused_bytes").c_str(), p != nullptr ? p->missing.bytes() : 0);
-    number(("glake.pool." + name + "users").c_str(), static_cast<uint64_t>(pool->pool_->users));
-  }
-  number("glake.debug_checks", debug_ != nullptr ? debug_->checks() : 0);
-  number("glake.debug_skipped", debug_ != nullptr ? debug_->skipped() : 0);
-  number("glake.debug_kept_bytes", debug_ != nullptr ? debug_->kept_bytes() : 0);
+  number("num_alloc_retries", device_.stats.alloc_retries);
+  number("num_ooms", device_.stats.ooms);
+  number("num_sync_all_streams", device_.stats.device_syncs);
+  number("num_device_alloc", device_.driver.calls(Call::kCreate) - device_.creates_before);
+  number("num_device_free", device_.driver.calls(Call::kRelease) - device_.releases_before);
+  append_memory(json);
+  append_work(json);
+  append_pools(json);
+  number("glake.debug_checks", device_.debug != nullptr ? device_.debug->checks() : 0);
+  number("glake.debug_skipped", device_.debug != nullptr ? device_.debug->skipped() : 0);
+  number("glake.debug_kept_bytes", device_.debug != nullptr ? device_.debug->kept_bytes() : 0);
   for (size_t i = 0; i < kCallKinds; ++i) {
     auto call = static_cast<Call>(i);
-    number((std::string("glake.driver_calls.") + call_name(call)).c_str(), driver_.calls(call));
+    number((std::string("glake.driver_calls.") + call_name(call)).c_str(),
+           device_.driver.calls(call));
   }
-  number("glake.driver_calls", driver_.memory_calls());
+  number("glake.driver_calls", device_.driver.memory_calls());
   return json + "}";
 }
 
-std::string DeviceAllocator::explain_pointer(Address ptr) {
-  HotGuard hot(hot_);
-  auto inside = [ptr](Address begin, Bytes size) { return ptr - begin < size; };
-  const View* view = nullptr;
-  for (const View* v : views_.recent_first()) {
-    if (inside(v->base, v->length.bytes())) view = v;
-  }
-  if (view == nullptr && !small_->contains(ptr) && !large_->contains(ptr)) {
-    return " lies in glake's addresses but no block is there";
-  }
-  // At home the segment tells whether somebody holds these bytes; in a view the runs do.
-  Address home = ptr;
-  if (view != nullptr) {
-    for_each_run(*view, ptr - view->base, 1, [&](Arena&, Address a, Bytes) {
-      home = a;
-      return false;
-    });
-  }
-  for (const Segment* s = arena_of(home).first_segment(); s != nullptr; s = s->next) {
-    if (home < s->begin || home >= s->end()) continue;
-    if (s->state == SegmentState::kBusy && (home != s->begin || view != nullptr)) {
-      return " lies inside a block; glake knows it by its first byte's address only";
-    }
-  }
-  return " is no live block's address: freed already, or never given out";
+// What the device has, by state.
+void Report::append_memory(std::string& json) {
+  auto number = [&](const char* key, uint64_t v) {
+    append_number(json, key, static_cast<int64_t>(v));
+  };
+  number("glake.limit_bytes", device_.limit.bytes());
+  number("glake.headroom_bytes", device_.headroom());
+  number("glake.physical_bytes", device_.physical().bytes() + device_.imported);
+  number("glake.owed_bytes", device_.owed_bytes());
+  number("glake.contiguous_bytes", device_.contiguous.physical().bytes());
+  number("glake.contiguous_cached_bytes", device_.contiguous.cached_bytes());
+  number("glake.pinned_bytes", Sharing(device_).pinned_granules() * kGranule);
+  number("glake.shared_blocks", device_.shares.size());
+  number("glake.shareable", device_.driver.traits(device_.number).shareable ? 1 : 0);
+  number("glake.rdma_capable", device_.driver.traits(device_.number).rdma_capable ? 1 : 0);
+  number("glake.paused_bytes", Regions(device_).paused_granules().bytes());
+  number("glake.free_bytes", device_.own->large->free_bytes() + device_.own->small->free_bytes());
+  number("glake.whole_free_bytes", device_.own->whole_free().bytes());
+  uint64_t live = 0;
+  for (Heap* heap : device_.heaps()) live += heap->live;
+  number("glake.live_blocks", live);
+  number("glake.views", device_.own->views.count());
+  number("glake.view_bytes", device_.own->views.mapped().bytes());
 }
 
-Bytes DeviceAllocator::driver_free_bytes() {
-  Bytes free = 0, total = 0;
-  DeviceScope scope(driver_, device_);
-  return scope.status().ok() && driver_.memory_info(&free, &total).ok() ? free : 0;
+// What was done, and how far searches went.
+void Report::append_work(std::string& json) {
+  auto number = [&](const char* key, uint64_t v) {
+    append_number(json, key, static_cast<int64_t>(v));
+  };
+  number("glake.stitches", device_.stats.stitches);
+  number("glake.stitched_bytes", device_.stats.stitched_bytes);
+  number("glake.edge_stitches", device_.stats.edge_stitches);
+  number("glake.view_extensions", device_.stats.extensions);
+  number("glake.view_hits", device_.stats.view_hits);
+  number("glake.run_hits", device_.stats.run_hits);
+  number("glake.repeats", device_.stats.repeats);
+  number("glake.growths", device_.stats.growths);
+  number("glake.evictions", device_.stats.evictions);
+  number("glake.segments_walked", device_.stats.segments_walked);
+  number("glake.views_walked", device_.stats.views_walked);
+  number("glake.extents_walked",
+         device_.own->large->extents_walked() + device_.own->small->extents_walked());
+  number("glake.streams", device_.clock.count());
+  number("glake.stream_waits", device_.clock.waits());
+  number("glake.stream_marks", device_.clock.marks());
+  number("glake.cross_stream_hits", device_.stats.cross_stream_hits);
+  number("glake.steps", device_.steps);
 }
 
-void DeviceAllocator::reset_peaks() {
-  HotGuard hot(hot_);
-  for (auto& cache : caches_) cache->collect(stats_);
-  stats_.reset_peaks();
+void Report::append_pools(std::string& json) {
+  auto number = [&](const char* key, uint64_t v) {
+    append_number(json, key, static_cast<int64_t>(v));
+  };
+  for (auto& [id, pool] : device_.pools) {
+    std::string name = std::to_string(id.first) + "." + std::to_string(id.second) + ".";
+    number(("glake.pool." + name + "reserved_bytes").c_str(), pool->granules.own().bytes());
+    const PausedHeap* p = pool->paused();
+    number(("glake.pool." + name + "paused_bytes").c_str(), p != nullptr ? p->missing.bytes() : 0);
+    number(("glake.pool." + name + "users").c_str(), static_cast<uint64_t>(pool->pool->users));
+  }
 }
 
-// Physical granules an arena has behind it.
-Granules DeviceAllocator::used_granules(const Arena& arena) const {
-  Bytes bytes = 0;
-  for (const Segment* s = arena.first_segment(); s != nullptr; s = s->next) {
-    if (s->state != SegmentState::kAbsent) bytes += s->size;
-  }
-  return Granules::floor(bytes);
+// What contiguous blocks leave of their last granule.
+void Report::note_inactive() {
+  int64_t count = 0, bytes = 0;
+  device_.contiguous.for_each([&](const Chunk& c) {
+    if (!c.live || c.block->size == c.bytes) return;
+    ++count;
+    bytes += static_cast<int64_t>(c.bytes - c.block->size);
+  });
+  device_.stats.inactive_split.become(0, count);
+  device_.stats.inactive_split_bytes.become(0, bytes);
 }
 
-// Adds the bytes that blocks of this heap occupy to `busy_bytes`, and takes off those nobody holds.
-std::string DeviceAllocator::broken_invariant(Bytes* busy_bytes) {
-  for (const Arena* arena : {small_.get(), large_.get()}) {
-    std::string wrong = arena->check();
-    if (!wrong.empty()) return wrong;
-  }
-  Granules has = granules_.own();
-  if (const PausedHeap* p = paused()) has = has + p->missing;
-  if (debts_.empty() && used_granules(*small_) + used_granules(*large_) != has) {
-    return "granules behind the arenas are not those held from the driver";
-  }
-  std::string pins = pins_.check();
-  if (!pins.empty()) return pins;
-  std::vector<std::vector<uint32_t>> aliases{std::vector<uint32_t>(small_->granule_count()),
-                                             std::vector<uint32_t>(large_->granule_count())};
-  uint64_t mapped = 0;
-  for (const View* v : views_.recent_first()) {
-    uint64_t length = 0;
-    std::set<std::pair<int, uint64_t>> seen;
-    for (const Run& run : v->runs) {
-      if (run.at != length) return "a view's runs do not tile it";
-      length += run.count;
-      for (uint64_t i = 0; i < run.count; ++i) {
-        ++aliases[run.arena->id()][run.granule + i];
-        if (!seen.emplace(run.arena->id(), run.granule + i).second) {
-          return "a view holds a granule twice";
-        }
-      }
-    }
-    if (length != v->length.count) return "a view's length is wrong";
-    mapped += length;
-  }
-  if (mapped != views_.mapped().count) return "mapped view granules are miscounted";
-  for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (uint64_t g = 0; g < arena->granule_count() && debts_.empty(); ++g) {
-      if (aliases[arena->id()][g] != granules_.aliases(*arena, g)) {
-        return "a granule's aliases are miscounted";
-      }
-    }
-  }
-  for (const Arena* arena : {small_.get(), large_.get()}) {
-    for (const Segment* s = arena->first_segment(); s != nullptr; s = s->next) {
-      if (s->state == SegmentState::kBusy) *busy_bytes += s->size;
-    }
-  }
-  for (auto& c : caches_) *busy_bytes -= c->held_bytes();
-  for (const Held& h : limbo_) *busy_bytes -= h.block->size;
-  for (const Block* b : held_) *busy_bytes -= b->size;
-  if (pool_ == nullptr) return "";
-  for (const Whole& w : pool_->whole) *busy_bytes -= w.block->size;
-  if (live_ != pool_->blocks.size() + pool_->lent + pool_->whole.size() + limbo_.size()) {
-    return "a pool's live blocks are miscounted";
-  }
-  return "";
+glake_device_stats Report::values() {
+  HotGuard hot(device_.hot);
+  device_.collect_caches();
+  note_inactive();
+  glake_device_stats v{};
+  copy(device_.stats.allocation, v.allocation);
+  copy(device_.stats.segment, v.segment);
+  copy(device_.stats.active, v.active);
+  copy(device_.stats.inactive_split, v.inactive_split);
+  copy(device_.stats.allocated_bytes, v.allocated_bytes);
+  copy(device_.stats.reserved_bytes, v.reserved_bytes);
+  copy(device_.stats.active_bytes, v.active_bytes);
+  copy(device_.stats.inactive_split_bytes, v.inactive_split_bytes);
+  copy(device_.stats.requested_bytes, v.requested_bytes);
+  v.alloc_retries = static_cast<int64_t>(device_.stats.alloc_retries);
+  v.ooms = static_cast<int64_t>(device_.stats.ooms);
+  v.device_syncs = static_cast<int64_t>(device_.stats.device_syncs);
+  v.device_allocs =
+      static_cast<int64_t>(device_.driver.calls(Call::kCreate) - device_.creates_before);
+  v.device_frees =
+      static_cast<int64_t>(device_.driver.calls(Call::kRelease) - device_.releases_before);
+  return v;
 }
 
-void DeviceAllocator::check() {
-  std::lock_guard<FairMutex> slow(slow_);
-  HotGuard hot(hot_);
-  // Other threads' hits move bytes between live and cached with no other lock.
-  std::vector<std::unique_lock<SpinLock>> still;
-  for (auto& cache : caches_) {
-    still.emplace_back(cache->lock());
-    cache->publish_locked(stats_);
+void Report::reset_accumulated() {
+  HotGuard hot(device_.hot);
+  device_.collect_caches();
+  device_.stats.reset_accumulated();
+  device_.creates_before = device_.driver.calls(Call::kCreate);
+  device_.releases_before = device_.driver.calls(Call::kRelease);
+}
+
+void Report::reset_peaks() {
+  HotGuard hot(device_.hot);
+  device_.collect_caches();
+  device_.stats.reset_peaks();
+}
+
+void Report::mark_step() {
+  HotGuard hot(device_.hot);
+  ++device_.steps;
+}
+
+Bytes Report::largest_free() {
+  HotGuard hot(device_.hot);
+  Bytes most = device_.own->whole_free().bytes();
+  for (const Arena* arena : {device_.own->small.get(), device_.own->large.get()}) {
+    Span* extent = arena->largest();
+    if (extent != nullptr) most = std::max(most, extent->extent);
   }
-  std::string wrong;
-  Bytes busy = 0;
-  uint64_t own = 0;
-  contiguous_.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
-  for (DeviceAllocator* heap : heaps()) {
-    if (wrong.empty()) wrong = heap->broken_invariant(&busy);
-    own += heap->granules_.own().count;
-  }
-  bool settled = debts_.empty();  // what a refused undo still claims is busy, and nobody's
-  if (wrong.empty() && settled && busy != static_cast<Bytes>(stats_.allocated_bytes.all.current)) {
-    wrong = "busy bytes are not those of live and cached blocks";
-  } else if (wrong.empty() && own != shared_.physical) {
-    wrong = "the heaps' granules are not the device's";
-  } else if (wrong.empty() && static_cast<Bytes>(stats_.reserved_bytes.all.current) !=
-                                  (physical() - owed()).bytes()) {
-    wrong = "reserved bytes are not those held from the driver and not owed to it";
-  }
-  if (!wrong.empty()) {
-    throw Error(GLAKE_INTERNAL, device_text(device_) + ": " + wrong);
-  }
+  return most;
 }
 
 }  // namespace glake

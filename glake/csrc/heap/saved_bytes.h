@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/tuning.h"
 #include "base/types.h"
 #include "memory/host_pool.h"
 
@@ -38,10 +39,8 @@ class BytesCopier {
 
 class SavedBytes {
  public:
-  static constexpr Bytes kChunk = 32 * kMiB;
-  // Chunks of one transfer: 256 MiB, from which on a longer one is hardly faster
-  // (docs/transfer.md).
-  static constexpr size_t kGroup = 8;
+  static constexpr Bytes kChunk = Tuning::kSavedChunk;
+  static constexpr size_t kGroup = Tuning::kSavedGroup;  // chunks of one transfer
 
   // `folder`: of the file, where it is one (`to` is GLAKE_REGION_DISK).
   SavedBytes(HostPool& host, int to, std::string folder);

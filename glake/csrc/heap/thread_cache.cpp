@@ -33,19 +33,19 @@ Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
 bool ThreadCache::put(Block* b) {
   Slot& home = slots_[slot_of(b->size, b->stream)];
   bool small = b->small();
-  std::atomic<Bytes>& held = small ? small_bytes_ : large_bytes_;
+  std::atomic<Bytes>& kept = small ? small_bytes_ : large_bytes_;
   std::lock_guard<SpinLock> guard(lock_);
   Slot& other = neighbour(home);
   Slot& slot = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
   if (!slot.takes(*b)) return false;
-  if (held.load(std::memory_order_relaxed) + b->size >
+  if (kept.load(std::memory_order_relaxed) + b->size >
       (small ? small_capacity_ : large_capacity_)) {
     return false;
   }
   slot.size = b->size;
   slot.stream = b->stream;
   slot.blocks[slot.count++] = b;
-  move_bytes(held, b->size, true);
+  move_bytes(kept, b->size, true);
   (small ? small_ : large_).free(b->size, b->requested);
   changed_.store(true, std::memory_order_relaxed);
   return true;

@@ -15,6 +15,9 @@
 
 namespace glake {
 
+class DeviceAllocator;
+class Heap;
+
 // Held for some ten instructions by its thread; by another only when memory is being reclaimed.
 class SpinLock {
  public:
@@ -32,11 +35,15 @@ class SpinLock {
 
 class alignas(64) ThreadCache {
  public:
-  // A thread keeps little of a device: 1/1024 in small blocks, 1/32 in large ones while contended.
-  ThreadCache(DeviceAllocator* device, Bytes limit)
-      : device_(device), small_capacity_(limit / 1024), large_capacity_(limit / 32) {}
+  // A thread keeps little of the limit.
+  ThreadCache(DeviceAllocator* device, const Heap* heap, Bytes limit)
+      : device_(device),
+        heap_(heap),
+        small_capacity_(limit / Tuning::kCacheSmall),
+        large_capacity_(limit / Tuning::kCacheLarge) {}
 
   DeviceAllocator* device() const { return device_; }
+  const Heap* heap() const { return heap_; }  // whose blocks it keeps: the device's own
 
   // A live block, or null.
   Block* take(Bytes size, Bytes requested, StreamHandle stream);
@@ -52,7 +59,7 @@ class alignas(64) ThreadCache {
     if (changed_.load(std::memory_order_relaxed)) publish(stats);
   }
   bool holds_large() const { return large_bytes_.load(std::memory_order_relaxed) != 0; }
-  Bytes held_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
+  Bytes kept_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
 
  private:
   void publish(Stats& stats) {
@@ -78,6 +85,7 @@ class alignas(64) ThreadCache {
 
   SpinLock lock_;
   DeviceAllocator* device_;
+  const Heap* heap_;
   Bytes small_capacity_, large_capacity_;
   std::atomic<Bytes> small_bytes_{0};
   std::atomic<Bytes> large_bytes_{0};

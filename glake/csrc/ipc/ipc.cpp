@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "heap/device_allocator.h"
+
 namespace glake {
 namespace {
 
@@ -25,30 +27,30 @@ bool sensible(const IpcReply& r, const IpcHandle& handle) {
 
 }  // namespace
 
-std::string Ipc::share(Block& block, const HeldAt& held) {
-  DeviceAllocator& device = *block.device;
+std::string Ipc::share(Block& block, const CallerBlock& called) {
+  Device& device = block.heap->device;
   IpcHandle handle;
   handle.legacy = block.chunk != nullptr && block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
-  if (!handle.legacy && !driver_.traits(device.device()).shareable) {
+  if (!handle.legacy && !driver_.traits(device.number).shareable) {
     throw Error(GLAKE_INVALID_ARGUMENT,
-                "the driver cannot export memory of " + device_text(device.device()) +
+                "the driver cannot export memory of " + device_text(device.number) +
                     " as a file descriptor; allocate the block by "
                     "glake_malloc_contiguous(..., GLAKE_CONTIGUOUS_LEGACY)");
   }
-  Status s = driver_.uuid(device.device(), &handle.uuid);
+  Status s = driver_.uuid(device.number, &handle.uuid);
   if (s.ok() && handle.legacy) {
-    DeviceScope scope(driver_, device.device());
+    DeviceScope scope(driver_, device.number);
     s = scope.status();
-    if (s.ok()) s = driver_.legacy_handle(held.ptr, &handle.driver_handle);
+    if (s.ok()) s = driver_.legacy_handle(called.ptr, &handle.driver_handle);
   }
   if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(held.ptr) + " of " +
-                                        device_text(device.device()) + ": " + driver_.describe(s));
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused to share " + hex(called.ptr) + " of " +
+                                        device_text(device.number) + ": " + driver_.describe(s));
   }
   server_.start();
   server_.fill(&handle);
-  handle.id = device.share(block, held, server_.number(device));
-  handle.bytes = held.bytes;
+  handle.id = Sharing(device).share(block, called, server_.number(device));
+  handle.bytes = called.bytes;
   return format_handle(handle);
 }
 
@@ -173,7 +175,7 @@ std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
   const std::string what = import->held != 0
                                ? size_text(import->held) + " of memory (glake.owed_bytes)"
                                : size_text(addresses) + " of addresses";
-  import->on->owe_imported(import->held, addresses, driver_.describe(refusal));
+  import->on->sharing().owe_imported(import->held, addresses, driver_.describe(refusal));
   owed_.push_back(std::move(import));
   return "the driver refused to take back " + what + ": " + driver_.describe(refusal) +
          ". glake_empty_cache(), the next glake_ipc_open() and glake_shutdown() try again";
@@ -186,12 +188,12 @@ void Ipc::settle() {
 
 void Ipc::settle_owed() {
   auto paid = [this](const std::unique_ptr<Import>& import) {
-    DeviceScope scope(driver_, import->on->device());
+    DeviceScope scope(driver_, import->on->number());
     if (!scope.status().ok()) return false;
-    import->on->pay_imported(import->held, import->kept_addresses());
+    import->on->sharing().pay_imported(import->held, import->kept_addresses());
     const Status s = take_apart(*import);
     if (s.ok()) return true;
-    import->on->owe_imported(import->held, import->kept_addresses(), driver_.describe(s));
+    import->on->sharing().owe_imported(import->held, import->kept_addresses(), driver_.describe(s));
     return false;
   };
   owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
@@ -203,7 +205,7 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
     throw Error(GLAKE_INVALID_ARGUMENT,
                 "this process shared the block itself; use its own address");
   }
-  check_device(handle, device.device());
+  check_device(handle, device.number());
   std::lock_guard<std::mutex> guard(mutex_);
   settle_owed();
   auto known = opened_.find(text);
@@ -223,19 +225,19 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
   IpcReply reply;
   connect(*import, handle, request, &reply);
   import->offset = handle.legacy ? 0 : reply.offset;
-  DeviceScope scope(driver_, device.device());
+  DeviceScope scope(driver_, device.number());
   Status s = scope.status();
   try {
     if (s.ok()) {
       s = handle.legacy ? driver_.open_legacy(handle.driver_handle, &import->base)
-                        : map_all(*import, request, reply, device.grants());
+                        : map_all(*import, request, reply, device.peers().grants());
     }
     if (handle.legacy && !s.ok()) import->base = 0;
     if (handle.legacy && s.ok()) import->held = handle.bytes;
     if (!s.ok()) {
       throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
                   "the driver refused to map the block of process " + std::to_string(handle.pid) +
-                      " on " + device_text(device.device()) + ": " + driver_.describe(s));
+                      " on " + device_text(device.number()) + ": " + driver_.describe(s));
     }
   } catch (const Error& e) {
     throw Error(e.code(), e.what() + give_up(std::move(import)));
@@ -263,7 +265,7 @@ void Ipc::close(Address ptr) {
     --import.count;
     return;
   }
-  const int device = import.on->device();
+  const int device = import.on->number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   if (s.ok()) s = driver_.synchronize(device);  // work may still use it

@@ -20,7 +20,7 @@ class Ipc {
   Ipc& operator=(const Ipc&) = delete;
 
   // The text by which other processes open a live block. Throws Error.
-  std::string share(Block& block, const HeldAt& held);
+  std::string share(Block& block, const CallerBlock& called);
   // Maps another process's block on the device; the same text again gives the same address. Throws
   // Error: GLAKE_INVALID_ARGUMENT (no such handle, or this process's own), GLAKE_INVALID_POINTER
   // (the block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.

@@ -80,8 +80,8 @@ void IpcServer::stop() {
   running_ = false;
 }
 
-uint64_t IpcServer::number(DeviceAllocator& device) {
-  auto ordinal = static_cast<uint64_t>(device.device());
+uint64_t IpcServer::number(Device& device) {
+  auto ordinal = static_cast<uint64_t>(device.number);
   devices_[ordinal] = &device;
   return ++last_ * kDevices + ordinal;
 }
@@ -145,7 +145,7 @@ bool IpcServer::accept_one() {
 
 void IpcServer::end(Connection& connection) {
   if (connection.device != nullptr) {
-    connection.device->unpin(connection.block.ptr, PinOwner::kProcess);
+    Sharing(*connection.device).unpin(connection.block.ptr, PinOwner::kProcess);
   }
   connection.device = nullptr;
   connection.socket.reset();
@@ -174,9 +174,9 @@ bool IpcServer::answer(Connection& connection) {
 }
 
 void IpcServer::open(Connection& connection, const IpcRequest& request, IpcReply* reply) {
-  DeviceAllocator* device = devices_[request.id % kDevices].load();
+  Device* device = devices_[request.id % kDevices].load();
   SharedBlock& block = connection.block;
-  if (device == nullptr || !device->open_share(request.id, &block)) {
+  if (device == nullptr || !Sharing(*device).open(request.id, &block)) {
     refuse(reply, GLAKE_INVALID_POINTER, "the block has been freed by the exporting process");
     return;
   }
@@ -195,7 +195,7 @@ void IpcServer::next(Connection& connection, uint64_t from, IpcReply* reply,
     refuse(reply, GLAKE_INVALID_POINTER, "the exporting process is ending");
     return;
   }
-  DeviceScope scope(driver_, connection.device->device());
+  DeviceScope scope(driver_, connection.device->number);
   Status s = scope.status();
   for (uint64_t i = from; s.ok() && i < handles.size() && fds->size() < kIpcBatch; ++i) {
     int fd = -1;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "heap/device_allocator.h"
+#include "heap/sharing.h"
 #include "ipc/ipc_socket.h"
 
 namespace glake {
@@ -25,7 +25,7 @@ class IpcServer {
   // Ends every connection, and with it its pin, and the thread.
   void stop();
   // A number for a block of this device; others ask for it by that.
-  uint64_t number(DeviceAllocator& device);
+  uint64_t number(Device& device);
   // Where to ask and with what, for the handle.
   void fill(IpcHandle* handle) const;
   bool is_mine(const IpcHandle& handle) const;
@@ -33,7 +33,7 @@ class IpcServer {
  private:
   struct Connection {
     IpcFd socket;
-    DeviceAllocator* device = nullptr;  // once it has opened its block
+    Device* device = nullptr;  // once it has opened its block
     SharedBlock block;
   };
   static constexpr size_t kMostConnections = 4096;
@@ -54,7 +54,7 @@ class IpcServer {
   uint64_t pid_ = 0, name_ = 0;
   IpcToken token_{};
   std::atomic<uint64_t> last_{0};
-  std::atomic<DeviceAllocator*> devices_[64] = {};
+  std::atomic<Device*> devices_[64] = {};
   std::vector<std::unique_ptr<Connection>> connections_;  // the thread's own
 };
 

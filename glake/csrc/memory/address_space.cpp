@@ -19,63 +19,65 @@ std::string address_limit_text() {
 
 }  // namespace
 
-bool DebtBook::pay(Debt& debt) {
-  if (debt.bytes != 0) {
-    if (!refusals_.note("cuMemUnmap", driver_.unmap(debt.at, debt.bytes)).ok()) return false;
-    debt.bytes = 0;
-    idle_ += debt.handles.size();
+bool DeferredReleases::attempt(DeferredRelease& deferred) {
+  if (deferred.bytes != 0) {
+    if (!refusals_.note("cuMemUnmap", driver_.unmap(deferred.at, deferred.bytes)).ok())
+      return false;
+    deferred.bytes = 0;
+    idle_ += deferred.handles.size();
   }
-  while (!debt.handles.empty()) {
-    if (!refusals_.note("cuMemRelease", driver_.release(debt.handles.back())).ok()) return false;
-    debt.handles.pop_back();
+  while (!deferred.handles.empty()) {
+    if (!refusals_.note("cuMemRelease", driver_.release(deferred.handles.back())).ok())
+      return false;
+    deferred.handles.pop_back();
     --handles_;
     --idle_;
   }
-  if (debt.settled) debt.settled();
+  if (deferred.settled) deferred.settled();
   return true;
 }
 
-bool DebtBook::owe(Debt debt) {
-  handles_ += debt.handles.size();
-  if (debt.bytes == 0) idle_ += debt.handles.size();
-  if (pay(debt)) return true;
-  debts_.push_back(std::move(debt));
+bool DeferredReleases::defer(DeferredRelease deferred) {
+  handles_ += deferred.handles.size();
+  if (deferred.bytes == 0) idle_ += deferred.handles.size();
+  if (attempt(deferred)) return true;
+  deferred_.push_back(std::move(deferred));
   return false;
 }
 
-bool DebtBook::settle() {
-  for (auto it = debts_.begin(); it != debts_.end();) {
-    it = pay(*it) ? debts_.erase(it) : std::next(it);
+bool DeferredReleases::settle() {
+  for (auto it = deferred_.begin(); it != deferred_.end();) {
+    it = attempt(*it) ? deferred_.erase(it) : std::next(it);
   }
-  return debts_.empty();
+  return deferred_.empty();
 }
 
-void DebtBook::keep_mapped() {
-  for (auto it = debts_.begin(); it != debts_.end();) {
-    Debt& debt = *it;
-    uint64_t kept = debt.bytes != 0 && debt.keep ? debt.keep().count : 0;
+void DeferredReleases::keep_mapped() {
+  for (auto it = deferred_.begin(); it != deferred_.end();) {
+    DeferredRelease& deferred = *it;
+    uint64_t kept = deferred.bytes != 0 && deferred.keep ? deferred.keep().count : 0;
     if (kept != 0) {
-      debt.bytes = 0;
-      debt.settled = nullptr;  // its addresses are in use
-      debt.handles.erase(debt.handles.begin(),
-                         debt.handles.begin() + static_cast<std::ptrdiff_t>(kept));
+      deferred.bytes = 0;
+      deferred.settled = nullptr;  // its addresses are in use
+      deferred.handles.erase(deferred.handles.begin(),
+                             deferred.handles.begin() + static_cast<std::ptrdiff_t>(kept));
       handles_ -= kept;
-      idle_ += debt.handles.size();
+      idle_ += deferred.handles.size();
     }
-    it = kept != 0 && debt.handles.empty() ? debts_.erase(it) : std::next(it);
+    it = kept != 0 && deferred.handles.empty() ? deferred_.erase(it) : std::next(it);
   }
 }
 
-bool DebtBook::take(Handle* handle) {
-  for (auto it = debts_.begin(); it != debts_.end(); ++it) {
+bool DeferredReleases::take(Handle* handle) {
+  for (auto it = deferred_.begin(); it != deferred_.end(); ++it) {
     if (it->bytes != 0 || it->handles.empty()) continue;
     *handle = it->handles.back();
     it->handles.pop_back();
     --handles_;
     --idle_;
     if (it->handles.empty()) {
-      Debt paid = std::move(*it);
-      debts_.erase(it);
+      DeferredRelease paid = std::move(*it);
+      deferred_.erase(it);
       if (paid.settled) paid.settled();
     }
     return true;
@@ -83,8 +85,7 @@ bool DebtBook::take(Handle* handle) {
   return false;
 }
 
-Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, Bytes slot)
-    : driver_(driver) {
+Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : driver_(driver) {
   // Asked for with room to align: drivers differ in the alignments they grant.
   bytes = round_up(bytes, kRegionAlign);
   reserved_bytes_ = bytes + kRegionAlign;
@@ -95,7 +96,7 @@ Reservation::Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, B
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());
   }
   try {
-    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, device);
+    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, heap);
   } catch (...) {
     driver_.free_range(reserved_, reserved_bytes_);
     throw;
@@ -131,7 +132,7 @@ Address ViewSpace::take(Granules n) {
   auto best = by_size_.lower_bound({n.count, 0});
   if (best == by_size_.end()) {
     reservations_.push_back(std::make_unique<Reservation>(
-        driver_, device_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
+        driver_, heap_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
     Reservation& r = *reservations_.back();
     enter(r.base(), Granules{r.size() / kGranule});
     best = by_size_.lower_bound({n.count, 0});

@@ -1,5 +1,5 @@
-// Reserved virtual addresses of one device, and the debts: driver undo that was itself refused and
-// is tried again later, so that no handle, mapping or reservation is ever lost.
+// Reserved virtual addresses of one device, and deferred releases: driver undo that was itself
+// refused and is tried again later, so that no handle, mapping or reservation is ever lost.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Refusals {
 
 // What is still owed to the driver after a refused undo: unmap [at, at + bytes), then release the
 // handles; `settled` runs when all is done.
-struct Debt {
+struct DeferredRelease {
   Address at = 0;
   Bytes bytes = 0;
   std::vector<Handle> handles;
@@ -47,28 +47,28 @@ struct Debt {
   std::function<Granules()> keep;
 };
 
-class DebtBook {
+class DeferredReleases {
  public:
-  DebtBook(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
-  // Pays the debt now if the driver lets us, else keeps it. True if paid.
-  bool owe(Debt debt);
-  // Tries every debt again. True if none is left.
+  DeferredReleases(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
+  // Does it now if the driver lets us, else keeps it for later. True if done.
+  bool defer(DeferredRelease deferred);
+  // Tries every one again. True if none is left.
   bool settle();
   // Takes back into use what is mapped still and cannot be unmapped.
   void keep_mapped();
   // A handle that is owed and mapped nowhere, to be used again; false if there is none.
   bool take(Handle* handle);
-  bool empty() const { return debts_.empty(); }
-  // Granules of physical memory still held by debts; any thread may ask.
+  bool empty() const { return deferred_.empty(); }
+  // Granules of physical memory still held by deferred releases; any thread may ask.
   uint64_t handles() const { return handles_.load(); }
   // How many of those take() would give.
   uint64_t idle() const { return idle_.load(); }
 
  private:
-  bool pay(Debt& debt);
+  bool attempt(DeferredRelease& deferred);
   Driver& driver_;
   Refusals& refusals_;
-  std::list<Debt> debts_;
+  std::list<DeferredRelease> deferred_;
   std::atomic<uint64_t> handles_{0}, idle_{0};
 };
 
@@ -76,7 +76,7 @@ class DebtBook {
 class Reservation {
  public:
   // Throws Error when the driver refuses.
-  Reservation(Driver& driver, DeviceAllocator* device, Bytes bytes, Bytes slot);
+  Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot);
   ~Reservation();  // leaves the addresses reserved unless release() has run
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
@@ -96,8 +96,8 @@ class Reservation {
 // Addresses for views: best fit over the device's view reservations, in granules.
 class ViewSpace {
  public:
-  ViewSpace(Driver& driver, DeviceAllocator* device, Bytes chunk)
-      : driver_(driver), device_(device), chunk_(round_up(chunk, kRegionAlign)) {}
+  ViewSpace(Driver& driver, Heap* heap, Bytes chunk)
+      : driver_(driver), heap_(heap), chunk_(round_up(chunk, kRegionAlign)) {}
   // Throws Error when a new reservation is needed and refused.
   Address take(Granules n);
   void give(Address base, Granules n);
@@ -106,7 +106,7 @@ class ViewSpace {
 
  private:
   Driver& driver_;
-  DeviceAllocator* device_;
+  Heap* heap_;
   Bytes chunk_;
   using Places = std::map<Address, Granules>;
   void enter(Address base, Granules n);

@@ -17,7 +17,7 @@ uint64_t bits_of(uint64_t bits, uint64_t mask) {
 
 }  // namespace
 
-Arena::Arena(int id, Address base, Bytes size, SegmentPool& pool)
+Arena::Arena(int id, Address base, Bytes size, SpanPool& pool)
     : id_(id), base_(base), size_(size), pool_(pool) {
   uint64_t granules = size / kGranule;
   edges_.resize(granules);
@@ -29,7 +29,7 @@ Arena::Arena(int id, Address base, Bytes size, SegmentPool& pool)
   link_absent(first_);
 }
 
-void Arena::set_edges(Segment* head, Address begin, Address end) {
+void Arena::set_edges(Span* head, Address begin, Address end) {
   // Called with the head to enter the extent, with nullptr to erase it.
   uint64_t first = granule_of(begin);
   uint64_t last = granule_of(end);
@@ -48,7 +48,7 @@ void Arena::set_edges(Segment* head, Address begin, Address end) {
   if (whole < last) edges_[whole].whole_extent = head;
 }
 
-void Arena::index(Segment* head, Segment* tail) {
+void Arena::index(Span* head, Span* tail) {
   head->mate = tail;
   tail->mate = head;
   head->extent = tail->end() - head->begin;
@@ -56,13 +56,13 @@ void Arena::index(Segment* head, Segment* tail) {
   set_edges(head, head->begin, tail->end());
 }
 
-void Arena::unindex(Segment* head) {
+void Arena::unindex(Span* head) {
   extents_.erase(head);
   set_edges(nullptr, head->begin, head->begin + head->extent);
 }
 
-Segment* Arena::split(Segment* s, Address at) {
-  Segment* right = pool_.make();
+Span* Arena::split(Span* s, Address at) {
+  Span* right = pool_.make();
   right->begin = at;
   right->size = s->end() - at;
   right->state = s->state;
@@ -75,7 +75,7 @@ Segment* Arena::split(Segment* s, Address at) {
   return right;
 }
 
-Segment* Arena::absorb(Segment* left, Segment* right) {
+Span* Arena::absorb(Span* left, Span* right) {
   left->size += right->size;
   left->next = right->next;
   if (right->next != nullptr) right->next->prev = left;
@@ -83,27 +83,27 @@ Segment* Arena::absorb(Segment* left, Segment* right) {
   return left;
 }
 
-Segment* Arena::take(Segment* head, Address begin, Bytes size) {
-  Segment* tail = head->mate;
+Span* Arena::take(Span* head, Address begin, Bytes size) {
+  Span* tail = head->mate;
   Address end = begin + size;
   unindex(head);
-  Segment* first = head;
+  Span* first = head;
   while (first->end() <= begin) first = first->next;
   if (first->begin < begin) {
-    Segment* right = split(first, begin);
+    Span* right = split(first, begin);
     if (tail == first) tail = right;
     first = right;
   }
-  Segment* last = first;
+  Span* last = first;
   while (last->end() < end) last = last->next;
   if (last->end() > end) {
-    Segment* right = split(last, end);
+    Span* right = split(last, end);
     if (tail == last) tail = right;
   }
-  Segment* left_tail = first == head ? nullptr : first->prev;
-  Segment* right_head = last == tail ? nullptr : last->next;
+  Span* left_tail = first == head ? nullptr : first->prev;
+  Span* right_head = last == tail ? nullptr : last->next;
   while (first->size < size) absorb(first, first->next);
-  first->state = SegmentState::kBusy;
+  first->state = SpanState::kBusy;
   first->tickets.clear();
   first->piece_next = nullptr;
   if (left_tail != nullptr) index(head, left_tail);
@@ -113,9 +113,9 @@ Segment* Arena::take(Segment* head, Address begin, Bytes size) {
   return first;
 }
 
-// True if the two may become one segment; `into` then has the tickets of both.
-bool Arena::merge_tickets(Segment* into, const Segment* from, const Completion* completion) {
-  if (into->state != SegmentState::kFree || from->state != SegmentState::kFree) return false;
+// True if the two may become one span; `into` then has the tickets of both.
+bool Arena::merge_tickets(Span* into, const Span* from, const Completion* completion) {
+  if (into->state != SpanState::kFree || from->state != SpanState::kFree) return false;
   if (completion == nullptr) {
     if (!into->tickets.same_streams(from->tickets)) return false;
     for (Ticket t : from->tickets) into->tickets.add(t);
@@ -127,30 +127,30 @@ bool Arena::merge_tickets(Segment* into, const Segment* from, const Completion* 
   return true;
 }
 
-void Arena::give(Segment* s, const Tickets& tickets, const Completion* completion) {
-  s->state = SegmentState::kFree;
+void Arena::give(Span* s, const Tickets& tickets, const Completion* completion) {
+  s->state = SpanState::kFree;
   s->tickets = tickets;
   s->piece_next = nullptr;
   Address begin = s->begin, end = s->end();
   free_ += s->size;
-  Segment* head = s;
-  Segment* tail = s;
-  Segment* left = s->prev;
-  Segment* right = s->next;
-  if (left != nullptr && left->state == SegmentState::kFree) {
+  Span* head = s;
+  Span* tail = s;
+  Span* left = s->prev;
+  Span* right = s->next;
+  if (left != nullptr && left->state == SpanState::kFree) {
     head = left->mate;
     unindex(head);
   }
-  if (right != nullptr && right->state == SegmentState::kFree) {
+  if (right != nullptr && right->state == SpanState::kFree) {
     tail = right->mate;
     unindex(right);
   }
-  // The new segment with its neighbours, then each neighbour with the next beyond it.
-  for (Segment* at = s; tail != at && merge_tickets(at, at->next, completion);) {
+  // The new span with its neighbours, then each neighbour with the next beyond it.
+  for (Span* at = s; tail != at && merge_tickets(at, at->next, completion);) {
     if (tail == at->next) tail = at;
     absorb(at, at->next);
   }
-  for (Segment* at = s; head != at && merge_tickets(at->prev, at, completion);) {
+  for (Span* at = s; head != at && merge_tickets(at->prev, at, completion);) {
     if (tail == at) tail = at->prev;
     at = absorb(at->prev, at);
   }
@@ -212,7 +212,7 @@ uint64_t Arena::run(uint64_t g, uint64_t most, uint64_t flip) const {
 uint64_t Arena::free_run(uint64_t g, uint64_t most) const { return run(g, most, ~uint64_t{0}); }
 uint64_t Arena::busy_run(uint64_t g, uint64_t most) const { return run(g, most, 0); }
 
-Segment* Arena::extent_at_prefix(uint64_t g) const {
+Span* Arena::extent_at_prefix(uint64_t g) const {
   if (!whole_free(g)) return edges_[g].prefix_extent;
   // Extents never touch, so a run of free granules is one extent's: find its first, a word at a
   // time, over wholly free words 64 at a time.
@@ -232,19 +232,19 @@ Segment* Arena::extent_at_prefix(uint64_t g) const {
   return edges_[first].whole_extent;
 }
 
-Segment* Arena::extent_at_suffix(uint64_t g) const {
+Span* Arena::extent_at_suffix(uint64_t g) const {
   return whole_free(g) ? extent_at_prefix(g) : edges_[g].suffix_extent;
 }
 
-Segment* Arena::free_segment_at(Address a) const {
+Span* Arena::free_span_at(Address a) const {
   uint64_t g = granule_of(a);
-  Segment* s = a % kGranule == 0 ? extent_at_prefix(g) : extent_at_suffix(g);
+  Span* s = a % kGranule == 0 ? extent_at_prefix(g) : extent_at_suffix(g);
   while (s->end() <= a) s = s->next;
   return s;
 }
 
-void Arena::link_absent(Segment* s) {
-  s->state = SegmentState::kAbsent;
+void Arena::link_absent(Span* s) {
+  s->state = SpanState::kAbsent;
   s->tickets.clear();
   s->left = nullptr;
   s->right = absent_;
@@ -252,31 +252,31 @@ void Arena::link_absent(Segment* s) {
   absent_ = s;
 }
 
-void Arena::unlink_absent(Segment* s) {
+void Arena::unlink_absent(Span* s) {
   (s->left != nullptr ? s->left->right : absent_) = s->right;
   if (s->right != nullptr) s->right->left = s->left;
   s->left = s->right = nullptr;
 }
 
-Segment* Arena::claim(Segment* absent, Address begin, Bytes size) {
+Span* Arena::claim(Span* absent, Address begin, Bytes size) {
   unlink_absent(absent);
-  Segment* mine = absent;
+  Span* mine = absent;
   if (mine->begin < begin) {
     mine = split(absent, begin);
     link_absent(absent);
   }
   if (mine->size > size) link_absent(split(mine, begin + size));
-  mine->state = SegmentState::kBusy;
+  mine->state = SpanState::kBusy;
   return mine;
 }
 
-void Arena::disclaim(Segment* s) {
-  if (s->next != nullptr && s->next->state == SegmentState::kAbsent) {
+void Arena::disclaim(Span* s) {
+  if (s->next != nullptr && s->next->state == SpanState::kAbsent) {
     unlink_absent(s->next);
     absorb(s, s->next);
   }
-  if (s->prev != nullptr && s->prev->state == SegmentState::kAbsent) {
-    Segment* left = s->prev;
+  if (s->prev != nullptr && s->prev->state == SpanState::kAbsent) {
+    Span* left = s->prev;
     unlink_absent(left);
     s = absorb(left, s);
   }
@@ -287,23 +287,23 @@ std::string Arena::check() const {
   Address at = base_;
   Bytes free = 0;
   uint64_t whole = 0;
-  const Segment* head = nullptr;
-  const Segment* before = nullptr;
-  for (const Segment* s = first_; s != nullptr; before = s, s = s->next) {
-    if (s->begin != at || s->size == 0) return "segments do not tile the arena";
-    if (s->prev != before) return "segment links are broken";
+  const Span* head = nullptr;
+  const Span* before = nullptr;
+  for (const Span* s = first_; s != nullptr; before = s, s = s->next) {
+    if (s->begin != at || s->size == 0) return "spans do not tile the arena";
+    if (s->prev != before) return "span links are broken";
     at = s->end();
-    if (s->state == SegmentState::kAbsent && before != nullptr &&
-        before->state == SegmentState::kAbsent) {
-      return "neighbouring absent segments are not merged";
+    if (s->state == SpanState::kAbsent && before != nullptr &&
+        before->state == SpanState::kAbsent) {
+      return "neighbouring absent spans are not merged";
     }
-    if (s->state != SegmentState::kFree) {
+    if (s->state != SpanState::kFree) {
       head = nullptr;
       continue;
     }
     free += s->size;
     if (head == nullptr) head = s;
-    bool last = s->next == nullptr || s->next->state != SegmentState::kFree;
+    bool last = s->next == nullptr || s->next->state != SpanState::kFree;
     if (!last) continue;
     if (head->mate != s || s->mate != head || head->extent != s->end() - head->begin) {
       return "an extent's ends disagree";
@@ -315,7 +315,7 @@ std::string Arena::check() const {
       if (!whole_free(g)) return "a free granule is marked busy";
     }
   }
-  if (at != base_ + size_) return "segments do not reach the arena's end";
+  if (at != base_ + size_) return "spans do not reach the arena's end";
   if (free != free_) return "free bytes are miscounted";
   if (whole != whole_free_) return "whole free granules are miscounted";
   return "";

@@ -1,5 +1,5 @@
 // One long range of device memory, split and merged at 512 bytes. Pure bookkeeping: no driver call,
-// no lock of its own. Steady state allocates nothing (segments come from a pool).
+// no lock of its own. Steady state allocates nothing (spans come from a pool).
 #pragma once
 
 #include <cstdint>
@@ -14,52 +14,51 @@ namespace glake {
 
 struct Block;
 
-enum class SegmentState : uint8_t { kBusy, kFree, kAbsent };
+enum class SpanState : uint8_t { kBusy, kFree, kAbsent };
 
-struct Segment {
+struct Span {
   Address begin = 0;
   Bytes size = 0;
-  Segment* prev = nullptr;  // address order
-  Segment* next = nullptr;
-  SegmentState state = SegmentState::kAbsent;
-  StreamId stream = 0;  // busy: whose work uses it
-  Segment* piece_next =
-      nullptr;  // busy: the next of the same block (on a view, a block has several)
+  Span* prev = nullptr;  // address order
+  Span* next = nullptr;
+  SpanState state = SpanState::kAbsent;
+  StreamId stream = 0;         // busy: whose work uses it
+  Span* piece_next = nullptr;  // busy: the next of the same block (on a view, a block has several)
 
   // Free, at an extent's two ends: the other end. At its head: its size and place in the index;
   // absent: its neighbours in the list of those.
-  Segment* mate = nullptr;
+  Span* mate = nullptr;
   Bytes extent = 0;
-  Segment* left = nullptr;
-  Segment* right = nullptr;
+  Span* left = nullptr;
+  Span* right = nullptr;
   Tickets tickets;  // free: the work that may still use it
 
   Address end() const { return begin + size; }
 };
 
-class SegmentPool {
+class SpanPool {
  public:
-  Segment* make() {
+  Span* make() {
     if (idle_ == nullptr) return store_.make();
-    Segment* s = idle_;
+    Span* s = idle_;
     idle_ = s->next;
-    *s = Segment{};
+    *s = Span{};
     return s;
   }
-  void recycle(Segment* s) {
+  void recycle(Span* s) {
     s->next = idle_;
     idle_ = s;
   }
 
  private:
-  Slabs<Segment> store_;
-  Segment* idle_ = nullptr;
+  Slabs<Span> store_;
+  Span* idle_ = nullptr;
 };
 
 class Arena {
  public:
   // Starts wholly absent.
-  Arena(int id, Address base, Bytes size, SegmentPool& pool);
+  Arena(int id, Address base, Bytes size, SpanPool& pool);
 
   int id() const { return id_; }
   Address base() const { return base_; }
@@ -67,27 +66,27 @@ class Arena {
   bool contains(Address a) const { return a >= base_ && a < base_ + size_; }
 
   // Extents of at least `bytes`, smallest first, lowest address first among equals.
-  Segment* best_fit(Bytes bytes) const { return extents_.smallest(bytes); }
-  Segment* next_fit(const Segment* head) const { return extents_.above(head); }
+  Span* best_fit(Bytes bytes) const { return extents_.smallest(bytes); }
+  Span* next_fit(const Span* head) const { return extents_.above(head); }
   // All extents, in the reverse order.
-  Segment* largest() const { return extents_.largest(); }
-  Segment* next_smaller(const Segment* head) const { return extents_.below(head); }
+  Span* largest() const { return extents_.largest(); }
+  Span* next_smaller(const Span* head) const { return extents_.below(head); }
   uint64_t extents_walked() const { return extents_.steps(); }
 
-  // Makes [begin, begin + size) of the extent at `head` one busy segment.
-  Segment* take(Segment* head, Address begin, Bytes size);
-  // Frees a busy segment, merging it with its neighbours. Where streams differ, and `completion` is
-  // given, only neighbours that are as far along are merged: one segment's ticket would otherwise
+  // Makes [begin, begin + size) of the extent at `head` one busy span.
+  Span* take(Span* head, Address begin, Bytes size);
+  // Frees a busy span, merging it with its neighbours. Where streams differ, and `completion` is
+  // given, only neighbours that are as far along are merged: one span's ticket would otherwise
   // hold back memory freed long before it.
-  void give(Segment* s, const Tickets& tickets, const Completion* completion = nullptr);
+  void give(Span* s, const Tickets& tickets, const Completion* completion = nullptr);
 
   // Absent ranges: where granules can be put. claim() makes part of one busy while the driver
   // works; then give() (now backed) or disclaim() (absent again).
-  Segment* first_segment() const { return first_; }
-  Segment* first_absent() const { return absent_; }
-  Segment* next_absent(const Segment* s) const { return s->right; }
-  Segment* claim(Segment* absent, Address begin, Bytes size);
-  void disclaim(Segment* s);
+  Span* first_span() const { return first_; }
+  Span* first_absent() const { return absent_; }
+  Span* next_absent(const Span* s) const { return s->right; }
+  Span* claim(Span* absent, Address begin, Bytes size);
+  void disclaim(Span* s);
 
   // Granules by their index in the arena.
   uint64_t granule_of(Address a) const { return (a - base_) / kGranule; }
@@ -102,12 +101,12 @@ class Arena {
   // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
   Bytes free_prefix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].prefix; }
   Bytes free_suffix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].suffix; }
-  // The free segment that covers `a`, which begins a free granule or a free prefix or suffix of
+  // The free span that covers `a`, which begins a free granule or a free prefix or suffix of
   // one.
-  Segment* free_segment_at(Address a) const;
+  Span* free_span_at(Address a) const;
   // The extent that holds granule g's free start or end; g must have one.
-  Segment* extent_at_prefix(uint64_t g) const;
-  Segment* extent_at_suffix(uint64_t g) const;
+  Span* extent_at_prefix(uint64_t g) const;
+  Span* extent_at_suffix(uint64_t g) const;
 
   Bytes free_bytes() const { return free_; }
 
@@ -118,31 +117,31 @@ class Arena {
   struct Edge {
     uint32_t prefix = 0;  // free bytes at the start of a granule whose end is not free
     uint32_t suffix = 0;
-    Segment* prefix_extent = nullptr;
-    Segment* suffix_extent = nullptr;
-    Segment* whole_extent = nullptr;  // at the first wholly free granule of an extent
+    Span* prefix_extent = nullptr;
+    Span* suffix_extent = nullptr;
+    Span* whole_extent = nullptr;  // at the first wholly free granule of an extent
   };
 
   uint64_t run(uint64_t g, uint64_t most, uint64_t flip) const;
-  void index(Segment* head, Segment* tail);
-  void unindex(Segment* head);
-  void set_edges(Segment* head, Address begin, Address end);
-  Segment* split(Segment* s, Address at);
-  Segment* absorb(Segment* left, Segment* right);
-  static bool merge_tickets(Segment* into, const Segment* from, const Completion* completion);
+  void index(Span* head, Span* tail);
+  void unindex(Span* head);
+  void set_edges(Span* head, Address begin, Address end);
+  Span* split(Span* s, Address at);
+  Span* absorb(Span* left, Span* right);
+  static bool merge_tickets(Span* into, const Span* from, const Completion* completion);
   void mark_free(Address begin, Address end, Address extent_begin, Address extent_end);
   void mark_busy(Address begin, Address end);
   template <typename Change>
   void for_each_word(uint64_t first, uint64_t last, Change&& change);
-  void link_absent(Segment* s);
-  void unlink_absent(Segment* s);
+  void link_absent(Span* s);
+  void unlink_absent(Span* s);
 
   int id_;
   Address base_;
   Bytes size_;
-  SegmentPool& pool_;
-  Segment* first_ = nullptr;
-  Segment* absent_ = nullptr;
+  SpanPool& pool_;
+  Span* first_ = nullptr;
+  Span* absent_ = nullptr;
   ExtentIndex extents_;
   std::vector<uint64_t> free_bits_;   // a bit for each wholly free granule
   std::vector<uint64_t> full_words_;  // a bit for each word of those that is all ones

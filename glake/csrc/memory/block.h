@@ -14,7 +14,7 @@
 
 namespace glake {
 
-class DeviceAllocator;
+class Heap;
 struct Chunk;
 struct View;
 
@@ -55,8 +55,8 @@ struct Block {
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked
   StreamHandle stream = 0;
-  DeviceAllocator* device = nullptr;
-  Segment* pieces = nullptr;   // what it occupies, in view order
+  Heap* heap = nullptr;
+  Span* pieces = nullptr;      // what it occupies, in view order
   View* view = nullptr;        // the view it is reached through; null: at home in an arena
   Chunk* chunk = nullptr;      // of the escape pool, if it is one of its blocks
   uint64_t share = 0;          // the number other processes open it by; 0: none
@@ -68,7 +68,7 @@ struct Block {
 
 // A block as its caller has it: with guards (debug/debug_device.h) the first byte is not the
 // block's.
-struct HeldAt {
+struct CallerBlock {
   Address ptr;    // the caller's
   Bytes bytes;    // that the caller asked for
   Address begin;  // of the block

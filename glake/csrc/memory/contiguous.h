@@ -39,7 +39,7 @@ struct Chunk {
   std::vector<Ticket> tickets;  // of the last free
 };
 
-// Under the device's hot lock, but for make() and unmake(), which call the driver: those need slow_
+// Under the device's hot lock, but for make() and unmake(), which call the driver: those need slow
 // and the device's context.
 class ContiguousPool {
  public:
@@ -81,7 +81,7 @@ class ContiguousPool {
   Granules physical() const { return {physical_.load()}; }
   // Granules of those that the driver refused to take back.
   Granules owed() const { return {owed_physical_.load()}; }
-  // Addresses that it refused to take back, with no memory behind them any more. Under slow_.
+  // Addresses that it refused to take back, with no memory behind them any more. Under slow.
   Bytes owed_addresses() const;
   Bytes cached_bytes() const { return cached_bytes_; }
   // Of these, what cannot go back to the driver before it is unpinned.
@@ -107,7 +107,7 @@ class ContiguousPool {
   Bytes cached_bytes_ = 0;
   std::atomic<uint64_t> physical_{0};         // granules the driver counts, owed ones included
   std::atomic<uint64_t> owed_physical_{0};    // granules of owed_
-  std::vector<std::unique_ptr<Chunk>> owed_;  // under slow_
+  std::vector<std::unique_ptr<Chunk>> owed_;  // under slow
 };
 
 // Process-wide: from an address to the chunk that holds it.

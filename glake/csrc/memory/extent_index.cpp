@@ -7,13 +7,13 @@
 namespace glake {
 namespace {
 
-bool before(const Segment* a, const Segment* b) {
+bool before(const Span* a, const Span* b) {
   return a->extent != b->extent ? a->extent < b->extent : a->begin < b->begin;
 }
 
 // Of two nodes of a treap the one with more is the other's ancestor. Addresses are regular, so
 // their bits are mixed.
-uint64_t priority(const Segment* s) {
+uint64_t priority(const Span* s) {
   uint64_t bits = s->begin;
   bits = (bits ^ bits >> 32) * 0x9e3779b97f4a7c15ull;
   return (bits ^ bits >> 29) * 0xbf58476d1ce4e5b9ull;
@@ -50,32 +50,32 @@ int ExtentIndex::last_bin(int before) const {
   return word * 64 + 63 - __builtin_clzll(bits);
 }
 
-Segment* ExtentIndex::first_of(int bin) const {
+Span* ExtentIndex::first_of(int bin) const {
   if (bin < 0) return nullptr;
-  Segment* s = roots_[bin];
+  Span* s = roots_[bin];
   for (; s->left != nullptr; s = s->left) ++steps_;
   return s;
 }
 
-Segment* ExtentIndex::last_of(int bin) const {
+Span* ExtentIndex::last_of(int bin) const {
   if (bin < 0) return nullptr;
-  Segment* s = roots_[bin];
+  Span* s = roots_[bin];
   for (; s->right != nullptr; s = s->right) ++steps_;
   return s;
 }
 
-void ExtentIndex::insert(Segment* head) {
+void ExtentIndex::insert(Span* head) {
   int bin = bin_of(head->extent);
-  Segment** link = &roots_[bin];
+  Span** link = &roots_[bin];
   const uint64_t mine = priority(head);
   while (*link != nullptr && priority(*link) > mine) {
     ++steps_;
     link = before(*link, head) ? &(*link)->right : &(*link)->left;
   }
   // What was here goes to the new node's sides.
-  Segment* rest = std::exchange(*link, head);
-  Segment** low = &head->left;
-  Segment** high = &head->right;
+  Span* rest = std::exchange(*link, head);
+  Span** low = &head->left;
+  Span** high = &head->right;
   while (rest != nullptr) {
     ++steps_;
     if (before(rest, head)) {
@@ -92,18 +92,18 @@ void ExtentIndex::insert(Segment* head) {
   bits_[bin >> 6] |= uint64_t{1} << (bin & 63);
 }
 
-void ExtentIndex::erase(Segment* head) {
+void ExtentIndex::erase(Span* head) {
   int bin = bin_of(head->extent);
-  Segment** link = &roots_[bin];
+  Span** link = &roots_[bin];
   while (*link != head) {
     ++steps_;
     link = before(*link, head) ? &(*link)->right : &(*link)->left;
   }
-  Segment* low = head->left;
-  Segment* high = head->right;
+  Span* low = head->left;
+  Span* high = head->right;
   while (low != nullptr && high != nullptr) {
     ++steps_;
-    Segment*& top = priority(low) > priority(high) ? low : high;
+    Span*& top = priority(low) > priority(high) ? low : high;
     *link = top;
     link = top == low ? &top->right : &top->left;
     top = *link;
@@ -113,36 +113,36 @@ void ExtentIndex::erase(Segment* head) {
   if (roots_[bin] == nullptr) bits_[bin >> 6] &= ~(uint64_t{1} << (bin & 63));
 }
 
-Segment* ExtentIndex::smallest(Bytes bytes) const {
+Span* ExtentIndex::smallest(Bytes bytes) const {
   int bin = bin_of(bytes);
-  Segment* found = nullptr;
-  for (Segment* s = roots_[bin]; s != nullptr; ++steps_) {
+  Span* found = nullptr;
+  for (Span* s = roots_[bin]; s != nullptr; ++steps_) {
     if (s->extent >= bytes) found = s;
     s = s->extent >= bytes ? s->left : s->right;
   }
   return found != nullptr ? found : first_of(next_bin(bin + 1));
 }
 
-Segment* ExtentIndex::above(const Segment* head) const {
+Span* ExtentIndex::above(const Span* head) const {
   int bin = bin_of(head->extent);
-  Segment* found = nullptr;
-  for (Segment* s = roots_[bin]; s != nullptr; ++steps_) {
+  Span* found = nullptr;
+  for (Span* s = roots_[bin]; s != nullptr; ++steps_) {
     if (before(head, s)) found = s;
     s = before(head, s) ? s->left : s->right;
   }
   return found != nullptr ? found : first_of(next_bin(bin + 1));
 }
 
-Segment* ExtentIndex::below(const Segment* head) const {
+Span* ExtentIndex::below(const Span* head) const {
   int bin = bin_of(head->extent);
-  Segment* found = nullptr;
-  for (Segment* s = roots_[bin]; s != nullptr; ++steps_) {
+  Span* found = nullptr;
+  for (Span* s = roots_[bin]; s != nullptr; ++steps_) {
     if (before(s, head)) found = s;
     s = before(s, head) ? s->right : s->left;
   }
   return found != nullptr ? found : last_of(last_bin(bin));
 }
 
-Segment* ExtentIndex::largest() const { return last_of(last_bin(kBins)); }
+Span* ExtentIndex::largest() const { return last_of(last_bin(kBins)); }
 
 }  // namespace glake

@@ -13,7 +13,7 @@ Status GranulePool::build(uint64_t first, std::vector<Granule>& home, Address be
   Bytes creatable = driver_.creatable(device_);
   for (; *created < n.count;) {
     Handle& handle = home[first + *created].handle;
-    if (!debts_.take(&handle)) {
+    if (!deferred_.take(&handle)) {
       if (creatable < kGranule) return refused_by_headroom({*created});
       creatable -= kGranule;
       Status s = driver_.create(device_, &handle);
@@ -53,7 +53,7 @@ Status GranulePool::back(const Arena& arena, Address begin, Granules n,
     own_ += n.count;
     return s;
   }
-  Debt undo;
+  DeferredRelease undo;
   undo.at = begin;
   undo.bytes = mapped * kGranule;
   for (uint64_t i = 0; i < created; ++i) {
@@ -72,13 +72,13 @@ Status GranulePool::back(const Arena& arena, Address begin, Granules n,
     kept(count);
     return count;
   };
-  debts_.owe(std::move(undo));
+  deferred_.defer(std::move(undo));
   return s;
 }
 
 Status GranulePool::create(const Arena& arena, uint64_t g) {
   Handle& handle = homes_[arena.id()][g].handle;
-  if (!debts_.take(&handle)) {
+  if (!deferred_.take(&handle)) {
     if (driver_.creatable(device_) < kGranule) return refused_by_headroom({0});
     Status s = driver_.create(device_, &handle);
     if (!s.ok()) {
@@ -97,7 +97,7 @@ Status GranulePool::map(const Arena& arena, uint64_t g) {
 }
 
 void GranulePool::release(const Arena& arena, uint64_t g, Granules n) {
-  Debt releases;
+  DeferredRelease releases;
   for (uint64_t i = 0; i < n.count; ++i) {
     Granule& granule = homes_[arena.id()][g + i];
     releases.handles.push_back(granule.handle);
@@ -105,7 +105,7 @@ void GranulePool::release(const Arena& arena, uint64_t g, Granules n) {
   }
   physical_ -= n.count;
   own_ -= n.count;
-  debts_.owe(std::move(releases));
+  deferred_.defer(std::move(releases));
 }
 
 Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
@@ -115,7 +115,7 @@ Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
     return s;
   }
   std::vector<Granule>& home = homes_[arena.id()];
-  Debt releases;
+  DeferredRelease releases;
   for (uint64_t i = 0; i < n.count; ++i) {
     Granule& granule = home[arena.granule_of(begin) + i];
     releases.handles.push_back(granule.handle);
@@ -123,7 +123,7 @@ Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
   }
   physical_ -= n.count;
   own_ -= n.count;
-  debts_.owe(std::move(releases));
+  deferred_.defer(std::move(releases));
   return s;
 }
 

@@ -14,10 +14,10 @@ class GranulePool {
  public:
   // `physical` counts the granules of all of the device's heaps; `grants` are the devices every
   // mapping is accessible from.
-  GranulePool(Driver& driver, DebtBook& debts, Refusals& refusals, int device,
+  GranulePool(Driver& driver, DeferredReleases& deferred, Refusals& refusals, int device,
               std::atomic<uint64_t>& physical, std::vector<int>& grants)
       : driver_(driver),
-        debts_(debts),
+        deferred_(deferred),
         refusals_(refusals),
         device_(device),
         grants_(grants),
@@ -28,7 +28,7 @@ class GranulePool {
   // Maps granules at home: those owed to the driver first, new ones then. All or nothing: what a
   // refusal leaves behind is undone, or owed. Then `settled` runs once it is paid, or `kept` if the
   // first so many granules, which could not be unmapped, are in use instead. Driver calls; under
-  // slow_ alone.
+  // slow alone.
   Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
               const std::function<void(Granules)>& kept);
   // How many granules the driver had when it last refused back(), fewer than were asked for (only
@@ -40,7 +40,7 @@ class GranulePool {
   // release is refused are owed.
   Status unback(const Arena& arena, Address begin, Granules n);
 
-  // Of a paused heap's home granules (regions.cpp), one after the other: memory for one, from what
+  // Of a paused heap's home granules (heap/pause.h), one after the other: memory for one, from what
   // is owed first; mapping it; and giving up the memory of granules that nothing maps.
   Status create(const Arena& arena, uint64_t g);
   Status map(const Arena& arena, uint64_t g);
@@ -70,12 +70,9 @@ class GranulePool {
   Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
   const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
 
-  // Granules of the device held from the driver, debts included; and those behind this heap.
-  Granules physical() const { return {physical_.load() + debts_.handles()}; }
+  // Granules behind this heap.
   Granules own() const { return {own_.load()}; }
   const std::vector<int>& grants() const { return grants_; }
-  // Granules of `physical` that the driver would not take back and back() uses first.
-  Granules idle_debts() const { return {debts_.idle()}; }
   void grant(int peer) { grants_.push_back(peer); }
 
  private:
@@ -91,7 +88,7 @@ class GranulePool {
   Status refused(const char* call, Granules had, Status s);
   Status refused_by_headroom(Granules had);
   Driver& driver_;
-  DebtBook& debts_;
+  DeferredReleases& deferred_;
   Refusals& refusals_;
   int device_;
   std::vector<int>& grants_;

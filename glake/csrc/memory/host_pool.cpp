@@ -5,17 +5,12 @@
 #include "base/tuning.h"
 
 namespace glake {
-namespace {
 
 // Classes are powers of two up to the larger bound, then multiples of a granule: there a power of
 // two would waste up to half.
-constexpr Bytes kLeastClass = 4 * kKiB, kMostClass = 8 * kMiB;
-
-}  // namespace
-
 Bytes HostPool::class_of(Bytes bytes) {
-  if (bytes > kMostClass) return round_up(bytes, kGranule);
-  Bytes size = kLeastClass;
+  if (bytes > Tuning::kHostMostClass) return round_up(bytes, kGranule);
+  Bytes size = Tuning::kHostLeastClass;
   while (size < bytes) size *= 2;
   return size;
 }
@@ -80,7 +75,7 @@ Bytes HostPool::most_held(Bytes size) const {
 // beside what is live. A small request never holds a large block, which it might do for long.
 HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (size <= kMostClass) return take_ready(size, requested, size);
+  if (size <= Tuning::kHostMostClass) return take_ready(size, requested, size);
   const Bytes most = most_held(size), live = static_cast<Bytes>(allocated_.current) + size;
   const Bytes spare = most > live ? most - live : 0;
   if (HostBlock* block = take_ready(size, requested, size + std::min(size, spare))) return block;

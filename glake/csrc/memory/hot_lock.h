@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/tuning.h"
+
 namespace glake {
 
 class HotLock {
@@ -36,22 +38,20 @@ class HotLock {
 
  private:
   static constexpr uint32_t kFree = 0, kTaken = 1, kAwaited = 2;
-  static constexpr int kMemory = 4096;
-  static constexpr int kSpins = 1000;
 
   void lock_slow() {
-    for (int i = 0; i < kSpins; ++i) {
+    for (int i = 0; i < Tuning::kLockSpins; ++i) {
       uint32_t free = kFree;
       if (word_.load(std::memory_order_relaxed) == kFree &&
           word_.compare_exchange_weak(free, kTaken, std::memory_order_acquire)) {
-        contention_.store(kMemory, std::memory_order_relaxed);
+        contention_.store(Tuning::kContended, std::memory_order_relaxed);
         return;
       }
     }
     while (word_.exchange(kAwaited, std::memory_order_acquire) != kFree) {
       syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kAwaited, nullptr, nullptr, 0);
     }
-    contention_.store(kMemory, std::memory_order_relaxed);
+    contention_.store(Tuning::kContended, std::memory_order_relaxed);
   }
 
   std::atomic<uint32_t> word_{kFree};

@@ -8,8 +8,8 @@ namespace glake {
 
 PointerMap::Page PointerMap::pages_[PointerMap::kPages];
 
-Region::Region(Address base, Bytes size, Bytes slot, DeviceAllocator* device)
-    : base_(base), size_(size), shift_(__builtin_ctzll(slot)), device_(device) {}
+Region::Region(Address base, Bytes size, Bytes slot, Heap* heap)
+    : base_(base), size_(size), shift_(__builtin_ctzll(slot)), heap_(heap) {}
 
 void Region::prepare(Address begin, Bytes bytes) {
   for (Address a = round_down(begin, kRegionAlign); a < begin + bytes; a += kRegionAlign) {

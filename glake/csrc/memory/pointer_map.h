@@ -18,13 +18,13 @@ using Slot = std::atomic<Block*>;
 // small blocks live and 1 MiB elsewhere, where almost always at most one block starts.
 class Region {
  public:
-  Region(Address base, Bytes size, Bytes slot, DeviceAllocator* device);
+  Region(Address base, Bytes size, Bytes slot, Heap* heap);
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   Address base() const { return base_; }
   Bytes size() const { return size_; }
-  DeviceAllocator* device() const { return device_; }
+  Heap* heap() const { return heap_; }
 
   // Makes the slots of [begin, begin + bytes), before any block starts there. Throws Error. One
   // thread at a time, which need not hold the device's lock.
@@ -47,7 +47,7 @@ class Region {
   Address base_;
   Bytes size_;
   int shift_;
-  DeviceAllocator* device_;
+  Heap* heap_;
 };
 
 // Process-wide: every device's regions and their slots, by address, a page a GiB. Regions are 1 GiB

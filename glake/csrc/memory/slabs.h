@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/tuning.h"
+
 namespace glake {
 
 template <typename Record>
@@ -27,7 +29,7 @@ class Slabs {
   }
 
  private:
-  static constexpr size_t kRecords = 256;
+  static constexpr size_t kRecords = Tuning::kSlabRecords;
   std::vector<std::unique_ptr<Record[]>> slabs_;
   size_t used_ = 0;  // of the last
 };

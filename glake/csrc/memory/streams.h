@@ -63,7 +63,7 @@ class StreamClock : public Completion {
   // Blocks the host until the tickets' work is complete.
   bool wait_host(const Tickets& tickets);
   // The events that cover every free so far on streams that may be asked, epochs closed: for who
-  // waits for them with no lock held, slow_ apart. poll() then tells.
+  // waits for them with no lock held, the device's slow lock apart. poll() then tells.
   std::vector<EventId> last_marks();
   // True if any stream seen is being captured.
   bool any_capturing();

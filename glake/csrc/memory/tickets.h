@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/tuning.h"
+
 namespace glake {
 
 using StreamId = uint32_t;  // dense, per device
 
-// Eight bytes: segments carry several, and the hot path copies them.
+// Eight bytes: spans carry several, and the hot path copies them.
 struct Ticket {
   Ticket() = default;
   Ticket(StreamId s, uint64_t e) : epoch(e & ((uint64_t{1} << 48) - 1)), stream(s & 0xffff) {}
@@ -19,7 +21,7 @@ constexpr StreamId kMaxStreams = 1 << 16;
 
 class Tickets {
  public:
-  static constexpr int kMax = 8;
+  static constexpr int kMax = Tuning::kTickets;
 
   Tickets() = default;
   explicit Tickets(Ticket t) : one_(t), count_(1) {}
@@ -78,7 +80,7 @@ class Tickets {
     wide_ = true;
   }
 
-  // Every segment has a set, and almost all name one stream.
+  // Every span has a set, and almost all name one stream.
   union {
     Ticket one_{0, 0};
     Ticket* many_;

@@ -10,8 +10,8 @@ namespace {
 // Out of memory: says so to those who watch, and adds who holds most to the text.
 [[noreturn]] void refuse(DeviceAllocator& device, Bytes bytes, StreamHandle stream, glake_pool pool,
                          const Error& error) {
-  Watch::event(GLAKE_OOM, device.device(), device.driver_free_bytes(), bytes, stream, pool);
-  throw Error(error.code(), error.what() + Watch::instance().top_holders(device.device()));
+  Watch::event(GLAKE_OOM, device.number(), device.driver_free_bytes(), bytes, stream, pool);
+  throw Error(error.code(), error.what() + Watch::instance().top_holders(device.number()));
 }
 
 Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, glake_pool pool,
@@ -36,7 +36,7 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
 DebugDevice* debug_of(Process& process, void* ptr) {
   Region* region =
       process.detoured(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
-  return region != nullptr ? debug_of(*region->device()) : nullptr;
+  return region != nullptr ? debug_of(*region->heap()) : nullptr;
 }
 
 [[noreturn]] void refuse_pointer(DebugDevice& debug, void* ptr, const Error& error) {
@@ -109,18 +109,18 @@ void detoured_free(Process& process, void* ptr) {
     Watch::Operation op(GLAKE_CONTEXT_ALL);
     Block& b = taken(process, debug, holding, ptr);
     if (process.detoured(kTraced)) process.trace().freed(ptr);
-    ThreadCache& cache = process.cache(b.device->device());
+    ThreadCache& cache = process.cache(b.heap->number);
     if (process.detoured(kWatched) || process.detoured(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
-      bool held = holding == nullptr && DeviceAllocator::held_back(b);
-      PoolId pool = b.device->pool_id();
-      Watch::instance().freed(b.device->device(), b.ptr, bytes, b.stream, {pool.first, pool.second},
-                              op, held);
+      bool held = holding == nullptr && Heap::frees_later(b);
+      PoolId pool = b.heap->pool_id();
+      Watch::instance().freed(b.heap->number, b.ptr, bytes, b.stream, {pool.first, pool.second}, op,
+                              held);
     }
     if (holding != nullptr) {
       debug->free(&b, holding, op.context(), cache);
     } else {
-      b.device->free(&b, cache);
+      b.heap->free(&b, cache);
     }
   }
   drop_unused_contexts();
@@ -139,13 +139,13 @@ void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle 
   // No guards: who asks for whole memory wants its first byte.
   return detoured_malloc(process, bytes, device, stream, {0, 0}, false,
                          [stream, asked](ThreadCache& cache, Bytes size) {
-                           return cache.device()->allocate_contiguous(size, stream, asked);
+                           return cache.device()->contiguous().allocate(size, stream, asked);
                          });
 }
 
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
   auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
-    return cache.device()->allocate_from(pool, size, stream);
+    return cache.device()->pools().allocate(pool, size, stream);
   };
   if (process.detoured()) {
     return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
@@ -159,17 +159,17 @@ void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, Strea
   auto at = reinterpret_cast<Address>(ptr);
   return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
                          [stream, pool, at](ThreadCache& cache, Bytes size) {
-                           return cache.device()->allocate_at(pool, at, size, stream);
+                           return cache.device()->pools().allocate_at(pool, at, size, stream);
                          });
 }
 
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then) {
   DeviceAllocator& own = process.device(device);
-  if (!process.detoured()) return own.restore(pool, then);
+  if (!process.detoured()) return own.pools().restore(pool, then);
   RestoreLog log;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
-    log = own.restore(pool, then);
+    log = own.pools().restore(pool, then);
     bool watched = process.detoured(kWatched) || process.detoured(kDebug);
     bool traced = process.detoured(kTraced);
     glake_pool id{pool.first, pool.second};

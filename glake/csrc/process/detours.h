@@ -15,8 +15,8 @@ inline void* plain_malloc(Process& process, Bytes bytes, int device, StreamHandl
 
 inline void plain_free(Process& process, void* ptr) {
   Block& b = process.block(ptr, true);
-  ThreadCache& cache = process.cache(b.device->device());
-  b.device->free(&b, cache);
+  ThreadCache& cache = process.cache(b.heap->number);
+  b.heap->free(&b, cache);
 }
 
 // From the escape pool; `kind` is GLAKE_CONTIGUOUS_*.

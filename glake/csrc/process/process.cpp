@@ -129,11 +129,11 @@ Block& Process::block(void* ptr, bool take) {
   bool ours = region != nullptr && address - region->base() < region->size();
   Block* b = ours ? region->peek(address) : escaped(address);
   // With guards, a caller's pointer is not the block's first byte.
-  DebugDevice* debug = ours && !take && detoured(kDebug) ? debug_of(*region->device()) : nullptr;
+  DebugDevice* debug = ours && !take && detoured(kDebug) ? debug_of(*region->heap()) : nullptr;
   if (debug != nullptr) address = debug->inner(address);
-  if (ours && (b == nullptr || debug != nullptr)) b = region->device()->find(*region, address);
+  if (ours && (b == nullptr || debug != nullptr)) b = region->heap()->find(*region, address);
   if (b == nullptr) {
-    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->device()->explain_pointer(address));
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->heap()->explain_pointer(address));
   }
   BlockState live = BlockState::kLive;
   bool ok =
@@ -156,12 +156,12 @@ Block* Process::escaped(Address ptr) {
 
 Bytes Process::requested(void* ptr, const Block& b) const {
   bool inside = detoured(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
-  return inside ? b.requested - debug_of(*b.device)->overhead() : b.requested;
+  return inside ? b.requested - debug_of(*b.heap)->overhead() : b.requested;
 }
 
-HeldAt Process::held_at(void* ptr, const Block& b) const {
+CallerBlock Process::caller_block(void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
-  DebugDevice* debug = detoured(kDebug) ? debug_of(*b.device) : nullptr;
+  DebugDevice* debug = detoured(kDebug) ? debug_of(*b.heap) : nullptr;
   return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
 }
 
@@ -256,14 +256,14 @@ void Process::shutdown() {
   for (auto& device : devices_) {
     uint64_t live = device != nullptr ? device->live_blocks() : 0;
     if (live == 0) continue;
-    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->device()) + " still has " +
+    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->number()) + " still has " +
                                             counted(live, "live block") +
                                             "; free them before glake_shutdown()");
   }
   for (auto& device : devices_) {
-    uint64_t pins = device != nullptr ? device->pins(PinOwner::kCaller) : 0;
+    uint64_t pins = device != nullptr ? device->sharing().pins(PinOwner::kCaller) : 0;
     if (pins == 0) continue;
-    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->device()) + " still has " +
+    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->number()) + " still has " +
                                             counted(pins, "pin") +
                                             "; glake_unpin() them before glake_shutdown()");
   }
@@ -291,7 +291,7 @@ void Process::unpin(void* ptr) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto& device : devices_) {
     if (device == nullptr) continue;
-    if (device->unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
+    if (device->sharing().unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
   }
   throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned, or not as often as unpinned");
 }
@@ -347,32 +347,32 @@ void Process::use_kinds(int step) {
 
 std::vector<int> Process::used_devices() {
   std::vector<int> used;
-  for_each_device([&](DeviceAllocator& device) { used.push_back(device.device()); });
+  for_each_device([&](DeviceAllocator& device) { used.push_back(device.number()); });
   return used;
 }
 
 Bytes Process::set_headroom(int device, Bytes bytes) {
-  if (device != kAllDevices) return this->device(device).set_headroom(bytes);
+  if (device != kAllDevices) return this->device(device).limits().set_headroom(bytes);
   prepare();
   const std::vector<int> used = used_devices();
-  for (int each : used) this->device(each).check_headroom(bytes);
+  for (int each : used) this->device(each).limits().check_headroom(bytes);
   {
     std::lock_guard<std::mutex> guard(mutex_);
     options_.headroom = bytes;
   }
   Bytes free = UINT64_MAX;
-  for (int each : used) free = std::min(free, this->device(each).set_headroom(bytes));
+  for (int each : used) free = std::min(free, this->device(each).limits().set_headroom(bytes));
   return used.empty() ? 0 : free;
 }
 
 Bytes Process::headroom(int device) {
   if (device != kAllDevices && (device < 0 || device >= device_count())) {
-    return this->device(device).headroom();  // says what is wrong
+    return this->device(device).limits().headroom();  // says what is wrong
   }
   prepare();
   std::lock_guard<std::mutex> guard(mutex_);
   const bool used = device != kAllDevices && devices_[device] != nullptr;
-  return used ? devices_[device]->headroom() : options_.headroom;
+  return used ? devices_[device]->limits().headroom() : options_.headroom;
 }
 
 int Process::kind_of(Bytes bytes, bool* by_size) const {

@@ -70,7 +70,7 @@ class Process {
   Block& block(void* ptr, bool take);
   // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
   Bytes requested(void* ptr, const Block& b) const;
-  HeldAt held_at(void* ptr, const Block& b) const;
+  CallerBlock caller_block(void* ptr, const Block& b) const;
   Owned owned(Address at);  // the live block that holds the byte at `at`
   DeviceAllocator& device(int device) { return *cache(device).device(); }
 

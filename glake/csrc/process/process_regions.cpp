@@ -1,4 +1,4 @@
-// Pausing and resuming a region: the device's books (regions.cpp), and the copies between.
+// Pausing and resuming a region: the device's books (heap/regions.h), and the copies between.
 #include <algorithm>
 
 #include "heap/saved_bytes.h"
@@ -8,7 +8,7 @@
 namespace glake {
 
 void Process::pause_region(int device, PoolId id, const PauseTo& to) {
-  DeviceAllocator& own = this->device(device);
+  Regions own = this->device(device).regions();
   HostPool& pinned = host();
   std::vector<SavedPart> parts = own.begin_pause(id);
   std::unique_ptr<SavedBytes> saved;
@@ -33,9 +33,9 @@ void Process::pause_region(int device, PoolId id, const PauseTo& to) {
 }
 
 void Process::resume_region(int device, PoolId id, bool verify) {
-  DeviceAllocator& own = this->device(device);
+  Regions own = this->device(device).regions();
   HostPool& pinned = host();
-  const DeviceAllocator::Resumed resumed = own.begin_resume(id);
+  const Regions::Resumed resumed = own.begin_resume(id);
   if (resumed.saved == nullptr) return;
   auto live = [&](Address at) {
     if (resumed.whole) return true;
@@ -67,13 +67,13 @@ void Process::set_region_budget(PoolId id, Bytes bytes) {
 std::string Process::regions() {
   std::string json = "[";
   for_each_device([&](DeviceAllocator& device) {
-    for (const RegionInfo& info : device.regions()) {
+    for (const RegionInfo& info : device.regions().list()) {
       const RegionName* region = RegionBook::instance().find(info.pool);
       std::string one = "{";
       auto number = [&](const char* key, uint64_t value) {
         append_number(one, key, static_cast<int64_t>(value));
       };
-      number("device", static_cast<uint64_t>(device.device()));
+      number("device", static_cast<uint64_t>(device.number()));
       number("first", info.pool.first);
       number("second", info.pool.second);
       number("budget", region != nullptr ? region->budget.load() : 0);

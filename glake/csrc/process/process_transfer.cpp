@@ -18,7 +18,7 @@ class TransferAllocator final : public transfer::Allocator {
 
   void open_device(int device) override { process_.device(device); }
   int used_device() override { return process_.used_device(); }
-  void enable_peer(int gpu, int from) override { process_.device(gpu).enable_peer(from); }
+  void enable_peer(int gpu, int from) override { process_.device(gpu).peers().enable(from); }
   HostPool& host() override { return process_.host(); }
   Owned owned(Address at) override { return process_.owned(at); }
   void ask_before_free(bool ask) override { process_.set_detour(kCopied, ask); }
@@ -100,16 +100,16 @@ int Process::used_device() {
 Owned Process::owned(Address at) {
   Region* region = PointerMap::find(at);
   const bool ours = region != nullptr && at - region->base() < region->size();
-  Block* b = ours ? region->device()->around(*region, at) : ContiguousIndex::around(at);
+  Block* b = ours ? region->heap()->around(*region, at) : ContiguousIndex::around(at);
   if (b == nullptr && !ours) return {};
   Owned found;
-  found.device = (ours ? region->device() : b->device)->device();
+  found.device = (ours ? region->heap() : b->heap)->number;
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
-  HeldAt held{b->ptr, b->requested, b->ptr};
-  DebugDevice* debug = detoured(kDebug) ? debug_of(*b->device) : nullptr;
+  CallerBlock held{b->ptr, b->requested, b->ptr};
+  DebugDevice* debug = detoured(kDebug) ? debug_of(*b->heap) : nullptr;
   if (debug != nullptr) {  // between its guards
     void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
-    held = held_at(inner, *b);
+    held = caller_block(inner, *b);
     // One of before the guards.
     if (held.begin != b->ptr) held = {b->ptr, b->requested, b->ptr};
   }

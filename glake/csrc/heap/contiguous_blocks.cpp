@@ -1,0 +1,151 @@
+#include "heap/contiguous_blocks.h"
+
+#include "heap/out_of_memory.h"
+#include "heap/reclaim.h"
+#include "watch/watch.h"
+
+namespace glake {
+
+Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked& asked) {
+  const int kind = asked.kind;
+  Bytes whole = round_up(bytes, kGranule);
+  {
+    HotGuard hot(device_.hot);
+    Request r = device_.request(bytes, stream);
+    Chunk* c = device_.contiguous.reuse(kind, whole, r.stream, device_.clock, false);
+    if (c != nullptr) return hand_out(c, r, stream);
+  }
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  DeviceScope scope(device_.driver, device_.number);
+  device_.require(scope.status(), "to make its context current");
+  device_.contiguous.settle();
+  HotGuard hot(device_.hot);
+  device_.refused_now = false;
+  device_.settle(hot);
+  device_.clock.poll();
+  Request r = device_.request(bytes, stream);
+  auto again = [&](bool may_wait) {
+    return device_.contiguous.reuse(kind, whole, r.stream, device_.clock, may_wait);
+  };
+  Status refused;
+  std::unique_ptr<Chunk> made;
+  Chunk* c = again(device_.options.policy == PolicyKind::kCompact);
+  if (c == nullptr) made = make(kind, whole, hot, &refused);
+  if (c == nullptr && made == nullptr) c = again(true);
+  if (c == nullptr && made == nullptr && trim(hot)) {
+    made = make(kind, whole, hot, &refused);
+  }
+  if (c == nullptr && made == nullptr && (refused.ok() || refused.out_of_memory())) {
+    // Then the granules nobody holds: whatever else of the limit is free is in them.
+    Reclaim(device_).give_back_idle(hot);
+    made = make(kind, whole, hot, &refused);
+    ++device_.stats.alloc_retries;
+  }
+  if (made != nullptr) {
+    c = made.get();
+    hand_out(c, r, stream);
+    device_.contiguous.add(std::move(made));
+    return c->block;
+  }
+  if (c == nullptr) throw no_room(r, asked, refused, hot);
+  return hand_out(c, r, stream);
+}
+
+// Makes a chunk a live block. Its record lists its own stream as a recorded one: a free then passes
+// Frees::free(), never a thread's cache, which would give it to ordinary requests.
+Block* ContiguousBlocks::hand_out(Chunk* chunk, const Request& r, StreamHandle stream) {
+  Block* b = chunk->block;
+  b->ptr.store(chunk->base, std::memory_order_relaxed);
+  b->size = r.size;
+  b->requested = r.requested;
+  b->stream = stream;
+  b->stream_id = r.stream;
+  b->heap = device_.own.get();
+  b->chunk = chunk;
+  chunk->live = true;
+  b->recorded.clear();
+  b->recorded.add(r.stream);
+  ++device_.own->live;
+  b->small_pool = false;
+  device_.stats.allocate(b->small_pool, b->size, b->requested);
+  b->state.store(BlockState::kLive, std::memory_order_release);
+  return b;
+}
+
+// Asks the driver, hot let go. Null when it has no more, or refuses.
+std::unique_ptr<Chunk> ContiguousBlocks::make(int kind, Bytes bytes, HotGuard& hot,
+                                              Status* refused) {
+  std::unique_ptr<Chunk> chunk;
+  if (device_.chunk_room() < Granules::floor(bytes) && !device_.contiguous.owes(kind, bytes))
+    return chunk;
+  hot.unlock();
+  *refused = device_.contiguous.make(kind, bytes, device_.grants, &chunk);
+  if (refused->out_of_memory()) device_.chunk_refused[ContiguousPool::number(kind)] = true;
+  hot.lock();
+  if (chunk == nullptr) return chunk;
+  chunk->block = device_.blocks.make();
+  device_.stats.segment.add(false, 1);
+  device_.stats.reserved_bytes.add(false, static_cast<int64_t>(bytes));
+  Watch::event(GLAKE_SEGMENT_ALLOC, device_.number, chunk->base, bytes);
+  return chunk;
+}
+
+Error ContiguousBlocks::no_room(const Request& r, const Asked& asked, Status refused,
+                                HotGuard& hot) {
+  if (!refused.ok() && !refused.out_of_memory()) {
+    return Error(GLAKE_DRIVER_ERROR, "the driver refused a contiguous block of " +
+                                         std::to_string(r.requested) + " bytes on " +
+                                         device_text(device_.number) + ": " +
+                                         device_.driver.describe(refused));
+  }
+  ++device_.stats.ooms;
+  Error plain = OutOfMemory(*device_.own).error(r, asked, hot);
+  return Error(GLAKE_OUT_OF_MEMORY, "no room for a contiguous block: " + std::string(plain.what()));
+}
+
+void ContiguousBlocks::free(Block* b) {
+  Chunk* chunk = b->chunk;
+  chunk->live = false;
+  chunk->tickets.assign(1, device_.clock.stamp(b->stream_id));
+  for (StreamId s : b->recorded) {
+    if (s != b->stream_id) chunk->tickets.push_back(device_.clock.stamp(s));
+  }
+  b->recorded.clear();
+  device_.contiguous.cache(chunk);
+  --device_.own->live;
+}
+
+bool ContiguousBlocks::trim(HotGuard& hot) {
+  if (!device_.contiguous.any_cached()) return false;
+  Granules given{0};
+  device_.clock.poll();
+  std::vector<std::unique_ptr<Chunk>> going;
+  for (Chunk* c : device_.contiguous.cached()) {
+    bool idle = c->pins == 0;
+    for (Ticket t : c->tickets) {
+      idle = idle && (device_.clock.complete(Tickets(t)) || device_.clock.wait_host(Tickets(t)));
+    }
+    if (!idle) continue;
+    going.push_back(device_.contiguous.remove(c));
+    device_.blocks.recycle(c->block);
+    c->block = nullptr;
+  }
+  hot.unlock();
+  std::vector<std::pair<Address, Bytes>> gone;
+  for (auto& chunk : going) {
+    gone.emplace_back(chunk->base, chunk->bytes);
+    const Granules whole = Granules::floor(chunk->bytes);
+    if (device_.contiguous.unmake(std::move(chunk))) given = given + whole;
+  }
+  hot.lock();
+  for (auto [base, bytes] : gone) {
+    Watch::event(GLAKE_SEGMENT_FREE, device_.number, base, bytes);
+    device_.stats.segment.subtract(false, 1);
+    device_.stats.reserved_bytes.subtract(false, static_cast<int64_t>(bytes));
+  }
+  if (given.count == 0) return false;
+  device_.forget_refusals(given);
+  return true;
+}
+
+}  // namespace glake

@@ -1,0 +1,30 @@
+// A device's blocks of one driver allocation each: where one comes from, and what goes before it
+// does. Chunks count against the limit, and wait for streams, as granules do.
+#pragma once
+
+#include <memory>
+
+#include "heap/device.h"
+
+namespace glake {
+
+class ContiguousBlocks {
+ public:
+  explicit ContiguousBlocks(Device& device) : device_(device) {}
+
+  // Takes the locks. Throws Error.
+  Block* allocate(Bytes bytes, StreamHandle stream, const Asked& asked);
+  // Under hot.
+  void free(Block* block);
+  // Gives cached chunks back to the driver, waiting for their work. True if any memory came of it.
+  bool trim(HotGuard& hot);
+
+ private:
+  Block* hand_out(Chunk* chunk, const Request& r, StreamHandle stream);
+  std::unique_ptr<Chunk> make(int kind, Bytes bytes, HotGuard& hot, Status* refused);
+  Error no_room(const Request& r, const Asked& asked, Status refused, HotGuard& hot);
+
+  Device& device_;
+};
+
+}  // namespace glake

@@ -1,0 +1,141 @@
+#include "heap/device.h"
+
+#include <algorithm>
+
+#include "heap/frees.h"
+
+namespace glake {
+
+Device::Device(Driver& the_driver, int the_number, const Options& the_options)
+    : driver(the_driver),
+      number(the_number),
+      options(the_options),
+      clock(driver, number),
+      refusals(driver),
+      deferred(driver, refusals),
+      contiguous(driver, number, refusals),
+      grants{number},
+      own(std::make_unique<Heap>(*this, nullptr)) {}
+
+Device::~Device() = default;
+
+void Device::require(Status s, const char* what) const {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR,
+              "the driver refused " + device_text(number) + " " + what + ": " + driver.describe(s));
+}
+
+std::vector<Heap*> Device::heaps() {
+  std::vector<Heap*> all;
+  if (own->started) all.push_back(own.get());
+  for (auto& [id, pool] : pools) {
+    if (pool->started) all.push_back(pool.get());
+  }
+  return all;
+}
+
+Request Device::request(Bytes bytes, StreamHandle stream) {
+  StreamId id = clock.turn(clock.id_of(stream));
+  if (clock.replaced() != replaced_seen) {
+    // What threads keep for a handle may be another stream's.
+    replaced_seen = clock.replaced();
+    Frees(*own).drain_caches(true);
+  }
+  ++own->tick;
+  return {round_up(bytes, kAlignment), bytes, id};
+}
+
+void Device::collect_caches() {
+  for (auto& cache : caches) cache->collect(stats);
+}
+
+Granules Device::physical() const {
+  return Granules{backed.load() + deferred.handles()} + contiguous.physical();
+}
+
+Granules Device::under_limit() const {
+  return physical() - Granules{deferred.idle()} + Granules::ceil(outside);
+}
+
+Granules Device::room() const {
+  return under_limit() < limit ? limit - under_limit() : Granules{0};
+}
+
+Granules Device::above_limit() const {
+  return limit < under_limit() ? under_limit() - limit : Granules{0};
+}
+
+Granules Device::chunk_room() const {
+  Granules held = physical() + Granules::ceil(outside);
+  return held < limit ? limit - held : Granules{0};
+}
+
+Granules Device::chunks_above_limit() const {
+  Granules held = physical() + Granules::ceil(outside);
+  return limit < held ? held - limit : Granules{0};
+}
+
+Granules Device::kept_of(Bytes driver_free) const {
+  return std::min(Granules::ceil(headroom()), Granules::floor(driver_free));
+}
+
+Granules Device::driver_has() {
+  Bytes free = 0, total = 0;
+  if (!driver.memory_info(&free, &total).ok()) return {0};
+  return Granules::floor(free) - kept_of(free) + Granules{deferred.idle()};
+}
+
+void Device::forget_refusals(Granules given) {
+  driver_full = false;
+  had = had + given;
+  stitch_refusal.clear();
+}
+
+void Device::settle(HotGuard& guard, Use use) {
+  if (deferred.empty() && !contiguous.owes()) return;
+  guard.unlock();
+  deferred.settle();
+  contiguous.settle();
+  if (use == Use::kAgain) deferred.keep_mapped();
+  guard.lock();
+}
+
+Status Device::synchronize(HotGuard& guard) {
+  Status s = wait_for_device(guard);
+  if (!s.ok()) return s;
+  // What waited in a pool for its graph is freed only now: one more wait is of no work, and tells
+  // that streams which have been destroyed are done with it.
+  bool thawed = false;
+  for (Heap* heap : heaps()) {
+    if (!heap->thaw() || heap->pending_frees.empty()) continue;
+    Frees(*heap).drain_pending(Wait::kNo);
+    thawed = true;
+  }
+  return thawed ? wait_for_device(guard) : s;
+}
+
+Status Device::wait_for_device(HotGuard& guard) {
+  clock.begin_sync();
+  guard.unlock();
+  Status s = driver.synchronize(number);
+  guard.lock();
+  if (s.ok()) {
+    ++stats.device_syncs;
+    clock.end_sync();
+  }
+  return s;
+}
+
+// For all the device's work, since none could be marked on a destroyed stream; while a graph is
+// captured, which that would break, for marks on other streams.
+bool Device::wait_for_work(HotGuard& guard) {
+  if (!clock.any_capturing()) return synchronize(guard).ok();
+  const std::vector<EventId> marks = clock.last_marks();
+  guard.unlock();
+  for (EventId mark : marks) driver.wait_host(mark);
+  guard.lock();
+  clock.poll();
+  return true;
+}
+
+}  // namespace glake

@@ -1,0 +1,151 @@
+#include "heap/growth.h"
+
+#include <algorithm>
+
+#include "heap/availability.h"
+#include "heap/search.h"
+#include "watch/watch.h"
+
+namespace glake {
+
+Found Growth::grow(const Request& r, HotGuard& hot) {
+  Span* best = nullptr;
+  Granules fewest = heap_.room();
+  for (Span* s = heap_.large->first_absent(); s != nullptr; s = heap_.large->next_absent(s)) {
+    Bytes before = 0;
+    if (s->prev != nullptr && s->prev->state == SpanState::kFree) {
+      Span* head = s->prev->mate;
+      bool ready =
+          device_.clock.count() == 1 ||
+          (Availability(heap_).edge_allows(*heap_.large, head->begin, r.size, r.stream) &&
+           Availability(heap_).range_ordered(head, head->begin, r.size, r.stream, nullptr));
+      if (ready) before = head->extent;
+    }
+    Granules need = Granules::ceil(r.size > before ? r.size - before : 0);
+    if (s->size < need.bytes() || fewest < need) continue;
+    if (best != nullptr && (need == fewest && s->begin > best->begin)) continue;
+    best = s;
+    fewest = need;
+  }
+  if (best == nullptr || fewest.count == 0) return {};
+  Span* claimed = heap_.large->claim(best, best->begin, fewest.bytes());
+  if (!back(*heap_.large, claimed, hot)) return {};
+  heap_.large->give(claimed, Tickets{}, heap_.rule.completion());
+  return Search(heap_).fit(*heap_.large, r, Wait::kAllowed);
+}
+
+Found Growth::grow_small(const Request& r, HotGuard& hot) {
+  if (heap_.room().count == 0) return {};
+  for (Span* s = heap_.small->first_absent(); s != nullptr; s = heap_.small->next_absent(s)) {
+    Span* claimed = heap_.small->claim(s, s->begin, kGranule);
+    if (!back(*heap_.small, claimed, hot)) return {};
+    heap_.small->give(claimed, Tickets{}, heap_.rule.completion());
+    return Search(heap_).fit(*heap_.small, r, Wait::kAllowed);
+  }
+  return {};
+}
+
+// Puts granules behind a claimed absent span. False if the driver has no more; throws on others.
+bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
+  Granules n = Granules::floor(claimed->size);
+  try {
+    PointerMap::find(claimed->begin)->prepare(claimed->begin, n.bytes());
+  } catch (...) {
+    arena.disclaim(claimed);
+    throw;
+  }
+  hot.unlock();
+  // Both may run when this object is no more: the heap stays.
+  auto settled = [&heap = heap_, &arena, claimed] {
+    HotGuard guard(heap.device.hot);
+    arena.disclaim(claimed);
+  };
+  auto kept = [&heap = heap_, &arena, claimed](Granules first) {
+    HotGuard guard(heap.device.hot);
+    Growth(heap).keep_backed(arena, claimed, first);
+  };
+  Status s = heap_.granules.back(arena, claimed->begin, n, settled, kept);
+  hot.lock();
+  if (s.ok()) {
+    count_backed(arena, claimed->begin, n);
+    // More than it had: the last refusal tells no more.
+    if (device_.had < n) device_.withheld = {0};
+    device_.had = n < device_.had ? device_.had - n : Granules{0};
+    return true;
+  }
+  // Undone: `settled` above has run, or runs when the deferred release is done.
+  if (s.out_of_memory()) {
+    note_refusal();
+    return false;
+  }
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + counted(n.count, "granule") +
+                                      " on " + device_text(device_.number) + ": " +
+                                      device_.driver.describe(s));
+}
+
+// That counts until the driver has taken memory back: so much it would not give, whatever it
+// reports.
+void Growth::note_refusal() {
+  const Granules reported = device_.driver_has();
+  Granules had = heap_.granules.had();
+  Granules withheld = had < reported ? reported - had : Granules{0};
+  if (device_.driver_full && heap_.granules.had_at_most() && withheld < device_.withheld) {
+    withheld = device_.withheld;  // fewer were refused before
+    had = withheld < reported ? reported - withheld : Granules{0};
+  }
+  device_.had = had;
+  device_.withheld = withheld;
+  device_.refusal = heap_.granules.refused();
+  device_.refused_now = true;
+  device_.driver_full = true;
+}
+
+void Growth::count_backed(const Arena& arena, Address begin, Granules n) {
+  bool small = &arena == heap_.small.get();
+  device_.stats.reserved_bytes.add(small, static_cast<int64_t>(n.bytes()));
+  ++device_.stats.growths;
+  Watch::event(GLAKE_SEGMENT_MAP, device_.number, begin, n.bytes());
+}
+
+// The first granules of a claimed span are there to stay; the rest is absent again.
+void Growth::keep_backed(Arena& arena, Span* claimed, Granules first) {
+  Address begin = claimed->begin;
+  arena.disclaim(claimed);
+  Span* absent = arena.first_absent();
+  while (begin < absent->begin || begin >= absent->end()) absent = arena.next_absent(absent);
+  count_backed(arena, begin, first);
+  arena.give(arena.claim(absent, begin, first.bytes()), Tickets{}, heap_.rule.completion());
+}
+
+// The driver is asked first whether it has as many as several places need: some of them would serve
+// nobody.
+bool Growth::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot) {
+  for (bool asked = false; n.count != 0; asked = true) {
+    Span* place = heap_.large->first_absent();
+    for (Span* s = place; s != nullptr; s = heap_.large->next_absent(s)) {
+      if (s->begin < place->begin) place = s;
+    }
+    if (place == nullptr) return false;
+    if (!asked && place->size < n.bytes()) {
+      const Granules has = device_.driver_has();
+      if (has.count != 0 && has < n) return false;
+    }
+    Granules here = std::min(n, Granules::floor(place->size));
+    Span* claimed = heap_.large->claim(place, place->begin, here.bytes());
+    uint64_t granule = heap_.large->granule_of(claimed->begin);
+    if (!back(*heap_.large, claimed, hot)) return false;
+    taken.adopt(*heap_.large, claimed);
+    runs.push_back({heap_.large.get(), granule, here.count, 0});
+    n = n - here;
+  }
+  return true;
+}
+
+bool Growth::add_free(Granules n, HotGuard& hot) {
+  if (heap_.room() < n) return false;
+  std::vector<Run> runs;
+  TakenGranules taken(heap_, 0);
+  return add_fresh(n, runs, taken, hot);
+}
+
+}  // namespace glake

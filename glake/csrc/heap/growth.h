@@ -1,0 +1,36 @@
+// More granules from the driver, at home in a heap's arenas. Needs slow; lets hot go around every
+// mapping call.
+#pragma once
+
+#include <vector>
+
+#include "heap/device.h"
+#include "heap/taken_granules.h"
+
+namespace glake {
+
+class Growth {
+ public:
+  explicit Growth(Heap& heap) : heap_(heap), device_(heap.device) {}
+
+  // Extends the free extent that needs the fewest new granules, most often the arena's end.
+  Found grow(const Request& r, HotGuard& hot);
+  // One granule of the small arena.
+  Found grow_small(const Request& r, HotGuard& hot);
+  // New granules at the first absent places, as runs that `taken` keeps: hot is let go for each
+  // place.
+  bool add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot);
+  // New granules that are free for any request.
+  bool add_free(Granules n, HotGuard& hot);
+
+ private:
+  bool back(Arena& arena, Span* claimed, HotGuard& hot);
+  void note_refusal();
+  void count_backed(const Arena& arena, Address begin, Granules n);
+  void keep_backed(Arena& arena, Span* claimed, Granules first);
+
+  Heap& heap_;
+  Device& device_;
+};
+
+}  // namespace glake

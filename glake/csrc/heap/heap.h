@@ -1,0 +1,117 @@
+// One heap: two arenas, the views over their granules, and whose memory it is, the device's own or
+// a private pool's.
+//
+// The other classes of this folder each do one task on a heap (Search, Stitch, Growth, ...) or on
+// all of a device's (Pools, Reclaim, Report, ...). They are made where they are needed, keep
+// nothing, and are used under the device's locks (device.h).
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "heap/history.h"
+#include "heap/pins.h"
+#include "heap/pool.h"
+#include "heap/request.h"
+#include "heap/reuse_rule.h"
+#include "heap/wait_budget.h"
+#include "memory/address_space.h"
+#include "memory/arena.h"
+#include "memory/block.h"
+#include "memory/granule_pool.h"
+#include "memory/view.h"
+
+namespace glake {
+
+struct Device;
+class ThreadCache;
+
+// A freed block that is recorded on more streams than a ticket set has room for, or that a graph
+// may use: with all of its tickets.
+struct PendingFree {
+  Block* block;
+  std::vector<Ticket> tickets;
+};
+
+class Heap {
+ public:
+  // Makes no driver call. Without a pool: the device's own heap.
+  Heap(Device& device, std::unique_ptr<Pool> pool);
+  ~Heap();
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+
+  // Reserves its address ranges. Throws Error; what was done stays for the next try.
+  void reserve();
+  // Gives them back; a refusal stops it, to be tried again.
+  Status release_ranges();
+
+  // What callers do with a block of this heap; each takes the device's hot lock.
+  // `block` has just been taken from the live state by the caller.
+  void free(Block* block, ThreadCache& cache);
+  void record_stream(Block* block, StreamHandle stream);
+  Block* find(const Region& region, Address ptr);
+  // The block, live or not, that holds the byte at `ptr`; null: none.
+  Block* around(const Region& region, Address ptr);
+  // Why no block starts at `ptr`, for an error message.
+  std::string explain_pointer(Address ptr);
+  // As free(), but the block's bytes stay out of use, until end_keeping().
+  void keep_from_reuse(Block* block);
+  void end_keeping(Block* block);
+  // Orders the next work of the block's stream after what is enqueued on its recorded streams.
+  // False, and nothing is known, if the driver refuses.
+  bool order_after_recorded(Block* block);
+  // True if a free will have to wait for streams recorded on the block.
+  static bool frees_later(const Block& b) {
+    return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
+  }
+
+  // The device's own, not a private pool's.
+  bool own() const { return pool == nullptr; }
+  // {0, 0}: the device's own memory.
+  PoolId pool_id() const { return pool != nullptr ? pool->id : PoolId{}; }
+  // What nobody holds of it may go back to the driver: the device's own, or a pool without users.
+  bool gives_back() const { return pool == nullptr || pool->users == 0; }
+  PausedHeap* paused() const { return pool != nullptr ? pool->paused.get() : nullptr; }
+  // The books are still but for frees: its granules are the driver's.
+  bool is_paused() const { return paused() != nullptr && paused()->state == PauseState::kPaused; }
+  // Rather than run out, other heaps may have its free memory.
+  bool lends() const { return rule.lends() && paused() == nullptr; }
+  bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
+
+  Arena& arena_of(Address a) { return small->contains(a) ? *small : *large; }
+  Arena& home_of(const Request& r) { return r.small() ? *small : *large; }
+  Granules whole_free() const { return {large->whole_free_count() + small->whole_free_count()}; }
+  // By how much its arenas may grow: under the limit, and within a region's budget.
+  Granules room() const;
+  Granules budget_room() const;
+  Block* make_block(const Request& r, const Found& found, StreamHandle stream);
+
+  Device& device;
+  const int number;  // the device's
+  ReuseRule rule;
+  std::unique_ptr<Pool> pool;  // null: the device's own heap
+  SpanPool spans;
+  GranulePool granules;
+  std::unique_ptr<Reservation> small_range, large_range;
+  std::unique_ptr<Arena> small, large;
+  std::unique_ptr<ViewSpace> view_space;
+  ViewIndex views;
+  PinTable pins;
+  PlacementHistory history;
+  WaitBudget wait_budget;
+  std::vector<PendingFree> pending_frees;
+  std::deque<Block*> kept_blocks;  // by keep_from_reuse()
+  uint64_t tick = 0;               // requests that reached the heap, thread caches' hits apart
+  Bytes most_live = 0;             // of the device, as large requests that missed have seen it
+  uint64_t live = 0;               // blocks in callers' hands or thread caches
+  bool started = false;            // false too once close() has begun to give the ranges back
+
+ private:
+  // 1 if the block's own stream is among the recorded ones (Sharing::share, ContiguousBlocks).
+  static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
+};
+
+}  // namespace glake

@@ -1,0 +1,48 @@
+#include "heap/lending.h"
+
+#include <algorithm>
+
+#include "heap/frees.h"
+#include "heap/search.h"
+#include "heap/slow_path.h"
+#include "heap/trim.h"
+
+namespace glake {
+
+bool Lending::reclaim_elsewhere(const Request& r, HotGuard& hot) {
+  // What is held above a limit that was lowered must go first.
+  Granules want = Granules::ceil(r.size) + device_.above_limit(), got{0};
+  std::vector<Heap*> all = device_.heaps();
+  std::rotate(all.begin(), all.begin() + 1, all.end());  // the device's own last
+  for (Heap* heap : all) {
+    bool may = heap != &heap_ && heap->gives_back();
+    if (may && got < want) got = got + Trim(*heap).shrink(want - got, hot);
+  }
+  return got.count != 0;
+}
+
+// Not for a graph: the lender would have the bytes again while the graph may still be replayed.
+Block* Lending::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
+  if (heap_.rule.captured()) return nullptr;
+  if (heap_.pool != nullptr && heap_.pool->region != nullptr)
+    return nullptr;  // it could not be paused
+  for (Heap* heap : device_.heaps()) {
+    if (heap == &heap_ || !heap->lends()) continue;
+    Block* b = nullptr;
+    if (heap->rule.whole_only()) {
+      b = Frees(*heap).take_whole(r, stream);
+    } else {
+      Found found = Search(*heap).hit(r);
+      if (!found) found = SlowPath(*heap).last_resort(r, hot);
+      if (found) b = heap->make_block(r, found, stream);
+    }
+    if (b == nullptr) continue;
+    // Not one of the pool's own: no checkpoint has it.
+    heap->pool->blocks.erase(b->ptr);
+    ++heap->pool->lent;
+    return b;
+  }
+  return nullptr;
+}
+
+}  // namespace glake

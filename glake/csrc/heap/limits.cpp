@@ -1,0 +1,63 @@
+#include "heap/limits.h"
+
+#include "heap/reclaim.h"
+#include "heap/trim.h"
+
+namespace glake {
+
+void Limits::set_fraction(double fraction) {
+  const bool fits = fraction > 0 && fraction <= 1;
+  const Bytes limit =
+      fits ? static_cast<Bytes>(fraction * static_cast<double>(device_.total_memory)) : 0;
+  if (limit < kGranule) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + exact_text(fraction) +
+                                            " of the device's memory: it takes a fraction above 0 "
+                                            "and up to 1, of at least one granule of 2 MiB");
+  }
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  HotGuard hot(device_.hot);
+  device_.limit = Granules::floor(limit);
+  device_.limit_fraction = fraction;
+}
+
+double Limits::fraction() {
+  HotGuard hot(device_.hot);
+  if (device_.limit_fraction > 0) return device_.limit_fraction;
+  return static_cast<double>(device_.limit.bytes()) / static_cast<double>(device_.total_memory);
+}
+
+void Limits::check_headroom(Bytes bytes) const {
+  if (bytes >= device_.total_memory) {
+    throw Error(GLAKE_INVALID_ARGUMENT, "a headroom of " + size_text(bytes) + " on " +
+                                            device_text(device_.number) + ", which has " +
+                                            size_text(device_.total_memory) + ": give less");
+  }
+}
+
+Bytes Limits::set_headroom(Bytes bytes) {
+  check_headroom(bytes);
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  DeviceScope scope(device_.driver, device_.number);
+  device_.require(scope.status(), "to make its context current");
+  HotGuard hot(device_.hot);
+  device_.driver.set_headroom(device_.number, bytes);
+  device_.forget_refusals({0});
+  Bytes free = 0, total = 0;
+  auto lacks = [&] {
+    device_.require(device_.driver.memory_info(&free, &total), "its memory's state");
+    return free < bytes ? Granules::ceil(bytes - free) : Granules{0};
+  };
+  Granules missing = lacks();
+  for (Heap* heap : device_.heaps()) {
+    if (missing.count == 0) return free;
+    if (!heap->gives_back()) continue;
+    Trim(*heap).shrink(missing, hot);
+    device_.settle(hot);
+    missing = lacks();
+  }
+  if (missing.count != 0) Reclaim(device_).give_back(hot);
+  if (lacks().count != 0) Reclaim(device_).require_all_given();
+  return free;
+}
+
+}  // namespace glake

@@ -1,0 +1,31 @@
+// The text of an out-of-memory error: who holds what, what would fit now (largest_fit.h), what
+// would help. Needs slow.
+#pragma once
+
+#include <string>
+
+#include "heap/largest_fit.h"
+
+namespace glake {
+
+class OutOfMemory {
+ public:
+  explicit OutOfMemory(Heap& heap) : heap_(heap), device_(heap.device) {}
+
+  Error error(const Request& r, const Asked& asked, HotGuard& hot);
+  // Who else on the device holds memory, and how to get at it.
+  std::string pools_text();
+
+ private:
+  std::string stitch_text(Granules idle) const;
+  std::string driver_text(Bytes driver_free, const GrowthRoom& growth) const;
+  std::string idle_text(Granules mine);
+  Granules missing(const Request& r, const Asked& asked, Granules growth);
+  std::string advice(Bytes needed, Granules missing, const GrowthRoom& growth, Granules idle) const;
+  std::string raise_text(Bytes by, const char* then) const;
+
+  Heap& heap_;
+  Device& device_;
+};
+
+}  // namespace glake

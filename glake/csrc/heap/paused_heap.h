@@ -1,0 +1,48 @@
+// What a paused heap has given up. Pausing keeps addresses and blocks; the granules go back to the
+// driver, and their bytes elsewhere.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "heap/saved_bytes.h"
+#include "memory/view.h"
+
+namespace glake {
+
+// A heap is busy from the first of these to the last: nothing is allocated, pinned or trimmed.
+enum class PauseState : uint8_t { kSaving, kPaused, kFilling };
+
+struct PausedHeap {
+  // Granules at home: of the first ones that many are held from the driver, and mapped. What the
+  // driver refuses to take back stays so, and serves resume().
+  struct Home {
+    Run run;
+    uint64_t held = 0, mapped = 0;
+  };
+  struct Seen {
+    View* view = nullptr;
+    uint64_t mapped = 0;
+  };
+
+  Granules granules() const {
+    Granules all{0};
+    for (const Home& h : homes) all = all + Granules{h.run.count};
+    return all;
+  }
+  Granules held() const {
+    Granules all{0};
+    for (const Home& h : homes) all = all + Granules{h.held};
+    return all;
+  }
+
+  PauseState state = PauseState::kSaving;
+  std::vector<Home> homes;
+  std::vector<Seen> views;
+  std::unique_ptr<SavedBytes> saved;
+  bool pending = false;  // copies that failed may still write there, until the device is waited for
+  bool whole = false;    // all bytes are saved, whoever's they are
+  Granules missing{0};   // granules() - held(), for those who have only hot
+};
+
+}  // namespace glake

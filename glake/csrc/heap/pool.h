@@ -1,0 +1,30 @@
+// A private pool: who uses a heap that is not the device's own, and what it keeps besides.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "heap/paused_heap.h"
+#include "heap/region_book.h"
+#include "memory/block.h"
+
+namespace glake {
+
+struct Pool {
+  // A freed block that is kept as it is (GLAKE_POOL_NO_SPLIT).
+  struct Whole {
+    Block* block;
+    Tickets tickets;
+  };
+  PoolId id;
+  int users = 0;
+  std::map<Address, Block*> blocks;  // live
+  uint64_t lent = 0;                 // live blocks that others borrowed
+  std::vector<Whole> whole;
+  const RegionName* region = nullptr;  // null: none
+  std::unique_ptr<PausedHeap> paused;  // null: in use
+};
+
+}  // namespace glake

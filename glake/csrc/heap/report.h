@@ -1,0 +1,31 @@
+// What the allocator says of a device: statistics, and their resets. Each method takes the lock.
+#pragma once
+
+#include <string>
+
+#include "heap/device.h"
+
+namespace glake {
+
+class Report {
+ public:
+  explicit Report(Device& device) : device_(device) {}
+
+  std::string json();
+  glake_device_stats values();
+  void reset_accumulated();
+  void reset_peaks();
+  void mark_step();
+  // Of the device's own memory; whole granules are stitched.
+  Bytes largest_free();
+
+ private:
+  void note_inactive();
+  void append_memory(std::string& json);
+  void append_work(std::string& json);
+  void append_pools(std::string& json);
+
+  Device& device_;
+};
+
+}  // namespace glake

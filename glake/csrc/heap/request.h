@@ -1,0 +1,32 @@
+// What is asked of a heap, and what was found for it.
+#pragma once
+
+#include <mutex>
+
+#include "memory/arena.h"
+#include "memory/hot_lock.h"
+#include "memory/view.h"
+
+namespace glake {
+
+using HotGuard = std::unique_lock<HotLock>;
+
+struct Request {
+  Bytes size;
+  Bytes requested;
+  StreamId stream;
+  bool small() const { return size <= kSmallLimit; }
+};
+
+// The spans that a request now has, and the address it reaches them by.
+struct Found {
+  Span* pieces = nullptr;
+  View* view = nullptr;
+  Address ptr = 0;
+  explicit operator bool() const { return pieces != nullptr; }
+};
+
+// Whether a stream may wait for others' work; the last: where it is sure that one may.
+enum class Wait { kNo, kAllowed, kSure };
+
+}  // namespace glake

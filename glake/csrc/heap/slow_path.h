@@ -1,0 +1,29 @@
+// What a request tries when nothing mapped fits, in the order docs/design.md gives ("A request").
+// Needs slow; hot is let go around every mapping call.
+#pragma once
+
+#include "heap/device.h"
+
+namespace glake {
+
+class SlowPath {
+ public:
+  explicit SlowPath(Heap& heap) : heap_(heap), device_(heap.device) {}
+
+  // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR).
+  Block* allocate(const Request& r, StreamHandle stream, HotGuard& hot);
+  // What caches and record_stream keep back, then granules shared at their edges.
+  Found last_resort(const Request& r, HotGuard& hot);
+
+ private:
+  Found all(const Request& r, HotGuard& hot);
+  Found sized(const Request& r, HotGuard& hot) { return r.small() ? small(r, hot) : large(r, hot); }
+  Found small(const Request& r, HotGuard& hot);
+  Found large(const Request& r, HotGuard& hot);
+  void ask_all(const Request& r);
+
+  Heap& heap_;
+  Device& device_;
+};
+
+}  // namespace glake

@@ -1,0 +1,46 @@
+// What keeps granules from others while a search for more lets the device's lock go.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "heap/device.h"
+
+namespace glake {
+
+// Granules taken out of their arenas while hot is let go, and given back at the scope's end.
+class TakenGranules {
+ public:
+  TakenGranules(Heap& heap, StreamId stream) : heap_(heap), stream_(stream) {}
+  ~TakenGranules() { release(); }
+  TakenGranules(const TakenGranules&) = delete;
+  TakenGranules& operator=(const TakenGranules&) = delete;
+
+  // The runs' past work must be ordered before the stream's next.
+  void take(const std::vector<Run>& runs) {
+    for (const Run& run : runs) {
+      Span* head = run.arena->extent_at_prefix(run.granule);
+      Span* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
+      s->stream = stream_;
+      used_.emplace_back(run.arena, s);
+    }
+  }
+  // A span just backed: no work has used it.
+  void adopt(Arena& arena, Span* s) { fresh_.emplace_back(&arena, s); }
+  void release() {
+    const Completion* completion = heap_.rule.completion();
+    for (auto& [arena, s] : used_) {
+      arena->give(s, Tickets(heap_.device.clock.stamp(stream_)), completion);
+    }
+    for (auto& [arena, s] : fresh_) arena->give(s, Tickets{}, completion);
+    used_.clear();
+    fresh_.clear();
+  }
+
+ private:
+  Heap& heap_;
+  StreamId stream_;
+  std::vector<std::pair<Arena*, Span*>> used_, fresh_;
+};
+
+}  // namespace glake

@@ -1,0 +1,31 @@
+// Gives idle granules of a heap back to the driver. Needs slow; lets hot go around every call.
+#pragma once
+
+#include "heap/device.h"
+
+namespace glake {
+
+class Trim {
+ public:
+  explicit Trim(Heap& heap) : heap_(heap), device_(heap.device) {}
+
+  // Wholly free granules that no view maps and no work uses, until so many have been given back.
+  // Returns how many.
+  Granules trim(Granules want, HotGuard& hot);
+  // The same after draining caches and evicting views, waiting for nothing.
+  Granules shrink(Granules want, HotGuard& hot);
+  // Every view and granule that nobody has and no work uses. `synced`: a synchronisation just
+  // before covers work no ticket had room for.
+  void all(bool synced, HotGuard& hot);
+  // The same of a heap that is not paused.
+  void idle(bool synced, HotGuard& hot);
+
+ private:
+  uint64_t settled_run(const Arena& arena, uint64_t g, uint64_t most, const Span*& at);
+  Granules give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot);
+
+  Heap& heap_;
+  Device& device_;
+};
+
+}  // namespace glake

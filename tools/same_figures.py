@@ -1,0 +1,119 @@
+"""Saves what `glake replay` says of the allocator, to compare two versions to the last digit.
+
+    python tools/same_figures.py --save FILE     # before a change
+    python tools/same_figures.py --compare FILE  # after it: exit code 1, and what differs, if any
+
+glake's own core by both of its policies, on each trace of tests/traces and on random ones of up to
+five streams: driver calls and their modelled time, step by step; what is live and held over time,
+and where each block lies at three quarters of it; the texts of refusals; the smallest capacity.
+None of it is a time taken here, so that two runs of one version give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from glake.trace.replay import COST_TABLES, NEVER, load_trace, replay
+
+ROOT = Path(__file__).resolve().parents[1]
+POLICIES = ("glake", "compact")
+DELAYS = (0, 512, NEVER)
+CAPACITIES = (None, 1.002, 1.01, 1.05, 1.3)  # of the most bytes ever live; None: unlimited
+TIMED = ("host_ns_alloc", "host_ns_free")
+RANDOM_TRACES, EVENTS = 6, 5000
+
+
+def random_lines(seed: int) -> Iterator[str]:
+    """A trace of blocks of 1 byte to 48 MiB, freed in any order, some recorded on a stream."""
+    draw = random.Random(seed)
+    streams = (1, 2, 5)[seed % 3]
+    live: list[int] = []
+    for event in range(EVENTS):
+        if event % 500 == 0:
+            yield f"s {event // 500}"
+        if draw.random() < (0.52 if len(live) < 120 else 0.44) or not live:
+            size = draw.randint(1, 48 << 20) >> draw.choice((0, 0, 3, 6, 12))
+            live.append(event)
+            yield f"a {event} {max(size, 1)} {draw.randrange(streams)}"
+        elif streams > 1 and draw.random() < 1 / 16:
+            yield f"r {draw.choice(live)} {draw.randrange(streams)}"
+        else:
+            yield f"f {live.pop(draw.randrange(len(live)))}"
+
+
+def traces(folder: Path) -> list[Path]:
+    """The repository's own, and random ones written into `folder`."""
+    for seed in range(RANDOM_TRACES):
+        (folder / f"random-{seed}.trace").write_text("\n".join(random_lines(seed)) + "\n")
+    return [*sorted((ROOT / "tests" / "traces").glob("*.trace.gz")), *sorted(folder.iterdir())]
+
+
+def figures(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What each replay of the trace gives, by its policy, capacity and delay."""
+    for policy in POLICIES:
+        for times in CAPACITIES:
+            for delay in DELAYS:
+                capacity = None if times is None else int(trace.peak_live_bytes * times)
+                result = replay(
+                    trace,
+                    policy,
+                    capacity=capacity,
+                    complete_after=delay,
+                    costs=COST_TABLES,
+                    layout_at=trace.events * 3 // 4,
+                )
+                yield f"{policy}, {times or 'unlimited'}, {delay}", dataclasses.asdict(result)
+        least = replay(trace, policy, find_min_capacity=True)
+        yield f"{policy}, smallest", {"min_capacity_bytes": least.min_capacity_bytes}
+
+
+def measured() -> dict[str, dict[str, Any]]:
+    """All figures of all traces, by trace and replay."""
+    all_figures: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for path in traces(Path(folder)):
+            for name, result in figures(load_trace(path, path.name)):
+                kept = {key: value for key, value in result.items() if key not in TIMED}
+                all_figures[f"{path.name}: {name}"] = kept
+    return all_figures
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Each replay that differs, and in which figures."""
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, {}), after.get(name, {})
+        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+        if keys:
+            yield f"{name}: {', '.join(keys)}"
+
+
+def main() -> int:
+    """Saves or compares."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--save", type=Path, metavar="FILE")
+    what.add_argument("--compare", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    text = json.dumps(measured(), sort_keys=True)
+    if options.save is not None:
+        options.save.write_text(text)
+        return 0
+    before = options.compare.read_text()
+    if before == text:
+        print(f"the same to the last digit: {len(json.loads(text))} replays, {len(text):,} bytes")
+        return 0
+    for line in differences(json.loads(before), json.loads(text)):
+        print(line)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
