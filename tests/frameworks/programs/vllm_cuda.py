@@ -56,13 +56,14 @@ def model(folder: Path) -> str:
 
 def engine(path: str) -> Any:
     import vllm
+    from vllm.config import KVTransferConfig
 
     asked: dict[str, Any] = {}
     if WAY in ("cumem", "glake"):
         asked = {"enable_sleep_mode": True, "sleep_mode_backend": WAY}
     if WAY == "connector":
         extra = {"spec_name": "GlakeOffloadingSpec", "cpu_bytes_to_use": 16 << 20}
-        asked["kv_transfer_config"] = vllm.config.KVTransferConfig(
+        asked["kv_transfer_config"] = KVTransferConfig(
             kv_connector="GlakeOffloadingConnector",
             kv_role="kv_both",
             kv_connector_extra_config=extra,
