@@ -131,6 +131,35 @@ def test_each_thread_has_its_own(passes):
     )
 
 
+def test_resumed_without_memory_it_stays_paused_and_whole(passes):
+    passes(
+        """
+        import torch, glake
+
+        with glake.region("weights"):
+            kept = torch.arange(12 << 20, dtype=torch.int32)
+        glake.pause("weights")
+        others = torch.ones(24 << 20)
+        for _ in range(2):
+            try:
+                glake.resume("weights")
+            except glake.OutOfMemory as error:
+                for part in ('region "weights"', "needs 48.00 MiB", "Free about", "GLAKE_LIMIT"):
+                    assert part in str(error), error
+            else:
+                raise AssertionError("48 MiB beside 96 MiB in 128 MiB")
+            (region,) = glake.regions()
+            assert region.state == "paused" and region.paused == 48 << 20
+        assert bool((others == 1).all())
+        del others
+        glake.resume("weights", verify=True)
+        assert torch.equal(kept, torch.arange(12 << 20, dtype=torch.int32))
+        """,
+        SIM_MEMORY="192MiB",
+        LIMIT="128MiB",
+    )
+
+
 def test_a_full_disk_leaves_the_region_in_use_and_whole(passes):
     """A file-size limit refuses room for the file, as a full disk does."""
     passes(
