@@ -71,6 +71,7 @@ def uninstall(name: str) -> None:
 
     Raises:
         InvalidArgument: no such integration.
+        RegionRefused: memory that the hook has paused must be resumed first.
     """
     _hook(name).uninstall()
     figures.installed(name, False)

@@ -18,7 +18,7 @@ from typing import Any
 import glake
 from glake import _C, integrations
 from glake.allocator import torch as allocator
-from glake.errors import GlakeError
+from glake.errors import GlakeError, RegionRefused
 from glake.integrations import figures
 
 PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
@@ -93,7 +93,15 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """vLLM's own allocator again; what sleeps must have been woken."""
+    """vLLM's own allocator again.
+
+    Raises:
+        RegionRefused: something sleeps, which vLLM's own could not wake.
+    """
+    asleep = [tag for tag in _allocator._tags if _regions(tag, "paused")]
+    if _before and (asleep or _allocator._asleep):
+        names = ", ".join(map(repr, asleep)) or "the graphs' pool"
+        raise RegionRefused(f"integration vllm: {names} sleeps; wake_up() first")
     for name, function in _before.items():
         sys.modules[name].get_mem_allocator_instance = function  # type: ignore[attr-defined]
     _before.clear()

@@ -64,6 +64,8 @@ def the_backend_is_for_glakes_allocator_only() -> None:
     sleeping = backend()
     sleeping.suspend(level=1)
     assert glake.stats()["glake.paused_bytes"] == 16 * MIB
+    with pytest.raises(glake.RegionRefused, match="'weights', 'kv_cache' sleeps; wake_up"):
+        integrations.uninstall("vllm")
     sleeping.resume(["weights"])
     assert glake.stats()["glake.paused_bytes"] == 8 * MIB
     assert weights.data_ptr() == address and bool((weights == 3).all())
