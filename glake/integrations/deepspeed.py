@@ -28,7 +28,7 @@ _SHARDS = "runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"
 _PARAMETERS = "runtime.zero.partition_parameters", "Init"
 # Methods of DeepSpeed that copy between GPU and host memory: module, class, name, and attributes of
 # the object of which one says that it keeps something in host memory (none: the method is for that
-# alone). If all are false it runs as it is: the scope costs every torch call within it.
+# alone). If all are there and false it runs as it is: the scope costs every torch call within it.
 COPYING = (
     (*_GRADIENTS, "async_accumulate_grad_in_cpu_via_gpu", ()),
     (*_GRADIENTS, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", ()),
@@ -108,7 +108,7 @@ def _wrap(
 
     @functools.wraps(before)
     def through_the_engine(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if offloads and not any(getattr(self, each) for each in offloads):
+        if offloads and not any(getattr(self, each, True) for each in offloads):
             return before(self, *args, **kwargs)
         with torch_copies() as taken:
             try:
