@@ -115,7 +115,8 @@ TITAN_VENV ?= .venv-titan
 TITAN_PY := $(TITAN_VENV)/bin/python
 integration-titan: real-environment $(TITAN_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(TITAN_VENV)/glake >build/titan-glake.log 2>&1
-	$(REAL_HEADERS) TITAN_PYTHON="$(CURDIR)/$(TITAN_PY)" $(PY) -m pytest tests/frameworks/test_titan.py -v
+	$(REAL_HEADERS) TITAN_PYTHON="$(CURDIR)/$(TITAN_PY)" $(PY) -m pytest \
+	  tests/frameworks/test_titan.py tests/frameworks/test_stored_signatures.py -v
 
 $(TITAN_VENV)/.ready: $(FRAMEWORKS_VENV)/.ready $(REAL_VENV)/.ready tools/requirements.py Makefile
 	$(STEP) build/titan-venv.log "make $(TITAN_VENV)" $(VENV)/bin/python -m venv $(TITAN_VENV)

@@ -1,9 +1,12 @@
 """vLLM's KV blocks go to host memory by glake and are found there again: hook_vllm.py MODEL.
 
-GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim VLLM_ENABLE_V1_MULTIPROCESSING=0 python examples/hook_vllm.py
+GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim VLLM_CPU_KVCACHE_SPACE=1 python examples/hook_vllm.py
 """
 
+import os
 import sys
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the figures below are this process's
 
 import vllm
 
@@ -15,7 +18,7 @@ engine = vllm.LLM(
     skip_tokenizer_init=True,
     dtype="float32",
     enforce_eager=True,
-    max_model_len=256,
+    max_model_len=128,
     block_size=32,
     num_gpu_blocks_override=8,
     kv_transfer_config=vllm.config.KVTransferConfig(

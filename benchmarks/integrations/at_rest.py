@@ -1,14 +1,16 @@
 """What each hook costs a job that does not use it: driver calls and instructions, both counted.
 
 at_rest.py [--steps N]: by valgrind's callgrind, training steps without the hook and with it in one
-process (tests/integrations/programs/at_rest.py). DeepSpeed's and Megatron's are counted where `make
-integration-environment` was run. Takes minutes.
+process (tests/integrations/programs/at_rest.py). DeepSpeed's and Megatron's are counted in jobs of
+their own where `make integration-environment` was run, vLLM's in its engine where `make
+integration-vllm` was. Takes minutes.
 """
 
 import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,13 +18,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "integrations" / "programs" / "at_rest.py"
-HERE = ("cupy", "fsdp2", "memory_saver", "vllm")
-FRAMEWORKS = ("deepspeed", "megatron")
+PACKAGES = PROGRAM.parents[1] / "packages"  # stand-ins of vLLM and torch_memory_saver
+# Of each environment: packages besides, hooks. Those of later ones are counted there instead.
+PLACES = (
+    (Path(sys.executable), PACKAGES, ("cupy", "fsdp2", "memory_saver", "vllm")),
+    (ROOT / ".venv-frameworks" / "bin" / "python", None, ("deepspeed", "megatron")),
+    (ROOT / ".venv-vllm" / "bin" / "python", None, ("vllm",)),
+)
 SOURCE = r"""
 #include <valgrind/callgrind.h>
 void begin(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
 void end(const char* text) { CALLGRIND_DUMP_STATS_AT(text); CALLGRIND_STOP_INSTRUMENTATION; }
 """
+Counts = dict[str, dict[str, list[int]]]  # of each hook "off" and "on": driver calls, instructions
 
 
 def library(folder: Path) -> Path:
@@ -35,19 +43,34 @@ def library(folder: Path) -> Path:
     return made
 
 
-def measure(python: Path, names: tuple[str, ...], steps: int) -> dict[str, dict[str, list[int]]]:
-    """Of each hook, off and on: driver calls, instructions."""
+def instructions(folder: Path) -> dict[str, int]:
+    """What callgrind has counted in each stretch, by its name; it writes a file for each."""
+    found: dict[str, int] = {}
+    for file in sorted(folder.glob("counts.*")):
+        text = file.read_text(errors="replace")
+        name = re.search(r"^desc: Trigger: Client Request: (.+)$", text, re.MULTILINE)
+        total = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
+        if name is not None:  # the last is of the program's end
+            if total is None:
+                raise ValueError(f"{file}: callgrind has written no total of {name[1]!r}")
+            found[name[1].strip()] = int(total[1])
+    return found
+
+
+def measure(python: Path, packages: Path | None, names: tuple[str, ...], steps: int) -> Counts:
+    """Runs the program once by valgrind, in that environment."""
     with tempfile.TemporaryDirectory() as at:
         folder = Path(at)
         clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
+        path = [str(ROOT)] if packages is None else [str(packages), str(ROOT)]
         asked = {
             "CALLGRIND": str(library(folder)),
             "DS_ACCELERATOR": "cpu",
             "GLAKE_DRIVER": "sim",
-            "GLAKE_SIM_MEMORY": "1GiB",
+            "GLAKE_SIM_MEMORY": "8GiB",
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",
-            "PYTHONPATH": os.pathsep.join(map(str, (PROGRAM.parents[1] / "packages", ROOT))),
+            "PYTHONPATH": os.pathsep.join(path),
         }
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "-q"]
         command += [f"--callgrind-out-file={folder}/counts", str(python), str(PROGRAM), str(steps)]
@@ -55,34 +78,38 @@ def measure(python: Path, names: tuple[str, ...], steps: int) -> dict[str, dict[
             [*command, *names], env=clean | asked, stdout=subprocess.PIPE, check=True, text=True
         )
         calls = json.loads(done.stdout.splitlines()[-1])
-        instructions = {}
-        for file in folder.glob("counts.*"):
-            text = file.read_text(errors="replace")
-            what = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE)
-            total = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
-            if what and total:
-                instructions[what[1].strip()] = int(total[1])
+        counted = instructions(folder)
     return {
-        name: {way: [calls[name][way], instructions[f"{name} {way}"]] for way in ("off", "on")}
+        name: {way: [calls[name][way], counted[f"{name} {way}"]] for way in ("off", "on")}
         for name in names
     }
+
+
+def rows(told: Counts, steps: int) -> list[str]:
+    """A line of each hook, of one step."""
+    lines = []
+    for name, ways in told.items():
+        (calls, off), (more_calls, on) = ways["off"], ways["on"]
+        row = f"{calls / steps:10.2f} -> {more_calls / steps:8.2f}"
+        row += f"{off / steps:14.0f} -> {on / steps:12.0f}{on / off - 1:10.3%}"
+        lines.append(f"{name:14}{row}")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     steps = parser.parse_args().steps
-    told = measure(Path(sys.executable), HERE, steps)
-    others = ROOT / ".venv-frameworks" / "bin" / "python"
-    if others.exists():
-        told |= measure(others, FRAMEWORKS, steps)
+    for tool in ("valgrind", "cc"):
+        if shutil.which(tool) is None:
+            sys.exit(f"{tool} is missing: on Debian or Ubuntu, apt-get install valgrind gcc")
     print(f"of a training step, {steps} counted")
     print(f"{'hook':14}{'driver calls':>22}{'instructions':>30}{'more':>10}")
-    for name, ways in told.items():
-        (calls, off), (more_calls, on) = ways["off"], ways["on"]
-        row = f"{calls / steps:10.2f} -> {more_calls / steps:8.2f}"
-        row += f"{off / steps:14.0f} -> {on / steps:12.0f}{on / off - 1:10.3%}"
-        print(f"{name:14}{row}", flush=True)
+    here = [place for place in PLACES if place[0].exists()]
+    for at, (python, packages, names) in enumerate(here):
+        later = {name for _, _, others in here[at + 1 :] for name in others}
+        chosen = tuple(name for name in names if name not in later)
+        print("\n".join(rows(measure(python, packages, chosen, steps), steps)), flush=True)
 
 
 if __name__ == "__main__":

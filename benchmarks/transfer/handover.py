@@ -3,8 +3,9 @@
 handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform in a
 process of its own, on the simulator. Its clock counts driver work and copies, and not the CPU's
 checksums of host memory, which several threads take meanwhile (8 to 10 GB/s each). Beside glake's
-regions: plain copies of pinned memory, one after the other, as libraries do that hook cudaMalloc
-(torch_memory_saver, vLLM's cumem). GB/s of both directions together; the bound is that of two
+regions: plain copies one after the other, of pinned memory as libraries do that hook cudaMalloc
+(torch_memory_saver, vLLM's cumem), and of pageable memory, of which the simulator leaves out the
+driver's staging: a GPU is slower there. GB/s of both directions together; the bound is that of two
 copies at equal rates.
 """
 
@@ -20,11 +21,13 @@ from typing import Any
 GIB = 1 << 30
 BLOCK = 256 << 20
 PLATFORMS = ("dgx_a100", "hgx_h100_h200")
-WAYS = ("plain", "regions in turn", "regions at once")
+WAYS = ("pageable", "pinned", "regions in turn", "regions at once")
 
 
 def measure(platform: str, size: int) -> dict[str, float]:
     """GB/s of each way, and the bound; in this process, which has that platform's driver."""
+    import numpy as np
+
     import glake
     from glake import simcuda, transfer
     from glake.transfer import bounds
@@ -60,16 +63,17 @@ def measure(platform: str, size: int) -> dict[str, float]:
         "regions in turn": rate(lambda: in_turn("trainer", "rollout")),
         "regions at once": rate(lambda: at_once("rollout", "trainer")),
     }
-    host: Any = transfer.pinned(BLOCK)
+    blocks = [transfer.Raw(buffer.ptr, BLOCK, 0) for buffer in kept[0]]
 
-    def plain() -> None:
-        blocks = [transfer.Raw(buffer.ptr, BLOCK, 0) for buffer in kept[0]]
+    def plain(host: Any) -> None:
         for block in blocks:
             transfer.copy(host, block, direct=True).wait()
         for block in blocks:
             transfer.copy(block, host, direct=True).wait()
 
-    found["plain"] = rate(plain)
+    hosts = {"pinned": transfer.pinned(BLOCK), "pageable": np.empty(BLOCK, np.uint8)}
+    for name, host in hosts.items():
+        found[name] = rate(lambda host=host: plain(host))
     ends = [("cuda:0", "cpu"), ("cpu", "cuda:0")]
     found["bound"] = 2 * bounds.joint_bound(graph_of(platform), ends).fair
     return found

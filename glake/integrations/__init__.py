@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from types import ModuleType
 
@@ -34,17 +35,35 @@ def install(name: str) -> None:
     hook = _hook(name)
     try:
         importlib.import_module(hook.PACKAGE)
+    except ModuleNotFoundError as error:
+        raise _missing(name, hook.PACKAGE) from error
+    check_version(name)
+    hook.install()
+    figures.installed(name, True)
+
+
+def check_version(name: str) -> None:
+    """Raises what install() does where the package is missing or of a version not tried."""
+    hook = _hook(name)
+    try:
         found = hook.version()
     except (metadata.PackageNotFoundError, ModuleNotFoundError) as error:
-        raise GlakeError(f"integration {name}: {hook.PACKAGE} is not installed") from error
+        raise _missing(name, hook.PACKAGE) from error
     first, below = hook.VERSIONS
     if not _release(first) <= _release(found) < _release(below):
         raise VersionUntried(
             f"{hook.PACKAGE} {found} is left as it is: glake's hook has been tried from {first} to "
             f"below {below}"
         )
-    hook.install()
-    figures.installed(name, True)
+
+
+def or_warn(name: str, call: Callable[[], None]) -> None:
+    """Calls it; what fails, of the package as well, is a RuntimeWarning: the job goes on."""
+    try:
+        call()
+    except Exception as error:
+        text = str(error) if isinstance(error, GlakeError) else f"integration {name}: {error!r}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def uninstall(name: str) -> None:
@@ -52,6 +71,7 @@ def uninstall(name: str) -> None:
 
     Raises:
         InvalidArgument: no such integration.
+        RegionRefused: memory that the hook has paused must be resumed first.
     """
     _hook(name).uninstall()
     figures.installed(name, False)
@@ -60,15 +80,13 @@ def uninstall(name: str) -> None:
 def arm(allowed: tuple[str, ...]) -> None:
     """Has each allowed package hooked once it is imported; what fails is a RuntimeWarning."""
     for name in allowed:
-        imports.after(_hook(name).PACKAGE, functools.partial(_install_or_warn, name))
+        imports.after(
+            _hook(name).PACKAGE, functools.partial(or_warn, name, functools.partial(install, name))
+        )
 
 
-def _install_or_warn(name: str) -> None:
-    try:
-        install(name)
-    except Exception as error:  # of the package as well: the job goes on without the hook
-        text = str(error) if isinstance(error, GlakeError) else f"integration {name}: {error!r}"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+def _missing(name: str, package: str) -> GlakeError:
+    return GlakeError(f"integration {name}: {package} is not installed")
 
 
 def _hook(name: str) -> ModuleType:

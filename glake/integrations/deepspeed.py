@@ -23,32 +23,29 @@ from glake.transfer.torch_mode import torch_copies
 PACKAGE = "deepspeed"
 VERSIONS = ("0.19.8", "0.20")
 
-# Methods of DeepSpeed that copy between GPU and host memory: module, class, name.
+_GRADIENTS = "runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"
+_SHARDS = "runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"
+_PARAMETERS = "runtime.zero.partition_parameters", "Init"
+# Methods of DeepSpeed that copy between GPU and host memory: module, class, name, and attributes of
+# the object of which one says that it keeps something in host memory (none: the method is for that
+# alone). If all are there and false it runs as it is: the scope costs every torch call within it.
 COPYING = (
+    (*_GRADIENTS, "async_accumulate_grad_in_cpu_via_gpu", ()),
+    (*_GRADIENTS, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", ()),
+    (*_GRADIENTS, "step", ("cpu_offload",)),
+    (*_GRADIENTS, "offload_states", ()),
+    (*_GRADIENTS, "reload_states", ()),
+    (*_SHARDS, "partition_grads", ("offload_optimizer",)),
     (
-        "runtime.zero.stage_1_and_2",
-        "DeepSpeedZeroOptimizer",
-        "async_accumulate_grad_in_cpu_via_gpu",
-    ),
-    (
-        "runtime.zero.stage_1_and_2",
-        "DeepSpeedZeroOptimizer",
-        "async_inplace_copy_grad_to_fp32_buffer_from_gpu",
-    ),
-    ("runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "step"),
-    ("runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "offload_states"),
-    ("runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "reload_states"),
-    ("runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", "partition_grads"),
-    (
-        "runtime.zero.stage3",
-        "DeepSpeedZeroOptimizer_Stage3",
+        *_SHARDS,
         "_reassign_or_swap_out_partitioned_parameters",
+        ("offload_optimizer", "offload_param"),
     ),
-    ("runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", "offload_states"),
-    ("runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", "reload_states"),
-    ("runtime.zero.partition_parameters", "Init", "_allgather_param"),
-    ("runtime.zero.partition_parameters", "Init", "_allgather_params_sequential"),
-    ("runtime.zero.partition_parameters", "Init", "_partition_param"),
+    (*_SHARDS, "offload_states", ()),
+    (*_SHARDS, "reload_states", ()),
+    (*_PARAMETERS, "_allgather_param", ("pin_memory",)),
+    (*_PARAMETERS, "_allgather_params_sequential", ("pin_memory",)),
+    (*_PARAMETERS, "_partition_param", ("pin_memory",)),
 )
 _PIN_SLOT = "_deepspeed_pin_memory_op_module"  # of sys: DeepSpeed keeps its extension there
 
@@ -68,8 +65,8 @@ def install() -> None:
         accelerators.set_accelerator(_accelerator(before))
         made.callback(accelerators.set_accelerator, before)
         _fill_slots(made)
-        for module, owner, name in COPYING:
-            _wrap(made, module, owner, name)
+        for module, owner, name, offloads in COPYING:
+            _wrap(made, module, owner, name, offloads)
         _undo.append(made.pop_all())
 
 
@@ -101,17 +98,21 @@ def _put(table: dict[str, Any], name: str, value: Any) -> None:
         table[name] = value
 
 
-def _wrap(made: contextlib.ExitStack, module: str, owner: str, name: str) -> None:
+def _wrap(
+    made: contextlib.ExitStack, module: str, owner: str, name: str, offloads: tuple[str, ...]
+) -> None:
     kind = getattr(importlib.import_module(f"{PACKAGE}.{module}"), owner)
     before = vars(kind).get(name)
     if before is None:
         raise GlakeError(f"integration deepspeed: {module}.{owner} has no method {name}")
 
     @functools.wraps(before)
-    def through_the_engine(*args: Any, **kwargs: Any) -> Any:
+    def through_the_engine(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if offloads and not any(getattr(self, each, True) for each in offloads):
+            return before(self, *args, **kwargs)
         with torch_copies() as taken:
             try:
-                return before(*args, **kwargs)
+                return before(self, *args, **kwargs)
             finally:
                 figures.add("deepspeed", "copied_bytes", taken.bytes)
 

@@ -19,7 +19,7 @@ from typing import Any
 import glake
 from glake import _C
 from glake.allocator import torch as allocator
-from glake.errors import GlakeError, InvalidArgument, NotOffered
+from glake.errors import GlakeError, InvalidArgument, NotOffered, RegionRefused
 from glake.integrations import figures
 
 PACKAGE = "torch_memory_saver"
@@ -229,8 +229,16 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """The package's own again; paused memory must have been resumed."""
-    package = importlib.import_module(PACKAGE) if _before else None
+    """The package's own again.
+
+    Raises:
+        RegionRefused: some of its memory is paused, which the package's own could not resume.
+    """
+    package: Any = importlib.import_module(PACKAGE) if _before else None
+    paused = package.torch_memory_saver._parts(None, "paused") if _before else []
+    if paused:
+        tags = ", ".join(sorted({repr(kept.tag) for _, _, kept in paused}))
+        raise RegionRefused(f"integration memory_saver: {tags} is paused; resume() it first")
     for name, value in _before.items():
         setattr(package, name, value)
     _before.clear()

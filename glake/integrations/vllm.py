@@ -1,8 +1,8 @@
 """vLLM on glake: KV blocks to host memory and disks over every path, sleep by glake's regions.
 
 vLLM loads `register` in each of its processes (entry point `vllm.general_plugins`). It names what a
-job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec, and the secondary
-tier "glake". install() has the
+job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec, the secondary tier
+"glake", the connector GlakeOffloadingConnector and the sleep backend "glake". install() has the
 memory of sleep mode be glake's regions.
 """
 
@@ -16,16 +16,35 @@ from importlib import metadata
 from typing import Any
 
 import glake
-from glake import _C
+from glake import _C, integrations
 from glake.allocator import torch as allocator
-from glake.errors import GlakeError
+from glake.errors import GlakeError, RegionRefused
 from glake.integrations import figures
 
 PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
 VERSIONS = ("0.32", "0.34")
 
-_SPECS = ("GlakeOffloadingSpec", "GlakeTieringSpec")
-_HOME = "glake.integrations.vllm_offload"
+_OFFLOADING = "vllm.v1.kv_offload"
+_SPECS = f"{_OFFLOADING}.factory", "OffloadingSpecFactory", "register_spec"
+# Module, factory and method of vLLM's; what a job calls it; module here, class.
+_CHOICES = (
+    (*_SPECS, "GlakeOffloadingSpec", "vllm_offload", "GlakeOffloadingSpec"),
+    (*_SPECS, "GlakeTieringSpec", "vllm_offload", "GlakeTieringSpec"),
+    (
+        *(f"{_OFFLOADING}.tiering.factory", "SecondaryTierFactory", "register_tier"),
+        *("glake", "vllm_tier", "GlakeTierManager"),
+    ),
+    (
+        "vllm.distributed.kv_transfer.kv_connector.factory",
+        *("KVConnectorFactory", "register_connector"),
+        *("GlakeOffloadingConnector", "vllm_memory", "GlakeOffloadingConnector"),
+    ),
+    (
+        "vllm.device_allocator.sleep_mode_backend",
+        *("SleepModeBackendFactory", "register_backend"),
+        *("glake", "vllm_memory", "GlakeSleepBackend"),
+    ),
+)
 _HOST = 1  # include/glake/glake.h: where a paused region's bytes are
 # What a wake-up may leave asleep; any brings the rest back.
 DEFERRABLE = ("weights", "kv_cache")
@@ -40,14 +59,20 @@ def version() -> str:
 
 
 def register() -> None:
-    """vLLM's plug-in: names the specs and the tier; again does nothing."""
-    factory: Any = importlib.import_module("vllm.v1.kv_offload.factory").OffloadingSpecFactory
-    for name in _SPECS:
-        if name not in factory._registry:
-            factory.register_spec(name, _HOME, name)
-    tiers: Any = importlib.import_module("vllm.v1.kv_offload.tiering.factory").SecondaryTierFactory
-    if "glake" not in tiers._registry:
-        tiers.register_tier("glake", "glake.integrations.vllm_tier", "GlakeTierManager")
+    """vLLM's plug-in: names what a job may choose; again does nothing.
+
+    What fails here would end vLLM in every process: it is a RuntimeWarning, as is a version that
+    was not tried, and vLLM knows none of the names.
+    """
+    integrations.or_warn("vllm", _register)
+
+
+def _register() -> None:
+    integrations.check_version("vllm")
+    for module, factory, method, name, home, kind in _CHOICES:
+        theirs: Any = getattr(importlib.import_module(module), factory)
+        if name not in theirs._registry:
+            getattr(theirs, method)(name, f"glake.integrations.{home}", kind)
 
 
 def install() -> None:
@@ -68,7 +93,15 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """vLLM's own allocator again; what sleeps must have been woken."""
+    """vLLM's own allocator again.
+
+    Raises:
+        RegionRefused: something sleeps, which vLLM's own could not wake.
+    """
+    asleep = [tag for tag in _allocator._tags if _regions(tag, "paused")]
+    if _before and (asleep or _allocator._asleep):
+        names = ", ".join(map(repr, asleep)) or "the graphs' pool"
+        raise RegionRefused(f"integration vllm: {names} sleeps; wake_up() first")
     for name, function in _before.items():
         sys.modules[name].get_mem_allocator_instance = function  # type: ignore[attr-defined]
     _before.clear()

@@ -29,6 +29,7 @@ HERE = {
 CUDA = {
     "dry_run": "glake    holds",
     "hook_memory_saver": "resumed: the same bytes",
+    "larger_than_gpu": "a model of 1536 MiB; at most on the GPU: 160 MiB",
     "private_pool": "the pool holds 64 MiB",
 }
 FRAMEWORKS = {

@@ -17,6 +17,19 @@ USED = {
         "CuMemAllocator.wake_up",
         "CuMemAllocator.get_current_usage",
     ],
+    "device_allocator/sleep_mode_backend.py": [
+        "CuMemBackend.suspend",
+        "CuMemBackend.resume",
+        "CuMemBackend.discard",
+        "SleepModeBackend.is_supported",
+        "SleepModeBackend.preserves_compiled_artifacts",
+        "SleepModeBackendFactory.register_backend",
+    ],
+    "distributed/kv_transfer/kv_connector/factory.py": ["KVConnectorFactory.register_connector"],
+    "distributed/kv_transfer/kv_connector/v1/base.py": ["KVConnectorBase_V1.get_mem_pool_context"],
+    "distributed/kv_transfer/kv_connector/v1/offloading_connector.py": [
+        "OffloadingConnector.__init__"
+    ],
     "v1/kv_offload/base.py": [
         "OffloadingWorker.submit_store",
         "OffloadingWorker.submit_load",

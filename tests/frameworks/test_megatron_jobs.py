@@ -28,6 +28,18 @@ def test_what_is_not_allowed_stays(job) -> None:
     assert job("megatron_gpt", 1, 1, ranks=1, hooks="cupy")["contiguous"] == [0, 0, 0]
 
 
+def test_armed_twice_is_armed_once(frameworks_python: str) -> None:
+    program = PROGRAMS.parents[1] / "integrations" / "programs" / "armed_twice.py"
+    done = subprocess.run(
+        [frameworks_python, str(program), "megatron"],
+        env=os.environ | {"GLAKE_DRIVER": "sim", "PYTHONPATH": str(PROGRAMS.parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout.splitlines()[-1:] == ["as it was"], done.stdout + done.stderr
+
+
 def test_hybrid_optimizer_by_the_cuda_build(frameworks_python: str) -> None:
     real_python = os.environ.get("REAL_PYTHON")
     if not real_python:

@@ -37,3 +37,28 @@ def test_stored_signatures_are_vllms(variable: str, stored: str) -> None:
         [python, str(HERE / "source_signatures.py"), folder], text=True
     )
     assert printed.splitlines() == (STORED / f"{stored}.txt").read_text().splitlines()[1:]
+
+
+GUARDS = {
+    "megatron-core 0.16.1": ("FRAMEWORKS_PYTHON", "megatron"),
+    "torchtitan 0.3.0": ("TITAN_PYTHON", "torchtitan"),
+    "vllm 0.32.0": ("VLLM_PYTHON", "vllm"),
+    "vllm 0.33.0": ("VLLM_CUDA_PYTHON", "vllm"),
+}
+
+
+@pytest.mark.parametrize("package", sorted(GUARDS))
+def test_stored_guards_are_the_packages(package: str) -> None:
+    """Where each looks for virtual memory, of which docs/integrations.md has a table."""
+    variable, name = GUARDS[package]
+    python = os.environ.get(variable)
+    if not python:
+        pytest.skip(f"left out: {variable} names no Python with {name}")
+    where = (
+        f"import importlib.util as u; print(u.find_spec({name!r}).submodule_search_locations[0])"
+    )
+    folder = subprocess.check_output([python, "-c", where], text=True).strip()
+    printed = subprocess.check_output([python, str(HERE / "source_guards.py"), folder], text=True)
+    sections = (STORED / "guards.txt").read_text().split("# ")
+    (stored,) = [each for each in sections if each.startswith(package + "\n")]
+    assert printed.splitlines() == stored.splitlines()[1:]

@@ -2,7 +2,12 @@
 
 import pytest
 
-SPECS = ["GlakeOffloadingSpec", "GlakeTieringSpec:fs", "GlakeTieringSpec:glake"]
+SPECS = [
+    "GlakeOffloadingSpec",
+    "GlakeOffloadingConnector",
+    "GlakeTieringSpec:fs",
+    "GlakeTieringSpec:glake",
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +40,8 @@ def test_tokens_are_the_same_and_come_from_host_memory(
     if ":" in spec:
         assert list((tmp_path / "tier").rglob("*.bin"))
     assert (told["files"] > 0) == spec.endswith(":glake")
+    # Of the KV cache each tensor is one driver allocation.
+    assert (told["contiguous"] > 0) == (spec == "GlakeOffloadingConnector")
 
 
 def test_a_killed_worker_is_told_and_what_is_on_disk_serves_the_next(vllm_job, tmp_path) -> None:

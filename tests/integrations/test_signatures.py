@@ -48,7 +48,7 @@ def test_megatron(package: str) -> None:
 
 def test_deepspeed_methods_and_accelerator() -> None:
     found = stored("deepspeed")
-    for module, kind, name in deepspeed.COPYING:
+    for module, kind, name, _ in deepspeed.COPYING:
         assert f"deepspeed.{module}:{kind}.{name}" in found
     for kind in (deepspeed._Pinned, deepspeed._Statistics):
         for name, ours in vars(kind).items():

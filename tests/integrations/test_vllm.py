@@ -18,6 +18,10 @@ def test_a_tier_of_files_keeps_whole_blocks_only(program, tmp_path) -> None:
     assert program("vllm_tier", tmp_path).stdout == "stored\n"
 
 
+def test_what_a_job_may_name(program) -> None:
+    assert program("vllm_memory").stdout == "named\n"
+
+
 @pytest.mark.parametrize("version", ["vllm", "vllm_0.33.0"])
 def test_signatures_are_vllms(program, version) -> None:
-    assert program("vllm_signatures", str(STORED / f"{version}.txt")).stdout == "16\n"
+    assert program("vllm_signatures", str(STORED / f"{version}.txt")).stdout == "19\n"

@@ -129,3 +129,107 @@ def test_each_thread_has_its_own(passes):
         assert all(bool((t == 1).all()) for t in made["a"])
         """
     )
+
+
+def test_resumed_without_memory_it_stays_paused_and_whole(passes):
+    passes(
+        """
+        import torch, glake
+
+        with glake.region("weights"):
+            kept = torch.arange(12 << 20, dtype=torch.int32)
+        glake.pause("weights")
+        others = torch.ones(24 << 20)
+        for _ in range(2):
+            try:
+                glake.resume("weights")
+            except glake.OutOfMemory as error:
+                for part in ('region "weights"', "needs 48.00 MiB", "Free about", "GLAKE_LIMIT"):
+                    assert part in str(error), error
+            else:
+                raise AssertionError("48 MiB beside 96 MiB in 128 MiB")
+            (region,) = glake.regions()
+            assert region.state == "paused" and region.paused == 48 << 20
+        assert bool((others == 1).all())
+        del others
+        glake.resume("weights", verify=True)
+        assert torch.equal(kept, torch.arange(12 << 20, dtype=torch.int32))
+        """,
+        SIM_MEMORY="192MiB",
+        LIMIT="128MiB",
+    )
+
+
+def test_a_full_disk_leaves_the_region_in_use_and_whole(passes):
+    """A file-size limit refuses room for the file, as a full disk does."""
+    passes(
+        """
+        import os, resource, tempfile, torch, glake
+
+        with glake.region("weights"):
+            kept = torch.arange(1 << 20)
+        address, before = kept.data_ptr(), glake.regions()
+        with tempfile.TemporaryDirectory() as folder:
+            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+            for _ in range(2):
+                try:
+                    glake.pause("weights", to="disk", folder=folder)
+                except glake.RegionRefused as error:
+                    for part in ("8.00 MiB cannot be kept in " + folder, "pause to host memory"):
+                        assert part in str(error), error
+                else:
+                    raise AssertionError("8 MiB in a file of 1 MiB")
+                assert glake.regions() == before and before[0].state == "in use"
+                assert kept.data_ptr() == address and torch.equal(kept, torch.arange(1 << 20))
+            kept += 1  # and it goes on
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            glake.pause("weights", to="disk", folder=folder)
+            assert os.listdir(folder) == []
+            glake.resume("weights", verify=True)
+        assert torch.equal(kept, torch.arange(1 << 20) + 1)
+        glake.check()
+        """
+    )
+
+
+def test_a_file_cut_short_or_changed_leaves_the_region_paused(passes):
+    """Only this process can reach the file, which has no name: through its open files."""
+    passes(
+        """
+        import glob, os, tempfile, torch, glake
+
+        def kept_in(folder):
+            for link in glob.glob("/proc/self/fd/*"):
+                try:
+                    if os.readlink(link).startswith(folder): return link
+                except FileNotFoundError: pass
+
+        def fails(kind, text):
+            try:
+                glake.resume("weights")
+            except kind as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(f"no {kind.__name__}")
+            (region,) = glake.regions()
+            assert region.state == "paused" and region.saved == 8 << 20
+
+        with glake.region("weights"):
+            kept = torch.arange(1 << 20)
+        with tempfile.TemporaryDirectory() as folder:
+            glake.pause("weights", to="disk", folder=folder)
+            with open(kept_in(folder), "r+b") as file:
+                content = file.read()
+                file.truncate(1 << 20)
+                fails(glake.RegionRefused, "cannot be read back from " + folder)
+                file.seek(0)
+                file.write(content[:-1] + b"x")
+                file.flush()
+                fails(glake.Corrupted, "something has written there")
+                file.seek(0)
+                file.write(content)
+            glake.resume("weights")
+        assert torch.equal(kept, torch.arange(1 << 20))
+        """
+    )

@@ -60,7 +60,8 @@ def build(tp: int, pp: int) -> Any:
     from megatron.core.tensor_parallel import random as states
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    torch.distributed.init_process_group("gloo")
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
     parallel_state.initialize_model_parallel(tp, pp)
     states._CUDA_RNG_STATE_TRACKER = NoStates()
     states._CUDA_RNG_STATE_TRACKER_INITIALIZED = True

@@ -1,6 +1,8 @@
-"""vLLM's CUDA package over the simulated GPU, which computes nothing: vllm_cuda.py FOLDER.
+"""vLLM's CUDA package over the simulated GPU, which computes nothing: vllm_cuda.py WAY FOLDER.
 
-Prints a line of JSON: each step, with "ok" or what was raised, and the bytes free asleep and awake.
+WAY is stock (without glake), a sleep backend (cumem, glake) or connector: KV blocks by glake's, the
+cache in single allocations. Prints a line of JSON: each step, with "ok" or what was raised, the
+bytes free asleep and awake, and those in single allocations.
 """
 
 import importlib
@@ -19,6 +21,7 @@ import transformers
 
 import glake
 
+WAY, FOLDER = sys.argv[1], Path(sys.argv[2])
 EXTENSIONS = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "cumem_allocator")
 told: dict[str, Any] = {}
 
@@ -53,7 +56,18 @@ def model(folder: Path) -> str:
 
 def engine(path: str) -> Any:
     import vllm
+    from vllm.config import KVTransferConfig
 
+    asked: dict[str, Any] = {}
+    if WAY in ("cumem", "glake"):
+        asked = {"enable_sleep_mode": True, "sleep_mode_backend": WAY}
+    if WAY == "connector":
+        extra = {"spec_name": "GlakeOffloadingSpec", "cpu_bytes_to_use": 16 << 20}
+        asked["kv_transfer_config"] = KVTransferConfig(
+            kv_connector="GlakeOffloadingConnector",
+            kv_role="kv_both",
+            kv_connector_extra_config=extra,
+        )
     return vllm.LLM(
         path,
         skip_tokenizer_init=True,
@@ -61,8 +75,8 @@ def engine(path: str) -> Any:
         enforce_eager=True,
         max_model_len=128,
         num_gpu_blocks_override=64,
-        enable_sleep_mode=os.environ["GLAKE_ALLOCATOR"] == "1",
         seed=0,
+        **asked,
     )
 
 
@@ -81,7 +95,7 @@ def generated(made: Any, name: str) -> None:
 
 
 def main() -> None:
-    path = model(Path(sys.argv[1]))
+    path = model(FOLDER)
     told["torch"] = torch.__version__
     step("import", lambda: importlib.import_module("vllm"))
     step("platform", lambda: importlib.import_module("vllm.platforms").current_platform.is_cuda())
@@ -90,7 +104,8 @@ def main() -> None:
     made = step("engine", lambda: engine(path))
     if made is not None:
         step("generate", lambda: generated(made, "first"))
-        if os.environ["GLAKE_ALLOCATOR"] == "1":
+        told["contiguous"] = glake.stats()["glake.contiguous_bytes"] if WAY != "stock" else 0
+        if WAY in ("cumem", "glake"):
             step("sleep", lambda: made.sleep(level=1))
             told["free"] = [torch.cuda.mem_get_info()[0]]
             step("wake_up", lambda: made.wake_up())

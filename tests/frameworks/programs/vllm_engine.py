@@ -1,8 +1,9 @@
 """vLLM's engine on CPU, its KV blocks offloaded: vllm_engine.py SPEC FOLDER.
 
-SPEC is none or a spec's name; GlakeTieringSpec has a tier of files in FOLDER, vLLM's (fs) or ours
-(GlakeTieringSpec:glake). Two rounds of the same prompts, more of them than the KV cache holds;
-prints the tokens, how many were cached, and how often a request was preempted.
+SPEC is none, a spec's name, or that of glake's connector; GlakeTieringSpec has a tier of files in
+FOLDER, vLLM's (fs) or ours (GlakeTieringSpec:glake). Two rounds of the same prompts, more of them
+than the KV cache holds; prints the tokens, how many were cached, and how often a request was
+preempted.
 """
 
 import json
@@ -42,6 +43,9 @@ def offloading(spec: str, folder: Path) -> Any:
     if spec == "none":
         return None
     name, _, tier = spec.partition(":")
+    connector = "OffloadingConnector"
+    if name == "GlakeOffloadingConnector":
+        connector, name = name, "GlakeOffloadingSpec"
     extra: dict[str, Any] = {
         "cpu_bytes_to_use": 64 << 20,
         "spec_name": name,
@@ -51,7 +55,7 @@ def offloading(spec: str, folder: Path) -> Any:
         extra["secondary_tiers"] = [{"type": tier or "fs", "root_dir": str(folder / "tier")}]
         extra["cpu_bytes_to_use"] = 8 << 20
     return vllm.config.KVTransferConfig(
-        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
+        kv_connector=connector, kv_role="kv_both", kv_connector_extra_config=extra
     )
 
 
@@ -116,6 +120,7 @@ def main() -> None:
         told["copies"] = stats["glake.transfer.bytes"] + stats["glake.transfer.plain_bytes"]
         told["failed"] = stats["glake.transfer.failed"] + stats["glake.files.failed"]
         told["stored"] = stats["glake.integrations.vllm.stored_bytes"]
+        told["contiguous"] = stats["glake.contiguous_bytes"]
         told["files"] = stats["glake.files.written_bytes"]
     print(json.dumps(told), flush=True)
 

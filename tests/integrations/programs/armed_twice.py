@@ -13,6 +13,11 @@ PLACES = {
         "DefaultAllocMixin",
         "allocate",
     ),
+    "megatron": (
+        "megatron.core.pipeline_parallel.fine_grained_activation_offload",
+        "ChunkOffloadHandler",
+        "offload",
+    ),
     "memory_saver": ("torch_memory_saver", "torch_memory_saver"),
     "vllm": ("vllm.device_allocator", "get_mem_allocator_instance"),
 }

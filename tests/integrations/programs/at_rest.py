@@ -1,40 +1,128 @@
 """What a hook costs a job that does not use what it hooks: at_rest.py STEPS NAME...
 
-Training steps without the hook and with it, in one process. Prints one line of JSON: for each, the
-driver calls of the simulator. CALLGRIND names a library of `begin` and `end(text)`, where each
-stretch is to be counted by valgrind.
+Steps without the hook and with it, in one process: of DeepSpeed's ZeRO-2 without offload for its
+hook, of Megatron-core's GPT for its own, a request to vLLM's engine where the package is no
+stand-in, steps of a plain model for the others; all so small that
+Python is most of it, as it is of a job on a GPU. Prints one line of JSON: for each, driver calls
+of the simulator. CALLGRIND names a library of `begin` and `end(text)`, where each stretch is to be
+counted by valgrind.
 """
 
 import ctypes
 import importlib
+import importlib.util
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import glake
 from glake import integrations, simcuda
 
+WARM = 10  # steps before those that are counted: history, caches, states of the optimizer
+Step = Callable[[], None]
+
 glake.enable()
 torch.set_num_threads(1)
 library = os.environ.get("CALLGRIND")
 callgrind = ctypes.CDLL(library) if library else None
-draw = torch.Generator().manual_seed(0)
-model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
-optimizer = torch.optim.AdamW(model.parameters())
-inputs = torch.randn(16, 64, generator=draw)
 
 
-def step() -> None:
-    model(inputs).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+def layers() -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+    return model, torch.randn(16, 64)
 
 
-def counted(text: str, count: int) -> int:
-    for _ in range(3):
+def plain() -> Step:
+    """A step of PyTorch alone."""
+    model, inputs = layers()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def zero() -> Step:
+    """A step of an engine of DeepSpeed's, in one process."""
+    deepspeed: Any = importlib.import_module("deepspeed")
+    one_rank()
+    model, inputs = layers()
+    config = {
+        "train_micro_batch_size_per_gpu": 16,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": 1 << 16},
+    }
+    engine, *_ = deepspeed.initialize(model=model, config=config)
+
+    def step() -> None:
+        engine.backward(engine(inputs).square().mean())
+        engine.step()
+
+    return step
+
+
+def gpt() -> Step:
+    """A step of Megatron-core's GPT, in one process."""
+    theirs = job("megatron_gpt")
+    theirs.on_cpu()
+    theirs.LAYERS, theirs.WIDTH, theirs.LENGTH, theirs.STEPS = 2, 64, 16, 1
+    one_rank()
+    model = theirs.build(1, 1)
+    return lambda: theirs.train(model)
+
+
+def request() -> Step:
+    """A request to vLLM's engine, of four tokens."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    import vllm
+
+    model: Any = job("vllm_engine").model
+    engine = vllm.LLM(
+        model(Path(tempfile.mkdtemp())),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=128,
+        block_size=32,
+        num_gpu_blocks_override=8,
+        enable_prefix_caching=False,
+        seed=0,
+    )
+    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=4, detokenize=False)
+    prompts = [{"prompt_token_ids": [1, 2, 3]}]
+    return lambda: engine.generate(prompts, sampling, use_tqdm=False)
+
+
+def job(name: str) -> Any:
+    """A module of tests/frameworks/programs."""
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "frameworks" / "programs"))
+    return importlib.import_module(name)
+
+
+def one_rank() -> None:
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    if not torch.distributed.is_initialized():
+        at = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=at, rank=0, world_size=1)
+
+
+JOBS = {"deepspeed": zero, "megatron": gpt}
+if importlib.util.find_spec("vllm") and importlib.util.find_spec("vllm.entrypoints"):
+    JOBS["vllm"] = request
+
+
+def counted(text: str, step: Step, count: int) -> int:
+    for _ in range(WARM):
         step()
     before = simcuda.calls()
     if callgrind is not None:
@@ -47,18 +135,20 @@ def counted(text: str, count: int) -> int:
 
 
 def both(name: str, count: int) -> dict[str, int]:
+    """Driver calls of the steps without the hook ("off") and with it ("on")."""
     importlib.import_module(importlib.import_module(f"glake.integrations.{name}").PACKAGE)
     integrations.uninstall(name)  # it was hooked as it was imported
-    off = counted(f"{name} off", count)
+    step = JOBS.get(name, plain)()
+    off = counted(f"{name} off", step, count)
     integrations.install(name)
-    on = counted(f"{name} on", count)
+    on = counted(f"{name} on", step, count)
     integrations.uninstall(name)
     return {"off": off, "on": on}
 
 
-def main(measure: Callable[[str, int], dict[str, int]] = both) -> None:
+def main() -> None:
     count, names = int(sys.argv[1]), sys.argv[2:]
-    print(json.dumps({name: measure(name, count) for name in names}), flush=True)
+    print(json.dumps({name: both(name, count) for name in names}), flush=True)
 
 
 if __name__ == "__main__":

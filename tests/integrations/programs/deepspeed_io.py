@@ -94,6 +94,9 @@ def failing() -> None:
         handle.wait()
     assert handle.wait() == 0  # all are over, and the handle serves on
     assert Path(file("good")).read_bytes() == bytes(4 << 20)
+    handle.async_pwrite(tensor, "/dev/full")
+    with pytest.raises(errors.FileFailed, match="No space left"):
+        handle.wait()
     with pytest.raises(errors.InvalidArgument, match="gaps"):
         handle.async_pwrite(tensor.view(1024, 1024).t(), file("good"))
     with pytest.raises(TypeError, match="async"):

@@ -91,6 +91,13 @@ def put_back() -> None:
     assert glake.stats()["glake.integrations.memory_saver.paused_bytes"] == (8 + 16 + 8 + 16) * MIB
     integrations.install("memory_saver")  # again: nothing
     assert package.torch_memory_saver is saver
+    with saver.region("late", enable_cpu_backup=True):
+        late = tensor(9)
+    saver.pause("late")
+    said = raised(glake.RegionRefused, integrations.uninstall, "memory_saver")
+    assert "'late' is paused" in said and package.torch_memory_saver is saver
+    saver.resume("late")
+    assert (late == 9).all()
     integrations.uninstall("memory_saver")
     integrations.uninstall("memory_saver")
     assert package.torch_memory_saver is not saver

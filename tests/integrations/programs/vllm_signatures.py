@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glake.integrations import vllm
+from glake.integrations.vllm_memory import GlakeOffloadingConnector, GlakeSleepBackend
 from glake.integrations.vllm_offload import EngineWorker
 from glake.integrations.vllm_tier import FileJobs, GlakeTierManager
 
@@ -14,6 +15,8 @@ OURS: dict[str, Any] = {
     "OffloadingWorker": EngineWorker,
     "FileSystemTierManager": GlakeTierManager,
     "DualQueueThreadPool": FileJobs,
+    "KVConnectorBase_V1": GlakeOffloadingConnector,
+    "SleepModeBackend": GlakeSleepBackend,
 }
 
 
@@ -29,8 +32,8 @@ for line in Path(sys.argv[1]).read_text().splitlines()[1:]:
     if owner not in OURS or name == "__init__":
         continue
     theirs = arguments[1:-1].split(", ")
-    ours = bare(vars(OURS[owner])[name].__wrapped__ if name in ("use_memory_pool", "cudagraph_pool")
-                else vars(OURS[owner])[name])  # fmt: skip
+    function = vars(OURS[owner])[name]
+    ours = bare(getattr(function, "__wrapped__", getattr(function, "__func__", function)))
     assert ours[: len(theirs)] == theirs, (place, ours, theirs)
     assert all("=" in each for each in ours[len(theirs) :]), place  # of newer versions
     checked += 1

@@ -1,0 +1,52 @@
+"""What a vLLM job may name to have its memory be glake's: a sleep backend and a KV connector.
+
+Imported by vLLM, which it imports.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from vllm import device_allocator
+from vllm.device_allocator.sleep_mode_backend import CuMemBackend
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+
+from glake.allocator import torch as allocator
+from glake.allocator.sharing import contiguous
+from glake.integrations.vllm import RegionAllocator
+
+
+class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
+    """vLLM's own backend, which goes by whatever allocator is in place, where that is glake's.
+
+    `sleep_mode_backend="glake"` so demands what "cumem" does silently by either: without the hook
+    vLLM refuses it.
+    """
+
+    @classmethod
+    def is_supported(cls) -> bool:
+        """Whether install() has put glake's regions in place of vLLM's allocator."""
+        # Before any call of it: vLLM's own function would make, and so begin to use, its allocator.
+        function = device_allocator.get_mem_allocator_instance
+        return bool(function.__module__ == RegionAllocator.__module__)
+
+    @classmethod
+    def preserves_compiled_artifacts(cls) -> bool:
+        """True: kernels are in no region, and what they were compiled for keeps its addresses."""
+        return True
+
+
+class GlakeOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
+    """vLLM's OffloadingConnector; each tensor of the KV cache is one driver allocation.
+
+    So a network card can register it: beside NIXL's connector in a MultiConnector, for one.
+    """
+
+    def get_mem_pool_context(self) -> AbstractContextManager[None] | None:
+        """Where the KV cache is allocated; None: where vLLM's is.
+
+        That is in sleep mode, whose memory must be given back and so is a region's, and where
+        PyTorch's allocator is not glake's: its segments are single allocations anyway.
+        """
+        asleep = self._vllm_config.model_config.enable_sleep_mode
+        return None if asleep or allocator.mode() is None else contiguous()
