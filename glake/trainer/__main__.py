@@ -17,7 +17,7 @@ from glake.errors import GlakeError, InvalidOption
 @click.option(
     "--config",
     help="A model of the zoo (--list), an experiment's TOML file, or a folder with a checkpoint "
-    "of transformers' (Llama, OPT) to begin with.",
+    "of transformers' (Llama) to begin with.",
 )
 @click.option("--data", help="A file or folder of text: data.path.")
 @click.option("--steps", type=int, help="How many steps: steps.")

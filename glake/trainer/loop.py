@@ -140,7 +140,7 @@ class _Run:
             huggingface.check(config.export, config.model)
         torch.manual_seed(config.seed)
         with torch.device("meta"):
-            model, like = config.model.build(), config.model.build()
+            model = config.model.build()
         signature = signature_of(model, config.model, config.optimizer)
         with _in_memory(model):
             self.sharded = config.sharding.build(model, device=here.device)
@@ -159,7 +159,7 @@ class _Run:
             self._go_on(self.resumed)
         elif config.weights:
             weights = huggingface.read_weights(Path(config.weights).expanduser())
-            for name, value in huggingface.matched(like, weights):
+            for name, value in huggingface.matched(config.model, weights):
                 self.sharded.put(name, value)
             self.log.say(f"begins with the weights in {config.weights}")
         self.log.event(
