@@ -56,7 +56,7 @@ class Trial:
             "memory": self._made("memory", every=0, memory=True),
         }
         for each in self.ways.values():
-            each.resume(self.sharded, self.optimizer)
+            each.resume(self.sharded.state, self.optimizer)
 
     def _made(self, name: str, **fields: Any) -> Checkpoint:
         config = Checkpoint.Config(folder=str(self.folder / name), keep=1, **fields)
@@ -105,17 +105,17 @@ class Trial:
             pass
 
         if way == "dcp.save":
-            dcp.save(self.sharded.state(self.optimizer), checkpoint_id=path)
+            dcp.save(self.sharded.state.tensors(self.optimizer), checkpoint_id=path)
             safe()
             return nothing, nothing
         if way == "dcp.async_save":
             group = self.here.checkpoints
-            state = self.sharded.state(self.optimizer)
+            state = self.sharded.state.tensors(self.optimizer)
             future = dcp.async_save(state, checkpoint_id=path, process_group=group)
             future.add_done_callback(safe)
             return nothing, future.result
         checkpoint = self.ways[way]
-        checkpoint.after_step(self.number, self.sharded, self.optimizer, {})
+        checkpoint.after_step(self.number, self.sharded.state, self.optimizer, {})
         if way == "memory":
             checkpoint._copied[-1].add_done_callback(safe)
             return checkpoint.settle, nothing

@@ -100,3 +100,12 @@ class Collectives:
             operation = dist.ReduceOp.MAX if most else dist.ReduceOp.SUM
             dist.all_reduce(value, op=operation, group=self.group)
         return value
+
+
+def everyones(value: Any, group: Any) -> list[Any]:
+    """What every rank of the group gives, in their order; one process alone needs no group."""
+    if group is None:
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group)
+    return found

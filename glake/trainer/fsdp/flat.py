@@ -32,7 +32,7 @@ class Origin:
     owners: list[tuple[nn.Module, str]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Slot:
     """Where a parameter lies in its flat."""
 

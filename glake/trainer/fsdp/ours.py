@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ class Ours(Sharded):
                 ),
             )
         self._flats: list[Flat] = [flat for flats in units.values() for flat in flats]
-        self._state = State(self._flats, self._ranks)
+        self.state = State(self._flats, self._ranks)
 
     def attach(self, optimizer: Any) -> None:
         if self.config.offload == "optimizer":
@@ -101,14 +101,3 @@ class Ours(Sharded):
                     first = flat.first + slot.offset - slot.start
                     part = value.reshape(-1)[first : first + slot.piece.numel()]
                     slot.piece.copy_(part)
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        if self.device.type == "cuda" and self.config.offload == "optimizer":
-            torch.cuda.synchronize(self.device)  # its state may be on its way to the host
-        return self._state.tensors(optimizer)
-
-    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
-        return self._state.template(saved)
-
-    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
-        self._state.load(state, optimizer)

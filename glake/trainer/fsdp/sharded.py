@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ class Sharded:
         self.config = config
 
     module: nn.Module
+    state: Any = None  # a State, for checkpoints; PyTorch's FSDP keeps none here
     device: torch.device
     _ranks: Collectives
 
@@ -68,24 +69,6 @@ class Sharded:
 
     def attach(self, optimizer: Any) -> None:
         """Tells of the optimizer that was built; with offload its state lives in host memory."""
-
-    # Checkpoints; PyTorch's FSDP keeps none here.
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        """Parameters, and the optimizer's state, for torch.distributed.checkpoint."""
-        raise NotImplementedError
-
-    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
-        """Tensors for torch.distributed.checkpoint to load into, when nothing has stepped yet.
-
-        `saved`: the `state_dict_metadata` of the checkpoint's metadata. InvalidArgument where it
-        is of another model.
-        """
-        raise NotImplementedError
-
-    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
-        """Takes over what torch.distributed.checkpoint has put into state()."""
-        raise NotImplementedError
 
     def put(self, name: str, value: torch.Tensor) -> None:
         """Takes over a whole parameter's values, of which this rank keeps its part."""

@@ -123,27 +123,27 @@ def test_meta_device_with_buffers_and_what_cannot_be_made():
 def test_a_state_is_taken_over_and_goes_on_to_the_same_losses():
     sharded, optimizer = sharded_of(nets.Net())
     sharded_losses(sharded, optimizer)
-    state = {key: value.clone() for key, value in sharded.state(optimizer).items()}
+    state = {key: value.clone() for key, value in sharded.state.tensors(optimizer).items()}
     expected = sharded_losses(sharded, optimizer)
 
     other, others = sharded_of(nets.Net())
-    other.load(state, others)
+    other.state.load(state, others)
     assert sharded_losses(other, others) == expected
 
 
 def test_a_state_of_another_model_is_refused():
     sharded, optimizer = sharded_of(nets.Net())
     sharded_losses(sharded, optimizer, 1)
-    state = sharded.state(optimizer)
+    state = sharded.state.tensors(optimizer)
     wider, _ = sharded_of(nets.Net(dim=16))
     with pytest.raises(InvalidArgument, match=r"elements in the checkpoint and .* in the model"):
-        wider.load(state)
+        wider.state.load(state, None)
     deeper, _ = sharded_of(nets.Net(layers=4))
-    with pytest.raises(InvalidArgument, match=r"lacks the flats blocks\.3"):
-        deeper.load(state)
+    with pytest.raises(InvalidArgument, match=r"blocks\.3\S* has no elements in the checkpoint"):
+        deeper.state.load(state, None)
     shallow, _ = sharded_of(nets.Net(layers=2))
-    with pytest.raises(InvalidArgument, match=r"no such flat"):
-        shallow.load(state)
+    with pytest.raises(InvalidArgument, match=r"blocks\.2\S* has \d+ .* and no in the model"):
+        shallow.state.load(state, None)
 
 
 def test_an_optimizer_whose_state_cannot_be_resharded_is_refused():
@@ -151,7 +151,7 @@ def test_an_optimizer_whose_state_cannot_be_resharded_is_refused():
     name, piece = next(sharded.named_parameters())
     optimizer.state[piece]["factor"] = torch.zeros(3, 2)
     with pytest.raises(InvalidArgument, match=rf"\[3, 2\] as 'factor' for '{name}'"):
-        sharded.state(optimizer)
+        sharded.state.tensors(optimizer)
 
 
 def test_misuse():
