@@ -38,12 +38,11 @@ class Ours(Sharded):
         self._host = Host(self.device)
         keep = self._host if config.offload == "parameters" else None
         activations = Activations(self._host, self._ranks)
-        origins = materialise.origins_of(model)
+        slots = materialise.slots_of(model)
         units = {
-            name: materialise.flats_of(name, found, self._ranks, compute, keep)
-            for name, found in origins.items()
+            name: materialise.flats_of(name, slots[name], self._ranks, compute, keep)
+            for name in materialise.drawn(model, slots, self.device)
         }
-        materialise.fill(model, units, self.device)
         blocks = materialise.blocks_of(model)
         for name, flats in units.items():
             Unit(
@@ -69,7 +68,7 @@ class Ours(Sharded):
             self._host.keep_optimizer(optimizer, total)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parts are 1-D; `whole_shape` of a part is its parameter's shape."""
+        """Parts are 1-D."""
         for flat in self._flats:
             for slot in flat.slots:
                 if slot.piece.numel():

@@ -124,7 +124,8 @@ class Schedule:
             unit.pending = 0
         self._deliver()
         for unit in self.units:
-            unit.settle()
+            for flat in unit.flats:
+                flat.settle()  # what goes to host memory is there
         self._task = None
         self._kept.clear()
 

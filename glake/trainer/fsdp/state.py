@@ -57,20 +57,19 @@ class State:
             f"parameters.{name}": Part(flat.dtype, flat.valid, [(0, flat.shard[: flat.valid])])
             for name, flat in self._flats.items()
         }
-        numbers = {id(slot): number for number, slot in enumerate(self._slots)}
+        numbers = {slot: number for number, slot in enumerate(self._slots)}
         for name, flat in self._flats.items():
             for slot in flat.slots:
                 state = {} if optimizer is None else optimizer.state.get(slot.piece, {})
                 for key, value in state.items():
                     if value is None or not slot.piece.numel():
                         continue
-                    path, first = f"optimizer.{name}.{key}", slot.offset
-                    made = (value.dtype, flat.valid, [])
-                    if not _is_for_each_element(slot, key, value):
-                        path, first = f"optimizer.{_SCALARS}.{key}", numbers[id(slot)]
-                        made = (value.dtype, len(self._slots), [], math.nan)
-                    part = found.setdefault(path, Part(*made))
-                    part.pieces.append((first, value.detach().reshape(-1)))
+                    path, first, part = (
+                        (f"optimizer.{name}.{key}", slot.offset, Part(value.dtype, flat.valid, []))
+                        if _is_for_each_element(slot, key, value)
+                        else (f"optimizer.{_SCALARS}.{key}", numbers[slot], self._row(value))
+                    )
+                    found.setdefault(path, part).pieces.append((first, value.detach().reshape(-1)))
         if self._ranks.device.type == "cuda":
             on_host = (
                 each.device.type == "cpu" for part in found.values() for _, each in part.pieces
@@ -78,6 +77,9 @@ class State:
             if any(on_host):  # what is kept there may be on its way
                 torch.cuda.synchronize(self._ranks.device)
         return found
+
+    def _row(self, value: torch.Tensor) -> Part:
+        return Part(value.dtype, len(self._slots), [], fill=math.nan)
 
     def complete(self, own: dict[str, torch.Tensor], group: Any) -> dict[str, Any]:
         """What DCP writes, of tensors that parts() describes; all ranks call it.

@@ -6,9 +6,8 @@ waits for its parameters before the forward and the backward pass, and frees the
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -99,10 +98,11 @@ class Unit:
         return pytree.tree_unflatten(leaves, layout)
 
     def _depart(self, result: Any, again: bool) -> Any:
-        keep = torch.is_grad_enabled() and any(map(_has_gradient, _tensors(result)))
+        made = [leaf for leaf in pytree.tree_leaves(result) if _has_gradient(leaf)]
+        keep = torch.is_grad_enabled() and bool(made)
         if keep and not (again and self.pending):
             self.pending += 1
-            for tensor in filter(_has_gradient, _tensors(result)):
+            for tensor in made:
                 tensor.register_hook(lambda _: self._schedule.before_backward(self))
         self._schedule.leave(self, again, keep)
         if not again and (self._reshard or not keep):
@@ -121,10 +121,11 @@ class Unit:
 
     def has_gradients(self, partial: bool) -> bool:
         """Whether gradients lie here that are not reduced; `partial`: count earlier passes' too."""
+        left = (flat for flat in self.flats if flat.trainable)
         return any(
-            flat.has_gradients() or (partial and flat.partial is not None)
-            for flat in self.flats
-            if flat.trainable
+            (partial and flat.partial is not None)
+            or any(slot.whole.grad is not None for slot in flat.slots)
+            for flat in left
         )
 
     # Its parameters
@@ -145,11 +146,6 @@ class Unit:
         for flat in self.flats:
             flat.release()
 
-    def settle(self) -> None:
-        """Gradients that go to host memory are there."""
-        for flat in self.flats:
-            flat.settle()
-
     def reset(self, backward: bool) -> None:
         """As after construction, whatever pass failed; the shares stay as they are, and after a
         failed forward pass the gradients of passes before it."""
@@ -162,18 +158,3 @@ class Unit:
 
 def _has_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a module returns: containers, named tuples and dataclasses included."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _tensors(entry)
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _tensors(entry)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name))

@@ -273,16 +273,15 @@ def test_a_share_is_no_more_than_its_part(name):
     from glake.trainer.fsdp import materialise
     from glake.trainer.fsdp.collectives import Collectives
 
-    with torch.device("meta"):
-        model = sizes.model(name).build()
     for count in (1, 2, 3, 4, 8, 64):
+        with torch.device("meta"):
+            model = sizes.model(name).build()
+        total = sum(each.numel() for each in model.parameters())
         ranks = Collectives(None, torch.device("meta"))
         ranks.ranks = count
-        origins = materialise.origins_of(model)
         flats = [
             flat
-            for unit, found in origins.items()
+            for unit, found in materialise.slots_of(model).items()
             for flat in materialise.flats_of(unit, found, ranks, None, None)
         ]
-        total = sum(each.numel() for each in model.parameters())
         assert sum(flat.chunk for flat in flats) <= 1.02 * total / count
