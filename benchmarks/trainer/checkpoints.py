@@ -115,7 +115,7 @@ class Trial:
             future.add_done_callback(safe)
             return nothing, future.result
         checkpoint = self.ways[way]
-        checkpoint.after_step(self.number, self.sharded.state, self.optimizer, {})
+        checkpoint.after_step(self.number, {})
         if way == "memory":
             checkpoint._copied[-1].add_done_callback(safe)
             return checkpoint.settle, nothing

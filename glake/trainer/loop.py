@@ -180,7 +180,7 @@ class _Run:
         while self.step < config.steps:
             self.here.check()
             values = self._step()
-            self.checkpoint.after_step(*self._state())
+            self.checkpoint.after_step(self.step, {"tokens": self.tokens, "loss": self.loss})
             self.log.profiled()
             last, every = self.step == config.steps, config.evaluation.every
             evaluates = every > 0 and (last or self.step % every == 0)
@@ -272,13 +272,8 @@ class _Run:
             )
         return value
 
-    def _state(self) -> tuple[int, Any, Any, dict[str, Any]]:
-        """What a checkpoint is of: step, tensors, notes."""
-        notes = {"tokens": self.tokens, "loss": self.loss}
-        return self.step, self.sharded.state, self.optimizer, notes
-
     def _finish(self) -> Outcome:
-        self.checkpoint.finish(*self._state())
+        self.checkpoint.finish(self.step, {"tokens": self.tokens, "loss": self.loss})
         if self.config.export:  # a parameter at a time, which all ranks gather
             weights = self.sharded.full_parameters()
             if self.here.rank == 0:

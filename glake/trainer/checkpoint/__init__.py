@@ -118,14 +118,15 @@ class Checkpoint(Configurable):
     def resume(self, state: State, optimizer: Any) -> Resumed | None:
         """Puts the newest whole state in place; None where the run begins.
 
-        NoWholeCheckpoint, CheckpointMismatch.
+        `state` and `optimizer` are what is kept from here on. NoWholeCheckpoint,
+        CheckpointMismatch.
         """
+        self._state, self._optimizer = state, optimizer
         if not self.config.folder:
             return None
         found = everyones(self._there() if self._rank == 0 else None, self._group)[0]
         try:
-            resumed = self._from_memory(found, state, optimizer)
-            return resumed or self._from_disk(found, state, optimizer)
+            return self._from_memory(found) or self._from_disk(found)
         except InvalidArgument as error:
             if isinstance(error, CheckpointMismatch):
                 raise
@@ -148,9 +149,7 @@ class Checkpoint(Configurable):
             return []
         return found
 
-    def _from_memory(
-        self, on_disk: list[disk.Found], state: State, optimizer: Any
-    ) -> Resumed | None:
+    def _from_memory(self, on_disk: list[disk.Found]) -> Resumed | None:
         if not self.config.memory:
             if _first_here():  # of a run that went on from the disk it would be the past
                 shutil.rmtree(memory.folder_of(self.run), ignore_errors=True)
@@ -168,7 +167,7 @@ class Checkpoint(Configurable):
             assert header is not None
             self._compare(header.signature, f"the state of step {step} in memory")
             if all(everyones(read is not None, self._group)):
-                state.load(read or {}, optimizer)
+                self._state.load(read or {}, self._optimizer)
                 found = Resumed("memory", step, header.notes)
                 break
             self._say(f"the state of step {step} in memory is damaged")
@@ -176,7 +175,7 @@ class Checkpoint(Configurable):
         self._memory.forget_after(found.step if found else 0)
         return found
 
-    def _from_disk(self, found: list[disk.Found], state: State, optimizer: Any) -> Resumed | None:
+    def _from_disk(self, found: list[disk.Found]) -> Resumed | None:
         damaged = []
         for each in found:
             wrong = everyones(disk.damage(each, self._rank, self._ranks), self._group)
@@ -185,7 +184,7 @@ class Checkpoint(Configurable):
                 damaged.append(each.path)
                 continue
             self._compare(each.marker["signature"], f"the checkpoint {each.path}")
-            disk.read(each, state, optimizer, self._group)
+            disk.read(each, self._state, self._optimizer, self._group)
             for path in damaged if self._rank == 0 else ():  # it is in nobody's way, and not lost
                 path.rename(path.with_name(f"{path.name}.damaged-{self.run}"))
             self._on_disk = each.step
@@ -203,42 +202,33 @@ class Checkpoint(Configurable):
 
     # --- Going on ---
 
-    def after_step(self, step: int, state: State, optimizer: Any, notes: dict[str, Any]) -> None:
+    def after_step(self, step: int, notes: dict[str, Any]) -> None:
         """Begins to copy the state, if one is due after `step` steps. Until settle() is back, no
         parameter and no optimizer state may change."""
-        if self.config.folder:
-            began, every = time.perf_counter(), self.config.every
-            keep = step % self.config.memory_every == 0
-            save = every > 0 and step % every == 0
-            self._take(step, state, optimizer, notes, keep=keep, save=save)
-            self.stall_s += time.perf_counter() - began
+        began, every = time.perf_counter(), self.config.every
+        keep = step % self.config.memory_every == 0
+        self._take(step, notes, keep, every > 0 and step % every == 0)
+        self.stall_s += time.perf_counter() - began
 
     def _take(
-        self,
-        step: int,
-        state: State,
-        optimizer: Any,
-        notes: dict[str, Any],
-        *,
-        keep: bool,
-        save: bool,
-        last: bool = False,
+        self, step: int, notes: dict[str, Any], keep: bool, save: bool, last: bool = False
     ) -> None:
-        keep = keep and self._memory is not None
+        """Keeps the state in memory, and saves it to disk."""
+        keep, save = keep and self._memory is not None, save and bool(self.config.folder)
         if save:
             self._await_written()  # at most one is under way, on every rank alike
         if keep or save:
-            parts = state.parts(optimizer)
+            parts = self._state.parts(self._optimizer)
             layout = Layout.of(parts)
             if keep:
-                self._keep(step, parts, layout, notes)
+                self._keep(step, notes, parts, layout)
             if save:
-                self._save(step, state, parts, layout, notes, last)
+                marker = {"step": step, "notes": notes, "signature": self._signature}
+                self._save(marker, parts, layout, _PAUSES_S if last else ())
 
     def _keep(
-        self, step: int, parts: dict[str, Part], layout: Layout, notes: dict[str, Any]
+        self, step: int, notes: dict[str, Any], parts: dict[str, Part], layout: Layout
     ) -> None:
-        """To memory."""
         assert self._memory is not None
         try:
             file = self._memory.begin(layout)
@@ -261,23 +251,20 @@ class Checkpoint(Configurable):
 
     def _save(
         self,
-        step: int,
-        state: State,
+        marker: dict[str, Any],
         parts: dict[str, Part],
         layout: Layout,
-        notes: dict[str, Any],
-        last: bool,
+        pauses: tuple[float, ...],
     ) -> None:
-        """To disk."""
+        """`pauses`: before it is tried again, if the disk refuses it."""
         host, held = host_memory(layout, parts), self._memory
         copied = self._copies.submit(HostCopy(parts, layout, host).finish)
         self._copied.append(copied)
 
         def write() -> None:
             copied.result()
-            whole = state.complete(layout.tensors(host), self._group)
-            marker = {"step": step, "notes": notes, "signature": self._signature}
-            for pause in (*(_PAUSES_S if last else ()), 0.0):
+            whole = self._state.complete(layout.tensors(host), self._group)
+            for pause in (*pauses, 0.0):
                 try:
                     disk.write(self._folder, marker, whole, self._group, self._text)
                 except NotWritten as error:
@@ -285,10 +272,10 @@ class Checkpoint(Configurable):
                     if pause:
                         self._say(f"{error}. Make room: it is tried again in {pause:g} s")
                         time.sleep(pause)
-                    elif not last:
+                    elif not pauses:
                         self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 else:
-                    self._on_disk = step
+                    self._on_disk = marker["step"]
                     if held is not None and held.outlives:
                         held.own()  # what had outlived its job is on disk now
                     if self._rank == 0:
@@ -313,7 +300,7 @@ class Checkpoint(Configurable):
         if self._written is not None:
             self._written.result()
 
-    def finish(self, step: int, state: State, optimizer: Any, notes: dict[str, Any]) -> None:
+    def finish(self, step: int, notes: dict[str, Any]) -> None:
         """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten
         where the disk does not take it; then memory keeps it, for the same command to write."""
         if not self.config.folder:
@@ -322,22 +309,22 @@ class Checkpoint(Configurable):
         self._await_written()
         if self._on_disk != step:
             keep = self._memory is not None and step not in self._memory.whole()
-            self._take(step, state, optimizer, notes, keep=keep, save=True, last=True)
+            self._take(step, notes, keep, save=True, last=True)
             self.settle()
             self._await_written()
         kept = all(everyones(self._memory is not None, self._group))  # nobody needs it any more
-        if self._on_disk == step:
-            if self._memory is not None:
-                self._memory.remove()
-            self.close()
-        elif kept and self._memory is not None:
-            self._memory.outlive()
-            raise NotWritten(
-                f"{self._refused}. The state is kept in {self._memory.folder}: make room, and run "
-                "the same command again, which writes it"
-            )
-        else:
-            raise NotWritten(f"{self._refused}. Older checkpoints are as they were")
+        if self._on_disk != step:
+            where = "Older checkpoints are as they were"
+            if kept and self._memory is not None:
+                self._memory.outlive()
+                where = (
+                    f"The state is kept in {self._memory.folder}: make room, and run the same "
+                    "command again, which writes it"
+                )
+            raise NotWritten(f"{self._refused}. {where}")
+        if self._memory is not None:
+            self._memory.remove()
+        self.close()
 
     def close(self) -> None:
         """Ends the threads once they are idle, and gives the folder back."""

@@ -1,6 +1,6 @@
 """Fully sharded data parallelism: every rank keeps a share of each parameter (docs/trainer.md).
 
-Read in this order: `sharding` (the options), `sharded` (the contract), `flat` (how parameters lie
+Read in this order: `sharding` (the options, and the contract), `flat` (how parameters lie
 in memory), `unit` (what happens around a block's forward and backward pass), `schedule` (when
 gathers and reductions go), `collectives`, then `state`, `offload`, `materialise` and `peer`
 (PyTorch's own).

@@ -5,35 +5,26 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from glake.trainer.fsdp import materialise
-from glake.trainer.fsdp.collectives import Collectives
 from glake.trainer.fsdp.flat import Flat
 from glake.trainer.fsdp.offload import Activations, Host
 from glake.trainer.fsdp.schedule import Schedule
-from glake.trainer.fsdp.sharded import Sharded, device_of, dtype_of
+from glake.trainer.fsdp.sharding import Sharded, Sharding, dtype_of
 from glake.trainer.fsdp.state import State
 from glake.trainer.fsdp.unit import Unit
-
-if TYPE_CHECKING:
-    from glake.trainer.fsdp.sharding import Sharding
 
 
 class Ours(Sharded):
     """A model whose blocks are gathered as they are needed."""
 
-    def __init__(
-        self, config: Sharding.Config, model: nn.Module, group: Any = None, device: Any = None
-    ) -> None:
-        super().__init__(config)
-        self.module = model
-        self.device = device_of(device)
+    def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
+        super().__init__(config, model, group, device)
         compute = dtype_of(config.compute_dtype)
-        self._ranks = Collectives(group, self.device)
         self._schedule = Schedule(dtype_of(config.reduce_dtype), config.prefetch)
         self._host = Host(self.device)
         keep = self._host if config.offload == "parameters" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,20 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 from glake.errors import InvalidArgument, InvalidOption
 from glake.trainer.fsdp import materialise
-from glake.trainer.fsdp.collectives import Collectives
-from glake.trainer.fsdp.sharded import Sharded, device_of, dtype_of
-
-if TYPE_CHECKING:
-    from glake.trainer.fsdp.sharding import Sharding
+from glake.trainer.fsdp.sharding import Sharded, Sharding, dtype_of
 
 
 class Peer(Sharded):
     """A model under `fully_shard`: parameters are DTensors, sharded along their first dimension."""
 
-    def __init__(
-        self, config: Sharding.Config, model: nn.Module, group: Any = None, device: Any = None
-    ) -> None:
-        super().__init__(config)
+    def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
         if not dist.is_initialized():
             raise InvalidArgument(
                 'fsdp = "torch" needs a process group, with one rank too: torchrun'
@@ -37,9 +30,7 @@ class Peer(Sharded):
                 'fsdp = "torch" keeps neither activations nor the optimizer\'s state alone in host '
                 'memory: take fsdp = "ours", or leave out activation_offload and offload'
             )
-        self.module: Any = model
-        self.device = device_of(device)
-        self._ranks = Collectives(group, self.device)
+        super().__init__(config, model, group, device)
         blocks, slots = materialise.blocks_of(model), materialise.slots_of(model)
         for unit in materialise.drawn(model, slots, self.device):
             slots[unit].clear()  # which hold whole parameters

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from glake.trainer.fsdp.flat import Flat
-from glake.trainer.fsdp.schedule import Schedule, in_backward
+from glake.trainer.fsdp.schedule import Schedule
 
 
 class _AfterBackward(torch.autograd.Function):
@@ -67,16 +67,24 @@ class Unit:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Stands in for the module's own forward()."""
-        again = in_backward()
-        self._schedule.enter(self, again)
+        self._schedule.enter(self)
         try:
             args, kwargs = self._arrive(args, kwargs)
-            with nullcontext() if again else self._saved():
+            with self._saved():
                 result = self._compute(*args, **kwargs)
         except BaseException:
-            self._schedule.failed(again)
+            self._schedule.failed()
             raise
-        return self._depart(result, again)
+        made = [leaf for leaf in pytree.tree_leaves(result) if _has_gradient(leaf)]
+        keep = torch.is_grad_enabled() and bool(made)
+        if keep:
+            self.pending += 1
+            for tensor in made:
+                tensor.register_hook(lambda _: self._schedule.before_backward(self))
+        self._schedule.leave(self, keep)
+        if self._reshard or not keep:
+            self.release()
+        return result
 
     def _arrive(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, cast, and so that their gradients tell when this unit's are complete."""
@@ -88,26 +96,13 @@ class Unit:
                 else leaf
                 for leaf in leaves
             ]
-        # A checkpoint around the unit runs it again in the backward pass: that is counted already.
-        if torch.is_grad_enabled() and not (in_backward() and self.pending):
+        if torch.is_grad_enabled():
             at = [number for number, leaf in enumerate(leaves) if _has_gradient(leaf)]
             mark: Any = _AfterBackward.apply
             passed = mark(self, *(leaves[number] for number in at)) if at else ()
             for number, leaf in zip(at, passed, strict=True):
                 leaves[number] = leaf
         return pytree.tree_unflatten(leaves, layout)
-
-    def _depart(self, result: Any, again: bool) -> Any:
-        made = [leaf for leaf in pytree.tree_leaves(result) if _has_gradient(leaf)]
-        keep = torch.is_grad_enabled() and bool(made)
-        if keep and not (again and self.pending):
-            self.pending += 1
-            for tensor in made:
-                tensor.register_hook(lambda _: self._schedule.before_backward(self))
-        self._schedule.leave(self, again, keep)
-        if not again and (self._reshard or not keep):
-            self.release()
-        return result
 
     # Its backward pass
 

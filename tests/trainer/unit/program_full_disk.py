@@ -28,7 +28,7 @@ def main() -> None:
         checkpoint._await_written()
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if step == 4 else hard, hard))
         model.step(step)
-        checkpoint.after_step(step, model.state, NoOptimizer(), {})
+        checkpoint.after_step(step, {})
     checkpoint._await_written()
     checkpoint.close()
     whole, partial = disk.found_in(folder), folder.glob(".step-*")

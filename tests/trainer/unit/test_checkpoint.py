@@ -62,9 +62,7 @@ class Run:
         for step in range(first, last + 1):
             self.checkpoint.settle()
             self.model.step(step)
-            self.checkpoint.after_step(
-                step, self.model.state, NoOptimizer(), {"step": step, "tokens": step * 10}
-            )
+            self.checkpoint.after_step(step, {"step": step, "tokens": step * 10})
         return self
 
     def killed(self) -> None:
@@ -106,7 +104,7 @@ def test_it_keeps_the_last_ones_and_a_finished_run_leaves_no_memory(
     tmp_path: Path, shared: Path
 ) -> None:
     run = Run(tmp_path / "run", every=3, keep=2).steps(1, 10)
-    run.checkpoint.finish(10, run.model.state, NoOptimizer(), {"step": 10, "tokens": 100})
+    run.checkpoint.finish(10, {"step": 10, "tokens": 100})
     assert markers(tmp_path / "run") == ["step-00000009", "step-00000010"]
     assert list(shared.iterdir()) == []
     again = Run(tmp_path / "run")
@@ -295,7 +293,7 @@ def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_writte
     with monkeypatch.context() as full:
         _unwritable(full)
         with pytest.raises(NotWritten, match="No space left.*run the same command again"):
-            run.checkpoint.finish(5, run.model.state, NoOptimizer(), notes)
+            run.checkpoint.finish(5, notes)
     run.checkpoint.close()
     assert len(run.said) == 2 and "it is tried again in 0.01 s" in run.said[0]
     (kept,) = shared.iterdir()
@@ -305,7 +303,7 @@ def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_writte
     assert memory.sweep("another") == [] and "kept" in (kept / "owner").read_text()
     again = Run(tmp_path / "run", every=0)
     assert again.at == ("memory", 5)
-    again.checkpoint.finish(5, again.model.state, NoOptimizer(), notes)
+    again.checkpoint.finish(5, notes)
     assert markers(tmp_path / "run") == ["step-00000005"] and list(shared.iterdir()) == []
 
 
@@ -320,13 +318,13 @@ def test_without_memory_the_last_state_is_written_once_there_is_room(
 
     run = Run(tmp_path / "run", every=0, memory=False).steps(1, 3)
     monkeypatch.setattr(disk, "_committed", full_once)
-    run.checkpoint.finish(3, run.model.state, NoOptimizer(), {"step": 3, "tokens": 30})
+    run.checkpoint.finish(3, {"step": 3, "tokens": 30})
     assert markers(tmp_path / "run") == ["step-00000003"]
     assert len(run.said) == 1 and run.said[0].endswith("Make room: it is tried again in 0.01 s")
     never = Run(tmp_path / "never", every=0, memory=False).steps(1, 3)
     _unwritable(monkeypatch)
     with pytest.raises(NotWritten, match="step 3 could not be .*Older checkpoints are as"):
-        never.checkpoint.finish(3, never.model.state, NoOptimizer(), {"step": 3, "tokens": 30})
+        never.checkpoint.finish(3, {"step": 3, "tokens": 30})
     never.checkpoint.close()
     assert len(never.said) == 2
 

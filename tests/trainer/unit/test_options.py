@@ -16,7 +16,7 @@ from glake.errors import GlakeError, InvalidOption, OutOfMemory
 from glake.trainer import loop
 from glake.trainer.checkpoint import memory
 from glake.trainer.configurable import Configurable
-from glake.trainer.fsdp.sharded import Sharded
+from glake.trainer.fsdp.sharding import Sharded
 from glake.trainer.models import sizes
 from glake.trainer.models.lora import with_lora
 from glake.trainer.optimizers import AGD, WSAM
