@@ -1,9 +1,8 @@
 """Configurable: parts that are built from typed, nested configs.
 
-A part is a class with a nested dataclass `Config`; its config builds it:
+A part is a class with a nested `Config`, a dataclass of keywords; its config builds it:
 
     class MLP(Configurable, nn.Module):
-        @dataclass(kw_only=True)
         class Config(Configurable.Config):
             hidden: int
             up: Linear.Config = child(Linear.Config)
@@ -39,6 +38,11 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+
+if sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+else:
+    from typing_extensions import dataclass_transform
 
 from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
@@ -95,11 +99,15 @@ def child(kind: Callable[..., C], **fields: Any) -> C:
 class Configurable:
     """Base of every part; `config` is the part's own copy."""
 
+    @dataclass_transform(kw_only_default=True)
     @dataclasses.dataclass(kw_only=True)
     class Config:
         """Base of every config; iterate its fields with `dataclasses.fields`."""
 
         part: typing.ClassVar[type[Configurable]]  # what build() makes
+
+        def __init_subclass__(cls) -> None:
+            dataclasses.dataclass(kw_only=True)(cls)
 
         def __new__(cls, **fields: Any) -> Any:
             if cls.part.abstract:
@@ -221,16 +229,14 @@ class Configurable:
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.abstract = abstract
-        own = cls.__dict__.get("Config")
+        own: Any = cls.__dict__.get("Config")
         if own is None:
             names = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
-            own = dataclasses.dataclass(kw_only=True)(type("Config", (cls.Config,), names))
+            own = type("Config", (cls.Config,), names)
             cls.Config = own  # type: ignore[misc]
         for base in cls.__bases__:
             if issubclass(base, Configurable) and not issubclass(own, base.Config):
                 raise WrongType(f"{own.__qualname__} must be a subclass of {base.__name__}.Config")
-        if "__dataclass_fields__" not in own.__dict__:
-            raise WrongType(f"{own.__qualname__} needs the decorator @dataclass(kw_only=True)")
         own.part = cls
 
 
@@ -284,17 +290,7 @@ def _told_of(
 
 @functools.cache
 def _annotations(config: Any) -> dict[str, Any]:
-    """The fields' types; checks that what may be None is None by default."""
-    hints = typing.get_type_hints(config, include_extras=True)
-    for field in dataclasses.fields(config):
-        hint = hints[field.name]
-        if not _is_union(hint):
-            continue
-        if typing.get_args(hint)[1:] != (type(None),):
-            raise WrongType(f"{_name(config)}.{field.name}: {hint}: no union but X | None")
-        if field.default is not None:
-            raise WrongType(f"{_name(config)}.{field.name} may be None: its default must be None")
-    return hints
+    return typing.get_type_hints(config, include_extras=True)
 
 
 def _is_union(hint: Any) -> bool:

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ _LINE_S = 10.0  # from one line to the next, where there is no terminal for a ba
 class Log(Configurable):
     """The log of a run. Rank 0 writes it; the others profile and take snapshots."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any
         every: Count = 1  # steps from one record to the next

@@ -52,7 +52,6 @@ from glake.trainer.process import process_began
 class Evaluation(Configurable):
     """When, and on how much, a model is evaluated."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         every: Natural = 0  # steps; 0: never
         steps: Count = 8  # batches
@@ -61,7 +60,6 @@ class Evaluation(Configurable):
 class Experiment(Configurable):
     """What is trained, on what, and how; the parts know nothing of one another."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         model: Decoder.Config
         sharding: Sharding.Config = child(Sharding.Config)

@@ -53,14 +53,12 @@ class Resumed:
 class Checkpoint(Configurable):
     """The checkpoints of a run, on every rank."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # on a file system that all ranks share; "": no checkpoints
         every: Natural = 100  # steps from one on disk to the next; 0: none on disk but the last
         keep: Count = 2  # on disk
         memory: bool = True  # the last state in /dev/shm as well
         memory_every: Count = 1  # steps
-        resume: bool = True  # False: begin anew; what is there is set aside
 
     def __init__(
         self,
@@ -88,8 +86,6 @@ class Checkpoint(Configurable):
         self._on_disk = 0  # the step of the newest checkpoint that is whole
         self._refused = ""  # why the last one that was to be written is not there
         self._lock = -1
-        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        self._anew = not config.resume and not restarted
         self.run = self._entered() if config.folder else ""  # its name
 
     # --- Beginning ---
@@ -102,8 +98,6 @@ class Checkpoint(Configurable):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._lock = _locked(lock)
-                if self._anew:
-                    os.utime(lock)
                 found = lock.stat()
                 told = f"{found.st_ino:x}-{found.st_mtime_ns:x}"
             except (OSError, FolderInUse) as error:
@@ -124,7 +118,11 @@ class Checkpoint(Configurable):
         self._state, self._optimizer = state, optimizer
         if not self.config.folder:
             return None
-        found = everyones(self._there() if self._rank == 0 else None, self._group)[0]
+        there: list[disk.Found] = []
+        if self._rank == 0:
+            disk.remove_partial(self._folder, self._say)
+            there = disk.found_in(self._folder)
+        found = everyones(there, self._group)[0]
         try:
             return self._from_memory(found) or self._from_disk(found)
         except InvalidArgument as error:
@@ -132,22 +130,8 @@ class Checkpoint(Configurable):
                 raise
             raise CheckpointMismatch(
                 f"the state in {self._folder} is of another model or optimizer: {error}. A "
-                "checkpoint's own config is its config.toml; take another checkpoint.folder, or "
-                "begin anew with checkpoint.resume=false"
+                "checkpoint's own config is its config.toml; or take another checkpoint.folder"
             ) from None
-
-    def _there(self) -> list[disk.Found]:
-        """The checkpoints that may be taken up, newest first."""
-        disk.remove_partial(self._folder, self._say)
-        found = disk.found_in(self._folder)
-        if found and self._anew:
-            aside = self._folder / f"before-{self.run}"
-            aside.mkdir()
-            for each in found:
-                each.path.rename(aside / each.path.name)
-            self._say(f"{len(found)} checkpoints of an earlier run are in {aside} now")
-            return []
-        return found
 
     def _from_memory(self, on_disk: list[disk.Found]) -> Resumed | None:
         if not self.config.memory:
@@ -192,7 +176,7 @@ class Checkpoint(Configurable):
         if found:
             raise NoWholeCheckpoint(
                 f"{self._folder}: none of its {len(found)} checkpoints is whole any more; bring "
-                "one back, or begin anew with checkpoint.resume=false, which sets them aside"
+                "one back, or begin anew in another checkpoint.folder"
             )
         return None
 

@@ -138,14 +138,13 @@ def remove_partial(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def _found(path: Path) -> Found:
-    if (path / MARKER).exists() and not (path / MARKER).is_file():  # reading a pipe would wait
-        return Found(path, {}, f"{MARKER} is no file")
     try:
+        if not (path / MARKER).is_file():  # reading a pipe would wait
+            return Found(path, {}, f"there is no file {MARKER}")
         marker = json.loads((path / MARKER).read_text())
-        facts = [tuple(map(int, each)) for each in marker["files"].values()]
-        told = isinstance(marker["notes"], dict) and isinstance(marker["signature"], dict)
         found = Found(path, marker)
-        if facts and told and marker["step"] == found.step and all(len(e) == 2 for e in facts):
+        told = isinstance(marker["notes"], dict) and isinstance(marker["signature"], dict)
+        if marker["files"].values() and told and marker["step"] == found.step:
             return found
     except OSError as error:
         return Found(path, {}, f"{MARKER}: {error.strerror}")

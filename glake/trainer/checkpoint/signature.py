@@ -38,8 +38,7 @@ def compare(saved: Signature, own: Signature, state: str) -> str:
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise CheckpointMismatch(
             f"{state} is of another model or optimizer: {'; '.join(shown[:_SHOWN])}{more}. Set "
-            "these as they were, take another checkpoint.folder, or begin anew with "
-            "checkpoint.resume=false"
+            "these as they were, or take another checkpoint.folder"
         )
     told = [path for path in differ if not path.startswith(_SILENT)]
     return "; ".join(f"{path} was {saved.get(path)}, and is {own.get(path)}" for path in told)

@@ -31,7 +31,6 @@ class Batch:
 class Data(Configurable):
     """The text of an experiment."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         path: str = ""  # a file, or a folder of files
         pattern: str = "**/*"  # which files of a folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,7 +19,6 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 class Sharding(Configurable):
     """Its Config.build() makes the Sharded model that `fsdp` names."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         """How a model is shared out.
 

@@ -18,7 +18,7 @@ import torch
 
 from glake.errors import InvalidArgument
 from glake.trainer.fsdp.collectives import Collectives, everyones
-from glake.trainer.fsdp.flat import Flat, Slot
+from glake.trainer.fsdp.flat import Flat
 
 _SCALARS = "scalars"
 
@@ -64,11 +64,11 @@ class State:
                 for key, value in state.items():
                     if value is None or not slot.piece.numel():
                         continue
-                    path, first, part = (
-                        (f"optimizer.{name}.{key}", slot.offset, Part(value.dtype, flat.valid, []))
-                        if _is_for_each_element(slot, key, value)
-                        else (f"optimizer.{_SCALARS}.{key}", numbers[slot], self._row(value))
-                    )
+                    path, first = f"optimizer.{name}.{key}", slot.offset
+                    part = Part(value.dtype, flat.valid, [])
+                    if not value.dim():  # one number for the parameter
+                        path, first = f"optimizer.{_SCALARS}.{key}", numbers[slot]
+                        part = Part(value.dtype, len(self._slots), [], fill=math.nan)
                     found.setdefault(path, part).pieces.append((first, value.detach().reshape(-1)))
         if self._ranks.device.type == "cuda":
             on_host = (
@@ -77,9 +77,6 @@ class State:
             if any(on_host):  # what is kept there may be on its way
                 torch.cuda.synchronize(self._ranks.device)
         return found
-
-    def _row(self, value: torch.Tensor) -> Part:
-        return Part(value.dtype, len(self._slots), [], fill=math.nan)
 
     def complete(self, own: dict[str, torch.Tensor], group: Any) -> dict[str, Any]:
         """What DCP writes, of tensors that parts() describes; all ranks call it.
@@ -194,19 +191,3 @@ def _counted_on_device(optimizer: Any) -> set[torch.Tensor]:
     """The parameters whose steps torch counts where they are, not on the host."""
     groups = [g for g in optimizer.param_groups if g.get("fused") or g.get("capturable")]
     return {each for group in groups for each in group["params"]}
-
-
-def _is_for_each_element(slot: Slot, key: str, value: Any) -> bool:
-    """Of an entry of an optimizer's state: else it is one number for the parameter."""
-    shown = f"a {type(value).__name__}"
-    if isinstance(value, torch.Tensor):
-        if value.dim() == 0:
-            return False
-        if value.numel() == slot.piece.numel():
-            return True
-        shown = f"a tensor of {list(value.shape)}"
-    raise InvalidArgument(
-        f"the optimizer keeps {shown} as {key!r} for {slot.name!r}, whose part here has "
-        f"{slot.piece.numel()} elements: only a tensor of one number, or of one for each element, "
-        "can be resharded"
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 
 from glake.trainer.configurable import Configurable, child
@@ -14,7 +12,6 @@ from glake.trainer.models.position import Sequences
 
 
 class Block(Configurable, nn.Module):
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         attention: Attention.Config
         feed_forward: FeedForward.Config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -36,7 +35,6 @@ class Decoder(Configurable, nn.Module):
     `blocks` are the units that sharding and recomputation work on.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         vocabulary: Width
         dim: Width

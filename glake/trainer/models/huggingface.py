@@ -1,8 +1,8 @@
 """Reads and writes checkpoint directories of `transformers`' Llama, as safetensors.
 
 Tables say which key of config.json is which option of ours, and which of its modules is which of
-ours; parameters keep their last name (weight, bias). Weights pass one at a time, so that a model
-larger than a process's memory can be read into shards and written from them.
+ours; parameters keep their last name (weight, bias). Weights are read one at a time, so that a
+model larger than a process's memory can be read into shards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -224,11 +223,10 @@ def check(directory: str | Path, config: Decoder.Config) -> None:
     where it has no form in transformers; NotExported where the folder takes no file."""
     _described(_plain(config))
     _safetensors()
-    directory = Path(directory).expanduser()
+    fresh = Path(directory).expanduser() / ".part"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
+        fresh.mkdir(parents=True, exist_ok=True)
+        fresh.rmdir()
     except OSError as error:
         raise NotExported(
             f"no model can be written to {directory}: {error.strerror}; name another folder"
@@ -236,34 +234,32 @@ def check(directory: str | Path, config: Decoder.Config) -> None:
 
 
 def write(
-    directory: str | Path,
-    config: Decoder.Config,
-    weights: Iterable[tuple[str, Tensor]],
-    *,
-    file_bytes: int = 5_000_000_000,
+    directory: str | Path, config: Decoder.Config, weights: Iterable[tuple[str, Tensor]]
 ) -> None:
     """Writes a model for transformers' from_pretrained(); LoRA is merged into the weights.
 
     Args: weights: our names and whole parameters, as named_parameters() yields them, in any order.
-    file_bytes: the most that a file holds, if more than one parameter does.
     A checkpoint that is there stays as it is until the new one is whole. NotExported where the
     file system refuses it; InvalidArgument, InvalidOption.
     """
     directory, plain = Path(directory).expanduser(), _plain(config)
     described, names = _described(plain), _modules(config.layers)
-    complete = _each_once(_merged(config, weights), _shapes(plain))
     tensors, fresh = _safetensors(), directory / ".part"
+    # Copies: what is handed in may be a view that the next one overwrites.
+    held = {
+        _renamed(name, names): value.detach().to("cpu", copy=True).contiguous()
+        for name, value in _each_once(_merged(config, weights), _shapes(plain))
+    }
+    described["dtype"] = str(next(iter(held.values())).dtype).removeprefix("torch.")
     try:
-        shutil.rmtree(fresh, ignore_errors=True)  # of a write that was killed
-        fresh.mkdir(parents=True)
         try:
-            named = ((_renamed(name, names), value) for name, value in complete)
-            described["dtype"] = _write_weights(fresh, named, file_bytes)
-            _write_json(fresh / "config.json", described)
-            for old in ("config.json", _INDEX, _WHOLE):  # transformers would take them for new
-                (directory / old).unlink(missing_ok=True)
-            for path in sorted(fresh.iterdir(), key=lambda path: path.name == "config.json"):
-                os.replace(path, directory / path.name)
+            fresh.mkdir(parents=True, exist_ok=True)
+            tensors.torch.save_file(held, fresh / _WHOLE, metadata={"format": "pt"})
+            text = json.dumps(described, indent=2)
+            (fresh / "config.json").write_text(f"{text}\n", "utf-8")
+            (directory / _INDEX).unlink(missing_ok=True)  # of several files that were there
+            for name in (_WHOLE, "config.json"):
+                os.replace(fresh / name, directory / name)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, tensors.SafetensorError) as error:
@@ -271,38 +267,6 @@ def write(
             f"the model could not be written to {directory}: {error}. What was there is as it was; "
             "make room, or name another folder"
         ) from error
-
-
-def _write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]], file_bytes: int) -> str:
-    """Writes weights to as many files as they take, and an index of these; the weights' dtype."""
-    where: dict[str, str] = {}
-    total, dtype = 0, ""
-    for number, held in enumerate(_in_files(weights, file_bytes), 1):
-        name = f"model-{number:05}.safetensors"
-        _safetensors().torch.save_file(held, folder / name, metadata={"format": "pt"})
-        where |= dict.fromkeys(held, name)
-        total += sum(value.nbytes for value in held.values())
-        dtype = str(next(iter(held.values())).dtype).removeprefix("torch.")
-    _write_json(folder / _INDEX, {"metadata": {"total_size": total}, "weight_map": where})
-    return dtype
-
-
-def _in_files(
-    weights: Iterable[tuple[str, Tensor]], file_bytes: int
-) -> Iterator[dict[str, Tensor]]:
-    """The weights by name, in groups of at most so many bytes."""
-    held: dict[str, Tensor] = {}
-    for name, value in weights:
-        if held and sum(each.nbytes for each in held.values()) + value.nbytes > file_bytes:
-            yield held
-            held = {}
-        # A copy: what is handed in may be a view that the next one overwrites.
-        held[name] = value.detach().to("cpu", copy=True).contiguous()
-    yield held
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def _merged(

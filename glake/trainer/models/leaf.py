@@ -7,7 +7,6 @@ materialised leaf by leaf, in the order of modules(), gets the values of one bui
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,6 @@ from glake.trainer.configurable import Configurable, NonNegative
 
 
 class Leaf(Configurable, nn.Module, abstract=True):
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         trainable: bool = True
         # What parameters are kept in, and computed with: inputs are cast. None: torch's default.
@@ -44,7 +42,6 @@ class Projection(Configurable, nn.Module, abstract=True):
     `gain` scales the standard deviation of the weights at the start.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         pass
 
@@ -56,7 +53,6 @@ class Projection(Configurable, nn.Module, abstract=True):
 
 
 class Linear(Projection, Leaf):
-    @dataclass(kw_only=True)
     class Config(Projection.Config, Leaf.Config):
         bias: bool = False
         std: NonNegative = 0.02
@@ -81,7 +77,6 @@ class Linear(Projection, Leaf):
 class Embedding(Leaf):
     """A row of `dim` numbers for each of `count` indices."""
 
-    @dataclass(kw_only=True)
     class Config(Leaf.Config):
         std: NonNegative = 0.02
 

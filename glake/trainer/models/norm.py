@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,7 +12,6 @@ from glake.trainer.models.leaf import Leaf
 class Norm(Leaf, abstract=True):
     """Base of the norms; each has a weight of ones for `dim` features."""
 
-    @dataclass(kw_only=True)
     class Config(Leaf.Config):
         epsilon: NonNegative = 1e-5
 

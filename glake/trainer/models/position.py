@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -60,7 +59,6 @@ class Sequences:
 class LearnedPosition(Embedding):
     """A learned row for each position, added to the token's embedding."""
 
-    @dataclass(kw_only=True)
     class Config(Embedding.Config):
         longest: Width = 1024
         offset: Annotated[int, Within(0, 1 << 24)] = 0  # rows before position 0: OPT has two
@@ -86,7 +84,6 @@ class Rotary(Configurable):
     `fast_turns` not at all, the others in between.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         theta: Positive = 10000.0
         factor: Positive = 1.0

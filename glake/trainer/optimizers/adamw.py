@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -12,16 +11,11 @@ from glake.trainer.optimizers.base import Betas, Decayed, Norm
 
 
 class AdamW(Decayed):
-    @dataclass(kw_only=True)
     class Config(Decayed.Config):
         betas: Betas = (0.9, 0.95)
         epsilon: Positive = 1e-8
-        kernels: Literal["auto", "each", "foreach", "fused"] = "auto"  # auto is torch's choice
+        fused: bool = False  # torch's one kernel for all
 
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
-            chosen = {} if self.kernels == "auto" else {"foreach": self.kernels == "foreach"}
-            if self.kernels == "fused":
-                chosen = {"fused": True}
-            return torch.optim.AdamW(
-                self.groups(named_parameters), self.lr, self.betas, self.epsilon, **chosen
-            )
+            groups, fused = self.groups(named_parameters), self.fused or None
+            return torch.optim.AdamW(groups, self.lr, self.betas, self.epsilon, fused=fused)

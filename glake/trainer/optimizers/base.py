@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -24,7 +23,6 @@ class Optimizer(Configurable, abstract=True):
     the whole. `norm` is for what needs the norm of all gradients, those of other ranks included.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
             raise NotImplementedError
@@ -33,7 +31,6 @@ class Optimizer(Configurable, abstract=True):
 class Decayed(Optimizer, abstract=True):
     """An optimizer with a rate and decoupled weight decay of its own."""
 
-    @dataclass(kw_only=True)
     class Config(Optimizer.Config):
         lr: Rate = 3e-4
         weight_decay: Rate = 0.1

@@ -10,7 +10,6 @@ its ascent decoupled. Written from the paper's Algorithm 3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -78,7 +77,6 @@ class WSAMOptimizer(torch.optim.Optimizer):
 
 
 class WSAM(Optimizer):
-    @dataclass(kw_only=True)
     class Config(Optimizer.Config):
         base: Decayed.Config = child(AdamW.Config)  # whose rate it takes too
         rho: Positive = 0.05

@@ -146,14 +146,6 @@ def test_a_state_of_another_model_is_refused():
         shallow.state.load(state, None)
 
 
-def test_an_optimizer_whose_state_cannot_be_resharded_is_refused():
-    sharded, optimizer = sharded_of(nets.Net())
-    name, piece = next(sharded.named_parameters())
-    optimizer.state[piece]["factor"] = torch.zeros(3, 2)
-    with pytest.raises(InvalidArgument, match=rf"\[3, 2\] as 'factor' for '{name}'"):
-        sharded.state.tensors(optimizer)
-
-
 def test_misuse():
     with pytest.raises(InvalidArgument, match="no `blocks`"):
         Sharding.Config().build(nn.Linear(3, 3), device="cpu")

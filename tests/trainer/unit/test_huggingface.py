@@ -76,16 +76,10 @@ def test_logits_equal_those_of_transformers(kind: str, files: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", THEIRS)
-@pytest.mark.parametrize("files", ["one", "several"])
-def test_transformers_reads_what_is_written(kind: str, files: str, tmp_path: Path) -> None:
+def test_transformers_reads_what_is_written(kind: str, tmp_path: Path) -> None:
     theirs(kind).save_pretrained(tmp_path / "first")
     model, rows = trained(huggingface.read_config(tmp_path / "first")), tokens()
-    huggingface.write(
-        tmp_path / "second",
-        model.config,
-        model.named_parameters(),
-        file_bytes=20_000 if files == "several" else 10**9,
-    )
+    huggingface.write(tmp_path / "second", model.config, model.named_parameters())
     read, report = transformers.LlamaForCausalLM.from_pretrained(
         tmp_path / "second", output_loading_info=True
     )
@@ -153,27 +147,27 @@ def test_bad_directories_are_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_may_be_written_again(tmp_path: Path) -> None:
-    """transformers reads model.safetensors first: an old one must not outlive several new files."""
-    first, second = (trained(sizes.llama(2, 32, 4, 64, vocabulary=96)) for _ in range(2))
-    with torch.no_grad():
-        second.norm.weight.mul_(2)
-    for file_bytes in (20_000, 10**9, 20_000):
-        huggingface.write(tmp_path, first.config, first.named_parameters(), file_bytes=10**9)
-        huggingface.write(tmp_path, second.config, second.named_parameters(), file_bytes=file_bytes)
-        assert torch.equal(huggingface.load(tmp_path).norm.weight, second.norm.weight)
+    """An index of several files must not outlive the one that took their place."""
+    theirs("plain").save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
+    for _ in range(2):
+        with torch.no_grad():
+            model.norm.weight.mul_(2)
+        huggingface.write(tmp_path, model.config, model.named_parameters())
+        assert torch.equal(huggingface.load(tmp_path).norm.weight, model.norm.weight)
 
 
 def test_a_write_that_fails_leaves_no_parts(tmp_path: Path) -> None:
     model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
     for weights in (list(model.named_parameters())[:-1], [("norm.bias", torch.ones(1))]):
         with pytest.raises(InvalidArgument):
-            huggingface.write(tmp_path, model.config, weights, file_bytes=20_000)
+            huggingface.write(tmp_path, model.config, weights)
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("file_bytes", [20_000, 10**9])
 def test_a_full_disk_leaves_the_checkpoint_that_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (trained(sizes.llama(2, 32, 4, 64, vocabulary=96)) for _ in range(2))
     huggingface.write(tmp_path, first.config, first.named_parameters())
@@ -186,7 +180,7 @@ def test_a_full_disk_leaves_the_checkpoint_that_was_there(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(NotExported, match="No space left on device. What was there is as it was"):
-        huggingface.write(tmp_path, second.config, second.named_parameters(), file_bytes=file_bytes)
+        huggingface.write(tmp_path, second.config, second.named_parameters())
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
@@ -240,13 +234,13 @@ def test_a_description_with_a_wrong_value_is_refused(
 def test_bad_weights_are_named(tmp_path: Path) -> None:
     model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
     huggingface.write(tmp_path, model.config, model.named_parameters())
-    path = tmp_path / "model-00001.safetensors"
+    path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InvalidArgument, match=r"model-00001\.safetensors is damaged or cut short"):
+    with pytest.raises(InvalidArgument, match=r"model\.safetensors is damaged or cut short"):
         huggingface.load(tmp_path)
     path.unlink()
-    with pytest.raises(InvalidArgument, match=r"has no model-00001\.safetensors"):
+    with pytest.raises(InvalidArgument, match=r"has no model\.safetensors"):
         huggingface.load(tmp_path)
     other = sizes.llama(2, 32, 4, 80, vocabulary=96).build()
     with pytest.raises(InvalidArgument, match=r"gate\.weight is \[64, 32\] .* \[80, 32\] here"):
