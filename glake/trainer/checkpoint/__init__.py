@@ -169,8 +169,8 @@ class Checkpoint(Configurable):
                 continue
             self._compare(each.marker["signature"], f"the checkpoint {each.path}")
             disk.read(each, self._state, self._optimizer, self._group)
-            for path in damaged if self._rank == 0 else ():  # it is in nobody's way, and not lost
-                path.rename(path.with_name(f"{path.name}.damaged-{self.run}"))
+            for path in damaged if self._rank == 0 else ():
+                disk.set_aside(path, "damaged")
             self._on_disk = each.step
             return Resumed("disk", each.step, dict(each.marker["notes"]))
         if found:

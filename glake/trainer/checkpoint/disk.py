@@ -84,13 +84,18 @@ def _committed(part: Path, folder: Path, marker: dict[str, Any], text: str) -> s
             os.fsync(file.fileno())
         _synced(part)
         if path.exists():
-            names = (path.with_name(f"{path.name}.before-{at}") for at in itertools.count(1))
-            path.rename(next(each for each in names if not each.exists()))
+            set_aside(path, "before")
         part.rename(path)
         _synced(folder)
     except OSError as error:
         return _reason(error)
     return None
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Gives it a free name beside its own, which no checkpoint has: nothing is lost."""
+    names = (path.with_name(f"{path.name}.{why}-{at}") for at in itertools.count(1))
+    path.rename(next(each for each in names if not each.exists()))
 
 
 def _synced(folder: Path) -> None:

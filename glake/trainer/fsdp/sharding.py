@@ -120,10 +120,7 @@ class Sharded:
 
 def _device_of(given: Any) -> torch.device:
     """The device to use: the one given, else this process's GPU, else the CPU."""
-    if given is not None:
-        device = torch.device(given)
-    else:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     return device

@@ -44,9 +44,7 @@ class Decoder(Configurable, nn.Module):
         position: LearnedPosition.Config | None = None
         norm: Norm.Config = child(RMSNorm.Config)
         head: Projection.Config | None = None
-        loss_rows: Count | None = (
-            None  # tokens whose logits exist at once, when a loss is asked for
-        )
+        loss_rows: Count | None = None  # tokens whose logits exist at once, for a loss
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -60,19 +58,14 @@ class Decoder(Configurable, nn.Module):
         self.head = config.head.build(config.dim, config.vocabulary) if config.head else None
 
     def forward(
-        self,
-        tokens: Tensor,
-        targets: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-        segments: Tensor | None = None,
+        self, tokens: Tensor, targets: Tensor | None = None, *, segments: Tensor | None = None
     ) -> Tensor | LossSum:
         """Logits [B, T, vocabulary], or with targets the loss.
 
-        Args: tokens, targets, positions, segments: [B, T] int64. Documents that share a row have
+        Args: tokens, targets, segments: [B, T] int64. Documents that share a row have
         different `segments` and do not see one another; positions begin anew in each.
         """
-        sequences = Sequences.of(tokens, positions, segments)
+        sequences = Sequences.of(tokens, segments)
         x = self.embedding(tokens)
         if self.position is not None:
             x = x + self.position(sequences.positions)

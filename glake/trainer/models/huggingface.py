@@ -23,7 +23,6 @@ from glake import extras
 from glake.errors import InvalidArgument, InvalidOption, NotExported, UnknownOption
 from glake.trainer.models import sizes
 from glake.trainer.models.decoder import Decoder
-from glake.trainer.models.leaf import Linear
 from glake.trainer.models.lora import LoRA
 from glake.trainer.models.norm import Norm
 from glake.trainer.models.position import Rotary
@@ -43,8 +42,13 @@ _ROTARY = {
     "high_freq_factor": "fast_turns",
     "original_max_position_embeddings": "trained_length",
 }
-_BIASES = {"attention_bias": "block.attention.query", "mlp_bias": "block.feed_forward.up"}
-_FIXED = {"model_type": "llama", "hidden_act": "silu", "pretraining_tp": 1}
+_FIXED = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "pretraining_tp": 1,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 # Of our model: what a checkpoint does not tell, or tells in any case.
 _FREE = ("std", "trainable", "dtype", "loss_rows", "key_value_heads", "head_dim")
 _MODULES = {
@@ -87,16 +91,15 @@ def read_config(directory: str | Path) -> Decoder.Config:
     path = Path(directory) / "config.json"
     try:
         described: Any = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InvalidArgument(f"{directory} has no config.json: no checkpoint directory") from None
-    except (OSError, ValueError) as error:
+        if isinstance(described, dict):
+            return _config_of(described)
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}: no checkpoint directory") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path} is no JSON: {error}") from None
-    if not isinstance(described, dict):
-        raise InvalidArgument(f"{path} is no JSON object")
-    try:
-        return _config_of(described)
     except KeyError as error:
-        raise InvalidArgument(f"{directory}: config.json lacks {error}") from None
+        raise InvalidArgument(f"{path} lacks {error}") from None
+    raise InvalidArgument(f"{path} is no JSON object")
 
 
 def _config_of(described: Mapping[str, Any]) -> Decoder.Config:
@@ -111,9 +114,6 @@ def _config_of(described: Mapping[str, Any]) -> Decoder.Config:
     attention.set("key_value_heads", shared if shared != attention.heads else None)
     attention.set("head_dim", described.get("head_dim"))
     attention.rotary = _rotary_of(described)
-    for key, projection in _BIASES.items():
-        bias, part = described.get(key, False), config.get(projection.rpartition(".")[0])
-        part.visit(Linear.Config, lambda it, bias=bias: it.set("bias", bias))
     epsilon = described.get("rms_norm_eps", 1e-6)
     config.visit(Norm.Config, lambda norm: norm.set("epsilon", epsilon))
     return config
@@ -157,7 +157,6 @@ def _description(config: Decoder.Config) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         **_FIXED,
         **{theirs: config.get(ours) for theirs, ours in _OPTIONS.items()},
-        **{key: config.get(f"{projection}.bias") for key, projection in _BIASES.items()},
         "num_key_value_heads": attention.key_value_heads or attention.heads,
         "head_dim": attention.head_dim or config.dim // attention.heads,
         "rms_norm_eps": config.norm.epsilon,

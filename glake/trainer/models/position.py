@@ -29,16 +29,14 @@ class Sequences:
         self._terms: dict[str, list[Tensor]] | None = {}
 
     @classmethod
-    def of(cls, tokens: Tensor, positions: Tensor | None, segments: Tensor | None) -> Sequences:
+    def of(cls, tokens: Tensor, segments: Tensor | None) -> Sequences:
         """`segments` [B, T] numbers the documents of a row; without it a row is one document."""
         at = torch.arange(tokens.shape[1], device=tokens.device)
         if segments is None:
-            return cls(at if positions is None else positions, None)
+            return cls(at, None)
         seen = (segments[:, :, None] == segments[:, None, :]) & (at[:, None] >= at)
-        if positions is None:
-            begins = F.pad(segments[:, 1:] != segments[:, :-1], (1, 0))
-            positions = at - torch.where(begins, at, 0).cummax(1).values
-        return cls(positions, seen[:, None])
+        begins = F.pad(segments[:, 1:] != segments[:, :-1], (1, 0))
+        return cls(at - torch.where(begins, at, 0).cummax(1).values, seen[:, None])
 
     def once(self, key: object, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """What `make` returns; layers that ask with an equal key share it."""
