@@ -46,7 +46,6 @@ from glake.trainer.models import huggingface
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.optimizers import AdamW, Optimizer
 from glake.trainer.optimizers.schedule import Schedule
-from glake.trainer.process import process_began
 
 
 class Evaluation(Configurable):
@@ -164,7 +163,7 @@ class _Run:
         self.log.event(
             "start",
             run=self.checkpoint.run,
-            process=process_began(),
+            process=ranks.process_began(),
             joined=joined,
             step=self.step,
             source=self.resumed.source if self.resumed else None,

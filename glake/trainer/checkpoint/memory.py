@@ -26,7 +26,7 @@ from glake import files
 from glake.errors import GlakeError, NoRoom
 from glake.trainer.checkpoint.host import Layout, checksum
 from glake.trainer.checkpoint.signature import Signature
-from glake.trainer.process import ticks_at_start
+from glake.trainer.ranks import ticks_at_start
 
 ROOT = Path("/dev/shm")
 _PREFIX = "glake-trainer-"
@@ -176,9 +176,10 @@ def sweep(keep: str) -> list[Path]:
     """Removes what jobs of this user left whose owner is gone, but for the run `keep`."""
     gone = []
     for folder in sorted(ROOT.glob(f"{_PREFIX}{os.getuid()}-*")):
-        pid, _, namespace = (_owner_of(folder).split() + [""] * 3)[:3]
-        ended = pid.isdigit() and _owner_of(folder) != _process(int(pid))
-        if folder != folder_of(keep) and ended and namespace == _namespace():
+        owner = _owner_of(folder)
+        pid, _, namespace = owner.split() if owner.count(" ") == 2 else ("", "", "")
+        ended = pid.isdigit() and owner != _process(int(pid)) and namespace == _namespace()
+        if folder != folder_of(keep) and ended:
             with contextlib.suppress(GlakeError, OSError):
                 _require_private(folder)
                 shutil.rmtree(folder)

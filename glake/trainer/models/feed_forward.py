@@ -118,18 +118,14 @@ class MoE(FeedForward):
         balance = config.experts * (shares * likes.mean(0)).sum()
         sequences.add_term("balance", config.balance * balance)
 
-        rows = self._rows(len(tokens))
+        rows = len(tokens)  # of an expert's table
+        if config.capacity is not None:
+            share = config.capacity * rows * config.top_k / config.experts
+            rows = min(rows, math.ceil(share))
         slots = _slots(first_to_last, picks, rows)
         outputs = self._experts_on(tokens, slots, rows, sequences)
         mixed = outputs[slots].unflatten(0, (config.top_k, -1)) * weights.t()[..., None]
         return mixed.sum(0).to(x.dtype).view_as(x)
-
-    def _rows(self, tokens: int) -> int:
-        """Rows of an expert's table."""
-        config: MoE.Config = self.config
-        if config.capacity is None:
-            return tokens
-        return min(tokens, math.ceil(config.capacity * tokens * config.top_k / config.experts))
 
     def _experts_on(self, tokens: Tensor, slots: Tensor, rows: int, sequences: Sequences) -> Tensor:
         """The experts' rows one after another, and a row of zeros for what was dropped."""

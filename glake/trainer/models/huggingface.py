@@ -23,8 +23,8 @@ from glake import extras
 from glake.errors import InvalidArgument, InvalidOption, NotExported, UnknownOption
 from glake.trainer.models import sizes
 from glake.trainer.models.decoder import Decoder
+from glake.trainer.models.leaf import Norm
 from glake.trainer.models.lora import LoRA
-from glake.trainer.models.norm import Norm
 from glake.trainer.models.position import Rotary
 
 _INDEX = "model.safetensors.index.json"

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from glake.errors import InvalidArgument
 from glake.trainer.configurable import Positive, SharePart, child
-from glake.trainer.optimizers.adamw import AdamW
-from glake.trainer.optimizers.base import Decayed, Norm, Optimizer, local_norm
+from glake.trainer.optimizers.base import AdamW, Decayed, Norm, Optimizer, local_norm
 
 
 class WSAMOptimizer(torch.optim.Optimizer):

@@ -84,7 +84,7 @@ def test_it_learns_evaluates_and_logs(text: Path, tmp_path: Path, shared: Path) 
     assert list(shared.iterdir()) == []  # a finished run leaves no memory
 
 
-@pytest.mark.parametrize("kind", ["adamw:AdamW", "agd:AGD", "wsam:WSAM"])
+@pytest.mark.parametrize("kind", ["base:AdamW", "agd:AGD", "wsam:WSAM"])
 @pytest.mark.parametrize("source", ["memory", "disk"])
 def test_a_run_that_was_cut_off_ends_in_the_same_losses_to_the_bit(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, source: str
@@ -92,7 +92,7 @@ def test_a_run_that_was_cut_off_ends_in_the_same_losses_to_the_bit(
     part = '{{"class" = "glake.trainer.optimizers.{}", {}}}'
     rate = "lr = 0.003"
     if kind == "wsam:WSAM":
-        rate = "base = " + part.format("adamw:AdamW", rate)
+        rate = "base = " + part.format("base:AdamW", rate)
     changes = {
         "optimizer": part.format(kind, rate),
         "checkpoint__every": "2",
@@ -135,7 +135,7 @@ def test_accumulation_gives_the_same_gradients(text: Path, tmp_path: Path) -> No
 def test_another_models_checkpoint_is_refused(text: Path, tmp_path: Path) -> None:
     loop.train(tiny(text, tmp_path / "run", 2))
     agd = '{"class" = "glake.trainer.optimizers.agd:AGD"}'
-    layer_norm = '{"class" = "glake.trainer.models.norm:RMSNorm"}'
+    layer_norm = '{"class" = "glake.trainer.models.leaf:RMSNorm"}'
     for option, value, said in (
         ("model__dim", "48", "model.dim is 32 there and 48 here"),
         ("model__block__attention__heads", "4", "attention.heads is 2 there and 4 here"),

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from glake.errors import InvalidArgument, UnknownOption
 from glake.trainer.models import sizes
 from glake.trainer.models.attention import Attention
-from glake.trainer.models.block import Block
-from glake.trainer.models.decoder import IGNORED, Decoder
+from glake.trainer.models.decoder import IGNORED, Block, Decoder
 from glake.trainer.models.feed_forward import MLP, MoE, SwiGLU
 from glake.trainer.models.leaf import Leaf
 from glake.trainer.models.lora import LoRA, with_lora

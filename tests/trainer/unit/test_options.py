@@ -193,7 +193,7 @@ def test_a_model_that_does_not_fit_says_how_large_it_is() -> None:
 
 
 def test_a_base_of_parts_is_refused() -> None:
-    from glake.trainer.models.norm import Norm
+    from glake.trainer.models.leaf import Norm
 
-    with pytest.raises(InvalidOption, match="norm:LayerNorm, glake.trainer.models.norm:RMSNorm"):
+    with pytest.raises(InvalidOption, match="norm:LayerNorm, glake.trainer.models.leaf:RMSNorm"):
         Norm.Config()
