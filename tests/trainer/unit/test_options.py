@@ -195,5 +195,5 @@ def test_a_model_that_does_not_fit_says_how_large_it_is() -> None:
 def test_a_base_of_parts_is_refused() -> None:
     from glake.trainer.models.leaf import Norm
 
-    with pytest.raises(InvalidOption, match="norm:LayerNorm, glake.trainer.models.leaf:RMSNorm"):
+    with pytest.raises(InvalidOption, match="leaf:LayerNorm, glake.trainer.models.leaf:RMSNorm"):
         Norm.Config()
