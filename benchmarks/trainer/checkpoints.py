@@ -81,9 +81,13 @@ class Trial:
         """Saves once, and goes on: (seconds the step stood still, seconds until it was safe)."""
         self.passes()
         self.update()
+        # torch's own are handed tensors, whose making is not counted.
+        state = self.sharded.state.tensors(self.optimizer) if way.startswith("dcp.") else {}
         began = time.perf_counter()
         safe: list[float] = []
-        settle, finish = self._start(way, lambda *_: safe.append(time.perf_counter() - began))
+        settle, finish = self._start(
+            way, state, lambda *_: safe.append(time.perf_counter() - began)
+        )
         stall = time.perf_counter() - began
         self.passes()
         before = time.perf_counter()
@@ -96,7 +100,7 @@ class Trial:
         return stall, safe[0]
 
     def _start(
-        self, way: str, safe: Callable[..., None]
+        self, way: str, state: dict[str, Any], safe: Callable[..., None]
     ) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Begins; (what must be called before parameters change, what awaits the end)."""
         path = self.folder / f"{way}-{self.number}"
@@ -105,12 +109,11 @@ class Trial:
             pass
 
         if way == "dcp.save":
-            dcp.save(self.sharded.state.tensors(self.optimizer), checkpoint_id=path)
+            dcp.save(state, checkpoint_id=path)
             safe()
             return nothing, nothing
         if way == "dcp.async_save":
             group = self.here.checkpoints
-            state = self.sharded.state.tensors(self.optimizer)
             future = dcp.async_save(state, checkpoint_id=path, process_group=group)
             future.add_done_callback(safe)
             return nothing, future.result

@@ -24,7 +24,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.tensor
 
-import glake.trainer.fsdp.ours  # noqa: F401 - a restart is timed from when its ranks have joined
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
 from glake.errors import Diverged, InvalidOption, OutOfMemory
 from glake.trainer import log, ranks
