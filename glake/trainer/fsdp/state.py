@@ -71,11 +71,9 @@ class State:
                         part = Part(value.dtype, len(self._slots), [], fill=math.nan)
                     found.setdefault(path, part).pieces.append((first, value.detach().reshape(-1)))
         if self._ranks.device.type == "cuda":
-            on_host = (
-                each.device.type == "cpu" for part in found.values() for _, each in part.pieces
-            )
-            if any(on_host):  # what is kept there may be on its way
-                torch.cuda.synchronize(self._ranks.device)
+            kept = [found[path] for path in found if _flat_of(path) != _SCALARS]
+            if any(each.device.type == "cpu" for part in kept for _, each in part.pieces):
+                torch.cuda.synchronize(self._ranks.device)  # it may be on its way to the host
         return found
 
     def complete(self, own: dict[str, torch.Tensor], group: Any) -> dict[str, Any]:
