@@ -56,7 +56,7 @@ class Trial:
             "memory": self._made("memory", every=0, memory=True),
         }
         for each in self.ways.values():
-            each.resume(self.sharded, self.optimizer)
+            each.resume(self.sharded.state, self.optimizer)
 
     def _made(self, name: str, **fields: Any) -> Checkpoint:
         config = Checkpoint.Config(folder=str(self.folder / name), keep=1, **fields)
@@ -81,9 +81,13 @@ class Trial:
         """Saves once, and goes on: (seconds the step stood still, seconds until it was safe)."""
         self.passes()
         self.update()
+        # torch's own are handed tensors, whose making is not counted.
+        state = self.sharded.state.tensors(self.optimizer) if way.startswith("dcp.") else {}
         began = time.perf_counter()
         safe: list[float] = []
-        settle, finish = self._start(way, lambda *_: safe.append(time.perf_counter() - began))
+        settle, finish = self._start(
+            way, state, lambda *_: safe.append(time.perf_counter() - began)
+        )
         stall = time.perf_counter() - began
         self.passes()
         before = time.perf_counter()
@@ -96,7 +100,7 @@ class Trial:
         return stall, safe[0]
 
     def _start(
-        self, way: str, safe: Callable[..., None]
+        self, way: str, state: dict[str, Any], safe: Callable[..., None]
     ) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Begins; (what must be called before parameters change, what awaits the end)."""
         path = self.folder / f"{way}-{self.number}"
@@ -105,17 +109,16 @@ class Trial:
             pass
 
         if way == "dcp.save":
-            dcp.save(self.sharded.state(self.optimizer), checkpoint_id=path)
+            dcp.save(state, checkpoint_id=path)
             safe()
             return nothing, nothing
         if way == "dcp.async_save":
             group = self.here.checkpoints
-            state = self.sharded.state(self.optimizer)
             future = dcp.async_save(state, checkpoint_id=path, process_group=group)
             future.add_done_callback(safe)
             return nothing, future.result
         checkpoint = self.ways[way]
-        checkpoint.after_step(self.number, self.sharded, self.optimizer, {})
+        checkpoint.after_step(self.number, {})
         if way == "memory":
             checkpoint._copied[-1].add_done_callback(safe)
             return checkpoint.settle, nothing

@@ -35,7 +35,7 @@ def experiment(size: str, sequences: int, steps: int) -> Any:
     config = Experiment.Config(
         model=model,
         sharding=Sharding.Config(compute_dtype="bfloat16", recompute=True, activation_offload=True),
-        optimizer=AdamW.Config(lr=1e-4, kernels="fused"),
+        optimizer=AdamW.Config(lr=1e-4, fused=True),
         sequences=sequences,
         steps=steps,
         data=DATA,

@@ -17,7 +17,7 @@ from glake.errors import GlakeError, InvalidOption
 @click.option(
     "--config",
     help="A model of the zoo (--list), an experiment's TOML file, or a folder with a checkpoint "
-    "of transformers' (Llama, OPT) to begin with.",
+    "of transformers' (Llama) to begin with.",
 )
 @click.option("--data", help="A file or folder of text: data.path.")
 @click.option("--steps", type=int, help="How many steps: steps.")
@@ -29,7 +29,7 @@ from glake.errors import GlakeError, InvalidOption
 )  # fmt: skip
 @click.option("--print-config", is_flag=True, help="Print the experiment as TOML, and end.")
 @click.option("--list", "list_", is_flag=True, help="Print the models of the zoo, and end.")
-def main(export: str | None, print_config: bool, list_: bool, **given: Any) -> None:
+def main(print_config: bool, list_: bool, **given: Any) -> None:
     """Train a decoder-only transformer on local text. docs/trainer.md tells all options."""
     if not extras.present("torch"):
         raise click.ClickException(f"the trainer needs PyTorch: {extras.TORCH}")
@@ -38,8 +38,6 @@ def main(export: str | None, print_config: bool, list_: bool, **given: Any) -> N
             _list()
             return
         experiment = configured(**given)
-        if export is not None:
-            experiment.export = export
         if print_config:
             click.echo(str(experiment), nl=False)
             return
@@ -62,6 +60,7 @@ def configured(
     steps: int | None,
     folder: str | None,
     changes: tuple[str, ...],
+    export: str | None = None,
 ) -> Any:
     """The experiment that the command line describes. InvalidOption, UnknownOption."""
     if config is None:
@@ -70,7 +69,8 @@ def configured(
         made = _read(config)
     except OSError as error:
         raise InvalidOption(f"--config {config:.80}: {error.strerror}") from None
-    for path, value in (("data.path", data), ("steps", steps), ("checkpoint.folder", folder)):
+    given = {"data.path": data, "steps": steps, "checkpoint.folder": folder, "export": export}
+    for path, value in given.items():
         if value is not None:
             made.set(path, value)
     for change in changes:

@@ -1,9 +1,8 @@
 """Configurable: parts that are built from typed, nested configs.
 
-A part is a class with a nested dataclass `Config`; its config builds it:
+A part is a class with a nested `Config`, a dataclass of keywords; its config builds it:
 
     class MLP(Configurable, nn.Module):
-        @dataclass(kw_only=True)
         class Config(Configurable.Config):
             hidden: int
             up: Linear.Config = child(Linear.Config)
@@ -18,10 +17,10 @@ A parent holds its children's configs, never their fields: what a child must kno
 surroundings (`dim`) is told at build. So a part is swapped where its config stands, and no other
 class changes. A config is a tree; `set`, `visit`, `diff`, `to_dict`, `save` work on the whole tree.
 
-Every assignment is checked against the field's annotation. A field is a bool, int, float, str,
-a Literal, a config, a list, a tuple or a dict[str, X] of these; one that may be None has the
-default None, since TOML leaves a None out. A number's limits are part of its type:
-`heads: Count`. The principle is AXLearn's (arXiv 2507.05411).
+Every assignment is checked against the field's annotation. A field is a config, a bool, int,
+float, str or Literal, or a tuple of these; one that may be None has the default None, since TOML
+leaves a None out. A number's limits are part of its type: `heads: Count`. The principle is
+AXLearn's (arXiv 2507.05411).
 """
 
 from __future__ import annotations
@@ -40,8 +39,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+if sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+else:
+    from typing_extensions import dataclass_transform
+
+from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
-from glake.trainer import toml
 
 C = TypeVar("C", bound="Configurable.Config")
 _CLASS = "class"  # the key of a dict that names the part
@@ -95,11 +99,15 @@ def child(kind: Callable[..., C], **fields: Any) -> C:
 class Configurable:
     """Base of every part; `config` is the part's own copy."""
 
+    @dataclass_transform(kw_only_default=True)
     @dataclasses.dataclass(kw_only=True)
     class Config:
         """Base of every config; iterate its fields with `dataclasses.fields`."""
 
         part: typing.ClassVar[type[Configurable]]  # what build() makes
+
+        def __init_subclass__(cls) -> None:
+            dataclasses.dataclass(kw_only=True)(cls)
 
         def __new__(cls, **fields: Any) -> Any:
             if cls.part.abstract:
@@ -125,25 +133,26 @@ class Configurable:
             """The value at a dotted path such as "model.block.attention.heads"."""
             node: Any = self
             for key in path.split("."):
-                node = _step(node, key, path)
+                if not isinstance(node, Configurable.Config):
+                    raise UnknownOption(f"{path!r}: nothing named {key!r} in {node!r}")
+                _known(type(node), key)
+                node = getattr(node, key)
             return node
 
         def set(self, path: str, value: Any) -> None:
             """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
+            self.get(path)  # or says what is not there
             before, _, last = path.rpartition(".")
-            node = self.get(before) if before else self
-            if isinstance(node, Configurable.Config):
-                with _told_of(f"{before}." if before else "", (InvalidOption,)):
-                    setattr(node, last, value)
-                return
-            _step(node, last, path)  # a list's or a dict's entry must exist: this adds none
-            edited: Any = dict(node) if isinstance(node, dict) else list(node)
-            edited[last if isinstance(node, dict) else int(last)] = value
-            self.set(before, edited)  # so that the whole is checked against its annotation
+            with _told_of(f"{before}." if before else "", (InvalidOption,)):
+                setattr(self.get(before) if before else self, last, value)
 
         def set_text(self, path: str, text: str) -> None:
             """`set` with a value from a command line: TOML, or else the text itself."""
-            self.set(path, toml.value_of(text))
+            reader, value = _toml_reader(), text
+            with contextlib.suppress(reader.TOMLDecodeError):
+                table = reader.loads(f"value = {text}")
+                value = table["value"] if list(table) == ["value"] else text
+            self.set(path, value)
 
         def visit(self, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
             """Puts function(node) in the place of every node of a kind, below this one and itself.
@@ -151,19 +160,23 @@ class Configurable:
             Children come before their parents; what `function` returns is not visited again, and
             None keeps the node. Returns the root, which may be another one now.
             """
-            for field in dataclasses.fields(self):
-                value = getattr(self, field.name)
-                below = _with_configs(value, lambda node: node.visit(kind, function))
-                setattr(self, field.name, below)
+            for name, value in self._set():
+                if isinstance(value, Configurable.Config):
+                    setattr(self, name, value.visit(kind, function))
             replaced = function(self) if isinstance(self, kind) else None
             return self if replaced is None else replaced
 
+        def _set(self) -> Iterator[tuple[str, Any]]:
+            """Name and value of every field that is not None."""
+            pairs = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
+            return (pair for pair in pairs if pair[1] is not None)
+
         def to_dict(self) -> dict[str, Any]:
-            """Plain dicts, lists, tuples and scalars, each config with its class, without None."""
-            plain = {_CLASS: _title(type(self).part)}
-            for field in dataclasses.fields(self):
-                if (value := getattr(self, field.name)) is not None:
-                    plain[field.name] = _with_configs(value, lambda node: node.to_dict())
+            """Plain dicts, tuples and scalars, each config with its class, without None."""
+            plain: dict[str, Any] = {_CLASS: _title(type(self).part)}
+            for name, value in self._set():
+                below = isinstance(value, Configurable.Config)
+                plain[name] = value.to_dict() if below else value
             return plain
 
         @classmethod
@@ -175,28 +188,37 @@ class Configurable:
             return made
 
         def save(self, path: str | Path) -> None:
-            """Writes the config as TOML."""
-            toml.write(path, self.to_dict())
+            """Writes the config as TOML, whole or not at all."""
+            files.write_whole(Path(path), str(self), mode=0o666)
 
         @classmethod
         def load(cls: type[C], path: str | Path) -> C:
             """Reads what save() wrote; fields that are left out take their defaults."""
+            reader = _toml_reader()
             with _told_of(f"{path}: "):
-                return cls.from_dict(toml.read(path))
+                try:
+                    plain = reader.loads(Path(path).read_text("utf-8"))
+                except (reader.TOMLDecodeError, UnicodeDecodeError) as error:
+                    raise InvalidOption(f"no TOML: {error}") from None
+                return cls.from_dict(plain)
 
         def flat(self) -> dict[str, Any]:
             """Every leaf by its dotted path, the class of each node included."""
-            return dict(_leaves("", self.to_dict()))
+            found: dict[str, Any] = {_CLASS: _title(type(self).part)}
+            for name, value in self._set():
+                below = value.flat() if isinstance(value, Configurable.Config) else {"": value}
+                found |= {f"{name}.{path}".rstrip("."): leaf for path, leaf in below.items()}
+            return found
 
         def diff(self, other: Configurable.Config) -> dict[str, tuple[Any, Any]]:
             """Path -> (here, there) where the two differ; None where one has no such path."""
             mine, theirs = self.flat(), other.flat()
-            paths = list(mine) + [path for path in theirs if path not in mine]
-            pairs = {path: (mine.get(path), theirs.get(path)) for path in paths}
+            pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
             return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
         def __str__(self) -> str:
-            return toml.text_of(self.to_dict())
+            writer = extras.needed("tomli_w", "writing TOML", "tomli_w", "trainer")
+            return str(writer.dumps(self.to_dict()))
 
     abstract: typing.ClassVar[bool] = False  # there are kinds of it; it builds nothing itself
 
@@ -207,20 +229,23 @@ class Configurable:
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.abstract = abstract
-        own = cls.__dict__.get("Config")
+        own: Any = cls.__dict__.get("Config")
         if own is None:
             names = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
-            own = dataclasses.dataclass(kw_only=True)(type("Config", (cls.Config,), names))
+            own = type("Config", (cls.Config,), names)
             cls.Config = own  # type: ignore[misc]
         for base in cls.__bases__:
             if issubclass(base, Configurable) and not issubclass(own, base.Config):
                 raise WrongType(f"{own.__qualname__} must be a subclass of {base.__name__}.Config")
-        if "__dataclass_fields__" not in own.__dict__:
-            raise WrongType(f"{own.__qualname__} needs the decorator @dataclass(kw_only=True)")
         own.part = cls
 
 
 Configurable.Config.part = Configurable
+
+
+def _toml_reader() -> Any:
+    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+    return extras.needed(name, "reading TOML with Python 3.10", "tomli", "trainer")
 
 
 def _name(config: type) -> str:
@@ -265,17 +290,7 @@ def _told_of(
 
 @functools.cache
 def _annotations(config: Any) -> dict[str, Any]:
-    """The fields' types; checks that what may be None is None by default."""
-    hints = typing.get_type_hints(config, include_extras=True)
-    for field in dataclasses.fields(config):
-        hint = hints[field.name]
-        if not _is_union(hint):
-            continue
-        if typing.get_args(hint)[1:] != (type(None),):
-            raise WrongType(f"{_name(config)}.{field.name}: {hint}: no union but X | None")
-        if field.default is not None:
-            raise WrongType(f"{_name(config)}.{field.name} may be None: its default must be None")
-    return hints
+    return typing.get_type_hints(config, include_extras=True)
 
 
 def _is_union(hint: Any) -> bool:
@@ -297,13 +312,11 @@ def _checked(value: Any, hint: Any) -> Any:
         if any(value == choice and type(value) is type(choice) for choice in inner):
             return value
         raise InvalidOption(f"{value!r} is none of {', '.join(map(repr, inner))}")
-    if origin in (list, tuple) and isinstance(value, (list, tuple)):
-        kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        kinds = inner if inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(value) != len(kinds):
             raise InvalidOption(f"{value!r} has {len(value)} entries: take {len(kinds)}")
-        return origin(map(_checked_at, range(len(kinds)), value, kinds))
-    if origin is dict and isinstance(value, dict):
-        return {key: _checked_at(key, entry, inner[1]) for key, entry in value.items()}
+        return tuple(map(_checked_at, range(len(kinds)), value, kinds))
     if isinstance(hint, type) and issubclass(hint, Configurable.Config):
         made = _from_dict(value, hint) if isinstance(value, Mapping) else value
         if isinstance(made, hint):
@@ -323,10 +336,8 @@ def _worded(hint: Any) -> str:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _worded(inner[0])
-    if origin in (list, tuple):
+    if origin is tuple:
         return f"list of {_worded(inner[0])}"
-    if origin is dict:
-        return f"table of {_worded(inner[1])}"
     return str(getattr(hint, "__qualname__", hint)).removesuffix(".Config")
 
 
@@ -375,39 +386,3 @@ def _from_dict(plain: Any, default: type[Configurable.Config]) -> Configurable.C
         if bare and field.name not in values:
             raise InvalidOption(f"{_name(config)} needs the option {field.name!r}")
     return config(**values)
-
-
-def _step(node: Any, key: str, path: str) -> Any:
-    """The entry `key` of a config, list or dict."""
-    if isinstance(node, Configurable.Config):
-        _known(type(node), key)
-        return getattr(node, key)
-    if isinstance(node, (list, tuple)) and key.isdigit() and int(key) < len(node):
-        return node[int(key)]
-    if isinstance(node, dict) and key in node:
-        return node[key]
-    raise UnknownOption(f"{path!r}: nothing named {key!r} in {node!r}")
-
-
-def _with_configs(value: Any, function: Callable[[Configurable.Config], Any]) -> Any:
-    """A field's value with function(config) in the place of every config in it."""
-    if isinstance(value, Configurable.Config):
-        return function(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_configs(entry, function) for entry in value)
-    if isinstance(value, dict):
-        return {key: _with_configs(entry, function) for key, entry in value.items()}
-    return value
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    entries: Any = None
-    if isinstance(value, dict):
-        entries = value.items()
-    elif isinstance(value, (list, tuple)) and any(isinstance(entry, dict) for entry in value):
-        entries = enumerate(value)
-    if entries is None:
-        yield path, value
-    else:
-        for key, entry in entries:
-            yield from _leaves(f"{path}.{key}" if path else str(key), entry)

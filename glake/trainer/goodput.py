@@ -28,16 +28,14 @@ class Goodput:
     @property
     def share(self) -> float:
         """useful / all but restarting."""
-        return self._share(0.0)
+        lost = self.stalled + self.repeated + self.broken + self.restoring
+        return self.useful / (self.useful + lost) if self.useful else 0.0
 
     @property
     def share_of_all(self) -> float:
         """useful / all."""
-        return self._share(self.restarting)
-
-    def _share(self, more: float) -> float:
-        lost = self.stalled + self.repeated + self.broken + self.restoring + more
-        return self.useful / (self.useful + lost) if self.useful else 0.0
+        part = self.share
+        return self.useful / (self.useful / part + self.restarting) if part else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -66,21 +64,11 @@ def records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-_FIELDS = {
-    "start": ("process", "joined", "time"),
-    "step": ("step", "seconds", "stall_s", "time"),
-    "end": ("time",),
-}
-
-
 def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The trainer's own records of the last run that the log is of."""
+    """The records of the last run that the log is of."""
     found: list[dict[str, Any]] = []
-    run: Any = None
+    run = None
     for each in log:
-        fields = _FIELDS.get(str(each.get("event")))
-        if fields is None or not all(isinstance(each.get(name), (int, float)) for name in fields):
-            continue  # somebody else's
         if each["event"] == "start":
             if each.get("run") != run:
                 found = []

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,6 @@ _LINE_S = 10.0  # from one line to the next, where there is no terminal for a ba
 class Log(Configurable):
     """The log of a run. Rank 0 writes it; the others profile and take snapshots."""
 
-    # Of all that it writes in its folder.
-    NAMES = ("log.jsonl", "tensorboard/*", "profile-[0-9]*.json", "memory-[0-9]*")
-
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any
         every: Count = 1  # steps from one record to the next
@@ -44,8 +39,8 @@ class Log(Configurable):
         super().__init__(config)
         chosen = config.folder or folder
         files = ("tensorboard", "profile", "snapshot", "trace")
-        if not chosen and (asked := [f"log.{each}" for each in files if getattr(config, each)]):
-            raise InvalidOption(f"{asked[0]} needs a folder to write to: set log.folder")
+        if not chosen and (asked := [each for each in files if getattr(config, each)]):
+            raise InvalidOption(f"log.{asked[0]} needs a folder to write to: set log.folder")
         self.folder = Path(os.path.expanduser(chosen)) if chosen else None
         self.lost = False  # records, for want of room
         self._rank = rank
@@ -53,10 +48,8 @@ class Log(Configurable):
         self._board: Any = None
         self._profiler: Any = None
         self._snapshot: Callable[[Path], None] | None = None
-        self._bar = _Bar(steps) if rank == 0 and config.progress else None
         with contextlib.ExitStack() as ends:  # what is open is closed where the next is refused
-            if self._bar is not None:
-                ends.callback(self._bar.close)
+            self._bar = _Bar(steps, ends) if rank == 0 and config.progress else None
             if self.folder is not None:
                 self._open(self.folder, ends, device)
             self._ends = ends.pop_all()
@@ -73,13 +66,19 @@ class Log(Configurable):
                 "folder that can be written to"
             ) from None
         if self.config.tensorboard and self._rank == 0:
-            self._board = _board(folder)
+            module = "torch.utils.tensorboard"
+            board = extras.needed(module, "log.tensorboard", "tensorboard", "trainer")
+            self._board = board.SummaryWriter(str(folder / "tensorboard"))
             ends.callback(_closed, self._board)
         if self.config.profile:
-            self._profiler = self._profiled(self.config.profile)
+            from torch.profiler import profile, schedule
+
+            when = schedule(wait=1, warmup=1, active=self.config.profile, repeat=1)
+            self._profiler = profile(schedule=when, on_trace_ready=self._write_profile)
+            self._profiler.start()
             ends.callback(self._profiler.stop)
         if self.config.trace:
-            ends.callback(_traced(folder, self._rank).stop)
+            ends.callback(_traced(folder / f"memory-{self._rank}.trace").stop)
         if self.config.snapshot:
             self._snapshot = _recorded(device)
 
@@ -106,29 +105,21 @@ class Log(Configurable):
         self.event("step", step=step, **values)
         if self._board is not None:
             for name in ("loss", "rate", "norm", "tokens_per_s", "mfu", "evaluation"):
-                if values.get(name) is not None:
+                if name in values:
                     self._board.add_scalar(name, values[name], step)
         if self._bar is not None:
             self._bar.show(step, values)
-
-    def _profiled(self, steps: int) -> Any:
-        from torch.profiler import profile, schedule
-
-        def write(profiler: Any) -> None:
-            assert self.folder is not None
-            path = self.folder / f"profile-{self._rank}.json"
-            profiler.export_chrome_trace(str(path))
-            self.say(f"profile: {path} (perfetto.dev opens it)")
-
-        when = schedule(wait=1, warmup=1, active=steps, repeat=1)
-        profiler = profile(schedule=when, on_trace_ready=write)
-        profiler.start()
-        return profiler
 
     def profiled(self) -> None:
         """A step has ended, for the profiler."""
         if self._profiler is not None:
             self._profiler.step()
+
+    def _write_profile(self, profiler: Any) -> None:
+        assert self.folder is not None
+        path = self.folder / f"profile-{self._rank}.json"
+        profiler.export_chrome_trace(str(path))
+        self.say(f"profile: {path} (perfetto.dev opens it)")
 
     def snapshot(self) -> None:
         """Writes the memory snapshot, if one was asked for."""
@@ -148,10 +139,18 @@ def _closed(file: Any) -> None:
         file.close()
 
 
+def _continued(path: Path) -> Any:
+    """The log, opened to be continued: a line that a kill tore is ended."""
+    file = path.open("a")
+    if file.tell():
+        file.write("\n")
+    return file
+
+
 class _Bar:
     """A live bar on a terminal; a line now and then in a log."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, ends: contextlib.ExitStack) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
@@ -164,11 +163,12 @@ class _Bar:
             self._bar = Progress(*columns, Remaining(), console=self._console)
             self._task = self._bar.add_task("", total=steps, text="")
             self._bar.start()
+            ends.callback(self._bar.stop)
 
     def show(self, step: int, values: dict[str, Any]) -> None:
         """After `step` steps."""
         text = f"loss {values['loss']:.4f}  {values['tokens_per_s']:,.0f} tokens/s"
-        if values.get("mfu") is not None:
+        if "mfu" in values:
             text += f"  MFU {values['mfu']:.1%}"
         if values.get("reserved_bytes"):
             live, held = values["allocated_bytes"], values["reserved_bytes"]
@@ -178,10 +178,6 @@ class _Bar:
         elif step == self._steps or time.monotonic() - self._said >= _LINE_S:
             self._said = time.monotonic()
             self._console.print(f"step {step}/{self._steps}  {text}", highlight=False)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 def memory(device: Any) -> dict[str, Any]:
@@ -207,7 +203,7 @@ def _glake_mode() -> str | None:
     return None if adapter is None else adapter.mode()
 
 
-def _traced(folder: Path, rank: int) -> Any:
+def _traced(path: Path) -> Any:
     """Has glake record this rank's allocations from here on. InvalidOption where it serves none."""
     if _glake_mode() is None:
         raise InvalidOption(
@@ -216,7 +212,7 @@ def _traced(folder: Path, rank: int) -> Any:
         )
     import glake
 
-    return glake.record_trace(folder / f"memory-{rank}.trace")
+    return glake.record_trace(path)
 
 
 def _recorded(device: Any) -> Callable[[Path], None]:
@@ -236,20 +232,3 @@ def _recorded(device: Any) -> Callable[[Path], None]:
         "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
         "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"
     )
-
-
-def _continued(path: Path) -> Any:
-    """The log, opened to be continued; a line that a kill tore is ended."""
-    file = path.open("ab+")
-    if file.tell():
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
-    file.close()
-    return path.open("a")
-
-
-def _board(folder: Path) -> Any:
-    module = "torch.utils.tensorboard"
-    tensorboard = extras.needed(module, "log.tensorboard", "tensorboard", "trainer")
-    return tensorboard.SummaryWriter(str(folder / "tensorboard"))

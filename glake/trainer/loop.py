@@ -8,13 +8,11 @@ state gives the same losses as one that was never stopped, to the bit.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
-import functools
 import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +24,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.tensor
 
-import glake.trainer.fsdp.ours  # noqa: F401 - a restart is timed from when its ranks have joined
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
-from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory
+from glake.errors import Diverged, InvalidOption, OutOfMemory
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
 from glake.trainer.checkpoint.signature import signature_of
@@ -48,13 +45,11 @@ from glake.trainer.models import huggingface
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.optimizers import AdamW, Optimizer
 from glake.trainer.optimizers.schedule import Schedule
-from glake.trainer.process import process_began
 
 
 class Evaluation(Configurable):
     """When, and on how much, a model is evaluated."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         every: Natural = 0  # steps; 0: never
         steps: Count = 8  # batches
@@ -63,7 +58,6 @@ class Evaluation(Configurable):
 class Experiment(Configurable):
     """What is trained, on what, and how; the parts know nothing of one another."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         model: Decoder.Config
         sharding: Sharding.Config = child(Sharding.Config)
@@ -121,27 +115,28 @@ class _Run:
         self.step, self.tokens = 0, 0
         self.loss = math.nan  # of the last step
         self._evaluated: float | None = None
-        if config.sharding.fsdp == "torch" and config.checkpoint.folder:
-            raise InvalidOption(
-                "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints: leave "
-                "checkpoint.folder empty (log.folder takes the log)"
-            )
-        self.log: log.Log = config.log.build(
-            rank=here.rank,
-            steps=config.steps,
-            folder=config.checkpoint.folder,
-            device=here.device,
+        _require_consistent(config)
+        own, folder = config.log, config.checkpoint.folder
+        self.log: log.Log = own.build(
+            rank=here.rank, steps=config.steps, folder=folder, device=here.device
         )
         ends.callback(self.log.close)
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
-        self.data = self._read()
+        self.data: Data = config.data.build(sequences=config.sequences, seed=config.seed)
+        if self.data.vocabulary > config.model.vocabulary:
+            raise InvalidOption(
+                f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
+                f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
+            )
+        if config.evaluation.every:
+            self.data.check_evaluation(config.evaluation.steps)
         if config.export:
             huggingface.check(config.export, config.model)
         torch.manual_seed(config.seed)
         with torch.device("meta"):
-            model, like = config.model.build(), config.model.build()
-        signature = signature_of(model, config.model, config.optimizer)
+            model = config.model.build()
+        signature = signature_of(model, config) | {"tokens of text": str(self.data.tokens)}
         with _in_memory(model):
             self.sharded = config.sharding.build(model, device=here.device)
         self.optimizer = config.optimizer.build(
@@ -154,92 +149,54 @@ class _Run:
             group=here.checkpoints, say=self.log.say, text=str(config), signature=signature
         )
         ends.callback(self.checkpoint.close)
-        self.resumed = self.checkpoint.resume(self.sharded, self.optimizer)
+        self.resumed = self.checkpoint.resume(self.sharded.state, self.optimizer)
         if self.resumed is not None:
-            self._go_on(self.resumed)
+            self.step, notes = self.resumed.step, self.resumed.notes
+            self.tokens, self.loss = int(notes["tokens"]), float(notes["loss"])
+            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}")
         elif config.weights:
             weights = huggingface.read_weights(Path(config.weights).expanduser())
-            for name, value in huggingface.matched(like, weights):
+            for name, value in huggingface.matched(config.model, weights):
                 self.sharded.put(name, value)
             self.log.say(f"begins with the weights in {config.weights}")
         self.log.event(
             "start",
             run=self.checkpoint.run,
-            process=process_began(),
+            process=ranks.process_began(),
             joined=joined,
             step=self.step,
             source=self.resumed.source if self.resumed else None,
             ranks=here.count,
         )
 
-    def _read(self) -> Data:
-        """The text, which must be enough, and of a vocabulary that the model has."""
-        config = self.config
-        data: Data = config.data.build(
-            sequences=config.sequences, seed=config.seed, passed=_written_by(config)
-        )
-        if data.vocabulary > config.model.vocabulary:
-            raise InvalidOption(
-                f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
-                f"{data.vocabulary}: --set model.vocabulary={data.vocabulary}"
-            )
-        if config.evaluation.every:
-            data.check_evaluation(config.evaluation.steps)
-        return data
-
-    def _go_on(self, resumed: Resumed) -> None:
-        """From a state: takes up its counts, and tells what it was trained on otherwise."""
-        self.step, self.tokens = resumed.step, _tokens_of(resumed)
-        self.loss = float(resumed.notes.get("loss", math.nan))
-        self.log.say(f"goes on after step {self.step}, from {resumed.source}")
-        before, now = resumed.notes.get("course"), self._course()
-        if isinstance(before, dict) and before != now:
-            changed = [name for name in now if before.get(name) != now[name]]
-            told = [f"{name} was {before.get(name)}, and is {now[name]}" for name in changed]
-            self.log.say(f"what it trains on is not what it was: {'; '.join(told)}")
-
-    def _course(self) -> dict[str, Any]:
-        """What decides which text a step trains on."""
-        config = self.config
-        return {
-            "seed": config.seed,
-            "sequences": config.sequences,
-            "data.length": config.data.length,
-            "data.arrangement": config.data.arrangement,
-            "tokens of text": self.data.tokens,
-        }
-
     def train(self) -> Outcome:
         """All steps that are left."""
+        config = self.config
         began, stalled, tokens = time.perf_counter(), 0.0, self.tokens
-        while self.step < self.config.steps:
+        while self.step < config.steps:
             self.here.check()
-            total, norms, rate = self._step()
-            self.step += 1
-            self.loss = self._checked("loss", float(total))  # before it is saved
-            norm = [self._checked("gradients' norm", float(each)) for each in norms][0]
-            self.checkpoint.after_step(self.step, self.sharded, self.optimizer, self._notes())
+            values = self._step()
+            self.checkpoint.after_step(self.step, {"tokens": self.tokens, "loss": self.loss})
             self.log.profiled()
-            last = self.step == self.config.steps
-            if self.step % self.config.log.every and not last and not self._evaluates():
+            last, every = self.step == config.steps, config.evaluation.every
+            evaluates = every > 0 and (last or self.step % every == 0)
+            if self.step % config.log.every and not last and not evaluates:
                 continue
-            values = {"loss": self.loss, "rate": rate, "norm": norm}
             now, stall = time.perf_counter(), self.checkpoint.stall_s
-            seconds, made = now - began, self.tokens - tokens
+            seconds, rate = now - began, (self.tokens - tokens) / (now - began)
             values |= {"seconds": seconds, "stall_s": stall - stalled, "tokens": self.tokens}
-            values |= {"tokens_per_s": made / seconds} | log.memory(self.here.device)
+            values |= {"tokens_per_s": rate} | log.memory(self.here.device)
             if self.flops:
-                peak = self.config.log.peak_flops * self.here.count
-                values["mfu"] = made / seconds * self.flops / peak
-            if self._evaluates():
+                values["mfu"] = rate * self.flops / (config.log.peak_flops * self.here.count)
+            if evaluates:
                 values["evaluation"] = self._evaluated = self.evaluate()
                 self.log.say(f"step {self.step}: loss on the text kept {self._evaluated:.4f}")
             self.log.step(self.step, values)
             began, stalled, tokens = time.perf_counter(), stall, self.tokens
         return self._finish()
 
-    def _step(self) -> tuple[Any, list[Any], float]:
-        """One step: (loss, the norm of the gradients each time they were made, learning rate)."""
+    def _step(self) -> dict[str, Any]:
+        """One step; its loss, learning rate and the norm of its gradients."""
         here, config = self.here, self.config
         torch.manual_seed(_mixed(config.seed, self.step, here.rank))
         batches = self.data.batch(self.step, here.rank, here.count, config.accumulation)
@@ -249,24 +206,25 @@ class _Run:
         if count == 0:
             raise InvalidOption(f"step {self.step}: no token of the text is predicted")
 
-        norms = []
+        def clipped() -> Any:
+            return self.sharded.clip_gradients(config.clip or None, scale=1.0 / count)
 
-        def clipped() -> None:
-            norms.append(self.sharded.clip_gradients(config.clip or None, scale=1.0 / count))
+        norms = [clipped()]
 
         def again() -> None:
             self.optimizer.zero_grad(set_to_none=True)
             self._passes(batches)
-            clipped()
+            norms.append(clipped())
 
-        clipped()
         rate = self.schedule.apply(self.optimizer, self.step)
         closures: list[Any] = [again] if getattr(self.optimizer, "takes_closure", False) else []
         self.optimizer.step(*closures)
         self.optimizer.zero_grad(set_to_none=True)
         dist.all_reduce(total)
-        self.tokens += count
-        return total / count, norms, rate
+        self.step, self.tokens = self.step + 1, self.tokens + count
+        self.loss = self._finite("loss", total / count)  # before it is saved
+        norm = [self._finite("gradients' norm", each) for each in norms][0]
+        return {"loss": self.loss, "rate": rate, "norm": norm}
 
     def _passes(self, batches: list[Batch]) -> Any:
         """Forward and backward over the rank's part of a step; the sum of its tokens' losses."""
@@ -300,25 +258,18 @@ class _Run:
         dist.all_reduce(sums)
         return float(sums[0] / sums[1])
 
-    def _evaluates(self) -> bool:
-        every = self.config.evaluation.every
-        return every > 0 and (self.step % every == 0 or self.step == self.config.steps)
-
-    def _checked(self, what: str, value: float) -> float:
+    def _finite(self, what: str, found: Any) -> float:
+        value = float(found)
         if not math.isfinite(value) and child_of_dry_run.VARIABLE not in os.environ:
             raise Diverged(
                 f"the {what} of step {self.step} is {value}: lower the learning rate, clip "
-                "harder, or take another seed. The last whole checkpoint is before it; where that "
-                "is too late, remove it, and the run goes on from the one before"
+                "harder, or take another seed. The last state is before it; where that is too "
+                "late, remove the newest checkpoints, and go on with checkpoint.memory=false"
             )
         return value
 
-    def _notes(self) -> dict[str, Any]:
-        course = self._course()
-        return {"step": self.step, "tokens": self.tokens, "loss": self.loss, "course": course}
-
     def _finish(self) -> Outcome:
-        self.checkpoint.finish(self.step, self.sharded, self.optimizer, self._notes())
+        self.checkpoint.finish(self.step, {"tokens": self.tokens, "loss": self.loss})
         if self.config.export:  # a parameter at a time, which all ranks gather
             weights = self.sharded.full_parameters()
             if self.here.rank == 0:
@@ -335,6 +286,23 @@ class _Run:
         return Outcome(self.step, self.loss, self._evaluated, self.resumed)
 
 
+def _require_consistent(config: Experiment.Config) -> None:
+    """InvalidOption where the parts' options contradict one another."""
+    if config.sharding.fsdp == "torch" and config.checkpoint.folder:
+        raise InvalidOption(
+            "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints: leave "
+            "checkpoint.folder empty (log.folder takes the log)"
+        )
+    text = os.path.realpath(os.path.expanduser(config.data.path))
+    for option in ("checkpoint.folder", "log.folder", "export"):
+        path = os.path.realpath(os.path.expanduser(config.get(option)))
+        if config.get(option) and os.path.isdir(text) and Path(path).is_relative_to(text):
+            raise InvalidOption(
+                f"{option} = {path!r} lies in data.path: the run would train on what it writes; "
+                "name a folder outside"
+            )
+
+
 @contextmanager
 def _in_memory(model: Any) -> Iterator[None]:
     """What torch says of a model that this rank has no memory for, as OutOfMemory."""
@@ -349,44 +317,6 @@ def _in_memory(model: Any) -> Iterator[None]:
             f"makes a block at a time: {str(error).splitlines()[0]}; take a smaller model, more "
             "ranks, or sharding.offload"
         ) from error
-
-
-def _written_by(config: Experiment.Config) -> Callable[[Path], bool]:
-    """Tells files that this run writes, or another one: they change, and with them what it would
-    train on."""
-    folder, logs = config.checkpoint.folder, config.log.folder or config.checkpoint.folder
-    own = [(Checkpoint.NAMES, folder), (log.Log.NAMES, logs)]
-    places = [(names, Path(os.path.expanduser(path)).resolve()) for names, path in own if path]
-
-    @functools.cache
-    def names_in(place: Path) -> tuple[str, ...]:
-        """What a trainer writes in a folder: this run, or another one that has its lock there."""
-        found = [name for names, own in places if own == place for name in names]
-        if not found and (place / ".lock").is_file() and (place / "run").is_file():
-            found = [*Checkpoint.NAMES, *log.Log.NAMES]
-        return tuple(found)
-
-    def written(path: Path) -> bool:
-        whole = path.resolve()
-        return any(
-            fnmatch.fnmatch(str(whole.relative_to(place)), name)
-            for place in whole.parents
-            for name in names_in(place)
-        )
-
-    return written
-
-
-def _tokens_of(resumed: Resumed) -> int:
-    """How many tokens a state has seen."""
-    found = resumed.notes.get("tokens")
-    if not isinstance(found, int):
-        raise CheckpointMismatch(
-            f"the notes of the state of step {resumed.step} ({resumed.source}) say tokens = "
-            f"{found!r}, not how many it has seen: it was not kept by this trainer. Take another "
-            "checkpoint.folder, or begin anew with checkpoint.resume=false"
-        )
-    return found
 
 
 def _mixed(seed: int, step: int, rank: int) -> int:

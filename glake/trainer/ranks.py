@@ -1,4 +1,4 @@
-"""The ranks of a job: torchrun's environment, or one process alone."""
+"""The ranks of a job (torchrun's environment, or one process alone), and when processes began."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import datetime
 import itertools
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from glake.errors import RankLost
@@ -104,3 +106,18 @@ def lost_ranks() -> Iterator[None]:
             "`torchrun --max-restarts N` the job starts again by itself, from its newest whole "
             "checkpoint; a rank that is only slow needs a larger timeout_s"
         ) from error
+
+
+def ticks_at_start(pid: int | str = "self") -> int | None:
+    """When a process began, in the kernel's ticks since the machine did; None: there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def process_began() -> float:
+    """When this process began, in seconds since the epoch."""
+    up = float(Path("/proc/uptime").read_text().split()[0])
+    return time.time() - up + (ticks_at_start() or 0) / os.sysconf("SC_CLK_TCK")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,22 +17,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from glake import files
-from glake.errors import FolderInUse, InvalidOption, NoRoom, NotWritten, NoWholeCheckpoint
-from glake.trainer.checkpoint import disk, host
-from glake.trainer.checkpoint.host import HostCopy, Layout
-from glake.trainer.checkpoint.memory import Memory, sweep
+from glake.errors import (
+    CheckpointMismatch,
+    FolderInUse,
+    InvalidArgument,
+    InvalidOption,
+    NoRoom,
+    NotWritten,
+    NoWholeCheckpoint,
+)
+from glake.trainer.checkpoint import disk, memory
+from glake.trainer.checkpoint.host import HostCopy, Layout, host_memory
 from glake.trainer.checkpoint.signature import Signature, compare
 from glake.trainer.configurable import Configurable, Count, Natural
+from glake.trainer.fsdp.collectives import everyones
 
 if TYPE_CHECKING:
-    from glake.trainer.fsdp.sharded import Sharded
+    from glake.trainer.fsdp.state import Part, State
 
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
-_PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for a last state that memory does not hold
-_ON_DISK = "newest on disk"  # among the notes in memory: the step of that checkpoint, or 0
+_PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for the last state
 
 
 @dataclass(frozen=True)
@@ -48,17 +53,12 @@ class Resumed:
 class Checkpoint(Configurable):
     """The checkpoints of a run, on every rank."""
 
-    # Of all that it writes in its folder.
-    NAMES = (".lock", "run", "run.*.part", "step-[0-9]*/*", "before-*/*")
-
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         folder: str = ""  # on a file system that all ranks share; "": no checkpoints
         every: Natural = 100  # steps from one on disk to the next; 0: none on disk but the last
         keep: Count = 2  # on disk
         memory: bool = True  # the last state in /dev/shm as well
         memory_every: Count = 1  # steps
-        resume: bool = True  # False: begin anew; what is there is set aside
 
     def __init__(
         self,
@@ -77,183 +77,153 @@ class Checkpoint(Configurable):
         self._group, self._say, self._text = group, say, text
         self._signature = signature
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
-        self._mesh = DeviceMesh.from_group(group, "cpu")
         self._folder = Path(os.path.expanduser(config.folder)).absolute()
-        self._memory: Memory | None = None
+        self._memory: memory.Memory | None = None
         self._copies = ThreadPoolExecutor(1, "glake-copy")
         self._writes = ThreadPoolExecutor(1, "glake-checkpoint")
-        self._kept: Layout | None = None  # of what goes to memory
         self._copied: list[Future[None]] = []
         self._written: Future[None] | None = None
         self._on_disk = 0  # the step of the newest checkpoint that is whole
         self._refused = ""  # why the last one that was to be written is not there
         self._lock = -1
-        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        self._anew = not config.resume and not restarted
         self.run = self._entered() if config.folder else ""  # its name
-        self._damaged: set[Path] = set()
 
     # --- Beginning ---
 
     def _entered(self) -> str:
-        """Takes the folder for this job; the run's name, which the folder keeps."""
+        """Takes the folder for this job; the run's name, which no copy of the folder has."""
         told: Any = None
         if self._rank == 0:
+            lock = self._folder / ".lock"
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._lock = _locked(self._folder / ".lock")
-                told = _run_of(self._folder, self._anew)
+                self._lock = _locked(lock)
+                found = lock.stat()
+                told = f"{found.st_ino:x}-{found.st_mtime_ns:x}"
             except (OSError, FolderInUse) as error:
                 told = error
-        told = self._gathered(told)[0]
+        told = everyones(told, self._group)[0]
         if isinstance(told, FolderInUse):
             raise told
         if isinstance(told, OSError):
             raise InvalidOption(f"checkpoint.folder = {self.config.folder!r}: {told}")
         return str(told)
 
-    def resume(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
+    def resume(self, state: State, optimizer: Any) -> Resumed | None:
         """Puts the newest whole state in place; None where the run begins.
 
-        NoWholeCheckpoint, CheckpointMismatch.
+        `state` and `optimizer` are what is kept from here on. NoWholeCheckpoint,
+        CheckpointMismatch.
         """
+        self._state, self._optimizer = state, optimizer
         if not self.config.folder:
             return None
+        there: list[disk.Found] = []
+        if self._rank == 0:
+            disk.remove_partial(self._folder, self._say)
+            there = disk.found_in(self._folder)
+        found = everyones(there, self._group)[0]
         try:
-            return self._resumed(sharded, optimizer)
-        except BaseException:
-            self.close()
-            raise
+            return self._from_memory(found) or self._from_disk(found)
+        except InvalidArgument as error:
+            if isinstance(error, CheckpointMismatch):
+                raise
+            raise CheckpointMismatch(
+                f"the state in {self._folder} is of another model or optimizer: {error}. A "
+                "checkpoint's own config is its config.toml; or take another checkpoint.folder"
+            ) from None
 
-    def _resumed(self, sharded: Sharded, optimizer: Any) -> Resumed | None:
-        if self.config.memory:
-            self._memory = self._opened_memory()
-        whole, partial = disk.found_in(self._folder) if self._rank == 0 else ([], [])
-        if self._anew and whole:
-            aside = self._folder / f"before-{self.run}"
-            aside.mkdir()
-            for each in whole:
-                each.path.rename(aside / each.path.name)
-            self._say(f"{len(whole)} checkpoints of an earlier run are in {aside} now")
-            whole = []
-        for path in partial:
-            self._say(f"{path.name} was never finished: removed")
-            shutil.rmtree(path, ignore_errors=True)
-        whole = self._gathered(whole)[0]
-        found = self._from_memory([each.step for each in whole], sharded, optimizer)
-        if found is None:
-            found = self._from_disk(whole, sharded, optimizer)
-        kept = [each.step for each in whole if each.path not in self._damaged]
-        self._on_disk = max(kept, default=0)
-        if self._memory is not None:
-            self._memory.forget_after(found.step if found else 0)
+    def _from_memory(self, on_disk: list[disk.Found]) -> Resumed | None:
+        if not self.config.memory:
+            if _first_here():  # of a run that went on from the disk it would be the past
+                shutil.rmtree(memory.folder_of(self.run), ignore_errors=True)
+            return None
+        self._memory = memory.Memory(self.run, self._rank, self._ranks)
+        for path in memory.sweep(self.run) if _first_here() else ():
+            self._say(f"{path} was left by a job that is gone: removed")
+        mine = self._memory.whole()
+        common = set.intersection(*map(set, everyones(list(mine), self._group)))
+        found = None
+        for step in sorted(common, reverse=True):
+            if step < max((each.step for each in on_disk), default=0):
+                break
+            header, read = mine[step].header, mine[step].read()
+            assert header is not None
+            self._compare(header.signature, f"the state of step {step} in memory")
+            if all(everyones(read is not None, self._group)):
+                self._state.load(read or {}, self._optimizer)
+                found = Resumed("memory", step, header.notes)
+                break
+            self._say(f"the state of step {step} in memory is damaged")
+        self._on_disk = max((each.step for each in on_disk if each.problem is None), default=0)
+        self._memory.forget_after(found.step if found else 0)
         return found
 
-    def _opened_memory(self) -> Memory:
-        memory = Memory(self.run, self._rank, self._ranks, self._signature)
-        if _first_here():
-            if not memory.outlives:
-                memory.own()
-            for path in sweep(self.run):
-                self._say(f"{path} was left by a job that is gone: removed")
-        return memory
-
-    def _from_memory(self, on_disk: list[int], sharded: Sharded, optimizer: Any) -> Resumed | None:
-        mine = self._memory.whole() if self._memory is not None else {}
-        everyones = self._gathered({step: header.notes for step, (_, header) in mine.items()})
-        common = set.intersection(*map(set, everyones))
-        known = [each[step].get(_ON_DISK, 0) for each in everyones for step in common]
-        if self._taken_back(max(known, default=0), on_disk):
-            return None
-        for step in sorted(common, reverse=True):
-            if step < max(on_disk, default=0):
-                break
-            file, header = mine[step]
-            theirs = next(filter(None, self._gathered(header.signature)), None)
-            self._compare(theirs, f"the state of step {step} in memory")
-            read = file.read()
-            fits = self._gathered(read is not None and host.fits(read, sharded))
-            if read is None or not all(fits):
-                self._say(f"the state of step {step} in memory is damaged, or of another model")
+    def _from_disk(self, found: list[disk.Found]) -> Resumed | None:
+        damaged = []
+        for each in found:
+            wrong = everyones(disk.damage(each, self._rank, self._ranks), self._group)
+            if problem := next(filter(None, wrong), None):
+                self._say(f"the checkpoint {each.path} is damaged: not used ({problem})")
+                damaged.append(each.path)
                 continue
-            host.put_back(read, sharded, optimizer)
-            notes = {name: value for name, value in header.notes.items() if name != _ON_DISK}
-            return Resumed("memory", step, notes)
-        return None
-
-    def _taken_back(self, newest: int, on_disk: list[int]) -> bool:
-        """Whether the newest checkpoint that memory knows of is gone: whoever removed it wants an
-        older one, and what memory holds came after it."""
-        if newest in on_disk or newest < max(on_disk, default=1):
-            return False  # pruned after memory had noted it, if it is older
-        self._say(
-            f"the checkpoint of step {newest} was removed: what memory holds of later steps is "
-            "not used"
-        )
-        return True
-
-    def _from_disk(
-        self, whole: list[disk.Found], sharded: Sharded, optimizer: Any
-    ) -> Resumed | None:
-        for each in whole:
-            damage = disk.damage(each, self._rank, self._ranks)
-            if wrong := [one for one in self._gathered(damage) if one]:
-                self._say(f"the checkpoint {each.path} is damaged: not used ({wrong[0]})")
-                self._damaged.add(each.path)
-                continue
-            self._compare(each.marker.get("signature"), f"the checkpoint {each.path}")
-            disk.read(each, sharded, optimizer, self._group)
-            return Resumed("disk", each.step, each.notes)
-        if whole:
+            self._compare(each.marker["signature"], f"the checkpoint {each.path}")
+            disk.read(each, self._state, self._optimizer, self._group)
+            for path in damaged if self._rank == 0 else ():
+                disk.set_aside(path, "damaged")
+            self._on_disk = each.step
+            return Resumed("disk", each.step, dict(each.marker["notes"]))
+        if found:
             raise NoWholeCheckpoint(
-                f"{self._folder}: none of its {len(whole)} checkpoints is whole any more; bring "
-                "one back, or begin anew with checkpoint.resume=false, which sets them aside"
+                f"{self._folder}: none of its {len(found)} checkpoints is whole any more; bring "
+                "one back, or begin anew in another checkpoint.folder"
             )
         return None
 
-    def _compare(self, saved: Signature | None, state: str) -> None:
-        if saved is None:
-            self._say(
-                f"{state} has no signature, as those of earlier versions: its tensors' sizes are "
-                "compared, and nothing else"
-            )
-        else:
-            compare(saved, self._signature, state)
+    def _compare(self, saved: Signature, state: str) -> None:
+        if other := compare(saved, self._signature, state):
+            self._say(f"{state} was made otherwise: {other}")
 
     # --- Going on ---
 
-    def after_step(
-        self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]
-    ) -> None:
+    def after_step(self, step: int, notes: dict[str, Any]) -> None:
         """Begins to copy the state, if one is due after `step` steps. Until settle() is back, no
         parameter and no optimizer state may change."""
-        if not self.config.folder:
-            return
-        began = time.perf_counter()
-        if self._memory is not None and step % self.config.memory_every == 0:
-            self._keep(step, sharded, optimizer, notes)
-        if self.config.every > 0 and step % self.config.every == 0:
-            self._save(step, sharded, optimizer, notes)
+        began, every = time.perf_counter(), self.config.every
+        keep = step % self.config.memory_every == 0
+        self._take(step, notes, keep, every > 0 and step % every == 0)
         self.stall_s += time.perf_counter() - began
 
-    def _keep(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
-        """To memory."""
+    def _take(
+        self, step: int, notes: dict[str, Any], keep: bool, save: bool, last: bool = False
+    ) -> None:
+        """Keeps the state in memory, and saves it to disk."""
+        keep, save = keep and self._memory is not None, save and bool(self.config.folder)
+        if save:
+            self._await_written()  # at most one is under way, on every rank alike
+        if keep or save:
+            parts = self._state.parts(self._optimizer)
+            layout = Layout.of(parts)
+            if keep:
+                self._keep(step, notes, parts, layout)
+            if save:
+                marker = {"step": step, "notes": notes, "signature": self._signature}
+                self._save(marker, parts, layout, _PAUSES_S if last else ())
+
+    def _keep(
+        self, step: int, notes: dict[str, Any], parts: dict[str, Part], layout: Layout
+    ) -> None:
         assert self._memory is not None
-        state = host.pieces(sharded, optimizer)
-        entries = host.entries_of(state)
-        if self._kept is None or self._kept.entries != entries:
-            self._kept = Layout(entries)  # not at each step: the same one, as a rule
         try:
-            file = self._memory.begin(self._kept)
+            file = self._memory.begin(layout)
         except NoRoom as error:
             self._end_memory(error)
             return
-        assert file.layout is not None
-        copy = HostCopy(state, file.layout, file.payload)
+        copy = HostCopy(parts, layout, file.memory)
 
         def finish() -> None:
             copy.finish()
-            file.seal(step, notes | {_ON_DISK: self._on_disk})
+            file.seal(step, notes, self._signature)
 
         self._copied.append(self._copies.submit(finish))
 
@@ -265,40 +235,36 @@ class Checkpoint(Configurable):
 
     def _save(
         self,
-        step: int,
-        sharded: Sharded,
-        optimizer: Any,
-        notes: dict[str, Any],
-        *,
-        last: bool = False,
+        marker: dict[str, Any],
+        parts: dict[str, Part],
+        layout: Layout,
+        pauses: tuple[float, ...],
     ) -> None:
-        """To disk."""
-        self._await_written()  # at most one is under way, on every rank alike
-        state = sharded.state(optimizer)
-        layout = Layout.of(state)
-        device = any(host.in_device_memory(host.local(each)) for each in state.values())
-        memory = host.host_memory(layout.bytes, pinned=device)
-        copied = self._copies.submit(HostCopy(state, layout, memory).finish)
+        """`pauses`: before it is tried again, if the disk refuses it."""
+        host, held = host_memory(layout, parts), self._memory
+        copied = self._copies.submit(HostCopy(parts, layout, host).finish)
         self._copied.append(copied)
-
-        held = self._memory
 
         def write() -> None:
             copied.result()
-            there = layout.sharded(state, memory, self._mesh)
-            try:
-                marker = {"step": step, "notes": notes, "signature": self._signature}
-                disk.write(self._folder, marker, there, self._group, self._text, self._say)
-            except NotWritten as error:
-                self._refused = str(error)
-                if not last:
-                    self._say(f"{error}. The run goes on; older checkpoints are as they were")
-                return
-            self._on_disk = step
-            if held is not None and held.outlives and _first_here():
-                held.own()  # what outlived its job is on disk now
-            if self._rank == 0:
-                disk.prune(self._folder, self.config.keep, self._damaged)
+            whole = self._state.complete(layout.tensors(host), self._group)
+            for pause in (*pauses, 0.0):
+                try:
+                    disk.write(self._folder, marker, whole, self._group, self._text)
+                except NotWritten as error:
+                    self._refused = str(error)
+                    if pause:
+                        self._say(f"{error}. Make room: it is tried again in {pause:g} s")
+                        time.sleep(pause)
+                    elif not pauses:
+                        self._say(f"{error}. The run goes on; older checkpoints are as they were")
+                else:
+                    self._on_disk = marker["step"]
+                    if held is not None and held.outlives:
+                        held.own()  # what had outlived its job is on disk now
+                    if self._rank == 0:
+                        disk.prune(self._folder, self.config.keep)
+                    return
 
         self._written = self._writes.submit(write)
 
@@ -318,7 +284,7 @@ class Checkpoint(Configurable):
         if self._written is not None:
             self._written.result()
 
-    def finish(self, step: int, sharded: Sharded, optimizer: Any, notes: dict[str, Any]) -> None:
+    def finish(self, step: int, notes: dict[str, Any]) -> None:
         """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten
         where the disk does not take it; then memory keeps it, for the same command to write."""
         if not self.config.folder:
@@ -326,38 +292,23 @@ class Checkpoint(Configurable):
         self.settle()
         self._await_written()
         if self._on_disk != step:
-            self._save_last(step, sharded, optimizer, notes)
-        self._gathered(None)  # no rank needs the memory any more
+            keep = self._memory is not None and step not in self._memory.whole()
+            self._take(step, notes, keep, save=True, last=True)
+            self.settle()
+            self._await_written()
+        kept = all(everyones(self._memory is not None, self._group))  # nobody needs it any more
+        if self._on_disk != step:
+            where = "Older checkpoints are as they were"
+            if kept and self._memory is not None:
+                self._memory.outlive()
+                where = (
+                    f"The state is kept in {self._memory.folder}: make room, and run the same "
+                    "command again, which writes it"
+                )
+            raise NotWritten(f"{self._refused}. {where}")
         if self._memory is not None:
             self._memory.remove()
         self.close()
-
-    def _save_last(self, *state: Any) -> None:
-        """`state`: as finish() has it."""
-        if self._saved_last(*state):
-            return
-        if self._memory is not None and state[0] not in self._memory.steps():
-            self._keep(*state)
-            self.settle()
-        if all(self._gathered(self._memory is not None)):
-            assert self._memory is not None
-            self._memory.outlive()
-            raise NotWritten(
-                f"{self._refused}. The state is kept in {self._memory.folder}: make room, and run "
-                "the same command again, which writes it"
-            )
-        for pause in _PAUSES_S:
-            self._say(f"{self._refused}. Make room: it is tried again in {pause:g} s")
-            time.sleep(pause)
-            if self._saved_last(*state):
-                return
-        raise NotWritten(f"{self._refused}. Older checkpoints are as they were")
-
-    def _saved_last(self, *state: Any) -> bool:
-        self._save(*state, last=True)
-        self.settle()
-        self._await_written()
-        return bool(self._on_disk == state[0])
 
     def close(self) -> None:
         """Ends the threads once they are idle, and gives the folder back."""
@@ -366,11 +317,6 @@ class Checkpoint(Configurable):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-    def _gathered(self, value: Any) -> list[Any]:
-        everyone: list[Any] = [None] * self._ranks
-        dist.all_gather_object(everyone, value, self._group)
-        return everyone
 
 
 def _first_here() -> bool:
@@ -388,13 +334,3 @@ def _locked(path: Path) -> int:
             )
         time.sleep(0.05)
     return held
-
-
-def _run_of(folder: Path, anew: bool) -> str:
-    """The run's name. A copy of the folder is another run: it must not share what is in memory."""
-    path, here = folder / "run", str(folder.resolve())
-    found = path.read_text(errors="replace").split(maxsplit=1) if path.exists() else []
-    if anew or len(found) != 2 or found[1].strip() != here:
-        found = [uuid.uuid4().hex[:16], here]
-        files.write_whole(path, " ".join(found), mode=0o666)
-    return found[0]

@@ -1,7 +1,7 @@
 """Sharded checkpoints on disk, by torch's DCP: written whole or not at all.
 
-A checkpoint is a folder; it is whole once its marker, which lists every file with its size and
-checksum, is renamed into place. Whatever is killed before leaves a folder without a marker.
+A checkpoint is a folder, made under another name and renamed into place when every file is there;
+its marker lists them all with their sizes and checksums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,19 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import checkpoint
 
-from glake.errors import CheckpointMismatch, InvalidArgument, NotWritten
+from glake.errors import NotWritten
+from glake.trainer.fsdp.collectives import everyones
 
 dcp: Any = checkpoint  # which does not declare all that it exports
 MARKER = "whole.json"
 _NAME = "step-"
 _OWN = re.compile(r"step-\d{8,}")  # other names are the user's
-# All that a checkpoint is made of, the first part by torch: a folder with more in it, or without
-# any of torch's, is the user's.
-_TORCHS = re.compile(r"__\d+_\d+\.distcp(\.tmp)?|\.metadata(\.tmp)?")
-_OURS = ("config.toml", f"{MARKER}.new")
 _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint with a marker."""
+    """A checkpoint."""
 
     path: Path
     marker: dict[str, Any]
@@ -47,119 +44,66 @@ class Found:
         """After how many steps it was written."""
         return int(self.path.name[len(_NAME) :])
 
-    @property
-    def notes(self) -> dict[str, Any]:
-        """What was saved beside the tensors."""
-        return dict(self.marker["notes"])
-
 
 def write(
-    folder: Path,
-    marker: dict[str, Any],
-    state: Mapping[str, Any],
-    group: Any,
-    config: str,
-    say: Callable[[str], None],
-) -> Path:
+    folder: Path, marker: dict[str, Any], state: Mapping[str, Any], group: Any, text: str
+) -> None:
     """Writes every rank's part; all ranks call it, each with tensors in host memory.
 
-    `marker`: the step, notes and signature. What stood in its place stays under another name,
-    which `say` is told. NotWritten, on every rank; then nothing of it stays.
+    `marker`: the step, notes and signature; `text`: the experiment's config. What stood in its
+    place has another name then. NotWritten, on every rank; then nothing of it stays.
     """
-    path = folder / f"{_NAME}{marker['step']:08d}"
-    rank = dist.get_rank(group)
-    problem = _first(_made(path, say) if rank == 0 else None, group)
-    if problem is None:
-        problem, mine = _saved(path, state, group)
-        everyones: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(everyones, mine, group)
-        problem = _first(problem, group)
-        if problem is None and rank == 0:
-            files = {name: facts for each in everyones for name, facts in each.items()}
-            problem = _committed(path, marker | {"files": files}, config)
-        problem = _first(problem, group)
-    if problem is not None:
-        if rank == 0 and _left_over(path):
-            shutil.rmtree(path, ignore_errors=True)
-        raise NotWritten(f"the checkpoint of step {marker['step']} could not be written: {problem}")
-    return path
-
-
-def _first(problem: str | None, group: Any) -> str | None:
-    """What the first rank with a problem says, on every rank."""
-    everyones: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyones, problem, group)
-    return next(filter(None, everyones), None)
-
-
-def _made(path: Path, say: Callable[[str], None]) -> str | None:
-    """An empty folder. What stands there and is no left-over of a kill is given another name."""
+    part, rank = folder / f".{_NAME}{marker['step']:08d}.part", dist.get_rank(group)
+    mine: Any
     try:
-        if _left_over(path):
-            shutil.rmtree(path)
-        elif path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            aside = _aside(path)
-            path.rename(aside)
-            say(f"{path} was there already: it is {aside} now")
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return _reason(error)
-    return None
-
-
-def _left_over(path: Path) -> bool:
-    """Whether a killed job began to write a checkpoint there, and nobody else put anything in."""
-    if not path.is_dir():
-        return False
-    names = [each.name for each in path.iterdir()]
-    torchs = [name for name in names if _TORCHS.fullmatch(name)]
-    return bool(torchs) and all(name in torchs or name in _OURS for name in names)
-
-
-def _aside(path: Path) -> Path:
-    """A free name beside it, which no checkpoint has."""
-    names = (path.with_name(f"{path.name}.before-{at}") for at in itertools.count(1))
-    return next(each for each in names if not each.exists())
-
-
-def _saved(path: Path, state: Mapping[str, Any], group: Any) -> tuple[str | None, dict[str, Any]]:
-    """(what went wrong, the facts of this rank's files)."""
-    try:
-        dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(path), process_group=group)
-        own = sorted(path.glob(f"__{dist.get_rank(group)}_*.distcp"))
-        return None, {each.name: _facts(each) for each in own}
+        dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(part), process_group=group)
+        mine = {each.name: _facts(each) for each in part.glob(f"__{rank}_*.distcp")}
     except (OSError, dcp.CheckpointException) as error:
-        return f"{_reason(error)}{_room(path)}", {}
+        mine = _reason(error)
+    found = everyones(mine, group)
+    problem = next((each for each in found if isinstance(each, str)), None)
+    if problem is None and rank == 0:
+        facts = {name: each for one in found for name, each in one.items()}
+        problem = _committed(part, folder, marker | {"files": facts}, text)
+    problem = everyones(problem, group)[0]
+    if problem is not None:
+        if rank == 0:
+            shutil.rmtree(part, ignore_errors=True)
+        raise NotWritten(f"the checkpoint of step {marker['step']} could not be written: {problem}")
 
 
-def _room(path: Path) -> str:
-    """What is free there, in words; nothing where the folder has been removed."""
+def _committed(part: Path, folder: Path, marker: dict[str, Any], text: str) -> str | None:
+    """Puts a checkpoint into its place; what went wrong, in words."""
+    path = folder / f"{_NAME}{marker['step']:08d}"
     try:
-        return f" ({shutil.disk_usage(path).free} bytes are free)"
-    except OSError:
-        return ""
-
-
-def _committed(path: Path, marker: dict[str, Any], config: str) -> str | None:
-    """Puts the marker into place; what went wrong, in words."""
-    try:
-        (path / "config.toml").write_text(config)
-        marker["files"] |= {".metadata": _facts(path / ".metadata")}
-        fresh = path / f"{MARKER}.new"
-        with fresh.open("w") as file:
+        (part / "config.toml").write_text(text)
+        marker["files"] |= {".metadata": _facts(part / ".metadata")}
+        with (part / MARKER).open("w") as file:
             json.dump(marker, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        fresh.rename(path / MARKER)
-        for each in (path, path.parent):
-            handle = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        _synced(part)
+        if path.exists():
+            set_aside(path, "before")
+        part.rename(path)
+        _synced(folder)
     except OSError as error:
         return _reason(error)
     return None
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Gives it a free name beside its own, which no checkpoint has: nothing is lost."""
+    names = (path.with_name(f"{path.name}.{why}-{at}") for at in itertools.count(1))
+    path.rename(next(each for each in names if not each.exists()))
+
+
+def _synced(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _facts(path: Path) -> list[int]:
@@ -184,23 +128,28 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
 
 
-def found_in(folder: Path) -> tuple[list[Found], list[Path]]:
-    """(checkpoints with a marker, newest first; folders that were left partial)."""
+def found_in(folder: Path) -> list[Found]:
+    """The checkpoints, newest first. A folder with nothing of one in it is the user's."""
     own = [path for path in folder.glob(f"{_NAME}*") if _OWN.fullmatch(path.name)]
-    whole = [_found(path) for path in own if (path / MARKER).exists()]
-    whole.sort(key=lambda found: found.step, reverse=True)
-    return whole, sorted(path for path in own if _left_over(path))
+    there = [path for path in own if any((path / name).exists() for name in (MARKER, ".metadata"))]
+    return sorted(map(_found, there), key=lambda found: found.step, reverse=True)
+
+
+def remove_partial(folder: Path, say: Callable[[str], None]) -> None:
+    """Removes what a kill left of a checkpoint that was being written, or removed."""
+    for path in folder.glob(f".{_NAME}*.part"):
+        say(f"{path.name} was never finished: removed")
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _found(path: Path) -> Found:
-    if not (path / MARKER).is_file():  # a pipe, which reading would wait for
-        return Found(path, {}, f"{MARKER} is no file")
     try:
+        if not (path / MARKER).is_file():  # reading a pipe would wait
+            return Found(path, {}, f"there is no file {MARKER}")
         marker = json.loads((path / MARKER).read_text())
-        facts = [tuple(map(int, each)) for each in marker["files"].values()]
-        told = isinstance(marker["notes"], dict) and isinstance(marker.get("signature", {}), dict)
         found = Found(path, marker)
-        if facts and told and marker["step"] == found.step and all(len(e) == 2 for e in facts):
+        told = isinstance(marker["notes"], dict) and isinstance(marker["signature"], dict)
+        if marker["files"].values() and told and marker["step"] == found.step:
             return found
     except OSError as error:
         return Found(path, {}, f"{MARKER}: {error.strerror}")
@@ -215,37 +164,26 @@ def damage(found: Found, rank: int, ranks: int) -> str | None:
         return found.problem
     for name, facts in sorted(found.marker["files"].items())[rank::ranks]:
         try:
-            there = _facts(found.path / name)
+            if _facts(found.path / name) != facts:
+                return f"{name} is not as it was written"
         except OSError as error:
             return f"{name}: {error.strerror}"
-        if there[0] != facts[0]:
-            return f"{name} has {there[0]} bytes, not {facts[0]}"
-        if there[1] != facts[1]:
-            return f"{name}: its checksum is not the one it was written with"
     return None
 
 
-def read(found: Found, sharded: Any, optimizer: Any, group: Any) -> None:
-    """Puts the state in place, at whatever number of ranks it was saved. CheckpointMismatch."""
+def read(found: Found, state: Any, optimizer: Any, group: Any) -> None:
+    """Puts the state in place, at whatever number of ranks it was saved. InvalidArgument."""
     reader = dcp.FileSystemReader(found.path)
-    try:
-        state = sharded.template(reader.read_metadata().state_dict_metadata, optimizer)
-        dcp.load(state, storage_reader=reader, process_group=group)
-        sharded.load(state, optimizer)
-    except InvalidArgument as error:
-        raise CheckpointMismatch(
-            f"the checkpoint {found.path} is of another model or optimizer: {error}. Its own "
-            f"config is {found.path / 'config.toml'}; or take another checkpoint.folder, or begin "
-            "anew with checkpoint.resume=false"
-        ) from None
+    tensors = state.template(reader.read_metadata().state_dict_metadata)
+    dcp.load(tensors, storage_reader=reader, process_group=group)
+    state.load(tensors, optimizer)
 
 
-def prune(folder: Path, keep: int, damaged: Collection[Path]) -> None:
-    """Removes all whole checkpoints but the newest ones, their markers first. Those known to be
-    damaged count for none, and stay for whoever may mend them."""
-    found = found_in(folder)[0]
-    whole = [each for each in found if each.problem is None and each.path not in damaged]
+def prune(folder: Path, keep: int) -> None:
+    """Removes all whole checkpoints but the newest ones."""
+    whole = [each for each in found_in(folder) if each.problem is None]
     for each in whole[keep:]:
+        part = each.path.with_name(f".{each.path.name}.part")  # if it is killed, a rest is no whole
         with contextlib.suppress(OSError):
-            (each.path / MARKER).unlink()
-        shutil.rmtree(each.path, ignore_errors=True)
+            each.path.rename(part)
+        shutil.rmtree(part, ignore_errors=True)

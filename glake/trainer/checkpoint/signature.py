@@ -1,7 +1,8 @@
-"""What a state is of: the model, its parameters and the optimizer's kind, by name.
+"""What a state is of, by name: the options of its experiment, and the model's parameters.
 
 Tensors of the same sizes may belong to another function (another number of heads) or another
-optimizer. A state has its signature beside it, and goes into an experiment of the same one alone.
+optimizer. A state has its signature beside it, and goes into an experiment of the same model and
+kind of optimizer alone; what else was changed is told.
 """
 
 from __future__ import annotations
@@ -13,32 +14,37 @@ from glake.errors import CheckpointMismatch
 
 Signature = Mapping[str, str]
 _FREE = ("std", "loss_rows", "dropout", "balance")  # of a model; may change from run to run
+_SILENT = ("steps", "checkpoint.", "log.", "weights", "export", "timeout_s")
 _SHOWN = 3  # differences
 
 
-def signature_of(model: Any, config: Any, optimizer: Any) -> dict[str, str]:
-    """Of a model that is not sharded yet, its config, and the optimizer's."""
-    options = {f"model.{path}": value for path, value in config.flat().items()}
-    found = {path: str(value) for path, value in options.items() if not path.endswith(_FREE)}
-    for path, value in optimizer.flat().items():
-        if path.endswith("class"):
-            found[f"optimizer.{path}"] = str(value)
+def signature_of(model: Any, config: Any) -> dict[str, str]:
+    """Of an experiment's config, and its model that is not sharded yet."""
+    found = {path: str(value) for path, value in config.flat().items()}
     for name, own in model.named_parameters():
         frozen = "" if own.requires_grad else ", frozen"
         found[f"parameter {name}"] = f"{own.dtype} {list(own.shape)}{frozen}"
     return found
 
 
-def compare(saved: Signature, own: Signature, state: str) -> None:
-    """CheckpointMismatch, with what differs, where the state is of another experiment."""
+def compare(saved: Signature, own: Signature, state: str) -> str:
+    """What else differs, in words. CheckpointMismatch where the state is of another model or
+    optimizer."""
     paths = [*own, *(path for path in saved if path not in own)]
     differ = [path for path in paths if saved.get(path) != own.get(path)]
-    if not differ:
-        return
-    shown = [f"{path} is {saved.get(path)} there and {own.get(path)} here" for path in differ]
-    more = f"; and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
-    raise CheckpointMismatch(
-        f"{state} is of another model or optimizer: {'; '.join(shown[:_SHOWN])}{more}. Set "
-        "these as they were, take another checkpoint.folder, or begin anew with "
-        "checkpoint.resume=false"
-    )
+    wrong = [path for path in differ if _must_agree(path)]
+    if wrong:
+        shown = [f"{path} is {saved.get(path)} there and {own.get(path)} here" for path in wrong]
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise CheckpointMismatch(
+            f"{state} is of another model or optimizer: {'; '.join(shown[:_SHOWN])}{more}. Set "
+            "these as they were, or take another checkpoint.folder"
+        )
+    told = [path for path in differ if not path.startswith(_SILENT)]
+    return "; ".join(f"{path} was {saved.get(path)}, and is {own.get(path)}" for path in told)
+
+
+def _must_agree(path: str) -> bool:
+    if path.startswith("optimizer."):
+        return path.endswith("class")
+    return path.startswith(("model.", "parameter ")) and not path.endswith(_FREE)

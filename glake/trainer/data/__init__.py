@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +31,6 @@ class Batch:
 class Data(Configurable):
     """The text of an experiment."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         path: str = ""  # a file, or a folder of files
         pattern: str = "**/*"  # which files of a folder
@@ -42,18 +40,10 @@ class Data(Configurable):
         length: Width = 128  # tokens of a sequence; of the longest one, where they are padded
         evaluation: SharePart = 0.05  # the share of the text, its end, that is not trained on
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        sequences: int,
-        seed: int,
-        passed: Callable[[Path], bool] = lambda _: False,
-    ) -> None:
-        """Reads the text; `sequences` make a step, and files that are `passed` are no text.
-        DataMissing, DataTooShort, InvalidOption."""
+    def __init__(self, config: Config, *, sequences: int, seed: int) -> None:
+        """Reads the text; `sequences` make a step. DataMissing, DataTooShort, InvalidOption."""
         super().__init__(config)
-        text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer, passed)
+        text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer)
         self.vocabulary, self.tokens, self.documents = text.vocabulary, len(text.tokens), len(text)
         self._sequences = sequences
         train, self._kept = text.split(config.evaluation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,7 @@ class Corpus:
         return Corpus(self.tokens[first:end], starts, self.vocabulary)
 
 
-def read(
-    path: str,
-    pattern: str,
-    separator: str,
-    tokenizer: str,
-    passed: Callable[[Path], bool] = lambda _: False,
-) -> Corpus:
+def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
     """The text of a file, or of the files in a folder that match, in order of their names.
 
     Args:
@@ -55,14 +49,13 @@ def read(
             out.
         separator: ends a document within a file; "" makes each file one document.
         tokenizer: "bytes", or the JSON file of a `tokenizers` tokenizer.
-        passed: which files of a folder are left out too.
 
     DataMissing; InvalidOption for a tokenizer that cannot be read.
     """
     if not path:
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
     try:
-        files = _files(Path(os.path.expanduser(path)), pattern, passed)
+        files = _files(Path(os.path.expanduser(path)), pattern)
     except OSError as error:
         if isinstance(error, DataMissing):
             raise
@@ -74,7 +67,7 @@ def read(
     return _encoded(files, separator, tokenizer)
 
 
-def _files(path: Path, pattern: str, passed: Callable[[Path], bool]) -> list[Path]:
+def _files(path: Path, pattern: str) -> list[Path]:
     if path.is_file():
         files = [path]
     elif path.is_dir():
@@ -85,11 +78,11 @@ def _files(path: Path, pattern: str, passed: Callable[[Path], bool]) -> list[Pat
                 f"data.pattern = {pattern!r}: {error}; take one such as '**/*' or '*.txt', "
                 "relative to data.path"
             ) from None
-        files = [each for each in found if _is_text(each) and not passed(each)]
+        files = [each for each in found if _is_text(each)]
         if not files:
             raise DataMissing(
-                f"{path}: {len(found)} files match {pattern!r}, none of them text that the run did "
-                "not write itself; data.pattern chooses others"
+                f"{path}: {len(found)} files match {pattern!r}, none of them text; data.pattern "
+                "chooses others"
             )
     else:
         raise DataMissing(

@@ -44,8 +44,6 @@ class Collectives:
     def __init__(self, group: Any, device: torch.device) -> None:
         """`group`: a process group; None: all ranks, or this process alone where there are none."""
         together = dist.is_available() and dist.is_initialized()
-        if group is not None and not together:
-            raise InvalidArgument("a process group was given, but torch.distributed is not set up")
         self.group: Any = group if group is not None or not together else dist.group.WORLD
         self.ranks = dist.get_world_size(self.group) if together else 1
         self.rank = dist.get_rank(self.group) if together else 0
@@ -100,3 +98,12 @@ class Collectives:
             operation = dist.ReduceOp.MAX if most else dist.ReduceOp.SUM
             dist.all_reduce(value, op=operation, group=self.group)
         return value
+
+
+def everyones(value: Any, group: Any) -> list[Any]:
+    """What every rank of the group gives, in their order; one process alone needs no group."""
+    if group is None:
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group)
+    return found

@@ -7,8 +7,8 @@ between `full` has no memory, and the optimizer works on the pieces of parameter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,30 +23,31 @@ _ALIGN = 8  # elements: 16 bytes of the narrowest dtype, which vector loads and 
 _ROUND = 1024  # of a large flat, so that the shares of 2 to 128 ranks begin aligned
 
 
-@dataclass
-class Origin:
-    """A parameter of the model as it was given, and the modules that know it, by which name."""
-
-    name: str
-    parameter: nn.Parameter
-    owners: list[tuple[nn.Module, str]]
-
-
-@dataclass
+@dataclass(eq=False)
 class Slot:
-    """Where a parameter lies in its flat."""
+    """A parameter of the model, and where it lies in its flat."""
 
     name: str
-    shape: torch.Size
-    start: int
-    owners: list[tuple[nn.Module, str]]
-    whole: nn.Parameter  # a view of `full`: what the module computes with
-    piece: nn.Parameter  # this rank's part, 1-D, perhaps empty: what the optimizer updates
-    offset: int  # of the piece in the share
+    whole: nn.Parameter  # as it was given; in a flat a view of `full`, which the module works with
+    owners: list[tuple[nn.Module, str]] = field(default_factory=list)  # who knows it, by what name
+    start: int = 0
+    offset: int = 0  # of the piece in the share
+    piece: nn.Parameter = field(init=False)  # this rank's part, 1-D: what the optimizer updates
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.whole.shape
 
     @property
     def end(self) -> int:
-        return self.start + self.shape.numel()
+        return self.start + self.whole.numel()
+
+    def install(self, parameter: nn.Parameter, whole: bool = True) -> None:
+        """Gives it to the modules."""
+        if whole:
+            self.whole = parameter
+        for module, attribute in self.owners:
+            module._parameters[attribute] = parameter
 
 
 def _rounded(count: int, unit: int) -> int:
@@ -59,28 +60,25 @@ class Flat:
     def __init__(
         self,
         name: str,
-        origins: list[Origin],
+        slots: list[Slot],
         ranks: Collectives,
         compute: torch.dtype | None,
         host: Host | None = None,
     ) -> None:
-        """`compute`: the dtype in which it is gathered; `host`: keeps the share, if given."""
-        first = origins[0].parameter
-        self.name = name
-        self.dtype = first.dtype
-        self.trainable = first.requires_grad
+        """Keeps this rank's share of the parameters' values, and gives the modules the pieces of
+        it. `compute`: the dtype in which they are gathered; `host`: keeps the share, if given."""
+        self.name, self.slots = name, slots
+        self.dtype, self.trainable = slots[0].whole.dtype, slots[0].whole.requires_grad
         self.compute_dtype = compute if compute and self.dtype.is_floating_point else self.dtype
-        self.starts: list[int] = []
         end = 0
-        for origin in origins:
-            self.starts.append(end)
-            end += _rounded(origin.parameter.numel(), _ALIGN)
+        for slot in slots:
+            slot.start = end
+            end = _rounded(slot.end, _ALIGN)
         self.length = _rounded(end, _ROUND if end >= 128 * _ROUND else _ALIGN)
         self.chunk = -(-self.length // ranks.ranks)  # as DTensor's Shard(0) deals out `length`
-        self.slots: list[Slot] = []
+        self.first = ranks.rank * self.chunk  # where in the flat this share begins
         self.partial: torch.Tensor | None = None  # gradients of backward passes not yet reduced
         self._used: set[int] = set()  # slots that had a gradient in those, or in the one at hand
-        self.origins = origins
         self._ranks, self._host = ranks, host
         self._reducing: tuple[Work | None, torch.Tensor, torch.Tensor] | None = None
         self._arriving: list[tuple[Any, torch.Tensor]] = []  # gradients on their way to the host
@@ -88,66 +86,45 @@ class Flat:
         self._source: torch.Tensor | None = None  # what the gather under way reads
         self._gathered = False
         self._marks: torch.Tensor | None = None
+        self._share_out()
+
+    def _share_out(self) -> None:
+        ranks = self._ranks
+        # With one rank there is nothing to gather: the parameters are views of the share itself.
+        same = self.compute_dtype == self.dtype and self._host is None
+        self._alone = ranks.ranks == 1 and same
+        here = torch.zeros(self.chunk, dtype=self.dtype, device=ranks.device)
+        counts = [self._copy_overlap(slot, here) for slot in self.slots]
+        self.shard = here
+        if self._host is not None:
+            self.shard = self._host.empty(here.shape, here.dtype)
+            self._host.copy(self.shard, here).wait()
+        self.full = here
+        if not self._alone:
+            size = self.chunk * ranks.ranks
+            self.full = torch.empty(size, dtype=self.compute_dtype, device=ranks.device)
+        for slot, count in zip(self.slots, counts, strict=True):
+            # `.data`: gathering into `full` must not count as a change of what autograd has saved.
+            part = self.shard[slot.offset : slot.offset + count].data
+            slot.piece = nn.Parameter(part, self.trainable)
+            whole = self.full[slot.start : slot.end].view(slot.shape).data
+            slot.whole = nn.Parameter(whole, self.trainable)
+        self._bytes = self.full.untyped_storage().nbytes()
+        self._free()
+
+    def _copy_overlap(self, slot: Slot, share: torch.Tensor) -> int:
+        """Copies what of a parameter lies in this share; how many elements that is."""
+        low, high = max(slot.start, self.first), min(slot.end, self.first + self.chunk)
+        slot.offset, count = low - self.first, max(0, high - low)
+        if count:
+            part = slot.whole.detach().reshape(-1)[low - slot.start : high - slot.start]
+            share[slot.offset : slot.offset + count] = part
+        return count
 
     @property
     def valid(self) -> int:
         """Elements of this share that lie in the flat; the rest of the chunk is padding."""
         return max(0, min(self.chunk, self.length - self.first))
-
-    @property
-    def first(self) -> int:
-        """Where in the flat this share begins."""
-        return self._ranks.rank * self.chunk
-
-    # Making it
-
-    def values(self) -> torch.Tensor:
-        """The parameters' values, end to end; those on the meta device become views of it."""
-        device = self._ranks.device
-        flat = torch.zeros(self.chunk * self._ranks.ranks, dtype=self.dtype, device=device)
-        for origin, start in zip(self.origins, self.starts, strict=True):
-            given = origin.parameter
-            part = flat[start : start + given.numel()].view(given.shape)
-            if given.is_meta:
-                made = nn.Parameter(part, requires_grad=given.requires_grad)
-                _install(origin.owners, made)
-            else:
-                part.copy_(given.detach())
-        return flat
-
-    def share_out(self, values: torch.Tensor) -> None:
-        """Keeps this rank's share of the values, and gives the modules the pieces of it."""
-        ranks = self._ranks
-        self.shard = values[self.first : self.first + self.chunk].clone()
-        if self._host is not None:
-            here = self.shard
-            self.shard = self._host.empty(here.shape, here.dtype)
-            self._host.copy(self.shard, here).wait()
-        # With one rank there is nothing to gather: the parameters are views of the share itself.
-        same = self.compute_dtype == self.dtype and self._host is None
-        self._alone = ranks.ranks == 1 and same
-        size = self.chunk * ranks.ranks
-        self.full = (
-            self.shard
-            if self._alone
-            else torch.empty(size, dtype=self.compute_dtype, device=ranks.device)
-        )
-        for origin, start in zip(self.origins, self.starts, strict=True):
-            self.slots.append(self._slot(origin, start, self.first))
-        self.origins = []
-        self._bytes = self.full.untyped_storage().nbytes()
-        self._free()
-
-    def _slot(self, origin: Origin, start: int, begin: int) -> Slot:
-        given = origin.parameter
-        end = start + given.numel()
-        low, high = max(start, begin), min(end, begin + self.chunk)
-        part = self.shard[low - begin : max(low, high) - begin]
-        # `.data`: gathering into `full` must not count as a change of what autograd has saved.
-        whole = nn.Parameter(self.full[start:end].view(given.shape).data, self.trainable)
-        piece: Any = nn.Parameter(part.data, self.trainable)
-        piece.whole_shape = given.shape
-        return Slot(origin.name, given.shape, start, origin.owners, whole, piece, low - begin)
 
     # Between passes
 
@@ -185,7 +162,7 @@ class Flat:
         self._work = self._source = None
         self._gathered = True
         for slot in self.slots:
-            _install(slot.owners, slot.whole)
+            slot.install(slot.whole)
 
     def release(self) -> None:
         """Frees the whole parameters; the modules have the pieces from here on."""
@@ -201,11 +178,11 @@ class Flat:
         if not self._alone:
             self.full.untyped_storage().resize_(0)
         for slot in self.slots:
-            _install(slot.owners, slot.piece)
+            slot.install(slot.piece, whole=False)
 
-    def whole_values(self, share: torch.Tensor | None = None) -> torch.Tensor:
-        """All ranks' shares (or values laid out as those) end to end, in the parameters' dtype."""
-        share = self._on_device(self.shard) if share is None else share
+    def whole_values(self) -> torch.Tensor:
+        """All ranks' shares end to end, in the parameters' dtype."""
+        share = self._on_device(self.shard)
         if self._ranks.ranks == 1:
             return share.clone()
         whole = torch.empty(
@@ -216,33 +193,27 @@ class Flat:
 
     # Gradients
 
-    def has_gradients(self) -> bool:
-        """Whether a backward pass has left gradients of whole parameters."""
-        return any(slot.whole.grad is not None for slot in self.slots)
-
     def collect(self, dtype: torch.dtype) -> torch.Tensor:
         """The gradients of the whole parameters, taken from them, end to end and summed so far.
 
         Each rank's chunk of them has a mark for every slot behind it, 1 where this rank has a
         gradient: sums of marks tell all ranks which parameters nobody used, with no further word.
         """
-        device = self._ranks.device
+        device, size = self._ranks.device, self.chunk * self._ranks.ranks
+
+        def zeros(count: int) -> torch.Tensor:
+            return torch.zeros(count, dtype=dtype, device=device)
+
         found: list[torch.Tensor] = []
         used: set[int] = set()
-        at = 0
-        for number, slot in enumerate(self.slots):
-            if slot.start > at:
-                found.append(torch.zeros(slot.start - at, dtype=dtype, device=device))
+        ends = [*(slot.start for slot in self.slots[1:]), size]
+        for number, (slot, end) in enumerate(zip(self.slots, ends, strict=True)):
             given, slot.whole.grad = slot.whole.grad, None
-            if given is None:
-                found.append(torch.zeros(slot.shape.numel(), dtype=dtype, device=device))
-            else:
+            if given is not None:
                 found.append(given.reshape(-1))
                 used.add(number)
-            at = slot.end
-        size = self.chunk * self._ranks.ranks
-        if size > at:
-            found.append(torch.zeros(size - at, dtype=dtype, device=device))
+            if (gap := end - (slot.start if given is None else slot.end)) > 0:
+                found.append(zeros(gap))
         marks = self._marks_of(used, dtype)
         whole = torch.empty(size + len(marks) * self._ranks.ranks, dtype=dtype, device=device)
         torch.cat(list(_chunked(found, self.chunk, marks)), out=whole)
@@ -334,8 +305,3 @@ def _chunked(parts: list[torch.Tensor], chunk: int, marks: torch.Tensor) -> Iter
             part, room = part[room:], chunk
         room -= part.numel()
         yield part
-
-
-def _install(owners: Iterable[tuple[Any, str]], parameter: nn.Parameter) -> None:
-    for module, attribute in owners:
-        module._parameters[attribute] = parameter

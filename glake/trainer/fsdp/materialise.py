@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from glake.errors import InvalidArgument
 from glake.trainer.fsdp.collectives import Collectives
-from glake.trainer.fsdp.flat import Flat, Origin
+from glake.trainer.fsdp.flat import Flat, Slot
 from glake.trainer.fsdp.offload import Host
 
 ROOT = "root"
@@ -27,107 +27,79 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     return {f"blocks.{number}": block for number, block in blocks.named_children()}
 
 
-def origins_of(model: nn.Module) -> dict[str, list[Origin]]:
+def slots_of(model: nn.Module) -> dict[str, list[Slot]]:
     """Each unit's parameters, in the order of its modules; one that two units share is the root's,
     whose parameters are there throughout."""
-    blocks = blocks_of(model)
-    found: dict[int, Origin] = {}
-    homes: dict[int, set[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        home = ".".join(path.split(".")[:2])
-        if home not in blocks:
-            if home.startswith("blocks."):
-                continue  # a block that stands in the list twice
-            home = ROOT
+    units: dict[str, list[Slot]] = {ROOT: []}
+    homes: dict[nn.Module, str] = {}
+    for name, block in blocks_of(model).items():
+        units[name] = []
+        for module in block.modules():
+            homes[module] = ROOT if module in homes else name
+    found: dict[int, tuple[Slot, set[str]]] = {}
+    for path, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
-            if parameter is None:
-                continue
-            name = f"{path}.{attribute}" if path else attribute
-            origin = found.setdefault(id(parameter), Origin(name, parameter, []))
-            if not any(owner is module and known == attribute for owner, known in origin.owners):
-                origin.owners.append((module, attribute))
-            homes.setdefault(id(parameter), set()).add(home)
-    units: dict[str, list[Origin]] = {ROOT: [], **{name: [] for name in blocks}}
-    for key, origin in found.items():
-        home = homes[key].pop() if len(homes[key]) == 1 else ROOT
-        units[home].append(origin)
+            if parameter is not None:
+                name = f"{path}.{attribute}" if path else attribute
+                slot, known = found.setdefault(id(parameter), (Slot(name, parameter), set()))
+                slot.owners.append((module, attribute))
+                known.add(homes.get(module, ROOT))
+    for slot, known in found.values():
+        units[known.pop() if len(known) == 1 else ROOT].append(slot)
     return units
 
 
 def flats_of(
     unit: str,
-    origins: list[Origin],
+    slots: Iterable[Slot],
     ranks: Collectives,
     compute: torch.dtype | None,
     host: Host | None,
 ) -> list[Flat]:
     """One flat for each dtype and trainability among a unit's parameters."""
-    sorts: dict[tuple[torch.dtype, bool], list[Origin]] = {}
-    for origin in origins:
-        kind = (origin.parameter.dtype, origin.parameter.requires_grad)
-        sorts.setdefault(kind, []).append(origin)
-    return [
-        Flat(
-            f"{unit}.{str(dtype).removeprefix('torch.')}.{'trained' if trained else 'frozen'}",
-            several,
-            ranks,
-            compute,
-            host,
-        )
-        for (dtype, trained), several in sorts.items()
-    ]
+    sorts: dict[str, list[Slot]] = {}
+    for slot in slots:
+        kind = "trained" if slot.whole.requires_grad else "frozen"
+        name = f"{unit}.{str(slot.whole.dtype).removeprefix('torch.')}.{kind}"
+        sorts.setdefault(name, []).append(slot)
+    return [Flat(name, several, ranks, compute, host) for name, several in sorts.items()]
 
 
-def resets(
-    model: nn.Module, units: Mapping[str, Iterable[Origin]]
-) -> dict[str, list[tuple[str, nn.Module]]]:
-    """Of each unit, the modules that give first values to its parameters on the meta device, in
-    the order in which they draw: whoever shards a model, the same seed gives the same values."""
-    homes = {
-        id(module): unit
-        for unit, origins in units.items()
-        for origin in origins
-        for module, _ in origin.owners
-        if origin.parameter.is_meta
-    }
-    modules = list(model.named_modules())
-    return {unit: [each for each in modules if homes.get(id(each[1])) == unit] for unit in units}
+def drawn(model: nn.Module, units: dict[str, list[Slot]], device: torch.device) -> Iterator[str]:
+    """Gives parameters and buffers on the meta device their first values; a unit's name, when its
+    own have them, so that the whole of one unit is on the device at a time.
 
-
-def fill(model: nn.Module, units: dict[str, list[Flat]], device: torch.device) -> None:
-    """Shares out every parameter's values; those on the meta device are made first.
-
-    The whole of one unit is on the device at a time. Every rank draws all values, so that the same
-    seed gives the same ones whatever the number of ranks.
+    Every rank draws all values, in the same order whoever shards the model: the same seed gives
+    the same ones whatever the number of ranks.
     """
-    origins = {
-        unit: [each for flat in flats for each in flat.origins] for unit, flats in units.items()
+    homes = {
+        module: unit for unit, slots in units.items() for slot in slots for module, _ in slot.owners
     }
-    drawing = resets(model, origins)
-    buffers_to(model, device)
-    for unit, flats in units.items():
-        values = [flat.values() for flat in flats]
-        for path, module in drawing[unit]:
-            reset(path, module)
-        for flat, value in zip(flats, values, strict=True):
-            flat.share_out(value)
+    missing = {module for module in model.modules() if any(each.is_meta for each in _own(module))}
+    for unit, slots in units.items():
+        for slot in slots:
+            if slot.whole.is_meta:
+                made = torch.empty_like(slot.whole, device=device)
+                slot.install(nn.Parameter(made, requires_grad=slot.whole.requires_grad))
+        for path, module in model.named_modules():
+            if homes.get(module, ROOT) == unit:
+                for name, buffer in module._buffers.items():
+                    if buffer is not None:
+                        there = (
+                            torch.empty_like(buffer, device=device) if buffer.is_meta else buffer
+                        )
+                        module._buffers[name] = there.to(device)
+                if module in missing:
+                    _reset(path, module)
+        yield unit
 
 
-def buffers_to(model: nn.Module, device: torch.device) -> None:
-    """Brings the buffers to the device; those on the meta device are made."""
-    for path, module in model.named_modules():
-        missing = False
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                module._buffers[name] = torch.empty_like(buffer, device=device)
-                missing = True
-            elif buffer is not None:
-                module._buffers[name] = buffer.to(device)
-        if missing and not any(True for _ in module._parameters.values()):
-            reset(path, module)
+def _own(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
 
 
-def reset(path: str, module: Any) -> None:
+def _reset(path: str, module: Any) -> None:
     """Gives a module's parameters and buffers their first values."""
     fill_in = getattr(module, "reset_parameters", None)
     if fill_in is None:

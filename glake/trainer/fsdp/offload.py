@@ -1,8 +1,9 @@
 """Host memory for what the device need not hold: shares, gradients, optimizer state, activations.
 
 Where glake is torch's allocator its transfer engine copies, over every useful path of the node, and
-its pool gives pinned memory; elsewhere torch's own copies and pinned memory do. On a device that is
-host memory itself (the CPU without glake) the same calls are made, and move nothing off anything.
+its pool gives pinned memory; elsewhere torch's own copies and pinned memory do, but for optimizer
+state, which is the engine's on every GPU. On a device that is host memory itself (the CPU without
+glake) the same calls are made, and move nothing off anything.
 """
 
 from __future__ import annotations
@@ -64,27 +65,12 @@ class Host:
         return _ByTorch(self._device)
 
     def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
-        """Has the optimizer's state away except while it steps."""
-        if self._engine:
+        """Has the transfer engine keep the optimizer's state away except while it steps."""
+        if self._engine or self._device.type == "cuda":
             from glake import transfer
 
             # A bound, not a size: a few values are kept for each element, of 8 bytes at most.
             transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
-        elif self._device.type == "cuda":
-            optimizer.register_step_pre_hook(lambda *_: self._move(optimizer, away=False))
-            optimizer.register_step_post_hook(lambda *_: self._move(optimizer, away=True))
-
-    def _move(self, optimizer: Any, away: bool) -> None:
-        for values in optimizer.state.values():
-            for value in values.values():
-                if isinstance(value, torch.Tensor) and value.dim():
-                    given, value.data = value.data, self._empty_at(value, away)
-                    value.data.copy_(given, non_blocking=True)
-
-    def _empty_at(self, like: torch.Tensor, away: bool) -> torch.Tensor:
-        if away:
-            return self.empty(like.shape, like.dtype)
-        return torch.empty_like(like, device=self._device, pin_memory=False)
 
 
 @dataclass

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from glake.trainer.fsdp import materialise
-from glake.trainer.fsdp.collectives import Collectives
 from glake.trainer.fsdp.flat import Flat
 from glake.trainer.fsdp.offload import Activations, Host
 from glake.trainer.fsdp.schedule import Schedule
-from glake.trainer.fsdp.sharded import Sharded, device_of, dtype_of
+from glake.trainer.fsdp.sharding import Sharded, Sharding, dtype_of
 from glake.trainer.fsdp.state import State
 from glake.trainer.fsdp.unit import Unit
 
-if TYPE_CHECKING:
-    from glake.trainer.fsdp.sharding import Sharding
 
-
-class Ours(Sharded):
+class Ours(Sharded, fsdp="ours"):
     """A model whose blocks are gathered as they are needed."""
 
-    def __init__(
-        self, config: Sharding.Config, model: nn.Module, group: Any = None, device: Any = None
-    ) -> None:
-        super().__init__(config)
-        self.module = model
-        self.device = device_of(device)
+    def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
+        super().__init__(config, model, group, device)
         compute = dtype_of(config.compute_dtype)
-        self._ranks = Collectives(group, self.device)
         self._schedule = Schedule(dtype_of(config.reduce_dtype), config.prefetch)
         self._host = Host(self.device)
         keep = self._host if config.offload == "parameters" else None
         activations = Activations(self._host, self._ranks)
-        origins = materialise.origins_of(model)
+        slots = materialise.slots_of(model)
         units = {
-            name: materialise.flats_of(name, found, self._ranks, compute, keep)
-            for name, found in origins.items()
+            name: materialise.flats_of(name, slots[name], self._ranks, compute, keep)
+            for name in materialise.drawn(model, slots, self.device)
         }
-        materialise.fill(model, units, self.device)
         blocks = materialise.blocks_of(model)
         for name, flats in units.items():
             Unit(
@@ -61,7 +51,7 @@ class Ours(Sharded):
                 ),
             )
         self._flats: list[Flat] = [flat for flats in units.values() for flat in flats]
-        self._state = State(self._flats, self._ranks)
+        self.state = State(self._flats, self._ranks)
 
     def attach(self, optimizer: Any) -> None:
         if self.config.offload == "optimizer":
@@ -69,7 +59,7 @@ class Ours(Sharded):
             self._host.keep_optimizer(optimizer, total)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parts are 1-D; `whole_shape` of a part is its parameter's shape."""
+        """Parts are 1-D."""
         for flat in self._flats:
             for slot in flat.slots:
                 if slot.piece.numel():
@@ -101,14 +91,3 @@ class Ours(Sharded):
                     first = flat.first + slot.offset - slot.start
                     part = value.reshape(-1)[first : first + slot.piece.numel()]
                     slot.piece.copy_(part)
-
-    def state(self, optimizer: Any = None) -> dict[str, Any]:
-        if self.device.type == "cuda" and self.config.offload == "optimizer":
-            torch.cuda.synchronize(self.device)  # its state may be on its way to the host
-        return self._state.tensors(optimizer)
-
-    def template(self, saved: Mapping[str, Any], optimizer: Any = None) -> dict[str, Any]:
-        return self._state.template(saved)
-
-    def load(self, state: Mapping[str, Any], optimizer: Any = None) -> None:
-        self._state.load(state, optimizer)

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from glake.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from glake.trainer.fsdp.unit import Unit
-
-
-def in_backward() -> bool:
-    """Whether autograd is running this thread."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 class Schedule:
@@ -36,29 +33,27 @@ class Schedule:
 
     # Forward
 
-    def enter(self, unit: Unit, again: bool) -> None:
-        """A unit's forward pass begins; `again`: within a backward pass."""
-        if not again:
-            if self._depth == 0:
-                self._begin()
-            self._depth += 1
-            self._order.append(unit)
+    def enter(self, unit: Unit) -> None:
+        """A unit's forward pass begins."""
+        if torch._C._current_graph_task_id() != -1:
+            raise InvalidArgument(
+                f"{unit.name} runs forward within a backward pass: a checkpoint around it would "
+                "gather it out of turn; take sharding.recompute"
+            )
+        if self._depth == 0:
+            if self._task is not None:  # that backward pass did not reach its end
+                self.reset()
+            self._expected = self._order if len(self._order) >= len(self.units) else self.units
+            self._order = []
+        self._depth += 1
+        self._order.append(unit)
         unit.wait()
-        if not again:
-            at = len(self._order)
-            if self._expected[at - 1 : at] == [unit]:
-                self._prefetch(self._expected[at : at + self._ahead])
+        at = len(self._order)
+        if self._expected[at - 1 : at] == [unit]:
+            self._prefetch(self._expected[at : at + self._ahead])
 
-    def _begin(self) -> None:
-        if self._task is not None:  # that backward pass did not reach its end
-            self.reset()
-        self._expected = self._order if len(self._order) >= len(self.units) else self.units
-        self._order = []
-
-    def leave(self, unit: Unit, again: bool, keep: bool) -> None:
+    def leave(self, unit: Unit, keep: bool) -> None:
         """A unit's forward pass is over; `keep`: a backward pass may follow."""
-        if again:
-            return
         if keep:
             self._kept.append(unit)
         self._depth -= 1
@@ -67,10 +62,8 @@ class Schedule:
                 if other not in self._kept:
                     other.release()
 
-    def failed(self, again: bool) -> None:
-        """A unit's forward pass raised; checkpoints end the second one in that way."""
-        if again:
-            return
+    def failed(self) -> None:
+        """A unit's forward pass raised."""
         self._depth -= 1
         if self._depth == 0:
             self.reset()
@@ -124,7 +117,8 @@ class Schedule:
             unit.pending = 0
         self._deliver()
         for unit in self.units:
-            unit.settle()
+            for flat in unit.flats:
+                flat.settle()  # what goes to host memory is there
         self._task = None
         self._kept.clear()
 

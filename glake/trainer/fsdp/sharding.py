@@ -1,15 +1,17 @@
-"""How a model is to be shared out, and by whom."""
+"""How a model is to be shared out, and what the training loop asks of it then."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
 
 from glake.trainer.configurable import Configurable, Natural
-from glake.trainer.fsdp.ours import Ours
-from glake.trainer.fsdp.peer import Peer
-from glake.trainer.fsdp.sharded import Sharded
+from glake.trainer.fsdp.collectives import Collectives
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -17,7 +19,6 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 class Sharding(Configurable):
     """Its Config.build() makes the Sharded model that `fsdp` names."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         """How a model is shared out.
 
@@ -41,12 +42,91 @@ class Sharding(Configurable):
         recompute: bool = False
         activation_offload: bool = False
 
-        def build(self, *args: Any, **context: Any) -> Sharded:
-            """The sharded model: build(model, group=None, device=None).
+        def build(self, model: nn.Module, group: Any = None, device: Any = None) -> Sharded:
+            """The sharded model.
 
             The model's blocks are sharded in place; one on the meta device is made here. `group`:
             None for all ranks, or one process alone. `device`: None for this process's GPU where
             there is one. Parameters that are not on the meta device must be equal on all ranks.
             """
-            kinds: dict[str, type[Sharded]] = {"ours": Ours, "torch": Peer}
-            return kinds[self.fsdp](copy.deepcopy(self), *args, **context)
+            return Sharded.kinds[self.fsdp](copy.deepcopy(self), model, group, device)
+
+
+class Sharded:
+    """A model shared out among ranks.
+
+    Gradients are sums over ranks and over the passes since the optimizer's last zero_grad();
+    clip_gradients() scales them.
+    """
+
+    kinds: ClassVar[dict[str, type[Sharded]]] = {}  # by the option `fsdp`
+    state: Any = None  # a State, for checkpoints; PyTorch's FSDP keeps none here
+
+    def __init_subclass__(cls, fsdp: str) -> None:
+        cls.kinds[fsdp] = cls
+
+    def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
+        self.config, self.device = config, _device_of(device)
+        self.module: Any = model
+        self._ranks = Collectives(group, self.device)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model."""
+        return self.module(*args, **kwargs)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What an optimizer updates: this rank's parts of parameters, by their names."""
+        raise NotImplementedError
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """Backward passes in this context keep their gradients for the next one outside it."""
+        raise NotImplementedError
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """This rank's parts of gradients."""
+        raise NotImplementedError
+
+    def norm_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The norm of all ranks' tensors together, in float32; each rank gives its own."""
+        squares = torch.zeros((), dtype=torch.float32, device=self.device)
+        if tensors:
+            norms = torch._foreach_norm(tensors, 2, dtype=torch.float32)
+            squares = torch.stack(norms).square().sum().to(self.device)
+        return self._ranks.total(squares).sqrt()
+
+    def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
+        """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
+        gradients = self._gradients()
+        norm = self.norm_of(gradients) * scale
+        factor: Any = scale
+        if max_norm is not None:
+            factor = scale * torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+            if gradients:
+                factor = factor.to(gradients[0].device)  # the host's, where they are offloaded
+        if gradients and (max_norm is not None or scale != 1.0):
+            torch._foreach_mul_(gradients, factor)
+        return norm
+
+    def attach(self, optimizer: Any) -> None:
+        """Tells of the optimizer that was built; with offload its state lives in host memory."""
+
+    def put(self, name: str, value: torch.Tensor) -> None:
+        """Takes over a whole parameter's values, of which this rank keeps its part."""
+        raise NotImplementedError
+
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whole parameters in host memory on rank 0, none elsewhere; all ranks must iterate."""
+        raise NotImplementedError
+
+
+def _device_of(given: Any) -> torch.device:
+    """The device to use: the one given, else this process's GPU, else the CPU."""
+    device = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """torch's dtype of that name."""
+    return None if name is None else getattr(torch, name)

@@ -11,16 +11,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from glake.errors import InvalidArgument
-from glake.trainer.fsdp.collectives import Collectives
-from glake.trainer.fsdp.flat import Flat, Slot
+from glake.trainer.fsdp.collectives import Collectives, everyones
+from glake.trainer.fsdp.flat import Flat
 
 _SCALARS = "scalars"
+
+
+@dataclass
+class Part:
+    """A tensor of the state as this rank has it: pieces of tensors that are in use."""
+
+    dtype: torch.dtype
+    size: int  # elements
+    pieces: list[tuple[int, torch.Tensor]]  # (where it begins, its elements), in their order
+    fill: float = 0.0  # what lies between them
+
+    def put_into(self, to: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Fills what lies between the pieces; (where, what) of the copies that are left to do."""
+        end, copies = 0, []
+        for first, piece in self.pieces:
+            to[end:first] = self.fill
+            end = first + piece.numel()
+            copies.append((to[first:end], piece))
+        to[end:] = self.fill
+        return copies
 
 
 class State:
@@ -29,111 +49,106 @@ class State:
     def __init__(self, flats: list[Flat], ranks: Collectives) -> None:
         self._flats = {flat.name: flat for flat in flats}
         self._ranks = ranks
-        trained = [(flat, slot) for flat in flats if flat.trainable for slot in flat.slots]
-        self._slots = [slot for _, slot in trained]
+        self._slots = [slot for flat in flats if flat.trainable for slot in flat.slots]
+
+    def parts(self, optimizer: Any) -> dict[str, Part]:
+        """This rank's part of all tensors; no rank is asked, and nothing is copied."""
+        found = {
+            f"parameters.{name}": Part(flat.dtype, flat.valid, [(0, flat.shard[: flat.valid])])
+            for name, flat in self._flats.items()
+        }
+        numbers = {slot: number for number, slot in enumerate(self._slots)}
+        for name, flat in self._flats.items():
+            for slot in flat.slots:
+                state = {} if optimizer is None else optimizer.state.get(slot.piece, {})
+                for key, value in state.items():
+                    if value is None or not slot.piece.numel():
+                        continue
+                    path, first = f"optimizer.{name}.{key}", slot.offset
+                    part = Part(value.dtype, flat.valid, [])
+                    if not value.dim():  # one number for the parameter
+                        path, first = f"optimizer.{_SCALARS}.{key}", numbers[slot]
+                        part = Part(value.dtype, len(self._slots), [], fill=math.nan)
+                    found.setdefault(path, part).pieces.append((first, value.detach().reshape(-1)))
+        if self._ranks.device.type == "cuda":
+            kept = [found[path] for path in found if _flat_of(path) != _SCALARS]
+            if any(each.device.type == "cpu" for part in kept for _, each in part.pieces):
+                torch.cuda.synchronize(self._ranks.device)  # it may be on its way to the host
+        return found
+
+    def complete(self, own: dict[str, torch.Tensor], group: Any) -> dict[str, Any]:
+        """What DCP writes, of tensors that parts() describes; all ranks call it.
+
+        A rank may hold no piece of what others have: it has zeros there, and everybody's scalars.
+        """
+        told: dict[str, Any] = dict(own)
+        told |= {path: each.dtype for path, each in own.items() if _flat_of(path) != _SCALARS}
+        merged = dict(own)
+        for theirs in everyones(told, group):
+            for path, each in theirs.items():
+                if isinstance(each, torch.Tensor):
+                    merged[path] = torch.fmax(merged.get(path, each), each)
+                elif path not in own:
+                    merged[path] = torch.zeros(self._flats[_flat_of(path)].valid, dtype=each)
+        return {path: self._spread(path, merged[path]) for path in sorted(merged)}
 
     def tensors(self, optimizer: Any) -> dict[str, Any]:
-        """Parameters are those in use, not copies; the optimizer's state is a copy."""
-        found = {f"parameters.{name}": self._spread(f, f.shard) for name, f in self._flats.items()}
-        if optimizer is None:
-            return found
-        elements, scalars = self._agreed(optimizer)
-        for (name, key), dtype in elements.items():
-            flat = self._flats[name]
-            share = torch.zeros(flat.chunk, dtype=dtype, device=flat.shard.device)
-            for slot in flat.slots:
-                value = optimizer.state.get(slot.piece, {}).get(key)
-                if value is not None and slot.piece.numel():
-                    share[slot.offset : slot.offset + slot.piece.numel()] = value.reshape(-1)
-            found[f"optimizer.{name}.{key}"] = self._spread(flat, share)
-        for key, values in scalars.items():
-            row = [values.get(slot.name, math.nan) for slot in self._slots]
-            found[f"optimizer.{_SCALARS}.{key}"] = torch.tensor(row, dtype=torch.float64)
-        return found
+        """The state for DCP, in host memory; all ranks call it."""
+        own = {}
+        for path, part in self.parts(optimizer).items():
+            own[path] = torch.empty(part.size, dtype=part.dtype)
+            for to, piece in part.put_into(own[path]):
+                to.copy_(piece)
+        return self.complete(own, self._ranks.group)
 
     def template(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors for DCP to load into; `saved`: the state_dict_metadata of a checkpoint.
 
         InvalidArgument where the checkpoint is of another model.
         """
-        found: dict[str, Any] = {}
-        for path, (flat, key) in self._places(saved).items():
-            if flat is None:
-                found[path] = torch.zeros(len(self._slots), dtype=saved[path].properties.dtype)
-            elif not key:
-                found[path] = self._spread(flat, flat.shard)
-            else:
-                dtype, device = saved[path].properties.dtype, flat.shard.device
-                share = torch.zeros(flat.chunk, dtype=dtype, device=device)
-                found[path] = self._spread(flat, share)
+        self._require({path: math.prod(each.size) for path, each in saved.items()}, "length")
+        found = {}
+        for path, each in saved.items():
+            flat = self._flats.get(_flat_of(path))
+            size = math.prod(each.size) if flat is None else flat.valid
+            found[path] = self._spread(path, torch.zeros(size, dtype=each.properties.dtype))
         return found
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
-        """Takes over tensors that template() or tensors() made and DCP has filled."""
-        places = self._places(state)
-        if optimizer is not None:
-            optimizer.state.clear()
-        for path, (flat, key) in places.items():
-            value = state[path]
-            value = value.to_local() if hasattr(value, "to_local") else value
-            if flat is not None and not key:
-                flat.shard[: flat.valid].copy_(value[: flat.valid])
-            elif flat is None and optimizer is not None:
-                self._put_scalars(optimizer, key, value.tolist())
-            elif flat is not None and optimizer is not None:
-                for slot in flat.slots:
-                    if slot.piece.numel() and slot.piece.requires_grad:
-                        part = value[slot.offset : slot.offset + slot.piece.numel()]
-                        optimizer.state[slot.piece][key] = part.clone()
-        if optimizer is not None:
-            # A parameter that has never had a gradient has no state, also beside ones that have.
-            rows = [state[path] for path, (flat, _) in places.items() if flat is None]
-            absent = torch.stack(rows).isnan().all(0).tolist() if rows else []
-            for slot, never in zip(self._slots, absent, strict=False):
-                if never:
-                    optimizer.state.pop(slot.piece, None)
+        """Takes over this rank's tensors: what DCP has put into template(), or a copy of parts().
 
-    def _put_scalars(self, optimizer: Any, key: str, row: list[float]) -> None:
-        on_device = {
-            id(each)
-            for group in optimizer.param_groups
-            if group.get("fused") or group.get("capturable")
-            for each in group["params"]
-        }
-        for slot, value in zip(self._slots, row, strict=True):
-            if not slot.piece.numel() or math.isnan(value):
+        InvalidArgument where they are of another model.
+        """
+        own = {path: local(each) for path, each in state.items()}
+        self._require({path: each.numel() for path, each in own.items()}, "valid")
+        for name, flat in self._flats.items():
+            flat.shard[: flat.valid].copy_(own[f"parameters.{name}"])
+        if optimizer is None:
+            return
+        optimizer.state.clear()
+        rows = [own[path] for path in own if _flat_of(path) == _SCALARS]
+        # A parameter that has never had a gradient has no state, also beside ones that have.
+        never = torch.stack(rows).isnan().all(0).tolist() if rows else []
+        stateless = {slot for slot, none in zip(self._slots, never, strict=False) if none}
+        on_device = _counted_on_device(optimizer)
+        for path, values in own.items():
+            name, key = _flat_of(path), path.rpartition(".")[2]
+            if path.startswith("parameters."):
                 continue
-            device = slot.piece.device if id(slot.piece) in on_device else "cpu"
-            optimizer.state[slot.piece][key] = torch.tensor(value, device=device).float()
+            scalar = name == _SCALARS
+            for number, slot in enumerate(self._slots if scalar else self._flats[name].slots):
+                if not slot.piece.numel() or slot in stateless:
+                    continue
+                count = slot.piece.numel()
+                value = values[number] if scalar else values[slot.offset : slot.offset + count]
+                device = "cpu" if scalar and slot.piece not in on_device else slot.piece.device
+                optimizer.state[slot.piece][key] = value.to(device, copy=True)
 
-    def _agreed(self, optimizer: Any) -> tuple[dict[Any, torch.dtype], dict[str, Any]]:
-        """What the optimizer keeps, on any rank: a rank may hold no piece of a flat."""
-        elements: dict[tuple[str, str], torch.dtype] = {}
-        scalars: dict[str, dict[str, float]] = {}
-        for flat in self._flats.values():
-            for slot in flat.slots:
-                for key, value in optimizer.state.get(slot.piece, {}).items():
-                    if value is None:
-                        continue
-                    if _is_for_each_element(slot, key, value):
-                        elements[flat.name, key] = value.dtype
-                    elif slot.piece.numel():
-                        scalars.setdefault(key, {})[slot.name] = float(value)
-        if self._ranks.ranks == 1:
-            return elements, scalars
-        every: list[Any] = [None] * self._ranks.ranks
-        dist.all_gather_object(every, (elements, scalars), group=self._ranks.group)
-        for theirs, values in every:
-            elements.update(theirs)
-            for key, row in values.items():
-                scalars.setdefault(key, {}).update(row)
-        return dict(sorted(elements.items())), dict(sorted(scalars.items()))
-
-    def _spread(self, flat: Flat, share: torch.Tensor) -> Any:
-        """A share as a part of the whole; without a process group it is the whole."""
-        share = share[: flat.valid]
-        if self._ranks.group is None:
+    def _spread(self, path: str, share: torch.Tensor) -> Any:
+        """A share as a part of the whole; scalars, and what one process has alone, are whole."""
+        flat = self._flats.get(_flat_of(path))
+        if flat is None or self._ranks.group is None:
             return share
         from torch.distributed.tensor import DTensor, Shard
 
@@ -146,49 +161,31 @@ class State:
             stride=(1,),
         )
 
-    def _places(self, saved: Mapping[str, Any]) -> dict[str, tuple[Flat | None, str]]:
-        """Path -> (flat, key of the optimizer's state or "") of each tensor; no flat: scalars.
-
-        `saved`: tensors, or what DCP says of them. InvalidArgument where it does not fit.
-        """
-        missing = [name for name in self._flats if f"parameters.{name}" not in saved]
-        if missing:
-            raise InvalidArgument(f"the checkpoint lacks the flats {', '.join(missing)}")
-        found: dict[str, tuple[Flat | None, str]] = {}
-        for path, described in saved.items():
-            kind, _, name = path.partition(".")
-            name, _, key = name.rpartition(".") if kind == "optimizer" else (name, "", "")
-            if kind not in ("parameters", "optimizer"):
-                continue
-            flat = self._flats.get(name)
-            if flat is None and not (key and name == _SCALARS):
+    def _require(self, found: Mapping[str, int], size: str) -> None:
+        """InvalidArgument where these are not the sizes of the model's parameters."""
+        wanted = {f"parameters.{name}": getattr(flat, size) for name, flat in self._flats.items()}
+        given = {path: count for path, count in found.items() if path.startswith("parameters.")}
+        for path in sorted({*wanted, *given}):
+            if given.get(path) != wanted.get(path):
                 raise InvalidArgument(
-                    f"the checkpoint has {path!r}, the model has no such flat; it has "
-                    f"{', '.join(self._flats)}: load it into a model of the same config"
+                    f"{path} has {given.get(path, 'no')} elements in the checkpoint and "
+                    f"{wanted.get(path, 'no')} in the model: load it into one of the same config"
                 )
-            expected = len(self._slots) if flat is None else flat.length
-            count = math.prod(described.size() if callable(described.size) else described.size)
-            if count != expected:
-                raise InvalidArgument(
-                    f"{path!r} has {count} elements in the checkpoint and {expected} in the model: "
-                    "load it into a model of the same config"
-                )
-            found[path] = (flat, key)
-        return found
 
 
-def _is_for_each_element(slot: Slot, key: str, value: Any) -> bool:
-    """Of an entry of an optimizer's state: else it is one number for the parameter."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() and value.numel() == slot.piece.numel():
-            return True
-        if value.dim() == 0:
-            return False
-        shown = f"a tensor of {list(value.shape)}"
-    else:
-        shown = f"a {type(value).__name__}"
-    raise InvalidArgument(
-        f"the optimizer keeps {shown} as {key!r} for {slot.name!r}, whose part here has "
-        f"{slot.piece.numel()} elements: only a tensor of one number, or of one for each element, "
-        "can be resharded"
-    )
+def local(tensor: Any) -> torch.Tensor:
+    """This rank's part of a DTensor; any other tensor itself."""
+    own: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return own
+
+
+def _flat_of(path: str) -> str:
+    """The flat that a tensor of the state is of, or "scalars"."""
+    kind, _, name = path.partition(".")
+    return name.rpartition(".")[0] if kind == "optimizer" else name
+
+
+def _counted_on_device(optimizer: Any) -> set[torch.Tensor]:
+    """The parameters whose steps torch counts where they are, not on the host."""
+    groups = [g for g in optimizer.param_groups if g.get("fused") or g.get("capturable")]
+    return {each for group in groups for each in group["params"]}

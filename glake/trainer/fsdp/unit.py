@@ -6,9 +6,8 @@ waits for its parameters before the forward and the backward pass, and frees the
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from glake.trainer.fsdp.flat import Flat
-from glake.trainer.fsdp.schedule import Schedule, in_backward
+from glake.trainer.fsdp.schedule import Schedule
 
 
 class _AfterBackward(torch.autograd.Function):
@@ -68,16 +67,24 @@ class Unit:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Stands in for the module's own forward()."""
-        again = in_backward()
-        self._schedule.enter(self, again)
+        self._schedule.enter(self)
         try:
             args, kwargs = self._arrive(args, kwargs)
-            with nullcontext() if again else self._saved():
+            with self._saved():
                 result = self._compute(*args, **kwargs)
         except BaseException:
-            self._schedule.failed(again)
+            self._schedule.failed()
             raise
-        return self._depart(result, again)
+        made = [leaf for leaf in pytree.tree_leaves(result) if _has_gradient(leaf)]
+        keep = torch.is_grad_enabled() and bool(made)
+        if keep:
+            self.pending += 1
+            for tensor in made:
+                tensor.register_hook(lambda _: self._schedule.before_backward(self))
+        self._schedule.leave(self, keep)
+        if self._reshard or not keep:
+            self.release()
+        return result
 
     def _arrive(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, cast, and so that their gradients tell when this unit's are complete."""
@@ -89,25 +96,13 @@ class Unit:
                 else leaf
                 for leaf in leaves
             ]
-        # A checkpoint around the unit runs it again in the backward pass: that is counted already.
-        if torch.is_grad_enabled() and not (in_backward() and self.pending):
+        if torch.is_grad_enabled():
             at = [number for number, leaf in enumerate(leaves) if _has_gradient(leaf)]
             mark: Any = _AfterBackward.apply
             passed = mark(self, *(leaves[number] for number in at)) if at else ()
             for number, leaf in zip(at, passed, strict=True):
                 leaves[number] = leaf
         return pytree.tree_unflatten(leaves, layout)
-
-    def _depart(self, result: Any, again: bool) -> Any:
-        keep = torch.is_grad_enabled() and any(map(_has_gradient, _tensors(result)))
-        if keep and not (again and self.pending):
-            self.pending += 1
-            for tensor in filter(_has_gradient, _tensors(result)):
-                tensor.register_hook(lambda _: self._schedule.before_backward(self))
-        self._schedule.leave(self, again, keep)
-        if not again and (self._reshard or not keep):
-            self.release()
-        return result
 
     # Its backward pass
 
@@ -121,10 +116,11 @@ class Unit:
 
     def has_gradients(self, partial: bool) -> bool:
         """Whether gradients lie here that are not reduced; `partial`: count earlier passes' too."""
+        left = (flat for flat in self.flats if flat.trainable)
         return any(
-            flat.has_gradients() or (partial and flat.partial is not None)
-            for flat in self.flats
-            if flat.trainable
+            (partial and flat.partial is not None)
+            or any(slot.whole.grad is not None for slot in flat.slots)
+            for flat in left
         )
 
     # Its parameters
@@ -145,11 +141,6 @@ class Unit:
         for flat in self.flats:
             flat.release()
 
-    def settle(self) -> None:
-        """Gradients that go to host memory are there."""
-        for flat in self.flats:
-            flat.settle()
-
     def reset(self, backward: bool) -> None:
         """As after construction, whatever pass failed; the shares stay as they are, and after a
         failed forward pass the gradients of passes before it."""
@@ -162,18 +153,3 @@ class Unit:
 
 def _has_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a module returns: containers, named tuples and dataclasses included."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _tensors(entry)
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _tensors(entry)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name))

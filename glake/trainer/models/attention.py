@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,7 +14,6 @@ from glake.trainer.models.position import Rotary, Sequences
 class Attention(Configurable, nn.Module):
     """Several heads; groups of them share keys and values where key_value_heads is fewer."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         heads: Width
         key_value_heads: Width | None = None  # as many as heads

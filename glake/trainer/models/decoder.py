@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,12 +10,34 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glake.trainer.configurable import Configurable, Copies, Count, Width, child
-from glake.trainer.models.block import Block
-from glake.trainer.models.leaf import Embedding, Projection
-from glake.trainer.models.norm import Norm, RMSNorm
+from glake.trainer.models.attention import Attention
+from glake.trainer.models.feed_forward import FeedForward
+from glake.trainer.models.leaf import Embedding, Norm, Projection, RMSNorm
 from glake.trainer.models.position import LearnedPosition, Sequences
 
 IGNORED = -100  # a target that counts for nothing
+
+
+class Block(Configurable, nn.Module):
+    """Attention, then the feed-forward part, each normed first and added."""
+
+    class Config(Configurable.Config):
+        attention: Attention.Config
+        feed_forward: FeedForward.Config
+        attention_norm: Norm.Config = child(RMSNorm.Config)
+        feed_forward_norm: Norm.Config = child(RMSNorm.Config)
+
+    def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
+        super().__init__(config)
+        self.attention_norm = config.attention_norm.build(dim=dim)
+        self.attention = config.attention.build(dim=dim, gain=gain)
+        self.feed_forward_norm = config.feed_forward_norm.build(dim=dim)
+        self.feed_forward = config.feed_forward.build(dim=dim, gain=gain)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """x: [B, T, dim]."""
+        x = x + self.attention(self.attention_norm(x), sequences)
+        return x + self.feed_forward(self.feed_forward_norm(x), sequences)
 
 
 class LossSum(NamedTuple):
@@ -36,7 +57,6 @@ class Decoder(Configurable, nn.Module):
     `blocks` are the units that sharding and recomputation work on.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         vocabulary: Width
         dim: Width
@@ -46,9 +66,7 @@ class Decoder(Configurable, nn.Module):
         position: LearnedPosition.Config | None = None
         norm: Norm.Config = child(RMSNorm.Config)
         head: Projection.Config | None = None
-        loss_rows: Count | None = (
-            None  # tokens whose logits exist at once, when a loss is asked for
-        )
+        loss_rows: Count | None = None  # tokens whose logits exist at once, for a loss
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -62,19 +80,14 @@ class Decoder(Configurable, nn.Module):
         self.head = config.head.build(config.dim, config.vocabulary) if config.head else None
 
     def forward(
-        self,
-        tokens: Tensor,
-        targets: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-        segments: Tensor | None = None,
+        self, tokens: Tensor, targets: Tensor | None = None, *, segments: Tensor | None = None
     ) -> Tensor | LossSum:
         """Logits [B, T, vocabulary], or with targets the loss.
 
-        Args: tokens, targets, positions, segments: [B, T] int64. Documents that share a row have
+        Args: tokens, targets, segments: [B, T] int64. Documents that share a row have
         different `segments` and do not see one another; positions begin anew in each.
         """
-        sequences = Sequences.of(tokens, positions, segments)
+        sequences = Sequences.of(tokens, segments)
         x = self.embedding(tokens)
         if self.position is not None:
             x = x + self.position(sequences.positions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -36,7 +35,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(Configurable, nn.Module, abstract=True):
     """Base: maps [..., dim] to [..., dim]; `gain` scales the last weights at the start."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         pass
 
@@ -46,7 +44,6 @@ class FeedForward(Configurable, nn.Module, abstract=True):
 
 
 class MLP(FeedForward):
-    @dataclass(kw_only=True)
     class Config(FeedForward.Config):
         hidden: Width
         activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu"
@@ -66,7 +63,6 @@ class MLP(FeedForward):
 class SwiGLU(FeedForward):
     """An MLP whose hidden layer is gated (arXiv 2002.05202)."""
 
-    @dataclass(kw_only=True)
     class Config(FeedForward.Config):
         hidden: Width
         gate: Projection.Config = child(Linear.Config)
@@ -94,7 +90,6 @@ class MoE(FeedForward):
     mean probability: 1 where all are used alike (arXiv 2101.03961). Filler tokens count in it.
     """
 
-    @dataclass(kw_only=True)
     class Config(FeedForward.Config):
         expert: FeedForward.Config
         experts: Copies = 8
@@ -123,18 +118,14 @@ class MoE(FeedForward):
         balance = config.experts * (shares * likes.mean(0)).sum()
         sequences.add_term("balance", config.balance * balance)
 
-        rows = self._rows(len(tokens))
+        rows = len(tokens)  # of an expert's table
+        if config.capacity is not None:
+            share = config.capacity * rows * config.top_k / config.experts
+            rows = min(rows, math.ceil(share))
         slots = _slots(first_to_last, picks, rows)
         outputs = self._experts_on(tokens, slots, rows, sequences)
         mixed = outputs[slots].unflatten(0, (config.top_k, -1)) * weights.t()[..., None]
         return mixed.sum(0).to(x.dtype).view_as(x)
-
-    def _rows(self, tokens: int) -> int:
-        """Rows of an expert's table."""
-        config: MoE.Config = self.config
-        if config.capacity is None:
-            return tokens
-        return min(tokens, math.ceil(config.capacity * tokens * config.top_k / config.experts))
 
     def _experts_on(self, tokens: Tensor, slots: Tensor, rows: int, sequences: Sequences) -> Tensor:
         """The experts' rows one after another, and a row of zeros for what was dropped."""

@@ -7,7 +7,6 @@ materialised leaf by leaf, in the order of modules(), gets the values of one bui
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,6 @@ from glake.trainer.configurable import Configurable, NonNegative
 
 
 class Leaf(Configurable, nn.Module, abstract=True):
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         trainable: bool = True
         # What parameters are kept in, and computed with: inputs are cast. None: torch's default.
@@ -44,7 +42,6 @@ class Projection(Configurable, nn.Module, abstract=True):
     `gain` scales the standard deviation of the weights at the start.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         pass
 
@@ -56,7 +53,6 @@ class Projection(Configurable, nn.Module, abstract=True):
 
 
 class Linear(Projection, Leaf):
-    @dataclass(kw_only=True)
     class Config(Projection.Config, Leaf.Config):
         bias: bool = False
         std: NonNegative = 0.02
@@ -81,7 +77,6 @@ class Linear(Projection, Leaf):
 class Embedding(Leaf):
     """A row of `dim` numbers for each of `count` indices."""
 
-    @dataclass(kw_only=True)
     class Config(Leaf.Config):
         std: NonNegative = 0.02
 
@@ -95,3 +90,43 @@ class Embedding(Leaf):
 
     def forward(self, indices: Tensor) -> Tensor:
         return F.embedding(indices, self.weight)
+
+
+class Norm(Leaf, abstract=True):
+    """Base of the norms; each has a weight of ones for `dim` features."""
+
+    class Config(Leaf.Config):
+        epsilon: NonNegative = 1e-5
+
+
+class RMSNorm(Norm):
+    """By the root of the mean square (arXiv 1910.07467)."""
+
+    def __init__(self, config: Norm.Config, *, dim: int) -> None:
+        super().__init__(config)
+        self.weight = self.parameter(dim)
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.weight.dtype)
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.config.epsilon)
+
+
+class LayerNorm(Norm):
+    """By mean and standard deviation, with a bias."""
+
+    def __init__(self, config: Norm.Config, *, dim: int) -> None:
+        super().__init__(config)
+        self.weight, self.bias = self.parameter(dim), self.parameter(dim)
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.weight.dtype)
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.config.epsilon)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from glake.trainer.models.leaf import Leaf, Linear, Projection
 class LoRA(Projection):
     """base(x) + alpha / rank * up(down(x)); `up` starts at zero, so the model starts unchanged."""
 
-    @dataclass(kw_only=True)
     class Config(Projection.Config):
         base: Projection.Config
         rank: Width = 8

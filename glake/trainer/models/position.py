@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -30,16 +29,14 @@ class Sequences:
         self._terms: dict[str, list[Tensor]] | None = {}
 
     @classmethod
-    def of(cls, tokens: Tensor, positions: Tensor | None, segments: Tensor | None) -> Sequences:
+    def of(cls, tokens: Tensor, segments: Tensor | None) -> Sequences:
         """`segments` [B, T] numbers the documents of a row; without it a row is one document."""
         at = torch.arange(tokens.shape[1], device=tokens.device)
         if segments is None:
-            return cls(at if positions is None else positions, None)
+            return cls(at, None)
         seen = (segments[:, :, None] == segments[:, None, :]) & (at[:, None] >= at)
-        if positions is None:
-            begins = F.pad(segments[:, 1:] != segments[:, :-1], (1, 0))
-            positions = at - torch.where(begins, at, 0).cummax(1).values
-        return cls(positions, seen[:, None])
+        begins = F.pad(segments[:, 1:] != segments[:, :-1], (1, 0))
+        return cls(at - torch.where(begins, at, 0).cummax(1).values, seen[:, None])
 
     def once(self, key: object, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """What `make` returns; layers that ask with an equal key share it."""
@@ -60,7 +57,6 @@ class Sequences:
 class LearnedPosition(Embedding):
     """A learned row for each position, added to the token's embedding."""
 
-    @dataclass(kw_only=True)
     class Config(Embedding.Config):
         longest: Width = 1024
         offset: Annotated[int, Within(0, 1 << 24)] = 0  # rows before position 0: OPT has two
@@ -86,7 +82,6 @@ class Rotary(Configurable):
     `fast_turns` not at all, the others in between.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         theta: Positive = 10000.0
         factor: Positive = 1.0

@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 from glake.trainer.configurable import Configurable, unknown
 from glake.trainer.models.attention import Attention
-from glake.trainer.models.block import Block
-from glake.trainer.models.decoder import Decoder
+from glake.trainer.models.decoder import Block, Decoder
 from glake.trainer.models.feed_forward import MLP, FeedForward, MoE, SwiGLU
-from glake.trainer.models.leaf import Linear
-from glake.trainer.models.norm import LayerNorm, RMSNorm
+from glake.trainer.models.leaf import LayerNorm, Linear, RMSNorm
 from glake.trainer.models.position import LearnedPosition, Rotary
 
 BYTES = 256  # the vocabulary of byte-level text

@@ -1,8 +1,7 @@
 """Optimizers as parts: torch's AdamW, AGD and WSAM, and the schedule of learning rates."""
 
-from glake.trainer.optimizers.adamw import AdamW
 from glake.trainer.optimizers.agd import AGD
-from glake.trainer.optimizers.base import Optimizer
+from glake.trainer.optimizers.base import AdamW, Optimizer
 from glake.trainer.optimizers.schedule import Schedule
 from glake.trainer.optimizers.wsam import WSAM
 

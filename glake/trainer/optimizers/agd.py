@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -71,7 +70,6 @@ class AGDOptimizer(torch.optim.Optimizer):
 
 
 class AGD(Decayed):
-    @dataclass(kw_only=True)
     class Config(Decayed.Config):
         betas: Betas = (0.9, 0.999)
         delta: Positive = 1e-14  # the paper's for transformers

@@ -1,16 +1,15 @@
-"""What the optimizers' configs share."""
+"""What the optimizers' configs share, and torch's AdamW."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from glake.errors import InvalidOption
-from glake.trainer.configurable import Configurable, SharePart, Within
+from glake.trainer.configurable import Configurable, Positive, SharePart, Within
 
 Norm = Callable[[list[Tensor]], Tensor]
 Rate = Annotated[float, Within(0, 1e18)]  # so that no product of two overflows a float
@@ -24,7 +23,6 @@ class Optimizer(Configurable, abstract=True):
     the whole. `norm` is for what needs the norm of all gradients, those of other ranks included.
     """
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
             raise NotImplementedError
@@ -33,7 +31,6 @@ class Optimizer(Configurable, abstract=True):
 class Decayed(Optimizer, abstract=True):
     """An optimizer with a rate and decoupled weight decay of its own."""
 
-    @dataclass(kw_only=True)
     class Config(Optimizer.Config):
         lr: Rate = 3e-4
         weight_decay: Rate = 0.1
@@ -51,6 +48,17 @@ class Decayed(Optimizer, abstract=True):
                 raise InvalidOption("no parameter learns: all are frozen")
             groups = ((decayed, self.weight_decay), (spared, 0.0))
             return [{"params": own, "weight_decay": decay} for own, decay in groups if own]
+
+
+class AdamW(Decayed):
+    class Config(Decayed.Config):
+        betas: Betas = (0.9, 0.95)
+        epsilon: Positive = 1e-8
+        fused: bool = False  # torch's one kernel for all
+
+        def build(self, named_parameters: Any, norm: Norm | None = None) -> torch.optim.Optimizer:
+            groups, fused = self.groups(named_parameters), self.fused or None
+            return torch.optim.AdamW(groups, self.lr, self.betas, self.epsilon, fused=fused)
 
 
 def local_norm(tensors: list[Tensor]) -> Tensor:

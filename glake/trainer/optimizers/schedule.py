@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,7 +14,6 @@ from glake.trainer.configurable import Configurable, Natural, Share
 class Schedule(Configurable):
     """schedule(step) is what the base rate of step 0, 1, ... is multiplied by."""
 
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         warmup: Natural = 0  # steps of linear growth, from 1 / warmup to 1
         shape: Literal["constant", "linear", "cosine"] = "cosine"

@@ -10,7 +10,6 @@ its ascent decoupled. Written from the paper's Algorithm 3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +17,7 @@ from torch import Tensor
 
 from glake.errors import InvalidArgument
 from glake.trainer.configurable import Positive, SharePart, child
-from glake.trainer.optimizers.adamw import AdamW
-from glake.trainer.optimizers.base import Decayed, Norm, Optimizer, local_norm
+from glake.trainer.optimizers.base import AdamW, Decayed, Norm, Optimizer, local_norm
 
 
 class WSAMOptimizer(torch.optim.Optimizer):
@@ -78,7 +76,6 @@ class WSAMOptimizer(torch.optim.Optimizer):
 
 
 class WSAM(Optimizer):
-    @dataclass(kw_only=True)
     class Config(Optimizer.Config):
         base: Decayed.Config = child(AdamW.Config)  # whose rate it takes too
         rho: Positive = 0.05

@@ -153,7 +153,7 @@ def save(case):
     """Three steps, a checkpoint, three more."""
     sharded, optimizer = fresh(case, 7)
     before = [step(sharded, optimizer, number) for number in range(3)]
-    dcp.save(sharded.state(optimizer), checkpoint_id=case_directory(case))
+    dcp.save(sharded.state.tensors(optimizer), checkpoint_id=case_directory(case))
     after = [step(sharded, optimizer, number) for number in range(3, 6)]
     return {"before": before, "after": after}
 
@@ -162,9 +162,9 @@ def load(case):
     """The last three steps, from the checkpoint."""
     sharded, optimizer = fresh(case, 8)
     saved = dcp.FileSystemReader(case_directory(case)).read_metadata().state_dict_metadata
-    state = sharded.template(saved)
+    state = sharded.state.template(saved)
     dcp.load(state, checkpoint_id=case_directory(case))
-    sharded.load(state, optimizer)
+    sharded.state.load(state, optimizer)
     return {"after": [step(sharded, optimizer, number) for number in range(3, 6)]}
 
 

@@ -21,17 +21,17 @@ def main() -> None:
     config = Checkpoint.Config(folder=str(folder), every=2, memory=False)
     checkpoint = config.build(group=dist.group.WORLD, say=said.append, text="", signature={})
     model = StandIn(10_000)
-    checkpoint.resume(model, NoOptimizer())
+    checkpoint.resume(model.state, NoOptimizer())
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for step in range(1, 7):
         checkpoint.settle()
         checkpoint._await_written()
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if step == 4 else hard, hard))
         model.step(step)
-        checkpoint.after_step(step, model, NoOptimizer(), {})
+        checkpoint.after_step(step, {})
     checkpoint._await_written()
     checkpoint.close()
-    whole, partial = disk.found_in(folder)
+    whole, partial = disk.found_in(folder), folder.glob(".step-*")
     found = {
         "said": said,
         "markers": sorted(each.path.name for each in whole),

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from glake.errors import InvalidOption, UnknownOption
-from glake.trainer import toml
 from glake.trainer.configurable import Configurable, child
 
 
 class Wheel(Configurable):
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         inches: int = 26
 
@@ -28,13 +23,11 @@ class Wheel(Configurable):
 
 
 class SpokedWheel(Wheel):
-    @dataclass(kw_only=True)
     class Config(Wheel.Config):
         spokes: int = 32
 
 
 class CoveredWheel(Wheel):
-    @dataclass(kw_only=True)
     class Config(Wheel.Config):
         inside: Wheel.Config = child(Wheel.Config)
 
@@ -44,7 +37,6 @@ class Bell(Configurable):
 
 
 class Bike(Configurable):
-    @dataclass(kw_only=True)
     class Config(Configurable.Config):
         name: str
         colour: str = "red"
@@ -52,10 +44,8 @@ class Bike(Configurable):
         sold: bool = False
         kind: Literal["road", "city"] = "road"
         front: Wheel.Config = child(Wheel.Config, inches=28)
-        spare: list[Wheel.Config] = field(default_factory=list)
         bell: Bell.Config | None = None
         sizes: tuple[int, ...] = (50, 52)
-        parts: dict[str, Wheel.Config] = field(default_factory=dict)
         limit: int | None = None
 
     def __init__(self, config: Config) -> None:
@@ -99,10 +89,8 @@ def test_an_unknown_key_is_refused_with_the_nearest(wrong: Any) -> None:
 def test_an_unknown_key_below_says_where() -> None:
     with pytest.raises(UnknownOption, match="front: Wheel has no option 'inch'"):
         bike(front={"inch": 3})
-    with pytest.raises(UnknownOption, match="spare: 0: Wheel has no option 'inch'"):
-        bike(spare=[{"inch": 3}])
-    with pytest.raises(UnknownOption, match="nothing named '3'"):
-        bike().set("spare.3.inches", 3)
+    with pytest.raises(UnknownOption, match="nothing named 'x' in 'red'"):
+        bike().set("colour.x", 3)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +106,7 @@ def test_an_unknown_key_below_says_where() -> None:
         ("front", bike(), "front: Bike is no config of a Wheel"),
         ("front", None, "front: None is no config of a Wheel"),
         ("sizes", [1, "a"], "sizes: 1: 'a' is no int"),
-        ("spare", {}, "spare: {} is no list"),
+        ("sizes", {}, "sizes: {} is no list of int"),
         ("limit", "x", "limit: 'x' is no int"),
         ("bell", Wheel.Config(), "bell: Wheel is no config of a Bell"),
     ],
@@ -135,19 +123,6 @@ def test_an_int_may_stand_for_a_float() -> None:
     assert config.weight == 9.0 and type(config.weight) is float
 
 
-def test_set_reaches_lists_and_dicts() -> None:
-    config = bike(spare=[Wheel.Config()], parts={"left": Wheel.Config()})
-    config.set("spare.0.inches", 1)
-    config.set("spare.0", SpokedWheel.Config(spokes=4))
-    config.set("parts.left", {"inches": 3})
-    config.set("sizes.1", 60)
-    assert config.get("spare.0.spokes") == 4
-    assert config.get("parts.left.inches") == 3
-    assert config.sizes == (50, 60)
-    with pytest.raises(InvalidOption):
-        config.set("spare.0", 3)
-
-
 def test_set_text_reads_toml_or_takes_the_text() -> None:
     config = bike()
     for path, text in [("weight", "1e-3"), ("sold", "true"), ("colour", "deep blue")]:
@@ -158,12 +133,10 @@ def test_set_text_reads_toml_or_takes_the_text() -> None:
 
 
 def test_visit_replaces_every_node_once() -> None:
-    config = bike(spare=[Wheel.Config(inches=1)], parts={"a": SpokedWheel.Config()})
+    config = bike()
     root = config.visit(Wheel.Config, lambda wheel: CoveredWheel.Config(inside=wheel))
     assert root is config
     assert config.get("front.inside.inches") == 28
-    assert config.get("spare.0.inside.inches") == 1
-    assert config.get("parts.a.inside.spokes") == 32
     assert isinstance(Wheel.Config().visit(Wheel.Config, lambda _: Bell.Config()), Bell.Config)
 
 
@@ -206,9 +179,7 @@ def test_a_missing_option_is_named() -> None:
 
 
 def test_a_file_brings_the_config_back(tmp_path: Path) -> None:
-    config = bike(
-        spare=[SpokedWheel.Config()], parts={"a b": Wheel.Config()}, bell=Bell.Config(), weight=1e-9
-    )
+    config = bike(front=SpokedWheel.Config(), bell=Bell.Config(), weight=1e-9, colour='a "b"\n')
     path = tmp_path / "bike.toml"
     config.save(path)
     assert Bike.Config.load(path) == config
@@ -251,41 +222,9 @@ def test_a_part_without_a_config_gets_one_of_its_own() -> None:
     assert isinstance(Bell.Config().build(), Bell)
 
 
-def test_a_config_must_be_a_dataclass_below_its_base() -> None:
-    with pytest.raises(TypeError, match="needs the decorator"):
-
-        class Undecorated(Configurable):
-            class Config(Configurable.Config):
-                size: int = 1
-
+def test_a_config_must_be_below_its_base() -> None:
     with pytest.raises(TypeError, match=r"must be a subclass of Wheel\.Config"):
 
         class Stray(Wheel):
-            @dataclass(kw_only=True)
             class Config(Configurable.Config):
                 size: int = 1
-
-
-class Wrong(Configurable):
-    @dataclass(kw_only=True)
-    class Config(Configurable.Config):
-        limit: int | None = 3
-
-
-def test_what_may_be_none_is_none_by_default() -> None:
-    with pytest.raises(TypeError, match=r"Wrong\.limit may be None: its default must be None"):
-        Wrong.Config()
-
-
-SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
-TREES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
-)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.dictionaries(st.text(), TREES))
-def test_toml_brings_any_table_back(tmp_path_factory: Any, table: dict[str, Any]) -> None:
-    path = tmp_path_factory.getbasetemp() / "table.toml"
-    toml.write(path, table)
-    assert toml.read(path) == table

@@ -26,11 +26,10 @@ LLAMA_3 = {
     "original_max_position_embeddings": 32,
 }
 THEIRS = {
-    "plain": ("Llama", {"num_key_value_heads": 4}),
-    "grouped": ("Llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
-    "tied": ("Llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
-    "scaled": ("Llama", {"num_key_value_heads": 2, "rope_parameters": LLAMA_3, "head_dim": 16}),
-    "opt": ("OPT", {"ffn_dim": 72, "word_embed_proj_dim": 32, "dropout": 0.0}),
+    "plain": {"num_key_value_heads": 4},
+    "grouped": {"num_key_value_heads": 2},
+    "tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    "scaled": {"num_key_value_heads": 2, "rope_parameters": LLAMA_3, "head_dim": 16},
 }
 
 
@@ -39,19 +38,17 @@ def tokens() -> torch.Tensor:
 
 
 def theirs(kind: str) -> Any:
-    family, fields = THEIRS[kind]
-    sized = {"intermediate_size": 72} if family == "Llama" else {}
-    config = getattr(transformers, f"{family}Config")(
+    config = transformers.LlamaConfig(
         vocab_size=96,
         hidden_size=32,
+        intermediate_size=72,
         num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=256,
-        **sized,
-        **fields,
+        **THEIRS[kind],
     )
     torch.manual_seed(3)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = transformers.LlamaForCausalLM(config).eval()
     with torch.no_grad():  # biases and norms start at zeros and ones: make mix-ups show
         for own in model.parameters():
             own.add_(torch.randn_like(own) * 0.05)
@@ -79,17 +76,11 @@ def test_logits_equal_those_of_transformers(kind: str, files: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", THEIRS)
-@pytest.mark.parametrize("files", ["one", "several"])
-def test_transformers_reads_what_is_written(kind: str, files: str, tmp_path: Path) -> None:
+def test_transformers_reads_what_is_written(kind: str, tmp_path: Path) -> None:
     theirs(kind).save_pretrained(tmp_path / "first")
     model, rows = trained(huggingface.read_config(tmp_path / "first")), tokens()
-    huggingface.write(
-        tmp_path / "second",
-        model.config,
-        model.named_parameters(),
-        file_bytes=20_000 if files == "several" else 10**9,
-    )
-    read, report = getattr(transformers, f"{THEIRS[kind][0]}ForCausalLM").from_pretrained(
+    huggingface.write(tmp_path / "second", model.config, model.named_parameters())
+    read, report = transformers.LlamaForCausalLM.from_pretrained(
         tmp_path / "second", output_loading_info=True
     )
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -139,45 +130,44 @@ def test_weights_are_loaded_below_lora(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["moe-tiny", "gpt-tiny"])
 def test_a_model_without_a_form_there_is_refused(name: str, tmp_path: Path) -> None:
     model = sizes.model(name).build()
-    with pytest.raises(InvalidOption, match="no form in transformers: llama differs in"):
+    with pytest.raises(InvalidOption, match="no form in transformers: .* differ"):
         huggingface.write(tmp_path / "out", model.config, model.named_parameters())
     assert not (tmp_path / "out").exists()
 
 
 def test_bad_directories_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="has no config.json"):
+    with pytest.raises(InvalidArgument, match="config.json: No such file"):
         huggingface.load(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InvalidArgument, match="is no JSON"):
         huggingface.load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InvalidOption, match="model_type 'bert'; known are: llama, opt"):
+    with pytest.raises(InvalidOption, match="model_type = 'bert'; known is 'llama'"):
         huggingface.load(tmp_path)
 
 
 def test_a_directory_may_be_written_again(tmp_path: Path) -> None:
-    """transformers reads model.safetensors first: an old one must not outlive several new files."""
-    first, second = (trained(sizes.llama(2, 32, 4, 64, vocabulary=96)) for _ in range(2))
-    with torch.no_grad():
-        second.norm.weight.mul_(2)
-    for file_bytes in (20_000, 10**9, 20_000):
-        huggingface.write(tmp_path, first.config, first.named_parameters(), file_bytes=10**9)
-        huggingface.write(tmp_path, second.config, second.named_parameters(), file_bytes=file_bytes)
-        assert (tmp_path / "model.safetensors").exists() == (file_bytes == 10**9)
-        assert torch.equal(huggingface.load(tmp_path).norm.weight, second.norm.weight)
+    """An index of several files must not outlive the one that took their place."""
+    theirs("plain").save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
+    for _ in range(2):
+        with torch.no_grad():
+            model.norm.weight.mul_(2)
+        huggingface.write(tmp_path, model.config, model.named_parameters())
+        assert torch.equal(huggingface.load(tmp_path).norm.weight, model.norm.weight)
 
 
 def test_a_write_that_fails_leaves_no_parts(tmp_path: Path) -> None:
     model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))
     for weights in (list(model.named_parameters())[:-1], [("norm.bias", torch.ones(1))]):
         with pytest.raises(InvalidArgument):
-            huggingface.write(tmp_path, model.config, weights, file_bytes=20_000)
+            huggingface.write(tmp_path, model.config, weights)
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("file_bytes", [20_000, 10**9])
 def test_a_full_disk_leaves_the_checkpoint_that_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (trained(sizes.llama(2, 32, 4, 64, vocabulary=96)) for _ in range(2))
     huggingface.write(tmp_path, first.config, first.named_parameters())
@@ -190,7 +180,7 @@ def test_a_full_disk_leaves_the_checkpoint_that_was_there(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(NotExported, match="No space left on device. What was there is as it was"):
-        huggingface.write(tmp_path, second.config, second.named_parameters(), file_bytes=file_bytes)
+        huggingface.write(tmp_path, second.config, second.named_parameters())
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
@@ -227,6 +217,7 @@ def test_what_a_description_lacks_is_named(tmp_path: Path) -> None:
         ({"rope_scaling": LLAMA_3 | {"factor": "8"}}, "factor: '8' is no float"),
         ({"rms_norm_eps": -1.0}, "epsilon: -1.0 is out of range"),
         ({"tie_word_embeddings": True, "hidden_act": "gelu"}, "hidden_act = 'gelu'; known is"),
+        ({"attention_bias": True}, "attention_bias = True; known is False"),
     ],
 )
 def test_a_description_with_a_wrong_value_is_refused(
@@ -257,6 +248,6 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
         huggingface.load_weights(other, model.named_parameters())
     with pytest.raises(InvalidArgument, match="no weights for 20 parameters: blocks.0"):
         huggingface.load_weights(model, list(model.named_parameters())[:1])
-    with pytest.raises(InvalidArgument, match="no values for 20 parameters: blocks.0"):
+    with pytest.raises(InvalidArgument, match="no weights for 20 parameters: blocks.0"):
         huggingface.write(tmp_path, model.config, list(model.named_parameters())[:1])
     assert (tmp_path / "config.json").exists()  # what is there stays until it can be replaced

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from glake.errors import InvalidArgument, UnknownOption
 from glake.trainer.models import sizes
 from glake.trainer.models.attention import Attention
-from glake.trainer.models.block import Block
-from glake.trainer.models.decoder import IGNORED, Decoder
+from glake.trainer.models.decoder import IGNORED, Block, Decoder
 from glake.trainer.models.feed_forward import MLP, MoE, SwiGLU
 from glake.trainer.models.leaf import Leaf
 from glake.trainer.models.lora import LoRA, with_lora
@@ -95,7 +94,7 @@ def test_packed_documents_are_as_if_alone(name: str) -> None:
 
 def test_positions_begin_anew_in_each_segment() -> None:
     segments = torch.tensor([[0, 0, 0, 1, 1, 2], [7, 7, 7, 7, 7, 7]])
-    made = Sequences.of(tokens(2, 6), None, segments)
+    made = Sequences.of(tokens(2, 6), segments)
     assert made.positions.tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]]
 
 
@@ -146,7 +145,7 @@ def test_grouped_heads_are_heads_with_keys_repeated() -> None:
         weight = getattr(grouped, name).weight.view(2, 8, 32)
         getattr(whole, name).weight.data = weight.repeat_interleave(2, 0).view(32, 32)
     x = torch.randn(2, 6, 32)
-    sequences = Sequences.of(tokens(2, 6), None, None)
+    sequences = Sequences.of(tokens(2, 6), None)
     torch.testing.assert_close(grouped(x, sequences), whole(x, sequences))
 
 
@@ -182,7 +181,7 @@ def test_experts_get_the_tokens_that_chose_them() -> None:
     part = config.build(dim=16)
     part.router.weight.data.normal_()
     x = torch.randn(3, 7, 16)
-    sequences = Sequences.of(tokens(3, 7), None, None)
+    sequences = Sequences.of(tokens(3, 7), None)
     torch.testing.assert_close(
         part(x, sequences).flatten(0, 1), plain_mixture(part, x.flatten(0, 1))
     )
@@ -193,7 +192,7 @@ def test_a_full_expert_drops_last_choices() -> None:
     part.router.weight.data = torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
     x = torch.randn(8, 4)
     x[:, 0] = x[:, 0].abs()  # all choose the first expert, which has two rows
-    sequences = Sequences.of(tokens(1, 8), None, None)
+    sequences = Sequences.of(tokens(1, 8), None)
     out = part(x, sequences)
     assert out[:2].abs().sum() > 0 and out[2:].abs().sum() == 0
     torch.testing.assert_close(out[:2], plain_mixture(part, x[:2]))
@@ -201,7 +200,7 @@ def test_a_full_expert_drops_last_choices() -> None:
 
 def test_the_balance_term_is_one_where_experts_are_used_alike() -> None:
     part = MoE.Config(expert=MLP.Config(hidden=8), experts=4, top_k=4, balance=1.0).build(dim=4)
-    sequences = Sequences.of(tokens(1, 8), None, None)
+    sequences = Sequences.of(tokens(1, 8), None)
     part(torch.randn(8, 4), sequences)
     assert float(sequences.take_terms()["balance"]) == pytest.approx(1.0)
     part(torch.randn(8, 4), sequences)  # as recomputation does: no term any more

@@ -16,7 +16,7 @@ from glake.errors import GlakeError, InvalidOption, OutOfMemory
 from glake.trainer import loop
 from glake.trainer.checkpoint import memory
 from glake.trainer.configurable import Configurable
-from glake.trainer.fsdp.sharded import Sharded
+from glake.trainer.fsdp.sharding import Sharded
 from glake.trainer.models import sizes
 from glake.trainer.models.lora import with_lora
 from glake.trainer.optimizers import AGD, WSAM
@@ -193,7 +193,7 @@ def test_a_model_that_does_not_fit_says_how_large_it_is() -> None:
 
 
 def test_a_base_of_parts_is_refused() -> None:
-    from glake.trainer.models.norm import Norm
+    from glake.trainer.models.leaf import Norm
 
-    with pytest.raises(InvalidOption, match="norm:LayerNorm, glake.trainer.models.norm:RMSNorm"):
+    with pytest.raises(InvalidOption, match="leaf:LayerNorm, glake.trainer.models.leaf:RMSNorm"):
         Norm.Config()
