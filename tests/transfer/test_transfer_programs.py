@@ -16,7 +16,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "copies.py": {},
     "files.py": {},
     "gds.py": {},
-    "handles.py": {},
+    "handles.py": {"COPY_ORDER": "held"},  # what is cancelled, and what evades a link
     "host_memory.py": {},
     "lending.py": {},
     "nodes.py": {},
