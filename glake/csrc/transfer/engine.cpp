@@ -177,7 +177,15 @@ uint64_t Engine::start_ordered(Request request, bool possible) {
     return start_here(std::move(request), plans.front().plain);
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
-  if (enqueued_.has_room()) return enqueued_.begin(std::move(request), std::move(plans));
+  if (enqueued_.has_room()) {
+    const bool relayed = (request.flags & kRelayed) != 0;
+    const Rate rate = plans.front().plain;
+    const uint64_t id = enqueued_.begin(request, std::move(plans), possible && !relayed);
+    if (id != 0) return id;
+    const uint64_t made = plain(request, false);
+    scheduler_.note_plain(request, rate);
+    return made;
+  }
   const char* const why = "too many transfers in streams' order are under way";
   if (possible) return plain(request, false, why);
   throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": wait for some of them first");

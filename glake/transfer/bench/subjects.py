@@ -91,28 +91,22 @@ def _timed(
     machine: Machine,
     copies: Sequence[Ends],
     start: Callable[[Ends], tuple[float, list[int]]],
-    on_clock: bool = False,
 ) -> list[float]:
-    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end.
-
-    on_clock: calls take that time on the clock, and nothing is added.
-    """
+    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end."""
     base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
     machine.synchronize(base)
     submitted = 0.0
     ended = []
     simcuda.thread_at_work(True)  # the clock stands still until all have started
-    simcuda.configure("call_time", int(on_clock))
     try:
         for copy in copies:
             cost, events = start(copy)
-            submitted += 0.0 if on_clock else cost * 1e3
+            submitted += cost * 1e3
             ended.append((submitted, events))
         for _, events in ended:
             for event in events:
                 machine.synchronize(event)
     finally:
-        simcuda.configure("call_time", 0)
         simcuda.thread_at_work(False)
     return [
         before + max(machine.nanoseconds(base, event) for event in events)
@@ -123,17 +117,19 @@ def _timed(
 def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
     """glake's engine, which is open."""
     ids: list[int] = []
+    on_clock = config.read().copy_order == "enqueued"  # calls take their time there
 
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
         parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
         before = simcuda.cost_us()
+        simcuda.configure("call_time", int(on_clock))
         ids.append(_C.copy_start(parts, copy.to, copy.of, [(copy.gpu, stream)]))
-        cost = simcuda.cost_us() - before
+        simcuda.configure("call_time", 0)
+        cost = 0.0 if on_clock else simcuda.cost_us() - before
         return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
-    on_clock = config.read().copy_order == "enqueued"
-    outcome = Outcome(_timed(machine, copies, start, on_clock))
+    outcome = Outcome(_timed(machine, copies, start))
     for each, copy, ns in zip(ids, copies, outcome.times, strict=True):
         _C.copy_wait(each)
         told = _C.copy_result(each)

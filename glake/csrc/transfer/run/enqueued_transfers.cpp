@@ -21,12 +21,14 @@ bool EnqueuedTransfers::has_room() {
   return open_.size() < kMostUnderWay;
 }
 
-uint64_t EnqueuedTransfers::begin(Request request, std::vector<TransferPlan> plans) {
+uint64_t EnqueuedTransfers::begin(const Request& request, std::vector<TransferPlan> plans,
+                                  bool possible) {
   PlannedPath direct = scheduler_.direct_plan(request).paths[0];
-  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, std::move(request), std::move(direct));
+  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, request, std::move(direct));
   const void* const key = transfer.get();
   try {
-    const Scheduler::Chosen chosen = scheduler_.share_out(key, transfer->request, plans);
+    const Scheduler::Chosen chosen = scheduler_.share_out(key, transfer->request, plans, possible);
+    if (chosen.shares.empty()) return 0;
     transfer->enqueue(std::move(plans[chosen.plan]), chosen.shares);
   } catch (...) {
     scheduler_.forget_enqueued(key);

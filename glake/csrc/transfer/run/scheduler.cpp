@@ -8,11 +8,13 @@
 namespace glake::transfer {
 namespace {
 
-constexpr Rate kUnknownRate = 20;          // GB/s, of a link nobody has described
-constexpr double kHandOver = 5'000;        // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.03;        // in time, over a plain copy
-constexpr double kRunsWell = 0.85;         // of its plan: such a run clears its edges
-constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
+constexpr Rate kUnknownRate = 20;      // GB/s, of a link nobody has described
+constexpr double kHandOver = 5'000;    // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;    // in time, over a plain copy
+constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edges
+constexpr Bytes kLongCopy = 8 * kMiB;  // that others should reckon with
+// A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
+constexpr double kCallsWeigh = 2;
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
@@ -145,8 +147,9 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
 // Of those plans the one that keeps the busiest link least long: a copy that took more of the links
 // than it must would be done sooner itself, and others later by more.
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
-                                       const std::vector<TransferPlan>& plans) {
+                                       const std::vector<TransferPlan>& plans, bool possible) {
   const uint64_t now = driver_.now_ns();
+  const PlannedPath direct = direct_plan(request).paths[0];
   std::lock_guard<std::mutex> guard(small_mutex_);
   Shares best;
   Chosen chosen;
@@ -156,6 +159,11 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
     if (i != 0 && shares.end_ns >= best.end_ns) continue;
     best = std::move(shares);
     chosen.plan = i;
+  }
+  if (possible) {
+    // The calls keep their thread from all else, beginning other copies among it.
+    const double plain = plain_end_ns(request, direct, copy_ns(), now, &forecast_);
+    if (plain <= best.end_ns + kCallsWeigh * best.calls_ns) return {};
   }
   forecast_.add(now, key, std::move(best.flows));
   uint32_t gpus = 0;

@@ -43,12 +43,13 @@ class Scheduler {
   // all began now, and by relays that no other copy passes.
   std::vector<TransferPlan> plans_beside(const Request& request, std::vector<Demand> running);
   // Which of these plans it takes, and what each path carries; the others reckon with that until it
-  // is forgotten. `key`: the transfer.
+  // is forgotten. No path: a plain copy does better, where it is `possible`. `key`: the transfer.
   struct Chosen {
     size_t plan = 0;
     std::vector<PathShare> shares;
   };
-  Chosen share_out(const void* key, const Request& request, const std::vector<TransferPlan>& plans);
+  Chosen share_out(const void* key, const Request& request, const std::vector<TransferPlan>& plans,
+                   bool possible);
   void forget_enqueued(const void* key);
   std::vector<Demand> enqueued();
   // A plain copy has been made; others reckon with it for as long as it should take.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "transfer/run/path_run.h"
@@ -25,7 +26,9 @@ constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
 constexpr Bytes kBuffered = kLeastBuffers * kLongest;
 // ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h), and of
 // the calls that open and join a path beside it (a wait and a record are taken for 1000 each).
-constexpr double kCallNs = 2600, kPathNs = 3000;
+constexpr double kCallNs = 2600, kEventNs = 1000, kPathNs = 3 * kEventNs;
+// ns until a thread is awake (as kHandOver in scheduler.cpp).
+constexpr double kWakeNs = 5000;
 // Of the copy's own time, that its calls may take: they go on while its first chunks flow.
 constexpr double kCalls = 0.5;
 
@@ -214,6 +217,19 @@ Range take(const Request& request, Pool* pool, Bytes wanted) {
   return taken;
 }
 
+// A thread for each GPU enqueues its paths; the caller waits for all of them.
+double calls_ns(const std::vector<PathShare>& shares) {
+  std::map<int, double> of;
+  for (const PathShare& share : shares) {
+    const auto hops = static_cast<double>(share.path.path.hops.size());
+    const double chunk = hops * kCallNs + 4 * (hops - 1) * kEventNs;
+    of[share.path.path.worker] += kPathNs + chunk * static_cast<double>(share.chunks.size());
+  }
+  double most = 0;
+  for (const auto& [gpu, ns] : of) most = std::max(most, ns);
+  return most + (of.size() > 1 ? kWakeNs : 0);
+}
+
 }  // namespace
 
 Bytes PathShare::bytes() const {
@@ -256,7 +272,15 @@ Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy
     taken.paths.push_back(std::move(shares[i]));
     taken.flows.push_back(std::move(flows[i]));
   }
+  taken.calls_ns = calls_ns(taken.paths);
   return taken;
+}
+
+double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
+                    uint64_t now, FlowForecast* forecast) {
+  std::vector<FlowForecast::Flow> flows{flow_of(direct, 0, copy_ns, *forecast)};
+  flows[0].copies = 1;
+  return forecast->share(now, {{static_cast<double>(request.parts.total()), {0}}}, &flows);
 }
 
 }  // namespace glake::transfer

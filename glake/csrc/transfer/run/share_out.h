@@ -20,11 +20,15 @@ struct Shares {
   std::vector<PathShare> paths;
   std::vector<FlowForecast::Flow> flows;  // what the forecast may be told of it
   double end_ns = 0;                      // from now, when it should be done
+  double calls_ns = 0;                    // that the caller waits for its calls
 };
 
 // Paths that would carry less than is worth a copy are left out. `copy_ns`: what a copy's start
 // costs.
 Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
                  FlowForecast* forecast);
+// When one plain copy would be done, from now.
+double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
+                    uint64_t now, FlowForecast* forecast);
 
 }  // namespace glake::transfer
