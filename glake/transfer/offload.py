@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from glake.errors import (
     TransferClosed,
 )
 from glake.transfer import handle, keeper, timeouts
+from glake.transfer.alternation import Alternation, Moves, modules_of, watermarks_of
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
@@ -257,7 +257,12 @@ class Offloader:
         return end
 
     @contextmanager
-    def alternate(self, modules: Iterable[Any], frozen: bool = False) -> Iterator[None]:
+    def alternate(
+        self,
+        modules: Iterable[Any],
+        frozen: bool = False,
+        watermarks: tuple[str | int, str | int] | None = None,
+    ) -> Iterator[None]:
         """Double buffering: while one module computes its forward pass the next one is fetched, and
         the last one leaves. They start and end away.
 
@@ -265,68 +270,22 @@ class Offloader:
             modules: in the order of their forward passes.
             frozen: nothing is written to them meanwhile; what is, is lost. Then none is copied
                 back, and two of them are on the GPU at a time; else about four.
+            watermarks: (low, high) of their bytes on the GPU, such as ("2GiB", "4GiB"): they stay
+                there until fetching one would pass high; then those used last leave until there is
+                low or less. One that is copied back holds its memory until it is. None: each leaves
+                after its forward pass.
 
-        InvalidArgument for what are no modules, and, from the forward pass, if it is recorded for a
-        backward pass.
+        InvalidArgument for what are no modules, for a high watermark below two modules in a row,
+        and, from the forward pass, if it is recorded for a backward pass.
         """
-        order = _modules(modules)
+        order = modules_of(modules)
         arguments.flag("frozen", frozen)
-        moves: dict[int, Move] = {}
-        coming: deque[Move] = deque()
-        leaving: deque[Move] = deque()
-        self.offload(order).wait()
-        # The host's copies, which stay while modules are on the GPU.
-        kept = [[one.flat() for one in storages_of(each)] for each in order] if frozen else None
-
-        def fetch(at: int) -> None:
-            if at not in moves:
-                moves[at] = self._fetch(storages_of(order[at]))
-
-        def before(at: int) -> Callable[..., None]:
-            def hook(module: Any, *_: Any) -> None:
-                _refuse_grad(module)
-                fetch(at)
-                self._settled(behind(moves.pop(at), coming))
-                if len(order) > 1:
-                    fetch((at + 1) % len(order))
-
-            return hook
-
-        def behind(move: Move, others: deque[Move]) -> Move:
-            """The move, once the one before it is done: each holds its memory until it is."""
-            others.append(move)
-            if len(others) > 1:
-                others.popleft().wait()
-            return move
-
-        def drop(at: int) -> None:
-            assert kept is not None
-            for one, flat in zip(storages_of(order[at]), kept[at], strict=True):
-                one.rebase(flat)
-
-        def after(at: int) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
-                if kept is not None:
-                    drop(at)  # its memory serves what the current stream does next
-                    return
-                self._settled(behind(self.offload(order[at]), leaving))
-
-            return hook
-
-        hooks = []
-        for at, module in enumerate(order):
-            hooks.append(module.register_forward_pre_hook(before(at)))
-            hooks.append(module.register_forward_hook(after(at)))
+        moves = Moves(lambda module: self._fetch(storages_of(module)), self.offload, self._settled)
+        alternation = Alternation(moves, order, frozen, watermarks_of(watermarks))
         try:
             yield
         finally:
-            for each in hooks:
-                each.remove()
-            for move in (*moves.values(), *coming, *leaving):
-                move.wait()
-            for at in range(len(order)) if kept is not None else ():
-                drop(at)
-            self.offload(order).wait()
+            alternation.end()
 
     def _settled(self, move: Move) -> None:
         # The GPU's stream waits for the copies by itself. In the emulation the CPU computes.
@@ -400,24 +359,3 @@ class Offloader:
             else:
                 away.transfer.wait()
         return torch.empty(one.bytes, dtype=torch.uint8, device=away.device)
-
-
-def _modules(given: Any) -> list[Any]:
-    order = list(given) if isinstance(given, Iterable) else [given]
-    wrong = [each for each in order if not hasattr(each, "register_forward_pre_hook")]
-    if wrong or not isinstance(given, Iterable):
-        raise InvalidArgument(
-            "alternate() takes modules in their order, such as a ModuleList or [first, second], "
-            f"not a {type((wrong or order)[0]).__name__}"
-        )
-    return order
-
-
-def _refuse_grad(module: Any) -> None:
-    import torch
-
-    if torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters()):
-        raise InvalidArgument(
-            "alternate() is for forward passes: a backward pass would find the weights away; use "
-            "torch.no_grad()"
-        )

@@ -189,6 +189,46 @@ def test_frozen_modules_are_never_copied_back() -> None:
     assert offloader.used == 0
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_modules_stay_between_watermarks(frozen: bool) -> None:
+    """Of eight layers five have room: most of them are copied once, not once a pass."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+    x, size, offloader = torch.randn(2, 256), 256 * 257 * 4, t.Offloader("8MiB")
+    with torch.no_grad():
+        expected, most = net(x), 0
+        with offloader.alternate(net, frozen, watermarks=(4 * size, 5 * size)):
+            start = gpu_bytes()
+            for turn in range(5):
+                if turn == 1:  # those that stay are there by now
+                    carried = t.stats()
+                assert torch.equal(net(x), expected)
+                most = max(most, gpu_bytes() - start)
+            after = t.stats()
+            moved = sum(after[each] - carried[each] for each in ("bytes", "plain_bytes"))
+            ways = 1 if frozen else 2
+            assert ways * 4 * 3 * size <= moved <= ways * 4 * 6 * size  # of 8 layers a pass
+        assert 3 * size <= most <= 5 * size if frozen else most <= 7 * size
+        assert all(away(one) for one in net.parameters())
+    offloader.prefetch(net).wait()
+    assert torch.equal(net(x), expected)
+
+
+def test_watermarks_that_make_no_sense_are_refused() -> None:
+    net, offloader = model(), t.Offloader("8MiB")
+    for wrong, why in (
+        (5, "two sizes"),
+        (("1MiB",), "two sizes"),
+        (("1MiB", "a lot"), "two sizes"),
+        (("2MiB", "1MiB"), "low is above high"),
+        ((1, 256 * 257 * 4), "one module and the next are up to 526336 bytes"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=why):  # noqa: SIM117
+            with offloader.alternate(net, watermarks=wrong):  # type: ignore[arg-type]
+                pass
+    assert not any(away(one) for one in net.parameters()) and offloader.used == 0
+
+
 def test_what_cannot_be_kept_away_is_refused() -> None:
     for limit in (1.5, True, None, b"8MiB"):
         with pytest.raises(errors.InvalidArgument, match="limit"):
