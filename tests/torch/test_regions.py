@@ -176,7 +176,11 @@ def test_a_full_disk_leaves_the_region_in_use_and_whole(passes):
                 try:
                     glake.pause("weights", to="disk", folder=folder)
                 except glake.RegionRefused as error:
-                    for part in ("8.00 MiB cannot be kept in " + folder, "pause to host memory"):
+                    for part in (
+                        'region "weights"',
+                        "8.00 MiB cannot be kept in " + folder,
+                        "pause to host memory",
+                    ):
                         assert part in str(error), error
                 else:
                     raise AssertionError("8 MiB in a file of 1 MiB")

@@ -6,6 +6,16 @@
 #include "process/region_copier.h"
 
 namespace glake {
+namespace {
+
+// What files and copies refuse does not say of which region it is.
+Error naming(const Error& error, PoolId id) {
+  const std::string region = RegionBook::instance().text(id), text = error.what();
+  const bool named = text.find(region) != std::string::npos;
+  return Error(error.code(), named ? text : region + ": " + text);
+}
+
+}  // namespace
 
 void Process::pause_region(int device, PoolId id, const PauseTo& to) {
   Regions own = this->device(device).regions();
@@ -25,6 +35,9 @@ void Process::pause_region(int device, PoolId id, const PauseTo& to) {
       saved->add(part.at, part.bytes, part.block);
     }
     saved->save(copier);
+  } catch (const Error& e) {
+    own.cancel_pause(id);
+    throw naming(e, id);
   } catch (...) {
     own.cancel_pause(id);
     throw;
@@ -48,6 +61,9 @@ void Process::resume_region(int device, PoolId id, bool verify) {
   try {
     RegionCopier copier(*driver_, pinned, device);
     resumed.saved->load(copier, verify, live);
+  } catch (const Error& e) {
+    own.cancel_resume(id);
+    throw naming(e, id);
   } catch (...) {
     own.cancel_resume(id);
     throw;
