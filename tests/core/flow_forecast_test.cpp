@@ -1,0 +1,123 @@
+// What the forecast of shared links gives each path, alone and beside others, on an 8xH100 board:
+// each GPU's link carries 55 GB/s, a socket's memory 179 GB/s to write and 221 to read.
+#include "transfer/run/flow_forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "plan/planner.h"
+#include "transfer_play.h"
+
+namespace {
+
+using namespace glake::transfer;
+using glake::topology::Topology;
+using Flow = FlowForecast::Flow;
+
+constexpr double kBytes = 1 << 30;
+const Topology& board() {
+  static const Topology topology = Topology::parse(test::platforms_text(), "hgx_h100_h200");
+  return topology;
+}
+
+std::vector<Flow> flows_of(const FlowForecast& forecast, const Place& src, const Place& dst) {
+  Planner planner(board());
+  std::vector<Flow> flows;
+  const TransferPlan plan = planner.plan({{src, dst}})[0];
+  for (const PlannedPath& path : plan.paths) {
+    flows.push_back({forecast.route_of(path.path), path.rate, 2, 0, 0});
+  }
+  return flows;
+}
+
+FlowForecast::Pool all_of(const std::vector<Flow>& flows, double bytes) {
+  FlowForecast::Pool pool{bytes, std::vector<size_t>(flows.size())};
+  std::iota(pool.paths.begin(), pool.paths.end(), size_t{0});
+  return pool;
+}
+
+double sum(const std::vector<Flow>& flows) {
+  double bytes = 0;
+  for (const Flow& flow : flows) bytes += flow.bytes;
+  return bytes;
+}
+
+bool near(double is, double wanted) { return std::abs(is / wanted - 1) < 0.01; }
+
+// Alone, alike paths get the same, and the copy takes as long as the socket's memory does.
+void alone() {
+  test::running() = "alone";
+  for (const bool into : {true, false}) {
+    FlowForecast forecast(&board());
+    const Place host{-1, 0}, gpu{0};
+    std::vector<Flow> flows = flows_of(forecast, into ? host : gpu, into ? gpu : host);
+    CHECK(flows.size() == 4);
+    const double ns = forecast.share(0, {all_of(flows, kBytes)}, &flows);
+    for (const Flow& flow : flows) CHECK(near(flow.bytes, kBytes / 4));
+    CHECK(near(kBytes / ns, into ? 221 : 179));
+    CHECK(near(forecast.busiest(flows), ns));
+  }
+}
+
+// A path whose link another copy keeps busy for a while gets less, by what that takes.
+void beside_another() {
+  test::running() = "beside another";
+  FlowForecast forecast(&board());
+  std::vector<Flow> flows = flows_of(forecast, Place{-1, 0}, Place{0});
+  Flow other{board().host_to_device(0, 1), 55, 2, 0, kBytes / 8};
+  forecast.add(0, &forecast, {other});
+  forecast.share(0, {all_of(flows, kBytes)}, &flows);
+  CHECK(near(sum(flows), kBytes));
+  std::vector<double> bytes;
+  for (const Flow& flow : flows) bytes.push_back(flow.bytes);
+  std::sort(bytes.begin(), bytes.end());
+  CHECK(bytes[0] < 0.7 * bytes[1] && near(bytes[1], bytes[3]));
+  CHECK(near(bytes[0] + kBytes / 8, bytes[3]));
+
+  // Once it is done, or told to be, the four are alike again.
+  for (const bool told : {false, true}) {
+    forecast.add(1'000'000'000, told ? &forecast : nullptr, {other});
+    if (told) forecast.remove(&forecast);
+    const uint64_t later = 2'000'000'000;
+    forecast.share(later, {all_of(flows, kBytes)}, &flows);
+    for (const Flow& flow : flows) CHECK(near(flow.bytes, kBytes / 4));
+  }
+}
+
+// Paths that begin later carry less; each socket's bytes go by its own paths.
+void delays_and_pools() {
+  test::running() = "delays and pools";
+  FlowForecast forecast(&board());
+  std::vector<Flow> flows = flows_of(forecast, Place{-1, kStriped}, Place{0});
+  CHECK(flows.size() == 8);
+  std::vector<FlowForecast::Pool> pools(2);
+  for (size_t i = 0; i < flows.size(); ++i) pools[i % 2].paths.push_back(i);
+  pools[0].bytes = kBytes;
+  pools[1].bytes = 0;
+  flows[2].delay_ns = 1e6;
+  forecast.share(0, pools, &flows);
+  for (const size_t i : pools[1].paths) CHECK(flows[i].bytes == 0);
+  CHECK(near(sum(flows), kBytes));
+  CHECK(flows[2].bytes < 0.9 * flows[0].bytes);
+}
+
+// What is lent of the links is what there is of them.
+void parts() {
+  test::running() = "parts";
+  FlowForecast forecast(&board());
+  forecast.set_parts(std::vector<double>(board().limits().size(), 0.5));
+  std::vector<Flow> flows = flows_of(forecast, Place{-1, 0}, Place{0});
+  const double ns = forecast.share(0, {all_of(flows, kBytes)}, &flows);
+  CHECK(near(kBytes / ns, 221 / 2.0));
+}
+
+}  // namespace
+
+int main() {
+  alone();
+  beside_another();
+  delays_and_pools();
+  parts();
+  return 0;
+}
