@@ -178,9 +178,10 @@ uint64_t Engine::start_ordered(Request request, bool possible) {
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
   if (enqueued_.has_room()) {
-    const bool relayed = (request.flags & kRelayed) != 0;
+    // How long many blocks take as plain copies, kernels_pay() knows.
+    const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
-    const uint64_t id = enqueued_.begin(request, std::move(plans), possible && !relayed);
+    const uint64_t id = enqueued_.begin(request, std::move(plans), either);
     if (id != 0) return id;
     const uint64_t made = plain(request, false);
     scheduler_.note_plain(request, rate);
