@@ -50,6 +50,15 @@ def size(name: str, value: Any) -> int:
     return bytes_
 
 
+def address(value: Any) -> int:
+    """An address, as tensor.data_ptr() gives it. WrongType for anything else, tensors too."""
+    number = None if hasattr(value, "data_ptr") else whole(value)
+    if number is None:
+        # Not its repr: that of a tensor reads its memory, which may be paused.
+        raise WrongType(f"an address, such as tensor.data_ptr(), not a {type(value).__name__}")
+    return number
+
+
 def device_number(device: Any) -> int:
     """The number of a GPU given as 1, "cuda:1", "cuda" (PyTorch's current one) or a torch.device.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from glake.arguments import device_number
+from glake.arguments import address, device_number
 from glake.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def pin(ptr: int) -> Pin:
     """
     from glake import _C
 
-    _C.pin(ptr)
+    _C.pin(address(ptr))
     return Pin(ptr)
 
 
@@ -75,7 +75,7 @@ def unpin(ptr: int) -> None:
     """Ends one pin of `ptr`, whose block may be gone. InvalidPointer if it has none."""
     from glake import _C
 
-    _C.unpin(ptr)
+    _C.unpin(address(ptr))
 
 
 def share(ptr: int) -> str:
@@ -87,7 +87,7 @@ def share(ptr: int) -> str:
     """
     from glake import _C
 
-    return _C.ipc_share(ptr)
+    return _C.ipc_share(address(ptr))
 
 
 def open_shared(handle: str, device: int | str | torch.device = 0) -> tuple[int, int]:

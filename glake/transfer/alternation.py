@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from glake import arguments, config
 from glake.errors import InvalidArgument
-from glake.transfer.storages import storages_of
+from glake.transfer.storages import storages_of, tensors_in
 
 if TYPE_CHECKING:
     from glake.transfer.offload import Move
@@ -43,23 +44,26 @@ class Alternation:
             watermarks: (low, high), bytes of modules on the GPU; None: each leaves after its pass.
         """
         self._do, self._modules = moves, modules
-        self._sizes = [sum(one.bytes for one in storages_of(each)) for each in modules]
+        # Each storage once, with the tensors of all modules that share it, which move with it.
+        self._units = storages_of(modules)
+        of = {id(one): unit for unit, each in enumerate(self._units) for one in each.tensors}
+        self._own = [{of[id(one)] for one in tensors_in(each) if id(one) in of} for each in modules]
         self._low, self._high = watermarks or (0, 0)
         if watermarks is not None:
             self._require_room()
+        moves.offload(modules).wait()
+        self._units = storages_of(modules)  # in the same order, and on the host
+        self._kept = [one.flat() for one in self._units] if frozen else None
         self._moves: dict[int, Move] = {}  # that no forward pass has waited for
         self._coming: deque[Move] = deque()
         self._leaving: deque[Move] = deque()
         self._here: list[int] = []  # modules on the GPU or on their way, in the order of their use
-        moves.offload(modules).wait()
-        # The host's copies, which stay while modules are on the GPU.
-        self._kept = (
-            [[one.flat() for one in storages_of(each)] for each in modules] if frozen else None
-        )
+        self._thread, self._depth = 0, 0  # whose forward pass is under way
         self._hooks = []
         for at, module in enumerate(modules):
             self._hooks.append(module.register_forward_pre_hook(self._before(at)))
             self._hooks.append(module.register_forward_hook(self._after(at)))
+            self._hooks.append(module.register_forward_hook(self._exit, always_call=True))
 
     def end(self) -> None:
         """Moves away what is on the GPU. What copies raise."""
@@ -68,14 +72,12 @@ class Alternation:
         for move in (*self._moves.values(), *self._coming, *self._leaving):
             move.wait()
         if self._kept is not None:
-            for at in range(len(self._modules)):
-                self._drop(at)
+            self._drop(set(range(len(self._units))))
         self._do.offload(self._modules).wait()
 
     def _require_room(self) -> None:
-        count = len(self._sizes)
-        pairs = [self._sizes[at] + self._sizes[(at + 1) % count] for at in range(count)]
-        least = max(pairs if count > 1 else self._sizes, default=0)
+        pairs = [self._own[at] | self._own[self._following(at)] for at in range(len(self._own))]
+        least = max((self._bytes(pair) for pair in pairs), default=0)
         if self._high < least:
             raise InvalidArgument(
                 f"watermarks: {self._high} bytes are too few; one module and the next are up to "
@@ -84,58 +86,86 @@ class Alternation:
 
     def _before(self, at: int) -> Callable[..., None]:
         def hook(module: Any, *_: Any) -> None:
+            self._enter()
             _refuse_grad(module)
-            self._fetch(at)
+            self._fetch(at, {at})
             self._here.remove(at)
             self._here.append(at)
             if at in self._moves:
                 self._do.settle(_behind(self._moves.pop(at), self._coming))
-            if len(self._modules) > 1:
-                self._fetch(self._following(at))
+            self._fetch(self._following(at), {at, self._following(at)})
 
         return hook
 
     def _after(self, at: int) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             following = self._following(at)
-            wanted = self._following(following)
-            more = 0 if wanted in self._here else self._sizes[wanted]
-            if self._on_gpu() + more <= self._high:
-                return
-            # What was used last is wanted last: a pass comes in the same order again.
-            for used in reversed(self._here[:]):
-                if used == following and used != at:
-                    continue
-                self._leave(used)
-                if self._high and self._on_gpu() + more <= self._low:
-                    break
-                if not self._high:
-                    break  # without watermarks the others have left already
+            if not self._high:
+                self._leave(at)
+            elif self._beside(self._following(following)) > self._high:
+                keep = {following} - {at}
+                self._make_room(self._following(following), keep, self._low)
 
         return hook
+
+    def _enter(self) -> None:
+        if self._depth and self._thread != threading.get_ident():
+            raise InvalidArgument(
+                "alternate() is for one thread's forward passes at a time: another thread's is "
+                "under way in these modules"
+            )
+        self._thread, self._depth = threading.get_ident(), self._depth + 1
+
+    def _exit(self, *_: Any) -> None:
+        if self._depth and self._thread == threading.get_ident():
+            self._depth -= 1
 
     def _following(self, at: int) -> int:
         return (at + 1) % len(self._modules)
 
-    def _on_gpu(self) -> int:
-        return sum(self._sizes[at] for at in self._here)
+    def _bytes(self, units: set[int]) -> int:
+        return sum(self._units[unit].bytes for unit in units)
 
-    def _fetch(self, at: int) -> None:
-        if at not in self._here:
-            self._moves[at] = self._do.fetch(self._modules[at])
-            self._here.insert(0, at)  # not used yet
+    def _used(self) -> set[int]:
+        return set().union(*(self._own[at] for at in self._here))
+
+    def _beside(self, wanted: int) -> int:
+        """Bytes on the GPU once module `wanted` is there too."""
+        return self._bytes(self._used() | self._own[wanted])
+
+    def _make_room(self, wanted: int, keep: set[int], limit: int) -> None:
+        """What was used last leaves first: a pass comes in the same order again."""
+        for used in reversed(self._here[:]):
+            if self._beside(wanted) <= limit:
+                return
+            if used not in keep:
+                self._leave(used)
+
+    def _fetch(self, at: int, keep: set[int]) -> None:
+        if at in self._here:
+            return
+        if self._high:
+            self._make_room(at, keep, self._high)
+        self._moves[at] = self._do.fetch(self._tensors(self._own[at]))
+        self._here.insert(0, at)  # not used yet
 
     def _leave(self, at: int) -> None:
         self._here.remove(at)
+        if at in self._moves:  # a pass that ended early has not used it
+            self._moves.pop(at).wait()
+        units = self._own[at] - self._used()  # what others share stays
         if self._kept is not None:
-            self._drop(at)  # its memory serves what the current stream does next
+            self._drop(units)  # their memory serves what the current stream does next
             return
-        self._do.settle(_behind(self._do.offload(self._modules[at]), self._leaving))
+        self._do.settle(_behind(self._do.offload(self._tensors(units)), self._leaving))
 
-    def _drop(self, at: int) -> None:
+    def _tensors(self, units: set[int]) -> list[Any]:
+        return [tensor for unit in sorted(units) for tensor in self._units[unit].tensors]
+
+    def _drop(self, units: set[int]) -> None:
         assert self._kept is not None
-        for one, flat in zip(storages_of(self._modules[at]), self._kept[at], strict=True):
-            one.rebase(flat)
+        for unit in units:
+            self._units[unit].rebase(self._kept[unit])
 
 
 def modules_of(given: Any) -> list[Any]:

@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import glake
 from glake.allocator import sharing
+from glake.errors import WrongType
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +82,22 @@ def test_option() -> None:
         """
     assert run(code, GLAKE_CONTIGUOUS="legacy:8MiB").split() == [str(8 << 20)]
     assert run(code, GLAKE_CONTIGUOUS="9MiB").split() == ["0"]
+
+
+@pytest.mark.parametrize("call", [glake.pin, sharing.unpin, glake.share])
+def test_an_address_is_wanted_not_what_is_there(call: Callable[[Any], Any]) -> None:
+    """A tensor has an address; its repr would read memory, which may be paused."""
+
+    class Tensor:
+        def data_ptr(self) -> int:
+            return 1 << 21
+
+        def __repr__(self) -> str:
+            raise AssertionError("read")
+
+    for wrong in (Tensor(), "a", None, 1.5):
+        with pytest.raises(WrongType, match=f"data_ptr.., not a {type(wrong).__name__}"):
+            call(wrong)
 
 
 def test_pins_and_host_memory() -> None:
