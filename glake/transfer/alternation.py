@@ -51,6 +51,7 @@ class Alternation:
         self._low, self._high = watermarks or (0, 0)
         if watermarks is not None:
             self._require_room()
+        self._units = []  # or they would keep the GPU's memory
         moves.offload(modules).wait()
         self._units = storages_of(modules)  # in the same order, and on the host
         self._kept = [one.flat() for one in self._units] if frozen else None
@@ -153,6 +154,8 @@ class Alternation:
         self._here.remove(at)
         if at in self._moves:  # a pass that ended early has not used it
             self._moves.pop(at).wait()
+        while self._high and self._coming:  # the last one may be this module's, and hold its memory
+            self._coming.popleft().wait()
         units = self._own[at] - self._used()  # what others share stays
         if self._kept is not None:
             self._drop(units)  # their memory serves what the current stream does next

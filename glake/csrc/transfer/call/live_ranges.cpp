@@ -10,14 +10,7 @@ constexpr size_t kMany = 16;  // entries, of which the copies may be done
 }  // namespace
 
 void LiveRanges::add(const Parts& parts, std::function<bool()> settled) {
-  Entry entry{parts[0].dst, parts[0].dst, parts[0].src, parts[0].src, std::move(settled)};
-  for (size_t i = 0; i < parts.count(); ++i) {
-    const Part& part = parts[i];
-    entry.dst = std::min(entry.dst, part.dst);
-    entry.dst_end = std::max(entry.dst_end, part.dst + part.bytes);
-    entry.src = std::min(entry.src, part.src);
-    entry.src_end = std::max(entry.src_end, part.src + part.bytes);
-  }
+  Entry entry{parts, std::move(settled)};
   std::lock_guard<std::mutex> lock(mutex_);
   if (entries_.size() >= kMany) {
     auto over = [](const Entry& one) { return one.settled(); };
@@ -36,8 +29,13 @@ bool LiveRanges::use(Address begin, Address end) {
       entries_.pop_back();
       continue;
     }
-    const Entry& one = entries_[i++];
-    used = used || (one.dst < end && begin < one.dst_end) || (one.src < end && begin < one.src_end);
+    const Parts& parts = entries_[i++].parts;
+    // Part by part: other memory lies between those of one copy.
+    for (size_t p = 0; !used && p < parts.count(); ++p) {
+      const Part& part = parts[p];
+      used = (part.dst < end && begin < part.dst + part.bytes) ||
+             (part.src < end && begin < part.src + part.bytes);
+    }
   }
   if (entries_.empty()) allocator_.ask_before_free(false);
   return used;

@@ -23,7 +23,7 @@ class LiveRanges {
 
  private:
   struct Entry {
-    Address dst = 0, dst_end = 0, src = 0, src_end = 0;
+    Parts parts;
     std::function<bool()> settled;
   };
 
