@@ -13,10 +13,11 @@ namespace glake::transfer {
 namespace {
 
 // Chosen by glake bench transfer --order enqueued on hgx_h100_h200, dgx_a100 and dgx1v.
-// A chunk takes so many copies' starts at its path's rate, at least, to cover its neighbours'
-// starts.
+// A chunk flows for at least so many times a copy's start, so that the starts of the chunks beside
+// it are hidden.
 constexpr double kCoverage = 2;
-// A relayed path has about so many: filling and emptying it is a small part of its time then.
+// A relayed path has about so many chunks, so that filling and emptying it takes little of its
+// time.
 constexpr double kChunks = 12;
 // A hop that is at most so much faster than the slowest one counts as slow.
 constexpr double kAlike = 1.5;
@@ -150,10 +151,11 @@ std::pair<size_t, size_t> slowest_hops(const PlannedPath& path, const FlowForeca
   return {first - rates.begin(), rates.rend() - last - 1};
 }
 
-// Sizes of a path's chunks, about `most` of them at most. A direct path's flow together to the end.
-// Of a relayed one's, the first are short where a fast hop comes before the slow one, so that this
-// begins early; and the last where one comes after it, so that little is left to do then. The first
-// two differ: alike, they would end together, and the link would stand idle until the next began.
+// Sizes of a path's chunks; there are about `most` at most. A direct path has kFlows, which flow
+// side by side to the end. On a relayed path the first chunks are short if a fast hop comes before
+// the slow one, so that the slow one begins early. The last chunks are short if a fast hop comes
+// after it, so that little is left to do then. The first two chunks differ in size: two of one size
+// would end together, and the link would be idle until the next began.
 std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most, uint64_t copy_ns,
                                const FlowForecast& forecast) {
   const auto all = static_cast<double>(bytes);
@@ -196,7 +198,7 @@ std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most
   return sizes;
 }
 
-// Enough that none waits for one while the next hop is behind for a while.
+// Buffers between two hops: enough that the first goes on while the second is behind for a while.
 size_t buffers_for(const std::vector<Range>& chunks) {
   Bytes most = kLeastChunk;
   for (const Range& chunk : chunks) most = std::max(most, chunk.bytes());
