@@ -153,8 +153,10 @@ def test_threads_that_copy_free_and_allocate(programs: Path, tmp_path: Path) -> 
     told = Told([str(programs / "copies_BY_NAME"), "threads"], tmp_path)
     assert told.done.returncode == 0, told.done.stderr
     freeing = "a free, or another call that waits for all work, was under way"
-    assert set(told.left()) <= {freeing}
-    assert told.report["carried"]["copies"] + told.left().get(freeing, 0) == 32
+    # Beside the other threads' copies the relays may be so busy that a copy gains nothing by them.
+    busy = "no second path pays"
+    assert set(told.left()) <= {freeing, busy}
+    assert told.report["carried"]["copies"] + sum(told.left().values()) == 32
     assert told.report["carried"]["copies"] > 0
 
 
