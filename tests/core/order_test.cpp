@@ -1,0 +1,198 @@
+// Random programs of four streams over a driver that knows nothing but order (tests/order_driver):
+// every block is used from its first byte to its last as soon as it is there. By vector clocks no
+// two blocks hold the same memory unless the earlier one was freed and its work comes first, and
+// nothing is unmapped under work that the host does not know to be finished.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "harness.h"
+#include "tests/order_driver/order_driver.h"
+
+namespace {
+
+using test::kGranule;
+using test::kKiB;
+using test::kMiB;
+
+constexpr uint64_t kGranules = 96;
+constexpr int kSteps = 4000 / test::kSlowdown;
+constexpr glake_pool kPool{4, 0};
+
+// Beside this program.
+std::string library() {
+  char self[4096] = "";
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  CHECK(length > 0);
+  const std::string path(self, static_cast<size_t>(length));
+  return path.substr(0, path.rfind('/')) + "/liborder_driver.so";
+}
+
+const OrderDriver& driver() {
+  static const OrderDriver* calls = [] {
+    void* opened = dlopen(library().c_str(), RTLD_NOW | RTLD_LOCAL);
+    CHECK_TEXT(opened != nullptr, dlerror());
+    auto get = reinterpret_cast<const OrderDriver* (*)()>(dlsym(opened, "order_driver"));
+    CHECK(get != nullptr);
+    return get();
+  }();
+  return *calls;
+}
+
+enum class Fault { kNone, kNoRecordStream, kNoWaits, kEmptyAnswers };
+
+struct Block {
+  uint64_t number;
+  void* ptr;
+  size_t bytes;
+  int home;  // the stream it was allocated on
+  uint64_t at() const { return reinterpret_cast<uint64_t>(ptr); }
+};
+
+class Program {
+ public:
+  Program(uint64_t seed, const char* policy, unsigned lag, Fault fault)
+      : dice_(seed), fault_(fault) {
+    test::running() = std::string("order, ") + policy + ", lag " + std::to_string(lag) +
+                      ", fault " + std::to_string(static_cast<int>(fault)) + ", seed " +
+                      std::to_string(seed);
+    driver().reset(kGranules, lag, seed);
+    test::configure({{"driver", library()}, {"policy", policy}, {"limit", "160MiB"}});
+    // Few views stay mapped, so that many are unmapped.
+    test::configure({{"view_budget", dice_.chance(50) ? "1" : "3"}});
+    for (uintptr_t& s : streams_) s = driver().stream();
+    driver().break_waits(fault == Fault::kNoWaits ? 1 : 0);
+    driver().break_queries(fault == Fault::kEmptyAnswers ? 1 : 0);
+  }
+
+  // How much the driver found.
+  uint64_t run() {
+    for (int i = 0; i < kSteps; ++i) {
+      step();
+      if (i % 256 == 255) OK(glake_check(0));
+    }
+    while (!blocks_.empty()) end(blocks_.size() - 1);
+    OK(glake_check(0));
+    stitches += test::stat("glake.stitches");
+    evictions += test::stat("glake.evictions");
+    extensions += test::stat("glake.view_extensions");
+    crossings += driver().crossings();
+    OK(glake_shutdown());
+    char text[4096] = "";
+    const uint64_t found = driver().found(text, sizeof text - 1);
+    if (fault_ == Fault::kNone) {
+      CHECK_TEXT(found == 0, text);
+      CHECK(driver().left() == 0);
+    }
+    return found;
+  }
+
+  static inline int64_t stitches = 0, evictions = 0, extensions = 0;
+  static inline uint64_t crossings = 0;
+
+ private:
+  void step() {
+    const uint64_t what = dice_(0, 99);
+    if (what < 40) {
+      allocate();
+    } else if (what < 75) {
+      if (!blocks_.empty()) end(dice_(0, blocks_.size() - 1));
+    } else if (what < 95) {
+      if (!blocks_.empty()) use(blocks_[dice_(0, blocks_.size() - 1)]);
+    } else if (what < 97) {
+      driver().order(any_stream(), any_stream());
+    } else if (what < 98) {
+      driver().wait(any_stream());
+    } else if (what < 99) {
+      OK(glake_empty_cache(0));
+    } else if (fault_ == Fault::kNone) {
+      OK(glake_pool_empty_cache(0, kPool));
+    }
+  }
+
+  uintptr_t any_stream() { return streams_[dice_(0, 3)]; }
+
+  size_t any_size() {
+    if (dice_.chance(30)) return dice_(1, kMiB);
+    if (dice_.chance(70)) return dice_(1, 12) * kMiB + dice_(0, 1) * dice_(1, 2 * kMiB);
+    return dice_(4, 24) * kGranule;
+  }
+
+  void allocate() {
+    const int home = static_cast<int>(dice_(0, 3));
+    const size_t bytes = any_size();
+    auto* stream = reinterpret_cast<void*>(streams_[static_cast<size_t>(home)]);
+    const bool pooled = dice_.chance(15);
+    for (;;) {
+      void* ptr =
+          pooled ? glake_pool_malloc(bytes, 0, stream, kPool) : glake_malloc(bytes, 0, stream);
+      if (ptr != nullptr) {
+        blocks_.push_back({++last_, ptr, bytes, home});
+        break;
+      }
+      CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
+      if (blocks_.empty()) return;
+      end(dice_(0, blocks_.size() - 1));
+    }
+    const Block& block = blocks_.back();
+    driver().got(block.number, block.at(), bytes);
+    driver().use(block.number, block.at(), bytes, streams_[static_cast<size_t>(home)]);
+  }
+
+  // On its own stream, or on another after that: recorded, or joined again as careful programs do.
+  void use(Block& block) {
+    const uintptr_t home = streams_[static_cast<size_t>(block.home)];
+    const auto on = static_cast<size_t>(dice_(0, 3));
+    driver().order(streams_[on], home);
+    driver().use(block.number, block.at(), block.bytes, streams_[on]);
+    if (dice_.chance(50)) {
+      driver().order(home, streams_[on]);
+    } else if (fault_ != Fault::kNoRecordStream) {
+      OK(glake_record_stream(block.ptr, reinterpret_cast<void*>(streams_[on])));
+    }
+  }
+
+  void end(size_t i) {
+    driver().gone(blocks_[i].number);
+    OK(glake_free(blocks_[i].ptr));
+    blocks_[i] = blocks_.back();
+    blocks_.pop_back();
+  }
+
+  test::Dice dice_;
+  Fault fault_;
+  std::array<uintptr_t, 4> streams_{};
+  std::vector<Block> blocks_;
+  uint64_t last_ = 0;
+};
+
+void nothing_is_found() {
+  uint64_t seed = 0;
+  for (unsigned lag : {1U, 3U, 40U, 1000000U}) {
+    for (const char* policy : {"balanced", "compact"}) {
+      for (int i = 0; i < 3; ++i) Program(++seed, policy, lag, Fault::kNone).run();
+    }
+  }
+  std::printf("%lld stitches, %lld extensions, %lld evictions, %llu crossings\n",
+              static_cast<long long>(Program::stitches),
+              static_cast<long long>(Program::extensions),
+              static_cast<long long>(Program::evictions),
+              static_cast<unsigned long long>(Program::crossings));
+  CHECK(Program::stitches > 100 && Program::evictions > 100 && Program::crossings > 100);
+}
+
+// What the driver says can be wrong: a program, or a driver, that breaks the rules is found out.
+void what_is_wrong_is_found() {
+  for (Fault fault : {Fault::kNoRecordStream, Fault::kNoWaits, Fault::kEmptyAnswers}) {
+    CHECK(Program(90, "balanced", 40, fault).run() > 0);
+  }
+}
+
+}  // namespace
+
+int main() {
+  nothing_is_found();
+  what_is_wrong_is_found();
+  return 0;
+}
