@@ -91,6 +91,17 @@ def run_program(name: str, arguments: Sequence[str]) -> list[Row]:
     return read_rows(ran.stdout)
 
 
+@dataclass(frozen=True)
+class Runner:
+    """A pattern's program, and how often it measures each subject."""
+
+    program: str
+    rounds: int
+
+    def __call__(self, arguments: Sequence[str]) -> list[Row]:
+        return run_program(self.program, ["--rounds", str(self.rounds), *arguments])
+
+
 def read_rows(text: str) -> list[Row]:
     """The rows among a program's lines. BenchmarkError: none, or one without its keys."""
     rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"pattern"')]
@@ -318,19 +329,14 @@ def front(
     prepare: Callable[..., list[Row]] | None = None,
 ) -> click.Command:
     """The command of a script. `options` are its own, handed to the program by name, or to
-    `prepare(run, **options)`, which calls run(arguments) for the rows."""
+    `prepare(run, **options)`, which calls run(arguments) for the rows, or asks run.rounds."""
 
     def work(rounds: int, as_json: bool, out: Path | None, **own: Any) -> None:
-        shared = ["--rounds", str(rounds)]
-
-        def run(arguments: Sequence[str]) -> list[Row]:
-            return run_program(pattern.program, [*shared, *arguments])
-
-        def plain(run: Callable[[Sequence[str]], list[Row]], **own: Any) -> list[Row]:
+        def plain(run: Runner, **own: Any) -> list[Row]:
             given = [(name, value) for name, value in own.items() if value is not None]
             return run([word for name, value in given for word in (f"--{name}", str(value))])
 
-        present(pattern, (prepare or plain)(run, **own), as_json, out)
+        present(pattern, (prepare or plain)(Runner(pattern.program, rounds), **own), as_json, out)
 
     params: list[click.Parameter] = [
         click.Option(["--rounds"], type=click.IntRange(1), default=5, show_default=True,

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from common import ROOT, SUBJECTS, BenchmarkError, Metric, Pattern, Row, front, read_rows
+from common import ROOT, SUBJECTS, BenchmarkError, Metric, Pattern, Row, Runner, front, read_rows
 
 from glake.dryrun import libraries
 
@@ -56,9 +56,7 @@ def by_torch(python: str, arguments: Sequence[str]) -> list[Row]:
     return read_rows(ran.stdout)
 
 
-def measure(
-    run: Callable[[Sequence[str]], list[Row]], most: int | None, only: str | None
-) -> list[Row]:
+def measure(run: Runner, most: int | None, only: str | None) -> list[Row]:
     """Our program's rows, and PyTorch's, of as many rounds."""
     arguments = [*(["--most", str(most)] if most else []), *(["--only", only] if only else [])]
     rows = run(arguments)
@@ -67,8 +65,7 @@ def measure(
         click.echo("PyTorch's own allocator is left out: REAL_PYTHON names no Python with a CUDA "
                    "build of PyTorch (make real-environment)", err=True)  # fmt: skip
         return rows
-    rounds = str(max(len(values) for values in rows[0]["rounds"].values()))
-    return rows + by_torch(python, ["--rounds", rounds, *arguments])
+    return rows + by_torch(python, ["--rounds", str(run.rounds), *arguments])
 
 
 OPTIONS = (

@@ -1,6 +1,7 @@
 // Times the hot path: a steady working set, hits only, one thread, every call by itself.
 //
 //   hot_path [--seconds S] [--rounds N]      S: for each subject and mix of sizes, all rounds
+#include "subjects.h"
 #include "workload.h"
 
 namespace bench {

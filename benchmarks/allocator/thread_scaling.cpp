@@ -6,6 +6,7 @@
 // Each thread has a working set of its own. `scaling` is the rate of T threads over that of one,
 // in the same round. The stalled case: one thread's hits while a second one grows by 256 MiB
 // again and again, each time at least 10 ms in the driver.
+#include "subjects.h"
 #include "workload.h"
 
 namespace bench {

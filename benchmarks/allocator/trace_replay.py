@@ -11,11 +11,10 @@ How to read it: docs/benchmarks.md; targets.py has what glake promises on a trac
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from common import TRACES, Metric, Pattern, Row, front, given_traces
+from common import TRACES, Metric, Pattern, Row, Runner, front, given_traces
 
 from glake.trace.format import read_chunks
 
@@ -38,9 +37,7 @@ PATTERN = Pattern(
 )
 
 
-def measure(
-    run: Callable[[Sequence[str]], list[Row]], traces: tuple[Path, ...], capacity: float
-) -> list[Row]:
+def measure(run: Runner, traces: tuple[Path, ...], capacity: float) -> list[Row]:
     """The program takes plain text, whose file's name is the row's. BadTrace: see given_traces."""
     with tempfile.TemporaryDirectory() as scratch:
         plain: list[Path] = []

@@ -1,14 +1,14 @@
-// The steady working set that hot_path and thread_scaling time: hits only.
+// The steady working set that hot_path, thread_scaling and by_torch/torch_path time: hits only.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
-#include <string>
+#include <stdexcept>
 #include <vector>
 
-#include "subjects.h"
+#include "measure.h"
 
 namespace bench {
 
@@ -24,7 +24,9 @@ constexpr int kLiveBlocks = 200;
 constexpr int kSizes = 32;
 
 // 200 live blocks of 32 sizes; each operation frees a random one and allocates another of these
-// sizes, as a training step does.
+// sizes, as a training step does. A Subject has allocate(bytes), null when there is no memory, and
+// release(block).
+template <typename Subject>
 class Workload {
  public:
   // `spare`: twice the memory is taken first, so that what follows is hits.
@@ -70,7 +72,11 @@ class Workload {
     live_.clear();
   }
   size_t pick() { return sizes_[random_() % sizes_.size()]; }
-  void* allocate(size_t bytes) { return must(subject_.allocate(bytes), kGlake); }
+  void* allocate(size_t bytes) {
+    void* block = subject_.allocate(bytes);
+    if (block == nullptr) throw std::runtime_error("out of memory in a workload of hits");
+    return block;
+  }
 
   std::minstd_rand random_;
   Subject& subject_;
@@ -82,11 +88,9 @@ class Workload {
 // batches. One batch alone, timed while other programs slowed the machine, could exceed what a fast
 // subject takes later: its calls then cost 0 ns.
 inline int64_t timing_cost() {
-  class Nothing : public Subject {
-   public:
-    void* allocate(size_t) override { return this; }
-    void release(void*) override {}
-    void* allocate_stalled(size_t, std::chrono::milliseconds) override { return this; }
+  struct Nothing {
+    virtual void* allocate(size_t) { return this; }  // called as the subjects are
+    virtual void release(void*) {}
   };
   Nothing nothing;
   Workload workload(kMixes[0], 1, nothing);

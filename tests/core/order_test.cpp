@@ -1,11 +1,9 @@
-// Random programs of four streams over a driver that knows nothing but order (tests/order_driver):
-// every block is used from its first byte to its last as soon as it is there. By vector clocks no
-// two blocks hold the same memory unless the earlier one was freed and its work comes first, and
-// nothing is unmapped under work that the host does not know to be finished.
+// Random programs of four streams and more over a driver that knows nothing but order
+// (tests/order_driver): every block is used from its first byte to its last as soon as it is there.
+// By vector clocks no two blocks hold the same memory unless the earlier one was freed and its work
+// comes first, and nothing is unmapped under work that the host does not know to be finished.
 #include <dlfcn.h>
 #include <unistd.h>
-
-#include <array>
 
 #include "harness.h"
 #include "tests/order_driver/order_driver.h"
@@ -18,6 +16,7 @@ using test::kMiB;
 
 constexpr uint64_t kGranules = 96;
 constexpr int kSteps = 4000 / test::kSlowdown;
+constexpr int kStep = 250;  // of those that repeat
 constexpr glake_pool kPool{4, 0};
 
 // Beside this program.
@@ -40,23 +39,30 @@ const OrderDriver& driver() {
   return *calls;
 }
 
+// Of how many streams, and whether the same step comes again and again.
+struct Shape {
+  size_t streams = 4;
+  bool repeats = false;
+};
+
 enum class Fault { kNone, kNoRecordStream, kNoWaits, kEmptyAnswers };
 
 struct Block {
   uint64_t number;
   void* ptr;
   size_t bytes;
-  int home;  // the stream it was allocated on
+  size_t home;  // the stream it was allocated on
   uint64_t at() const { return reinterpret_cast<uint64_t>(ptr); }
 };
 
 class Program {
  public:
-  Program(uint64_t seed, const char* policy, unsigned lag, Fault fault)
-      : dice_(seed), fault_(fault) {
-    test::running() = std::string("order, ") + policy + ", lag " + std::to_string(lag) +
-                      ", fault " + std::to_string(static_cast<int>(fault)) + ", seed " +
-                      std::to_string(seed);
+  Program(uint64_t seed, const char* policy, unsigned lag, Shape shape, Fault fault)
+      : seed_(seed), dice_(seed), shape_(shape), fault_(fault), streams_(shape.streams) {
+    test::running() = std::string("order, ") + policy + ", lag " + std::to_string(lag) + ", " +
+                      std::to_string(shape.streams) + " streams, repeats " +
+                      std::to_string(shape.repeats ? 1 : 0) + ", fault " +
+                      std::to_string(static_cast<int>(fault)) + ", seed " + std::to_string(seed);
     driver().reset(kGranules, lag, seed);
     test::configure({{"driver", library()}, {"policy", policy}, {"limit", "160MiB"}});
     // Few views stay mapped, so that many are unmapped.
@@ -71,12 +77,17 @@ class Program {
     for (int i = 0; i < kSteps; ++i) {
       step();
       if (i % 256 == 255) OK(glake_check(0));
+      if (shape_.repeats && i % kStep == kStep - 1) {
+        while (!blocks_.empty()) end(blocks_.size() - 1);
+        dice_ = test::Dice(seed_);
+      }
     }
     while (!blocks_.empty()) end(blocks_.size() - 1);
     OK(glake_check(0));
     stitches += test::stat("glake.stitches");
     evictions += test::stat("glake.evictions");
     extensions += test::stat("glake.view_extensions");
+    repeats += test::stat("glake.repeats");
     crossings += driver().crossings();
     OK(glake_shutdown());
     char text[4096] = "";
@@ -88,7 +99,7 @@ class Program {
     return found;
   }
 
-  static inline int64_t stitches = 0, evictions = 0, extensions = 0;
+  static inline int64_t stitches = 0, evictions = 0, extensions = 0, repeats = 0;
   static inline uint64_t crossings = 0;
 
  private:
@@ -111,7 +122,8 @@ class Program {
     }
   }
 
-  uintptr_t any_stream() { return streams_[dice_(0, 3)]; }
+  size_t any() { return dice_(0, streams_.size() - 1); }
+  uintptr_t any_stream() { return streams_[any()]; }
 
   size_t any_size() {
     if (dice_.chance(30)) return dice_(1, kMiB);
@@ -120,9 +132,9 @@ class Program {
   }
 
   void allocate() {
-    const int home = static_cast<int>(dice_(0, 3));
+    const size_t home = any();
     const size_t bytes = any_size();
-    auto* stream = reinterpret_cast<void*>(streams_[static_cast<size_t>(home)]);
+    auto* stream = reinterpret_cast<void*>(streams_[home]);
     const bool pooled = dice_.chance(15);
     for (;;) {
       void* ptr =
@@ -137,13 +149,13 @@ class Program {
     }
     const Block& block = blocks_.back();
     driver().got(block.number, block.at(), bytes);
-    driver().use(block.number, block.at(), bytes, streams_[static_cast<size_t>(home)]);
+    driver().use(block.number, block.at(), bytes, streams_[home]);
   }
 
   // On its own stream, or on another after that: recorded, or joined again as careful programs do.
   void use(Block& block) {
-    const uintptr_t home = streams_[static_cast<size_t>(block.home)];
-    const auto on = static_cast<size_t>(dice_(0, 3));
+    const uintptr_t home = streams_[block.home];
+    const size_t on = any();
     driver().order(streams_[on], home);
     driver().use(block.number, block.at(), block.bytes, streams_[on]);
     if (dice_.chance(50)) {
@@ -160,9 +172,11 @@ class Program {
     blocks_.pop_back();
   }
 
+  uint64_t seed_;
   test::Dice dice_;
+  Shape shape_;
   Fault fault_;
-  std::array<uintptr_t, 4> streams_{};
+  std::vector<uintptr_t> streams_;
   std::vector<Block> blocks_;
   uint64_t last_ = 0;
 };
@@ -171,21 +185,26 @@ void nothing_is_found() {
   uint64_t seed = 0;
   for (unsigned lag : {1U, 3U, 40U, 1000000U}) {
     for (const char* policy : {"balanced", "compact"}) {
-      for (int i = 0; i < 3; ++i) Program(++seed, policy, lag, Fault::kNone).run();
+      for (Shape shape : {Shape{}, Shape{4, true}, Shape{12, false}, Shape{12, true}}) {
+        Program(++seed, policy, lag, shape, Fault::kNone).run();
+      }
     }
   }
-  std::printf("%lld stitches, %lld extensions, %lld evictions, %llu crossings\n",
-              static_cast<long long>(Program::stitches),
-              static_cast<long long>(Program::extensions),
-              static_cast<long long>(Program::evictions),
-              static_cast<unsigned long long>(Program::crossings));
-  CHECK(Program::stitches > 100 && Program::evictions > 100 && Program::crossings > 100);
+  const std::string told = std::to_string(Program::stitches) + " stitches, " +
+                           std::to_string(Program::extensions) + " extensions, " +
+                           std::to_string(Program::evictions) + " evictions, " +
+                           std::to_string(Program::repeats) + " repeats, " +
+                           std::to_string(Program::crossings) + " crossings";
+  std::puts(told.c_str());
+  CHECK_TEXT(Program::stitches > 100 && Program::extensions > 10 && Program::evictions > 100 &&
+                 Program::repeats > 100 && Program::crossings > 100,
+             told);
 }
 
 // What the driver says can be wrong: a program, or a driver, that breaks the rules is found out.
 void what_is_wrong_is_found() {
   for (Fault fault : {Fault::kNoRecordStream, Fault::kNoWaits, Fault::kEmptyAnswers}) {
-    CHECK(Program(90, "balanced", 40, fault).run() > 0);
+    CHECK(Program(90, "balanced", 40, {}, fault).run() > 0);
   }
 }
 
