@@ -281,7 +281,8 @@ class Offloader:
                 after its forward pass.
 
         InvalidArgument for what are no modules, for a high watermark below two modules in a row,
-        and, from the forward pass, if it is recorded for a backward pass.
+        and, from the forward pass, if it is recorded for a backward pass; WrongType for watermarks
+        that are no sizes.
         """
         order = modules_of(modules)
         arguments.flag("frozen", frozen)

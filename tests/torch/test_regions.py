@@ -86,7 +86,9 @@ def test_refusals_name_the_region(passes):
         glake.pause("cache")
         fails(glake.RegionRefused, "paused already", lambda: glake.pause("cache"))
         with glake.region("cache"):
-            fails(RuntimeError, 'region "cache" on cuda:0 is paused', lambda: torch.ones(9))
+            way_out = 'region "cache" on cuda:0 is paused: glake.resume("cache")'
+            fails(RuntimeError, way_out, lambda: torch.ones(9))
+            fails(glake.RegionPaused, way_out, lambda: glake.empty(9))
         segments = glake.snapshot()["segments"]
         assert any(s["paused"] for s in segments)
         assert sum(s["total_size"] for s in segments if not s["paused"]) == (
@@ -97,8 +99,9 @@ def test_refusals_name_the_region(passes):
         assert bool((kept == 1).all()) and bool((outside == 1).all())
         glake.pause("cache", to="discard")
         del kept  # nothing is left to be resumed
-        with glake.region("cache", budget=0):
-            torch.ones(4 << 20)
+        for unbounded in (0, "0"):
+            with glake.region("cache", budget=unbounded):
+                torch.ones(4 << 20)
         fails(TypeError, "a string", lambda: glake.region(3).__enter__())
         fails(glake.InvalidArgument, "quotes", lambda: glake.region('a"b').__enter__())
         fails(glake.InvalidArgument, "budget", lambda: glake.region("a", "much").__enter__())
@@ -194,6 +197,62 @@ def test_each_thread_has_its_own(passes):
         assert all(bool((t == 1).all()) for t in made["b"])
         glake.resume("a")
         assert all(bool((t == 1).all()) for t in made["a"])
+        """
+    )
+
+
+def test_regions_end_in_the_order_they_began_or_say_so(passes):
+    passes(
+        """
+        import asyncio, threading, torch, glake
+
+        def where(tensor):
+            (name,) = [r.name for r in glake.regions() if r.live == tensor.nbytes] or ["none"]
+            return name
+
+        async def task(name, size, begun, go_on, told):
+            try:
+                with glake.region(name):
+                    begun.set()
+                    await go_on.wait()
+                    made = torch.ones(size)
+                    told[name] = where(made)
+            except glake.RegionRefused as error:
+                told[name] += f": {error}"
+
+        async def both():
+            begun, over, told = asyncio.Event(), asyncio.Event(), {}
+            first = asyncio.create_task(task("a", 1 << 16, asyncio.Event(), begun, told))
+            await asyncio.sleep(0)
+            second = asyncio.create_task(task("b", 1 << 17, begun, over, told))
+            await first
+            between = torch.ones(1 << 18)
+            assert where(between) == "b"
+            del between
+            over.set()
+            await second
+            return told
+
+        told = asyncio.run(both())
+        assert told["b"] == "b", told
+        assert told["a"].startswith("b: region 'a' ends while 'b'") and "await" in told["a"], told
+        after = torch.ones(1 << 19)
+        assert where(after) == "none"  # all have ended
+
+        opened = glake.region("c")
+        opened.__enter__()
+        raised = []
+
+        def leave():
+            try:
+                opened.__exit__(None, None, None)
+            except glake.RegionRefused as error:
+                raised.append(str(error))
+
+        thread = threading.Thread(target=leave)
+        thread.start(); thread.join()
+        assert raised and "another thread" in raised[0], raised
+        assert where(torch.ones(1 << 20)) == "c"
         """
     )
 
