@@ -39,7 +39,7 @@ def size(name: str, value: Any) -> int:
     """
     if isinstance(value, str):
         try:
-            return config.parse_bytes(value)
+            return config.parse_bytes(value, zero=True)
         except ValueError as error:
             raise InvalidArgument(f"{name} {value!r}: {error}") from None
     bytes_ = whole(value)

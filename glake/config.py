@@ -42,13 +42,14 @@ class Option:
     reader: str
 
 
-def parse_bytes(text: str) -> int:
-    """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one."""
+def parse_bytes(text: str, zero: bool = False) -> int:
+    """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one, but for 0
+    where `zero` allows it."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
     if match is None or match[2] not in _UNITS:
         raise ValueError("not a number of bytes")
     value = float(match[1]) * _UNITS[match[2]]
-    if value < 1:
+    if value < 1 and not (zero and value == 0):
         raise ValueError("not above 0 bytes")
     if value > MOST_SIZE:
         raise ValueError("more than 2^46 bytes (64 TiB)")
@@ -181,6 +182,8 @@ def _integrations(text: str) -> tuple[str, ...]:
 
 def nearest_integration(word: str) -> str:
     """Text for errors: " (did you mean megatron?)" of "megatorn", "" where none is near."""
+    if word == "none":
+        return " (none stands alone: leave it out, or the other names)"
     near = difflib.get_close_matches(word.lower(), (*INTEGRATIONS, "all", "none"), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

@@ -124,7 +124,8 @@ class Reentered(GlakeError, RuntimeError):
 
 
 class RegionPaused(GlakeError, RuntimeError):
-    """The region is paused, or on its way there or back: nothing is allocated there meanwhile."""
+    """The region is paused, or on its way there or back: nothing is allocated in it, and nothing
+    of it copied, meanwhile."""
 
     status = 19
 

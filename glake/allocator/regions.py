@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
 _STATES = ("in use", "paused", "on its way")
 _names: dict[tuple[int, int], str] = {}
+_thread = threading.local()  # its `open`: the regions it is in, the innermost last
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,49 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
 
     Raises:
         InvalidArgument: no such name can be, or the budget is negative or no size.
+        RegionRefused: at its end, if a region that was opened later is still open, or it was opened
+            by another thread: blocks made meanwhile may not be of the region that was meant.
     """
     pool = _pool(name)
     if budget is not None:
         _C.region_budget(pool, size("a budget", budget))
-    before = _C.set_pool(pool)
+    opened = _Open(name, _C.set_pool(pool))
+    mine: list[_Open] = _thread.__dict__.setdefault("open", [])
+    mine.append(opened)
     try:
         yield
     finally:
-        _C.set_pool(before)
+        wrong = _leave(opened)
+    if wrong:
+        raise RegionRefused(wrong)
+
+
+@dataclass(eq=False)
+class _Open:
+    name: str
+    before: tuple[int, int]  # the pool of its thread outside it
+
+
+def _leave(opened: _Open) -> str:
+    """Ends it, those opened later staying open; what is wrong with its place among them."""
+    mine: list[_Open] = _thread.__dict__.setdefault("open", [])
+    if opened not in mine:
+        return (
+            f"region {opened.name!r} was opened by another thread, which is in it still: leave it "
+            "on the thread that has opened it"
+        )
+    at = mine.index(opened)
+    later = mine[at + 1 :]
+    mine.remove(opened)
+    if not later:
+        _C.set_pool(opened.before)
+        return ""
+    later[0].before = opened.before
+    return (
+        f"region {opened.name!r} ends while {later[-1].name!r}, which was opened later on this "
+        f"thread, is open: what was allocated since then is of {later[-1].name!r}. Tasks of one "
+        "thread share its region: do not await inside one"
+    )
 
 
 def pause(

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from glake import config
 from glake.allocator import stats
-from glake.errors import GlakeError, InvalidArgument, VersionUntried
+from glake.errors import GlakeError, InvalidArgument, VersionUntried, WrongType
 from glake.integrations import figures, imports
 
 NAMES = config.INTEGRATIONS
@@ -29,6 +29,7 @@ def install(name: str) -> None:
 
     Raises:
         InvalidArgument: no such integration; NAMES has them.
+        WrongType: no string.
         GlakeError: the package is missing; glake is not PyTorch's allocator.
         VersionUntried: its version is outside those tried.
     """
@@ -71,6 +72,7 @@ def uninstall(name: str) -> None:
 
     Raises:
         InvalidArgument: no such integration.
+        WrongType: no string.
         RegionRefused: memory that the hook has paused must be resumed first.
     """
     _hook(name).uninstall()
@@ -90,6 +92,8 @@ def _missing(name: str, package: str) -> GlakeError:
 
 
 def _hook(name: str) -> ModuleType:
+    if not isinstance(name, str):
+        raise WrongType(f"an integration is named by a string, such as {NAMES[0]!r}, not {name!r}")
     if name not in NAMES:
         near = config.nearest_integration(name)
         raise InvalidArgument(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from glake import arguments, config
+from glake import arguments
 from glake.errors import InvalidArgument
 from glake.transfer.storages import storages_of, tensors_in
 
@@ -173,29 +173,35 @@ class Alternation:
 
 def modules_of(given: Any) -> list[Any]:
     """The modules in their order. InvalidArgument for what are none."""
-    order = list(given) if isinstance(given, Iterable) else [given]
-    wrong = [each for each in order if not hasattr(each, "register_forward_pre_hook")]
-    if wrong or not isinstance(given, Iterable):
-        raise InvalidArgument(
-            "alternate() takes modules in their order, such as a ModuleList or [first, second], "
-            f"not a {type((wrong or order)[0]).__name__}"
-        )
-    return order
+    order = list(given) if isinstance(given, Iterable) else []
+    wrong = [at for at, each in enumerate(order) if not hasattr(each, "register_forward_pre_hook")]
+    if isinstance(given, Iterable) and not wrong:
+        return order
+    found = f"a {type(given).__name__}"
+    if hasattr(given, "values"):  # of a dict's, those in it are its names
+        found += ": pass its values()"
+    elif wrong and not isinstance(given, str):
+        found += f" whose number {wrong[0]} is a {type(order[wrong[0]]).__name__}"
+    raise InvalidArgument(
+        "alternate() takes modules in their order, such as a ModuleList or [first, second], "
+        f"not {found}"
+    )
 
 
 def watermarks_of(given: Any) -> tuple[int, int] | None:
-    """(low, high) in bytes. InvalidArgument for what are no two sizes, or low above high."""
+    """(low, high) in bytes. InvalidArgument for what are no two sizes, or low above high; WrongType
+    for what is no size."""
     if given is None:
         return None
-    try:
-        low, high = (
-            config.parse_bytes(str(each if isinstance(each, str) else arguments.whole(each)))
-            for each in given
-        )
-    except (TypeError, ValueError):
+    pair = tuple(given) if isinstance(given, list | tuple) else ()
+    if len(pair) != 2:
         raise InvalidArgument(
             f"watermarks {given!r}: two sizes, low and high, such as ('2GiB', '4GiB')"
-        ) from None
+        )
+    low, high = (
+        arguments.size(f"watermarks {given!r}: {name}", each)
+        for name, each in zip(("low", "high"), pair, strict=True)
+    )
     if low > high:
         raise InvalidArgument(f"watermarks {given!r}: low is above high")
     return low, high

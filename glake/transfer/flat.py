@@ -17,16 +17,20 @@ def require(memory: Buffer) -> None:
 
 
 def gpu_of(memory: Buffer) -> int:
-    """Whose memory it is, or HOST. InvalidPointer for raw GPU memory longer than its block: pieces
-    are checked one by one, and those of a block behind it would pass."""
+    """Whose memory it is, or HOST.
+
+    Raises:
+        RegionPaused: it is of a paused region.
+        InvalidPointer: raw GPU memory longer than its block: pieces are checked one by one, and
+            those of a block behind it would pass.
+    """
     if memory.bytes == 0:
         return HOST
-    gpu = memory.device
-    if gpu < 0 and memory.kind == "memoryview":  # the CPU's to read: no driver is needed
+    if memory.device < 0 and memory.kind == "memoryview":  # the CPU's to read: no driver is needed
         return HOST
-    if gpu < 0:
-        default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
-        gpu = int(_C.place_of(memory.address)[0])
+    default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
+    found = int(_C.place_of(memory.address)[0])
+    gpu = memory.device if memory.device >= 0 else found
     if gpu != HOST and memory.owner is None:
         _require_block(memory)
     return gpu

@@ -159,7 +159,8 @@ class Offloader:
         handle is done; the GPU's memory is freed by then, group by group.
 
         PoolFull if they do not fit: nothing is moved; nor if InvalidArgument is raised, for what
-        another offloader has away, or what holds no tensors (a number, None). What copies raise.
+        another offloader has away, or what holds no tensors (a number, None), or RegionPaused, for
+        those of a paused region. What copies raise.
         """
         storages = storages_of(things)
         engine = default_engine()
@@ -177,15 +178,19 @@ class Offloader:
         may be called again.
 
         They may be used at once by work on the current stream of their GPU, which waits for them.
-        InvalidArgument if there are tensors, and none is away in this pool or on a GPU. OutOfMemory
-        of the GPU's allocator, and what copies raise: those not moved stay away.
+        InvalidArgument if there are tensors, and none is away in this pool or on a GPU;
+        RegionPaused for those of a paused region. OutOfMemory of the GPU's allocator, and what
+        copies raise: those not moved stay away.
         """
         storages = storages_of(things)
         default_engine()
         with self._lock:
-            if storages and not any(
-                one.bytes == 0 or one.address in self._away or self._on_gpu(one) for one in storages
-            ):
+            known = [
+                one
+                for one in storages
+                if one.bytes == 0 or one.address in self._away or self._on_gpu(one)
+            ]
+            if storages and not known:
                 raise InvalidArgument(
                     f"prefetch: none of {len(storages)} storages is away in this offloader's pool, "
                     "and none is on a GPU; offload() of the same offloader takes them away first"
@@ -276,7 +281,8 @@ class Offloader:
                 after its forward pass.
 
         InvalidArgument for what are no modules, for a high watermark below two modules in a row,
-        and, from the forward pass, if it is recorded for a backward pass.
+        and, from the forward pass, if it is recorded for a backward pass; WrongType for watermarks
+        that are no sizes.
         """
         order = modules_of(modules)
         arguments.flag("frozen", frozen)
@@ -295,7 +301,8 @@ class Offloader:
     def _on_gpu(self, one: Storage) -> bool:
         if one.bytes == 0 or one.address in self._away:
             return False
-        return bool(one.device.type == "cuda" or _C.place_of(one.address)[0] >= 0)
+        gpu = _C.place_of(one.address)[0]  # asked of each: RegionPaused is for those on a GPU
+        return bool(one.device.type == "cuda" or gpu >= 0)
 
     def _make_room(self, size: int) -> None:
         if size + self.used > self.limit:

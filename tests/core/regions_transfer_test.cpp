@@ -44,9 +44,49 @@ void over_every_path() {
   OK(glake_host_empty_cache());
 }
 
+// A copy of any size, at either end, says which region to resume, and moves nothing.
+void not_while_paused() {
+  test::running() = "not while paused";
+  test::Node node("dgx1v", {{"memory", "64MiB"}});
+  void* block = glake_pool_malloc(2 * kMiB, 0, nullptr, region());
+  CHECK(block != nullptr);
+  const auto gpu = reinterpret_cast<uint64_t>(block);
+  {
+    const test::Buffer host(test::kPinned, 2 * kMiB);
+    auto start = [&](bool up, int device, uint64_t bytes, uint64_t offset) {
+      const uint64_t at = gpu + offset, to = up ? at : host.at(), from = up ? host.at() : at;
+      return test::Call({{to, from, bytes}}, up ? device : GLAKE_HOST, up ? GLAKE_HOST : device)
+          .flags(GLAKE_COPY_TRACKED)
+          .start();
+    };
+    const struct {
+      int device;
+      uint64_t bytes, offset;
+    } shapes[] = {{0, 2 * kMiB, 0}, {GLAKE_ASK, kMiB, 512}, {0, 512, 0}, {0, 1, 2 * kMiB - 1}};
+    for (const int to : {GLAKE_REGION_HOST, GLAKE_REGION_DISCARD}) {
+      OK(glake_region_pause(0, region(), to, nullptr));
+      for (const bool up : {true, false}) {
+        for (const auto& shape : shapes) {
+          CHECK(start(up, shape.device, shape.bytes, shape.offset) == 0);
+          CHECK(glake_last_error(nullptr, 0) == GLAKE_REGION_PAUSED);
+          const std::string said = test::last_error();
+          CHECK_TEXT(said.find("region \"weights\" on cuda:0") != std::string::npos, said);
+          CHECK_TEXT(said.find("glake.resume(\"weights\")") != std::string::npos, said);
+        }
+      }
+      int device = 0, known = 0;
+      GIVES(GLAKE_REGION_PAUSED, glake_place_of(block, &device, &known));
+      OK(glake_region_resume(0, region(), 0));
+      for (const auto& shape : shapes) test::finish(start(true, 0, shape.bytes, shape.offset));
+    }
+  }
+  OK(glake_free(block));
+}
+
 }  // namespace
 
 int main() {
   over_every_path();
+  not_while_paused();
   return 0;
 }

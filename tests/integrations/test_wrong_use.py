@@ -53,6 +53,13 @@ def test_a_misspelt_name_names_the_nearest() -> None:
         integrations.install("deepsped")
 
 
+@pytest.mark.parametrize("name", [None, 3, ["cupy"]])
+def test_what_is_no_name_is_refused(name: object) -> None:
+    for call in (integrations.install, integrations.uninstall):
+        with pytest.raises(errors.WrongType, match="named by a string, such as 'cupy', not"):
+            call(name)
+
+
 @pytest.mark.parametrize("name", ["cupy", "fsdp2", "memory_saver", "vllm"])
 def test_armed_twice_is_armed_once(program, name) -> None:
     assert program("armed_twice", name).stdout == "as it was\n"

@@ -86,7 +86,9 @@ def test_refusals_name_the_region(passes):
         glake.pause("cache")
         fails(glake.RegionRefused, "paused already", lambda: glake.pause("cache"))
         with glake.region("cache"):
-            fails(RuntimeError, 'region "cache" on cuda:0 is paused', lambda: torch.ones(9))
+            way_out = 'region "cache" on cuda:0 is paused: glake.resume("cache")'
+            fails(RuntimeError, way_out, lambda: torch.ones(9))
+            fails(glake.RegionPaused, way_out, lambda: glake.empty(9))
         segments = glake.snapshot()["segments"]
         assert any(s["paused"] for s in segments)
         assert sum(s["total_size"] for s in segments if not s["paused"]) == (
@@ -97,11 +99,79 @@ def test_refusals_name_the_region(passes):
         assert bool((kept == 1).all()) and bool((outside == 1).all())
         glake.pause("cache", to="discard")
         del kept  # nothing is left to be resumed
-        with glake.region("cache", budget=0):
-            torch.ones(4 << 20)
+        for unbounded in (0, "0"):
+            with glake.region("cache", budget=unbounded):
+                torch.ones(4 << 20)
         fails(TypeError, "a string", lambda: glake.region(3).__enter__())
         fails(glake.InvalidArgument, "quotes", lambda: glake.region('a"b').__enter__())
         fails(glake.InvalidArgument, "budget", lambda: glake.region("a", "much").__enter__())
+        """
+    )
+
+
+def test_a_copy_of_paused_memory_is_refused_and_nothing_moves(passes):
+    """Either end, small and large, batches, blocks, files and the offloader's pool."""
+    passes(
+        """
+        import os, tempfile, numpy, torch, glake
+        import glake.transfer as t
+
+        with glake.region("weights"):
+            large, small = torch.ones(1 << 20), torch.ones(16)
+        other, few = torch.zeros(1 << 20), torch.zeros(16)
+        host, little = t.pinned((1 << 20,), torch.float32), t.pinned((16,), torch.float32)
+        host.zero_(), little.zero_()
+        array = numpy.zeros(1 << 20, dtype=numpy.float32)
+        pool = t.Offloader("64MiB")
+        path = os.path.join(tempfile.mkdtemp(), "file")
+        raw = t.Raw(large.data_ptr(), large.nbytes, 0)
+        within = large[1 << 19:]
+        rows = numpy.array([[host.data_ptr(), large.data_ptr(), 64]], dtype=numpy.uint64)
+        used = {
+            "to pinned": lambda: t.copy(host, large),
+            "from pinned": lambda: t.copy(large, host),
+            "plain": lambda: t.copy(large, host, direct=True),
+            "to the GPU itself": lambda: t.copy(other, large),
+            "to pageable": lambda: t.copy(array[1 << 19 :], within),
+            "small": lambda: t.copy(little, small),
+            "into small": lambda: t.copy(small, little),
+            "unordered": lambda: t.copy(few, small, t.UNORDERED),
+            "a batch": lambda: t.copy_batch([(host, other), (small, little)]),
+            "rows": lambda: t.default_engine().copy_rows(rows),
+            "gathered": lambda: t.gather(host, large.view(64, -1)),
+            "scattered": lambda: t.scatter(large.view(64, -1), host),
+            "raw": lambda: t.copy(host, raw),
+            "unknown raw": lambda: t.copy(host, t.Raw(raw.address, raw.bytes)),
+            "written": lambda: t.write_file(path, large),
+            "read": lambda: t.read_file("/dev/zero", within),
+            "offloaded": lambda: pool.offload([other, large]),
+            "fetched": lambda: pool.prefetch([large]),
+            "alternated": lambda: pool.alternate([layer]).__enter__(),
+            "registered": lambda: t.register_host(large),
+        }
+        with glake.region("weights"):
+            layer = torch.nn.Linear(8, 8)
+        t.copy(host, other).wait()  # which opens the engine
+        for to in ("host", "discard"):
+            glake.pause("weights", to=to)
+            for name, call in used.items():
+                try:
+                    call()
+                except glake.RegionPaused as error:
+                    for part in ('lies in region "weights" on cuda:0', 'glake.resume("weights")'):
+                        assert part in str(error), (name, error)
+                else:
+                    raise AssertionError(name)
+            assert pool.used == 0 and not os.path.exists(path)
+            t.copy(few, little).wait()  # others go on
+            glake.resume("weights")
+            if to == "host":
+                assert bool((large == 1).all()) and bool((small == 1).all())
+        assert not other.any() and not host.any() and not array.any() and not little.any()
+        large.fill_(2)
+        t.copy(host, large).wait()
+        pool.offload([large]).wait()
+        assert bool((host == 2).all()) and pool.used == large.nbytes
         """
     )
 
@@ -127,6 +197,62 @@ def test_each_thread_has_its_own(passes):
         assert all(bool((t == 1).all()) for t in made["b"])
         glake.resume("a")
         assert all(bool((t == 1).all()) for t in made["a"])
+        """
+    )
+
+
+def test_regions_end_in_the_order_they_began_or_say_so(passes):
+    passes(
+        """
+        import asyncio, threading, torch, glake
+
+        def where(tensor):
+            (name,) = [r.name for r in glake.regions() if r.live == tensor.nbytes] or ["none"]
+            return name
+
+        async def task(name, size, begun, go_on, told):
+            try:
+                with glake.region(name):
+                    begun.set()
+                    await go_on.wait()
+                    made = torch.ones(size)
+                    told[name] = where(made)
+            except glake.RegionRefused as error:
+                told[name] += f": {error}"
+
+        async def both():
+            begun, over, told = asyncio.Event(), asyncio.Event(), {}
+            first = asyncio.create_task(task("a", 1 << 16, asyncio.Event(), begun, told))
+            await asyncio.sleep(0)
+            second = asyncio.create_task(task("b", 1 << 17, begun, over, told))
+            await first
+            between = torch.ones(1 << 18)
+            assert where(between) == "b"
+            del between
+            over.set()
+            await second
+            return told
+
+        told = asyncio.run(both())
+        assert told["b"] == "b", told
+        assert told["a"].startswith("b: region 'a' ends while 'b'") and "await" in told["a"], told
+        after = torch.ones(1 << 19)
+        assert where(after) == "none"  # all have ended
+
+        opened = glake.region("c")
+        opened.__enter__()
+        raised = []
+
+        def leave():
+            try:
+                opened.__exit__(None, None, None)
+            except glake.RegionRefused as error:
+                raised.append(str(error))
+
+        thread = threading.Thread(target=leave)
+        thread.start(); thread.join()
+        assert raised and "another thread" in raised[0], raised
+        assert where(torch.ones(1 << 20)) == "c"
         """
     )
 

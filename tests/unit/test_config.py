@@ -105,6 +105,13 @@ def test_refused_values_name_the_value_and_what_is_taken(name: str, text: str) -
     assert config.lookup(name).takes in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["all,none", "none,cupy"])
+def test_no_integration_stands_alone(text: str) -> None:
+    with pytest.raises(InvalidOption, match="'none' .none stands alone: leave it out") as caught:
+        config.read({"GLAKE_INTEGRATIONS": text})
+    assert "did you mean" not in str(caught.value)
+
+
 def test_unknown_variable_suggests_the_nearest() -> None:
     with pytest.raises(UnknownOption, match="did you mean GLAKE_POLICY"):
         config.read({"GLAKE_POLCY": "compact"})

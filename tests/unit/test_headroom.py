@@ -102,6 +102,8 @@ def test_wrong_input_changes_nothing() -> None:
                 continue
             raise AssertionError(device)
         assert _C.headroom(0) == _C.headroom(-1) == 2 << 20
+        glake.headroom("0")  # as 0
+        assert _C.headroom(0) == _C.headroom(-1) == 0
         """
     )
 

@@ -95,8 +95,9 @@ Block* Heap::find(const Region& region, Address ptr) {
   return region.find(ptr);
 }
 
-Block* Heap::around(const Region& region, Address ptr) {
+Block* Heap::around(const Region& region, Address ptr, bool* paused) {
   HotGuard hot(device.hot);
+  *paused = is_paused();
   if (large->contains(ptr)) return region.around(ptr, large->base());
   if (small->contains(ptr)) return region.around(ptr, ptr - std::min(ptr, kSmallLimit));
   const View* view = views.find(ptr);

@@ -53,8 +53,9 @@ class Heap {
   void free(Block* block, ThreadCache& cache);
   void record_stream(Block* block, StreamHandle stream);
   Block* find(const Region& region, Address ptr);
-  // The block, live or not, that holds the byte at `ptr`; null: none.
-  Block* around(const Region& region, Address ptr);
+  // The block, live or not, that holds the byte at `ptr`; null: none. And whether the heap is
+  // paused.
+  Block* around(const Region& region, Address ptr, bool* paused);
   // Why no block starts at `ptr`, for an error message.
   std::string explain_pointer(Address ptr);
   // As free(), but the block's bytes stay out of use, until end_keeping().

@@ -18,9 +18,10 @@ std::string Pause::text() const {
 void Pause::require_resumed() const {
   if (heap_.paused() == nullptr) return;
   throw Error(GLAKE_REGION_PAUSED,
-              text() + " is paused" +
-                  (heap_.is_paused() ? ": resume it (glake_region_resume) first"
-                                     : ", or on its way to or from it: allocate afterwards"));
+              text() + (heap_.is_paused()
+                            ? " is paused: " + RegionBook::instance().way_back(heap_.pool->id) +
+                                  " first, or allocate outside it"
+                            : " is being paused or resumed: allocate in it afterwards"));
 }
 
 void Pause::require_pausable() {

@@ -2,6 +2,7 @@
 // driver, and their bytes elsewhere.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -14,6 +15,13 @@ namespace glake {
 enum class PauseState : uint8_t { kSaving, kPaused, kFilling };
 
 struct PausedHeap {
+  PausedHeap() { some_.fetch_add(1, std::memory_order_relaxed); }
+  ~PausedHeap() { some_.fetch_sub(1, std::memory_order_relaxed); }
+  PausedHeap(const PausedHeap&) = delete;
+  PausedHeap& operator=(const PausedHeap&) = delete;
+  // Whether the process has any: who copies looks no further while it has none.
+  static bool any() { return some_.load(std::memory_order_relaxed) != 0; }
+
   // Granules at home: of the first ones that many are held from the driver, and mapped. What the
   // driver refuses to take back stays so, and serves resume().
   struct Home {
@@ -43,6 +51,9 @@ struct PausedHeap {
   bool pending = false;  // copies that failed may still write there, until the device is waited for
   bool whole = false;    // all bytes are saved, whoever's they are
   Granules missing{0};   // granules() - held(), for those who have only hot
+
+ private:
+  inline static std::atomic<int> some_{0};
 };
 
 }  // namespace glake

@@ -35,4 +35,10 @@ std::string RegionBook::text(PoolId id) {
   return "pool {" + std::to_string(id.first) + ", " + std::to_string(id.second) + "}";
 }
 
+std::string RegionBook::way_back(PoolId id) {
+  const RegionName* region = find(id);
+  return region == nullptr ? "glake_region_resume()"
+                           : "glake.resume(\"" + region->name + "\") (in C: glake_region_resume)";
+}
+
 }  // namespace glake

@@ -30,6 +30,8 @@ class RegionBook {
   std::vector<PoolId> all();
   // As texts name it: `region "weights"`, or `pool {3, 0}`.
   std::string text(PoolId id);
+  // How a caller resumes it.
+  std::string way_back(PoolId id);
 
  private:
   std::mutex mutex_;

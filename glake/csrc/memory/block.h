@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/types.h"
@@ -76,9 +77,10 @@ struct CallerBlock {
 
 // What glake has at an address, which may lie inside a block.
 struct Owned {
-  int device = -1;    // -1: the address is none of glake's
-  Address begin = 0;  // of the live block there, as its caller has it
-  Bytes bytes = 0;    // that the caller asked for; 0: no live block is there
+  int device = -1;     // -1: the address is none of glake's
+  Address begin = 0;   // of the live block there, as its caller has it
+  Bytes bytes = 0;     // that the caller asked for; 0: no live block is there
+  std::string paused;  // why its bytes are not there, and the way out; empty: they are
 };
 
 // Records are reused, never returned to the system, so a stale pointer's lookup reads no freed

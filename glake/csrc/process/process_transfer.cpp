@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "debug/debug_device.h"
+#include "heap/paused_heap.h"
+#include "heap/region_book.h"
 #include "process/detours.h"
 #include "process/process.h"
 #include "transfer/engine.h"
@@ -21,6 +23,7 @@ class TransferAllocator final : public transfer::Allocator {
   void enable_peer(int gpu, int from) override { process_.device(gpu).peers().enable(from); }
   HostPool& host() override { return process_.host(); }
   Owned owned(Address at) override { return process_.owned(at); }
+  bool any_paused() override { return PausedHeap::any(); }
   void ask_before_free(bool ask) override { process_.set_detour(kCopied, ask); }
 
   Address allocate(int gpu, Bytes bytes, StreamHandle stream) override {
@@ -100,7 +103,8 @@ int Process::used_device() {
 Owned Process::owned(Address at) {
   Region* region = PointerMap::find(at);
   const bool ours = region != nullptr && at - region->base() < region->size();
-  Block* b = ours ? region->heap()->around(*region, at) : ContiguousIndex::around(at);
+  bool paused = false;
+  Block* b = ours ? region->heap()->around(*region, at, &paused) : ContiguousIndex::around(at);
   if (b == nullptr && !ours) return {};
   Owned found;
   found.device = (ours ? region->heap() : b->heap)->number;
@@ -116,6 +120,12 @@ Owned Process::owned(Address at) {
   if (at < held.ptr || at - held.ptr >= held.bytes) return found;
   found.begin = held.ptr;
   found.bytes = held.bytes;
+  if (paused) {
+    RegionBook& book = RegionBook::instance();
+    const PoolId pool = b->heap->pool_id();
+    found.paused = book.text(pool) + " on " + device_text(found.device) +
+                   ", which is paused: " + book.way_back(pool) + " first";
+  }
   return found;
 }
 

@@ -243,6 +243,10 @@ HostPins& Engine::pins() {
 }
 
 void Engine::place_of(const void* ptr, int* device, int* pinned) {
+  const Owned owned = allocator_->owned(reinterpret_cast<Address>(ptr));
+  if (!owned.paused.empty()) {
+    throw Error(GLAKE_REGION_PAUSED, hex(ptr) + " lies in " + owned.paused);
+  }
   DeviceScope scope(driver_, devices_.some());
   PointerFacts facts;
   Status s = scope.status();

@@ -483,7 +483,8 @@ GLAKE_API int glake_register_host_progress(void* base, uint64_t* pinned, uint64_
 /* No copy of it may be under way. */
 GLAKE_API int glake_unregister_host(void* base);
 
-/* Whose memory is at `ptr`: a GPU's or GLAKE_HOST; *pinned: whether the driver knows it at all. */
+/* Whose memory is at `ptr`: a GPU's or GLAKE_HOST; *pinned: whether the driver knows it at all.
+ * GLAKE_REGION_PAUSED for memory of a paused region. */
 GLAKE_API int glake_place_of(const void* ptr, int* device, int* pinned);
 
 #ifdef __cplusplus

@@ -319,13 +319,18 @@ def test_watermarks_that_make_no_sense_are_refused() -> None:
     for wrong, why in (
         (5, "two sizes"),
         (("1MiB",), "two sizes"),
-        (("1MiB", "a lot"), "two sizes"),
+        ("ab", "two sizes"),
+        (("1MiB", "a lot"), "high 'a lot': not a number of bytes"),
+        (("0", 0), "0 bytes are too few"),
         (("2MiB", "1MiB"), "low is above high"),
         ((1, 256 * 257 * 4), "one module and the next are up to 526336 bytes"),
     ):
         with pytest.raises(errors.InvalidArgument, match=why):  # noqa: SIM117
             with offloader.alternate(net, watermarks=wrong):  # type: ignore[arg-type]
                 pass
+    with pytest.raises(errors.WrongType, match="low is bytes"):  # noqa: SIM117
+        with offloader.alternate(net, watermarks=(1.5, "1MiB")):  # type: ignore[arg-type]
+            pass
     assert not any(away(one) for one in net.parameters()) and offloader.used == 0
 
 
@@ -334,7 +339,14 @@ def test_what_cannot_be_kept_away_is_refused() -> None:
         with pytest.raises(errors.InvalidArgument, match="limit"):
             t.Offloader(limit)
     offloader, other, net = t.Offloader("8MiB"), t.Offloader("8MiB"), model()
-    for wrong, name in ((5, "int"), (None, "NoneType"), (net[0], "Linear"), ([net, 5], "int")):
+    for wrong, name in (
+        (5, "int"),
+        (None, "NoneType"),
+        ("ab", "str"),
+        (net[0], "Linear"),
+        ([net, 5], "list whose number 1 is a int"),
+        (dict(net.named_children()), r"dict: pass its values\(\)"),
+    ):
         with pytest.raises(errors.InvalidArgument, match=f"takes modules.*not a {name}"):  # noqa: SIM117
             with offloader.alternate(wrong):
                 pass

@@ -26,6 +26,8 @@ class Allocator {
   virtual HostPool& host() = 0;
   // The live block that holds the byte at `at`.
   virtual Owned owned(Address at) = 0;
+  // Whether some of its live blocks may be paused.
+  virtual bool any_paused() = 0;
   // While true, each free asks the engine whether a copy still uses the block.
   virtual void ask_before_free(bool ask) = 0;
 };

@@ -72,7 +72,10 @@ class Ends {
     }
     End end;
     end.place.gpu = std::max<int>(declared_, GLAKE_HOST);
-    if (declared_ != GLAKE_ASK && small && !checked_) return end;
+    if (declared_ != GLAKE_ASK && small && !checked_) {
+      if (declared_ >= 0 && allocator_.any_paused()) refuse_paused(given);
+      return end;
+    }
     bool first = true;
     // As they are given: neighbours that Parts joins may be of several blocks.
     for (size_t i = 0; i < given.count; ++i) {
@@ -96,6 +99,22 @@ class Ends {
 
  private:
   Address at(const glake_copy_part& part) const { return written_ ? part.dst : part.src; }
+
+  // Of small copies, which are not looked into any further.
+  void refuse_paused(const glake_copy_request& given) {
+    Owned owned;
+    for (size_t i = 0; i < given.count; ++i) {
+      const glake_copy_part& part = given.parts[i];
+      if (part.bytes == 0 || at(part) - owned.begin < owned.bytes) continue;
+      owned = allocator_.owned(at(part));
+      refuse_paused(owned, at(part));
+    }
+  }
+
+  void refuse_paused(const Owned& owned, Address at) const {
+    if (owned.paused.empty()) return;
+    throw Error(GLAKE_REGION_PAUSED, text(at) + " lies in " + owned.paused);
+  }
 
   // At once where the parts lie close together: a call for each takes as long as copying it.
   void check_access(const glake_copy_request& given) {
@@ -151,6 +170,7 @@ class Ends {
                                              " is in no live block of glake's: freed already, or "
                                              "never given out");
     }
+    refuse_paused(owned, at);
     if (bytes > owned.bytes - (at - owned.begin)) {
       throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, owned.begin + owned.bytes) +
                                              " (a block of " + std::to_string(owned.bytes) +

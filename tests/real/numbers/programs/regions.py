@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import glake
+from glake import transfer
 
 Block = runpy.run_path(str(Path(__file__).with_name("gpt.py")))["Block"]
 
@@ -84,7 +85,38 @@ def replay() -> None:
         raise AssertionError("paused in a capture")
 
 
+def copies() -> None:
+    """What glake copies of a paused region is refused before the GPU sees the address."""
+    with glake.region("weights"):
+        large, small = (torch.ones(count, device="cuda") for count in (1 << 20, 16))
+    other, pool = torch.zeros(1 << 20, device="cuda"), transfer.Offloader("64MiB")
+    host, little = (transfer.pinned((count,), torch.float32) for count in (1 << 20, 16))
+    path = Path(tempfile.mkdtemp()) / "file"
+    glake.pause("weights")
+    for call in (
+        lambda: transfer.copy(host, large),
+        lambda: transfer.copy(small, little),
+        lambda: transfer.copy(other, large),
+        lambda: transfer.copy_batch([(host, other), (little, small)]),
+        lambda: transfer.write_file(path, large),
+        lambda: pool.offload([other, large]),
+        lambda: pool.prefetch([small]),
+    ):
+        try:
+            call()
+        except glake.RegionPaused as error:
+            assert 'region "weights" on cuda:0, which is paused: glake.resume(' in str(error), error
+        else:
+            raise AssertionError("a copy of a paused region")
+    assert pool.used == 0 and not path.exists()
+    glake.resume("weights", verify=True)
+    transfer.copy(host, large).wait()
+    pool.offload([large]).wait()
+    assert bool((host == 1).all()) and bool((large == 1).all()) and large.device.type == "cpu"
+
+
 assert train(True) == train(False)
+copies()
 replay()
 glake.check()
 sys.stdout.write("equal\n")
