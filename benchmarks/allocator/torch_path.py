@@ -71,12 +71,14 @@ def measure(run: Runner, seconds: float) -> list[Row]:
     """Every side's rows, of all rounds."""
     python = os.environ.get("REAL_PYTHON")
     if not python:
-        raise click.ClickException("REAL_PYTHON names no Python with a CUDA build of PyTorch: "
-                                   "make real-environment, then REAL_PYTHON=.venv-real/bin/python")
+        raise click.ClickException(
+            "REAL_PYTHON names no Python with a CUDA build of PyTorch: "
+            "make real-environment, then REAL_PYTHON=.venv-real/bin/python"
+        )
     found: dict[tuple[str, str], Row] = {}
     order = list(SIDES)
     for index in range(run.rounds):
-        for side in order[index % len(order):] + order[:index % len(order)]:
+        for side in order[index % len(order) :] + order[: index % len(order)]:
             for row in by_torch(python, side, seconds / run.rounds):
                 into = found.setdefault((row["case"], row["subject"]), {**row, "rounds": {}})
                 for metric, values in row["rounds"].items():

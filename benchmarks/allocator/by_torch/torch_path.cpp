@@ -122,7 +122,8 @@ Function symbol(void* library, const char* name) {
 
 void beside(double seconds, int64_t cost, Report& report) {
   Malloc nothing;
-  for (const Mix& mix : kMixes) hits(mix, "no allocator", seconds, cost, ByStorage{&nothing}, report);
+  for (const Mix& mix : kMixes)
+    hits(mix, "no allocator", seconds, cost, ByStorage{&nothing}, report);
   if (void* glake = dlopen("libglake.so", RTLD_NOW | RTLD_NOLOAD); glake != nullptr) {
     const ByGlake c{symbol<void* (*)(size_t, int, void*)>(glake, "glake_malloc"),
                     symbol<int (*)(void*)>(glake, "glake_free")};
