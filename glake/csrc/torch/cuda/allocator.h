@@ -139,7 +139,10 @@ class CudaAllocator final : public native::CUDAAllocator {
   void report(void* ptr, int64_t bytes, int device);
 
   DeviceIndex checked(DeviceIndex device) const;  // throws for no such device
-  void use(int device) { used_.fetch_or(uint64_t{1} << device, std::memory_order_relaxed); }
+  // Every allocation comes here, so a locked instruction is made only once.
+  void use(int device) {
+    if (!used(device)) used_.fetch_or(uint64_t{1} << device, std::memory_order_relaxed);
+  }
   bool used(int device) const { return (used_.load(std::memory_order_relaxed) >> device & 1) != 0; }
   void require(int status) {
     if (status != GLAKE_OK) raise();
