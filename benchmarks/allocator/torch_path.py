@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 from common import ROOT, BenchmarkError, Metric, Pattern, Row, Runner, front, read_rows
 
+from glake.allocator.adapter_build import cuda_headers
 from glake.dryrun import libraries
 
 BY_TORCH = Path(__file__).resolve().parent / "by_torch" / "torch_path.py"
@@ -56,6 +57,7 @@ def by_torch(python: str, side: str, seconds: float) -> list[Row]:
     """One round of one side. BenchmarkError if that fails."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     device = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_DEVICES": "1", "GLAKE_SIM_MEMORY": "80GiB"}
+    env.setdefault("CUDA_HOME", str(cuda_headers()[0].parent))  # that Python may have no headers
     ran = subprocess.run(
         [python, str(BY_TORCH), side, str(seconds)],
         env=libraries.environment({**env, **device, **SIDES[side], "PYTHONPATH": str(ROOT)}),

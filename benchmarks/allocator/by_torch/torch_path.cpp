@@ -1,7 +1,6 @@
-// Times a block as PyTorch takes it: by the allocator in force through DataPtr and StorageImpl, by
-// glake's C interface where that is loaded, and what stands beside it. A library that
-// torch_path.py loads into a Python that has torch.
-#include <ATen/core/TensorBase.h>
+// Times a block as PyTorch takes it, by the allocator in force through DataPtr and StorageImpl, and
+// other allocators beside it: glake's C interface where that is loaded, else mimalloc and glibc.
+// torch_path.py loads this library into a Python that has torch.
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -31,8 +30,8 @@ struct ByStorage {
   }
 };
 
-// The same with the memory from malloc: what the rest of the path takes.
-struct Malloc final : c10::Allocator {
+// Gives out the same byte every time: what is left are DataPtr and StorageImpl.
+struct OneByte final : c10::Allocator {
   c10::DataPtr allocate(size_t) override {
     return {&byte, &byte, [](void*) {}, c10::Device(c10::kCUDA, 0)};
   }
@@ -40,12 +39,13 @@ struct Malloc final : c10::Allocator {
   char byte = 0;
 };
 
+// A general heap, whose smallest block is our smallest after scaling.
 struct ByFunctions {
   using Allocate = void* (*)(size_t);
+  static constexpr size_t kScale = 512;
   Allocate take;
   void (*give)(void*);
-  size_t scale;
-  void* allocate(size_t bytes) { return take(std::max<size_t>(bytes / scale, 1)); }
+  void* allocate(size_t bytes) { return take(std::max<size_t>(bytes / kScale, 1)); }
   void release(void* block) { give(block); }
 };
 
@@ -71,7 +71,7 @@ void hits(const Mix& mix, const std::string& name, double seconds, int64_t cost,
   report.add(mix.name, name, "pair_mean_ns", allocations.mean(cost) + frees.mean(cost));
 }
 
-// Pairs of two threads for each of one, each with a workload of its own.
+// How many pairs two threads make in the time that one makes one, each on its own workload.
 template <typename Subject>
 void threads(const Mix& mix, const std::string& name, double seconds, Subject subject,
              Report& report) {
@@ -121,7 +121,7 @@ Function symbol(void* library, const char* name) {
 }
 
 void beside(double seconds, int64_t cost, Report& report) {
-  Malloc nothing;
+  OneByte nothing;
   for (const Mix& mix : kMixes)
     hits(mix, "no allocator", seconds, cost, ByStorage{&nothing}, report);
   if (void* glake = dlopen("libglake.so", RTLD_NOW | RTLD_NOLOAD); glake != nullptr) {
@@ -135,7 +135,7 @@ void beside(double seconds, int64_t cost, Report& report) {
     if (library == nullptr) continue;
     const std::string of = prefix;
     const ByFunctions heap{symbol<ByFunctions::Allocate>(library, (of + "malloc").c_str()),
-                           symbol<void (*)(void*)>(library, (of + "free").c_str()), 512};
+                           symbol<void (*)(void*)>(library, (of + "free").c_str())};
     const char* called = of.empty() ? "glibc" : "mimalloc";
     for (const Mix& mix : kMixes) hits(mix, called, seconds, cost, heap, report);
   }

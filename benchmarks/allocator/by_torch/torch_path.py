@@ -1,9 +1,10 @@
-"""torch_path.cpp, compiled against the torch of the Python that runs this, and run once by the
-allocator in force: torch_path.py NAME SECONDS prints its rows.
+"""torch_path.py NAME SECONDS: compiles torch_path.cpp against this Python's torch, runs one round
+by the allocator in force, and prints its rows.
 """
 
 import ctypes
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ def built() -> Path:
     if target.exists():
         return target
     BUILT.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
+    part = target.with_suffix(f".{os.getpid()}")  # another process may be compiling it too
     includes = [root / "include", *cuda_headers()]
     command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall"]
     command += [word for folder in includes for word in ("-isystem", str(folder))]

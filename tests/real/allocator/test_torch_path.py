@@ -1,4 +1,4 @@
-"""The benchmark of the path through torch measures each side, and itself beside nothing."""
+"""The benchmark of the path through torch measures each side and the path without an allocator."""
 
 import sys
 from pathlib import Path
