@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include <cstdio>
+
 namespace order {
 namespace {
 

@@ -1,5 +1,5 @@
-// Addresses, mappings and physical memory, and who uses what of it through which address. What must
-// not be is noted, not answered: the program goes on.
+// Addresses, mappings and physical memory, and who uses what of it through which address. A broken
+// rule is noted, and the program goes on.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,8 @@ class Memory {
   void each_part(uint64_t ptr, uint64_t bytes, const std::string& who, Visit&& visit);
   bool reserved(uint64_t at, uint64_t bytes) const;
   void drop_if_unused(uint64_t handle);
-  // Work that the host knows to be finished orders everything and keeps nothing mapped.
+  // Drops work that the host knows to be finished: all later work comes after it, and it needs its
+  // mapping no more.
   void forget_finished(HandleState& handle);
 
   Streams& streams_;

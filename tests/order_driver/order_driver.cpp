@@ -1,6 +1,6 @@
-// A CUDA driver for one test (tests/core/order_test.cpp), written apart from simcuda: of CUDA it
-// has what glake's allocator needs. Work never runs; it is finished when the driver says so, and
-// what is asked for is only whether one thing is ordered after another.
+// A CUDA driver for one test (tests/core/order_test.cpp), written apart from simcuda. It has the
+// functions that glake's allocator calls. Work never runs: the driver says when it is finished, and
+// checks whether one piece of work is ordered after another.
 #include "order_driver.h"
 
 #include <cuda.h>
@@ -20,8 +20,7 @@ using order::Streams;
 using order::VectorClock;
 
 struct Event {
-  bool recorded = false;
-  VectorClock at;
+  VectorClock at;  // empty: not recorded yet, which counts as happened, as in CUDA
 };
 
 struct State {
@@ -194,7 +193,6 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
   Event* e = find(event);
   if (e == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   state->streams.enqueue(number(stream));
-  e->recorded = true;
   e->at = state->streams.now(number(stream));
   return CUDA_SUCCESS;
 }

@@ -9,8 +9,8 @@
 extern "C" {
 
 struct OrderDriver {
-  // As if just loaded, with so many granules of 2 MiB. `lag`: of how many questions about
-  // unfinished work one finds it finished.
+  // As if just loaded, with so many granules of 2 MiB. A question about unfinished work is answered
+  // "finished" once in `lag` times, at random.
   void (*reset)(uint64_t granules, unsigned lag, uint64_t seed);
   // Streams of the test's own, which neither wait for another nor are waited for; 0 is taken.
   uintptr_t (*stream)();
@@ -30,8 +30,8 @@ struct OrderDriver {
   uint64_t (*found)(char* text, size_t room);
   // What is left of the allocator's: reservations, mappings, handles and events.
   uint64_t (*left)();
-  // How often work on one stream was found ordered after work of another block on another stream,
-  // without which a run proves nothing.
+  // How often work came after work of another block on another stream, and only the order of the
+  // two streams said so. A run without any tests nothing.
   uint64_t (*crossings)();
 };
 
