@@ -58,14 +58,14 @@ class FileBytes:
     def __getitem__(self, part: slice) -> Any:
         """DataMissing where the file is shorter than it was."""
         first, end, _ = part.indices(self._size)
-        found = np.empty(end - first, np.uint8)
         self._file.seek(first)
-        if self._file.readinto(found) < len(found):
+        found = self._file.read(max(0, end - first))
+        if len(found) < end - first:
             raise DataMissing(
                 f"{self._file.name} was cut short while the run reads it: bring it back as it was, "
                 "and run the same command again"
             )
-        return found
+        return np.frombuffer(found, np.uint8)
 
 
 def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
@@ -84,15 +84,15 @@ def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
     try:
         files = _files(Path(os.path.expanduser(path)), pattern)
+        if tokenizer == "bytes":
+            return _bytes(files, separator)
+        return _encoded(files, separator, tokenizer)
+    except DataMissing:
+        raise
     except OSError as error:
-        if isinstance(error, DataMissing):
-            raise
         raise DataMissing(
             f"data.path = {path!r}: {error.strerror}; name a file or folder that can be read"
         ) from None
-    if tokenizer == "bytes":
-        return _bytes(files, separator)
-    return _encoded(files, separator, tokenizer)
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
