@@ -122,8 +122,7 @@ class Configurable:
         def __setattr__(self, name: str, value: Any) -> None:
             kind: Any = type(self)
             _known(kind, name)
-            with _told_of(f"{name}: "):
-                object.__setattr__(self, name, _checked(value, _annotations(kind)[name]))
+            object.__setattr__(self, name, _checked_at(name, value, _annotations(kind)[name]))
 
         def build(self, *args: Any, **context: Any) -> Any:
             """The part, with a copy of this config: later edits do not reach it."""
@@ -143,7 +142,7 @@ class Configurable:
             """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
             self.get(path)  # or says what is not there
             before, _, last = path.rpartition(".")
-            with _told_of(f"{before}." if before else "", (InvalidOption,)):
+            with _told_of(f"{before}." if before else ""):
                 setattr(self.get(before) if before else self, last, value)
 
         def set_text(self, path: str, text: str) -> None:
@@ -278,13 +277,11 @@ def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOp
 
 
 @contextlib.contextmanager
-def _told_of(
-    place: str, kinds: tuple[type[Exception], ...] = (InvalidOption, UnknownOption)
-) -> Iterator[None]:
-    """Puts the place before what an error of these kinds says."""
+def _told_of(place: str) -> Iterator[None]:
+    """Puts the place before what a refusal says."""
     try:
         yield
-    except kinds as error:
+    except (InvalidOption, UnknownOption) as error:
         raise type(error)(f"{place}{error}") from None
 
 

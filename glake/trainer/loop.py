@@ -153,7 +153,8 @@ class _Run:
         if self.resumed is not None:
             self.step, notes = self.resumed.step, self.resumed.notes
             self.tokens, self.loss = int(notes["tokens"]), float(notes["loss"])
-            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}")
+            done = "" if self.step < config.steps else f": steps = {config.steps} are done"
+            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}{done}")
         elif config.weights:
             weights = huggingface.read_weights(Path(config.weights).expanduser())
             for name, value in huggingface.matched(config.model, weights):
