@@ -4,8 +4,9 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +16,7 @@ from glake.errors import GlakeError
 from glake.groups import Group
 from glake.info import describe, no_device
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 # These bring much that others do without, so they are fetched only when asked for.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
@@ -51,6 +53,14 @@ class _Group(Group):
             raise click.ClickException(str(error)) from error
 
 
+def _of_the_table(name: str, metavar: str) -> Callable[[FunctionT], FunctionT]:
+    """The flag of an option of config.py, with that table's words as its help."""
+    option = config.lookup(name)
+    takes = "" if metavar == "PATH" else f" Takes {option.takes}."
+    text = f"{option.meaning[0].upper()}{option.meaning[1:]}.{takes}"
+    return click.option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+
+
 def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
@@ -76,11 +86,11 @@ def main() -> None:
     "--allocator",
     help="1, basic (the C plug-in) or 0: off. Default: 1; with --intercept 0, or GLAKE_ALLOCATOR.",
 )
-@click.option("--driver", help="cuda, sim[:preset] or the path of a driver library.")
-@click.option("--policy", help="balanced or compact.")
-@click.option("--limit", help='none, a fraction ("90%") or bytes ("70GiB").')
-@click.option("--debug", help="guard, poison, trace: find writes outside blocks and after free.")
-@click.option("--trace", help="Record every allocation and free to this path.")
+@_of_the_table("driver", "DRIVER")
+@_of_the_table("policy", "POLICY")
+@_of_the_table("limit", "BYTES")
+@_of_the_table("debug", "MODES")
+@_of_the_table("trace", "PATH")
 @click.option(
     "--intercept",
     is_flag=True,
@@ -89,8 +99,8 @@ def main() -> None:
 @click.option(
     "--intercept-report", is_flag=True, help="The same, and say at exit what was carried."
 )
-@click.option("--intercept-json", metavar="PATH", help="The same, as a line of JSON added to PATH.")
-@click.option("--intercept-min", metavar="BYTES", help="Least bytes of a carried copy (4MiB).")
+@_of_the_table("intercept_json", "PATH")
+@_of_the_table("intercept_min", "BYTES")
 @click.option(
     "--allow-fallback",
     is_flag=True,

@@ -296,12 +296,12 @@ class Config:
     )  # fmt: skip
     policy: str = _option(
         "balanced", _choice("balanced", "compact"), "balanced or compact",
-        "balanced grows while the limit has room; compact stitches before it grows",
+        "what comes first: balanced grows while the limit has room, compact stitches",
     )  # fmt: skip
     limit: Limit = _option(
         "none", parse_limit,
         "none, a fraction (0.9, 90%) of at least 0.00000012 or bytes of at least 2MiB (70GiB)",
-        "most physical memory glake holds on each device",
+        "most physical memory that glake holds on each device",
     )  # fmt: skip
     headroom: int = _option(
         "none", _headroom, 'none, or bytes ("4GiB")',
@@ -325,9 +325,11 @@ class Config:
     )  # fmt: skip
     debug: tuple[str, ...] = _option(
         "none", _debug, "none, or a comma list of guard, poison, trace, sync",
-        "find writes outside blocks and after free (docs/debugging.md)",
+        "find writes outside blocks and after a free (docs/debugging.md)",
     )  # fmt: skip
-    trace: str | None = _option("", _PATH, "a path", "record every allocation and free there")
+    trace: str | None = _option(
+        "", _PATH, "a path", "record every allocation and free in this file"
+    )
     sim_preset: str | None = _option(
         "", _PATH, "a name in the platforms file", "platform to simulate", _SIM
     )

@@ -31,9 +31,13 @@ READERS = {
 }
 MODULES = {
     "glake": "The allocator, regions, statistics and dry runs.",
+    "glake.errors": "Every exception. All are subclasses of `glake.GlakeError`.",
     "glake.transfer": "Copies over every path of a node ([how to use it](transfer.md)).",
     "glake.metrics": "For Prometheus and OpenTelemetry ([what there is](metrics.md)).",
     "glake.trace": "Traces and plans ([how to use them](plan.md)).",
+    "glake.integrations": "Hooks into other packages ([which there are](integrations.md)).",
+    "glake.trainer": "The trainer ([how to use it](trainer.md)).",
+    "glake.typing": "Types in the signatures above.",
 }
 _PICTURE = re.compile(r"!\[[^\]\n]+\]\(([\w/.-]+)\)")  # of this repository
 # A name declared: of a function before its arguments, of a type after it, or a macro's.
@@ -95,9 +99,10 @@ def moved(text: str) -> str:
 
 
 def public_names(module: str) -> list[str]:
-    """The names a module makes public, without importing it: `__all__`, or else of a table of names
-    fetched when asked for."""
+    """The names in a module's `__all__`, without importing it."""
     path = ROOT / module.replace(".", "/") / "__init__.py"
+    if not path.exists():
+        path = path.parent.with_suffix(".py")
     assigned = {
         target.id: node.value
         for node in ast.parse(path.read_text()).body
@@ -105,7 +110,7 @@ def public_names(module: str) -> list[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    names = ast.literal_eval(assigned.get("__all__") or assigned["_LAZY"])
+    names = ast.literal_eval(assigned["__all__"])
     return sorted((name for name in names if not name.startswith("__")), key=str.lower)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from glake.allocator import adapter_build
 from glake.dryrun.gpus import machine, outside_bytes
@@ -38,14 +38,15 @@ def dry_run(
     precision: float = PRECISION,
     keep: str | os.PathLike[str] | None = None,
     as_module: bool = False,
-    output: IO[Any] | int | None = None,
+    output: IO[str] | IO[bytes] | int | None = None,
     timeout_s: float | None = None,
     progress: Progress | None = None,
 ) -> list[DryRun]:
     """Runs a CUDA script on simulated GPUs, once an allocator, and says what it needed.
 
     Args:
-        script: path of a Python script, or a launcher such as "torchrun"; args are its own.
+        script: path of a Python script, or a launcher such as "torchrun".
+        args: of the script.
         gpus: count, model or both: 4, "A100", "8xH100".
         memory: bytes of each GPU, or "62.6GiB"; default: the model's.
         allocators: of native, expandable, glake, compact. The first two are PyTorch's own code.

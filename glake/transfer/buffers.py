@@ -19,9 +19,12 @@ _BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """`bytes` bytes at `address`: of GPU `device`, of the host (HOST), or wherever it is (ASK).
+    """`bytes` bytes at `address`. Nothing keeps them alive: they must stay until the copy is done.
 
-    Nothing keeps them alive: they must stay until the copy is done.
+    Args:
+        address: of the first byte.
+        bytes: how many.
+        device: the GPU's number; HOST: host memory; ASK: wherever the driver says it is.
     """
 
     address: int

@@ -164,7 +164,16 @@ def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """`count` blocks of `bytes` bytes, each `stride` bytes after the last, from `address` on."""
+    """`count` blocks of `bytes` bytes each, the first at `address`, `stride` bytes from one to the
+    next.
+
+    Args:
+        address: of the first block.
+        stride: bytes from the start of one block to that of the next.
+        count: how many blocks.
+        bytes: of each block.
+        device: the GPU's number; HOST: host memory; ASK: wherever the driver says it is.
+    """
 
     address: int
     stride: int
