@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, intercepted, keeper, registration, runs
+from glake.transfer import completion_watcher, handle, intercepted, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
@@ -90,7 +90,7 @@ class Engine:
                 self._lender.stop()
                 self._lender = None
             try:
-                with keeper.engine_ends():
+                with completion_watcher.engine_ends():
                     for transfer in handle.live():
                         transfer.close()
                     intercepted.wait()

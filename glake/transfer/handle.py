@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from glake import _C, arguments
 from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import keeper, timeouts
+from glake.transfer import completion_watcher, timeouts
 
 if TYPE_CHECKING:
     from glake.typing import Stream
@@ -107,7 +107,7 @@ class Transfer:
         self.bytes, self.ordered = size, ordered  # whether streams wait for it
         self.made_contiguous = made_contiguous
         if self._ids:
-            keeper.keeper.start()
+            completion_watcher.watcher.start()
             _live[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
@@ -163,9 +163,11 @@ class Transfer:
         with self._settling:
             if self._over:
                 return
-            keeper.keep_until_the_end(self._keep)
-            if error is not None and keeper.unsettled(self._ids):
-                keeper.keeper.take(keeper.Unfinished(self._ids, self._keep))
+            completion_watcher.keep_until_the_end(self._keep)
+            if error is not None and completion_watcher.unsettled(self._ids):
+                completion_watcher.watcher.take(
+                    completion_watcher.Unfinished(self._ids, self._keep)
+                )
             self._error = None if error is None else error.with_traceback(None)
             self._keep = None
             self._over = True
@@ -250,9 +252,9 @@ class Transfer:
             return
         _live.pop(id(self), None)
         if self._over or self._keep is None:
-            keeper.release(self._ids)  # nothing has to outlive it
+            completion_watcher.release(self._ids)  # nothing has to outlive it
         else:
-            keeper.keeper.take(keeper.Dropped(self._ids, self._keep))
+            completion_watcher.watcher.take(completion_watcher.Dropped(self._ids, self._keep))
 
 
 def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from glake.errors import (
     PoolFull,
     TransferClosed,
 )
-from glake.transfer import handle, keeper, timeouts
+from glake.transfer import completion_watcher, handle, timeouts
 from glake.transfer.alternation import Alternation, Moves, modules_of, watermarks_of
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
@@ -100,10 +100,10 @@ class Move:
         self.groups = groups
         self._family = handle.family()
         if groups:
-            keeper.keeper.start()
+            completion_watcher.watcher.start()
         self.bytes = sum(group.transfer.bytes for group in groups)
         for group in groups:
-            keeper.keeper.take(group)
+            completion_watcher.watcher.take(group)
 
     def done(self) -> bool:
         """Whether all copies are done; wait() raises if one has failed."""
