@@ -20,8 +20,8 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 # These bring much that others do without, so they are fetched only when asked for.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
-    "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
-    "dry-run": ("glake.dryrun.cli", "Run a CUDA script on simulated GPUs: what does it need?"),
+    "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU. Needs no GPU."),
+    "dry-run": ("glake.dryrun.cli", "Run a CUDA script on simulated GPUs, and say what it needs."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
     "topo": ("glake.transfer.topology.cli", "Show how GPUs and host memory are joined."),
@@ -84,7 +84,7 @@ def main() -> None:
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--allocator",
-    help="1, basic (the C plug-in) or 0: off. Default: 1; with --intercept 0, or GLAKE_ALLOCATOR.",
+    help="1, basic (the C plug-in) or 0 (off). Default: 1; with --intercept GLAKE_ALLOCATOR or 0.",
 )
 @_of_the_table("driver", "DRIVER")
 @_of_the_table("policy", "POLICY")
@@ -97,7 +97,7 @@ def main() -> None:
     help="Carry large copies between host and GPU over every path; SCRIPT may be any program.",
 )
 @click.option(
-    "--intercept-report", is_flag=True, help="The same, and say at exit what was carried."
+    "--intercept-report", is_flag=True, help="As --intercept, and print at exit what was carried."
 )
 @_of_the_table("intercept_json", "PATH")
 @_of_the_table("intercept_min", "BYTES")
@@ -127,12 +127,13 @@ def run(
 ) -> None:
     """Run SCRIPT with PyTorch's memory in glake; ARGS are the script's own.
 
-    Fails before SCRIPT starts if glake has no driver or device to serve it with. With --intercept
-    SCRIPT is a Python script or any executable, and its own copies are glake's (docs/intercept.md).
+    Fails before SCRIPT starts if glake has no driver or device to serve it with. With --intercept,
+    SCRIPT is a Python script or any executable, and glake makes its large copies
+    (docs/intercept.md).
     """
     intercept = intercept or intercept_report or intercept_json is not None
     if intercept_min is not None and not intercept:
-        raise click.UsageError("--intercept-min is of --intercept: give that too")
+        raise click.UsageError("--intercept-min needs --intercept: give both")
     if allocator is None and not intercept:
         allocator = "1"
     if intercept_json:

@@ -84,7 +84,7 @@ def parse_contiguous(text: str) -> tuple[str, int] | None:
         raise ValueError("the kind is not vmm or legacy")
     least = parse_bytes(size)
     if least < 1 << 20:
-        raise ValueError("a block of its own from less than 1MiB on would waste most of 2MiB")
+        raise ValueError("below 1MiB a driver allocation of its own would waste most of 2MiB")
     return kind or "vmm", least
 
 

@@ -151,7 +151,7 @@ def pause(
     if to not in _PLACES:
         raise InvalidArgument(f"a region goes to {', '.join(map(repr, _PLACES))}, not to {to!r}")
     if (folder is None) == (to == "disk"):
-        raise InvalidArgument('a region paused to "disk", and only that, needs a folder')
+        raise InvalidArgument('pausing to "disk" needs a folder, and nothing else takes one')
     where = os.fspath(Path(folder).resolve()) if folder is not None else ""
     pool = _known(name)
     done: list[int] = []

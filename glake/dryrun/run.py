@@ -52,7 +52,7 @@ def dry_run(
         allocators: of native, expandable, glake, compact. The first two are PyTorch's own code.
         outside: bytes of each GPU that CUDA itself takes; default: an estimate (gpus.py); 0: none.
         numbers: compute every aten op by PyTorch's CPU kernels, in real memory of this machine;
-            else kernels are counted, and values read back are zero, but for small ones that come
+            else kernels are counted, and values read back are zero, except small ones that come
             from the host.
         capacity_search: also find the smallest memory with which each allocator runs the job.
         precision: of the smallest memory, as a share of it.

@@ -121,8 +121,8 @@ class Configurable:
         def __new__(cls, **fields: Any) -> Any:
             if cls.part.abstract:
                 raise InvalidOption(
-                    f"{_name(cls)} is what its kinds have in common: name one of them by "
-                    f"{_CLASS!r}: {', '.join(sorted(map(_title, _kinds(cls.part))))}"
+                    f"{_name(cls)} is abstract: name one of its kinds by {_CLASS!r}: "
+                    f"{', '.join(sorted(map(_title, _kinds(cls.part))))}"
                 )
             for name in fields:
                 _known(cls, name)

@@ -273,7 +273,7 @@ class Engine:
         except InvalidArgument:  # overlapping parts, among others
             if len(np.unique(addresses)) == len(addresses):
                 raise
-        raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
+        raise InvalidArgument("scatter: the index names a block twice: name each block once")
 
     def copy_rows(self, rows: np.typing.NDArray[np.uint64], stream: CopyStream = None) -> Transfer:
         """Copies many ranges between two places, given as addresses, as one transfer.
@@ -370,7 +370,7 @@ def _owners(to: Buffer, of: Buffer) -> Any:
 
 def _whole(found: Buffer) -> Buffer:
     if not found.contiguous:
-        raise InvalidArgument(f"{found} is not C-contiguous: the side that is not blocks is")
+        raise InvalidArgument(f"{found} is not C-contiguous: the side without blocks must be")
     return found
 
 

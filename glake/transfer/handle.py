@@ -40,7 +40,9 @@ def family() -> object:
 def require_own(made_by: object) -> None:
     """Forked if a handle was made before this process was forked."""
     if made_by is not _family:
-        raise Forked("this handle is of the parent: a forked child has no engine and no copies")
+        raise Forked(
+            "this handle belongs to the parent process: a forked child has no engine and no copies"
+        )
 
 
 def _forget() -> None:

@@ -115,7 +115,9 @@ def register_host(array: Array, background: bool = False) -> Registration:
             "written to; pin a writable array of the same memory, or copy it to one of pinned()"
         )
     if memory.device >= 0:
-        raise InvalidArgument(f"{memory} is memory of cuda:{memory.device}: host memory is pinned")
+        raise InvalidArgument(
+            f"{memory} is memory of cuda:{memory.device}: only host memory can be pinned"
+        )
     default_engine()
     device, known = _C.place_of(memory.address)
     if device >= 0 or known:

@@ -101,9 +101,9 @@ def check_fit(dst: Buffer, src: Buffer) -> bool:
     if dst.shape != src.shape or dst.item != src.item:
         loose = " and ".join(f"the {name}" for name, end in ends if not end.contiguous)
         raise InvalidArgument(
-            f"the source, {src}, does not fit the destination, {dst}: not C-contiguous is "
-            f"{loose}, and then shapes and item sizes must be equal; make it contiguous first, or "
-            "view both in one shape"
+            f"the source, {src}, does not fit the destination, {dst}: shapes and item sizes must "
+            f"be equal, because one end is not C-contiguous: {loose}. Make it contiguous first, "
+            "or view both in one shape"
         )
     if any(step == 0 and extent > 1 for step, extent in zip(dst.strides, dst.shape, strict=True)):
         raise InvalidArgument(f"{dst} is expanded: several of its items are one place in memory")

@@ -432,8 +432,8 @@ def _move(file: _File, piece: Piece, address: int) -> bool:
             size = os.fstat(file.cached).st_size
             raise FileFailed(
                 errno.ENODATA,
-                f"bytes {piece.offset} to {piece.offset + piece.bytes} were asked for, and it has "
-                f"{size}",
+                f"bytes {piece.offset} to {piece.offset + piece.bytes} were asked for, "
+                f"but it has {size}",
                 file.path,
             )
         done += moved
