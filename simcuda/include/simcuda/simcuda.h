@@ -23,7 +23,8 @@ struct CUevent_st;
 /* Options:
  *   preset      name in the platforms file (default "hgx_h100_h200")
  *   platforms   path of the platforms file (default: platforms.json beside the library)
- *   costs       of calls: a device in the cost file, or "published" (default: as the file says)
+ *   costs       cost table of calls: a device in the cost file, or "published" (default: as the
+ *               file says)
  *   cost_file   path of the cost file (default: costs.json beside the library)
  *   devices     number of devices (default: the preset's)
  *   memory      bytes of each device, with suffix KiB/MiB/GiB (default 1GiB; phantom 80GiB)
@@ -37,25 +38,25 @@ struct CUevent_st;
  *               (default: it is woken) | "polled" (it asks and sleeps, as it must on a GPU: a
  *               query takes its modelled cost, a sleep what simcuda_sleep says; lazy schedule)
  *   driver_lock 1: calls that free or pin memory, unmap, load code, open contexts or peers wait
- *               for all work under way, and keep out calls that enqueue work meanwhile, as was
- *               seen of real drivers (default 0)
- *   complete_after  any time. Phantom replays: work enqueued at tick t is complete at tick t + K;
- *               -1: never until waited for on the host; "auto" (default): by the schedule.
+ *               for all work under way, and block calls that enqueue work meanwhile, as was seen
+ *               with real drivers (default 0)
+ *   complete_after  any time. For phantom replays. K: work enqueued at tick t is complete at tick
+ *               t + K; -1: only once the host waits for it; "auto" (default): by the schedule.
  *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
- *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the
- *               copy's device, or "interleave"
+ *   host_node   socket that holds host buffers: a number (default 0), "local" to the copy's
+ *               device, or "interleave"
  *   batch_small_ns, batch_large_ns  what each copy of a cuMemcpyBatchAsync adds to the batch: of
  *               less than 28 KiB (default 2400) or more (default 100). Published for an H100
- *   dead_link   any time. CUresult that copies over a link at 0 GB/s end with; 0 (default): they
- *               stand still until the link is set again
- *   max_maps    kernel mappings to allow instead of vm.max_map_count; beyond it, less an eighth,
- *               calls return CUDA_ERROR_MAP_FAILED
+ *   dead_link   any time. CUresult with which copies over a link at 0 GB/s end; 0 (default): they
+ *               stand still until the link has a rate again
+ *   max_maps    kernel mappings to allow, instead of vm.max_map_count; beyond 7/8 of it calls
+ *               return CUDA_ERROR_MAP_FAILED
  *   machine     name of a machine several processes share (default: private to the process)
  *   machine_dir where shared machines keep their files (default /dev/shm)
  *   call_us     any time. "name=first+further" pairs overriding the cost table
  *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock
  *               (default 0: the books alone know it)
- *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
+ *   call_delay_us  any time. "cuMemMap=10000": each such call really sleeps that long
  */
 // clang-format on
 SIMCUDA_API int simcuda_configure(const char* key, const char* value);
