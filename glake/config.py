@@ -1,10 +1,10 @@
 """Every option of glake: one typed table, set by GLAKE_* variables.
 
 `read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
-misspelt one is never silently ignored. A variable with an empty value is as one not set. The C++
-core checks the same names and values for programs without Python (glake_options() in glake.h);
-tests/unit/test_numbers.py compares the two. In every locale a number is digits, with a point before
-the last of them if you like (8, 0.9, .5).
+misspelt one is never silently ignored. A variable with an empty value counts as not set. The C++
+core has a table of its own options, for programs without Python (glake_options() in glake.h); tests
+compare the two: names, defaults, meanings, and which values they take. In every locale a number is
+digits with an optional decimal point (8, 0.9, .5).
 """
 
 import dataclasses

@@ -183,8 +183,8 @@ class Offloader:
 
         Raises:
             PoolFull: they do not fit. Nothing is moved.
-            InvalidArgument: another offloader has them away, or there are no tensors (a number,
-                None). Nothing is moved.
+            InvalidArgument: another offloader has them away, there are no tensors (a number, None),
+                or a parameter is a DTensor. Nothing is moved.
             RegionPaused: tensors of a paused region. Nothing is moved.
             GlakeError: as of Engine.copy.
         """
