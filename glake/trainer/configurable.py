@@ -92,12 +92,21 @@ _FLOAT32 = Within(-3e38, 3e38)
 
 
 def child(kind: Callable[..., C], **fields: Any) -> C:
-    """The default of a field that holds a config: a new one for each parent."""
+    """The default of a field that holds a config: a new one for each parent.
+
+    Args:
+        kind: the config's class.
+        fields: its values, where they differ from the class's defaults.
+    """
     return dataclasses.field(default_factory=functools.partial(kind, **fields))
 
 
 class Configurable:
-    """Base of every part; `config` is the part's own copy."""
+    """Base of every part; `config` is the part's own copy.
+
+    Args:
+        config: an instance of the part's `Config`, whose build() calls this.
+    """
 
     @dataclass_transform(kw_only_default=True)
     @dataclasses.dataclass(kw_only=True)
@@ -112,8 +121,8 @@ class Configurable:
         def __new__(cls, **fields: Any) -> Any:
             if cls.part.abstract:
                 raise InvalidOption(
-                    f"{_name(cls)} is what its kinds have in common: name one of them by "
-                    f"{_CLASS!r}: {', '.join(sorted(map(_title, _kinds(cls.part))))}"
+                    f"{_name(cls)} is abstract: name one of its kinds by {_CLASS!r}: "
+                    f"{', '.join(sorted(map(_title, _kinds(cls.part))))}"
                 )
             for name in fields:
                 _known(cls, name)

@@ -51,9 +51,9 @@ class Storage:
 def tensors_in(things: Any) -> Iterator[Any]:
     """The tensors of a module (parameters and buffers), a mapping or an iterable, at any depth.
 
-    Of a tensor that wraps others (DTensor) those inside. InvalidArgument for what is none of these,
-    and for a parameter that wraps others: FSDP2 has further views of its memory, which would stay
-    on the GPU and be what is trained.
+    Of a tensor that wraps others (DTensor) it takes those inside. InvalidArgument for anything
+    else, and for a parameter that wraps others: FSDP2 has further views of its memory. These would
+    stay on the GPU, and the job would train them.
     """
     import torch
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass

@@ -53,10 +53,10 @@ void Process::in_child() {
   IpcSockets::in_child();
   Process& process = instance();
   Watch::instance().unlock();
-  process.set_detour(kTraced, false);  // the file is the parent's
+  process.set_hook(kTraced, false);  // the file is the parent's
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
-    process.detours_.store(0);  // the plain path says why nothing works here
+    process.hooks_.store(0);  // the plain path says why nothing works here
   }
   const bool inside = inside_before_fork;
   process.mutex_.unlock();
@@ -129,7 +129,7 @@ Block& Process::block(void* ptr, bool take) {
   bool ours = region != nullptr && address - region->base() < region->size();
   Block* b = ours ? region->peek(address) : escaped(address);
   // With guards, a caller's pointer is not the block's first byte.
-  DebugDevice* debug = ours && !take && detoured(kDebug) ? debug_of(*region->heap()) : nullptr;
+  DebugDevice* debug = ours && !take && hooked(kDebug) ? debug_of(*region->heap()) : nullptr;
   if (debug != nullptr) address = debug->inner(address);
   if (ours && (b == nullptr || debug != nullptr)) b = region->heap()->find(*region, address);
   if (b == nullptr) {
@@ -155,13 +155,13 @@ Block* Process::escaped(Address ptr) {
 }
 
 Bytes Process::requested(void* ptr, const Block& b) const {
-  bool inside = detoured(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
+  bool inside = hooked(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
   return inside ? b.requested - debug_of(*b.heap)->overhead() : b.requested;
 }
 
 CallerBlock Process::caller_block(void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
-  DebugDevice* debug = detoured(kDebug) ? debug_of(*b.heap) : nullptr;
+  DebugDevice* debug = hooked(kDebug) ? debug_of(*b.heap) : nullptr;
   return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
 }
 
@@ -172,14 +172,14 @@ Options& Process::read_options() {
     options_read_ = true;
     use_kinds(0);
     use_debug();
-    set_detour(kUnread, false);
+    set_hook(kUnread, false);
   }
   return options_;
 }
 
 void Process::use_debug() {
   Watch::instance().set_debug(options_.debug.any(), options_.debug.trace);
-  set_detour(kDebug, options_.debug.any());
+  set_hook(kDebug, options_.debug.any());
 }
 
 void Process::prepare() {
@@ -201,12 +201,12 @@ Driver& Process::open_driver() {
 void Process::start_trace(const std::string& path) {
   stop_trace();
   trace_.start(path);
-  set_detour(kTraced, true);
+  set_hook(kTraced, true);
 }
 
 void Process::stop_trace() {
   check_usable();
-  set_detour(kTraced, false);
+  set_hook(kTraced, false);
   trace_.stop();
 }
 
@@ -279,7 +279,7 @@ void Process::shutdown() {
   stop_trace();
   driver_.reset();
   driver_path_.clear();
-  set_detour(kUnread, true);  // first: no signal may find the plain path
+  set_hook(kUnread, true);  // first: no signal may find the plain path
   options_read_ = false;
   options_ = Options{};
   use_kinds(0);
@@ -342,7 +342,7 @@ void Process::use_kinds(int step) {
   kinds_ += step;
   contiguous_from_ = options_.contiguous_from;
   contiguous_kind_ = options_.contiguous_kind;
-  set_detour(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
+  set_hook(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
 }
 
 std::vector<int> Process::used_devices() {

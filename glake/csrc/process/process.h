@@ -26,7 +26,7 @@ struct PauseTo {
 
 // What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
 // asks one question.
-enum Detour : uint32_t {
+enum AllocHook : uint32_t {
   kTraced = 1,
   kWatched = 2,  // watch/watch.h
   kDebug = 4,    // debug/debug_device.h
@@ -47,12 +47,12 @@ class Process {
   // question.
   static Process* plain() {
     Process* process = instance_.load(std::memory_order_acquire);
-    return process != nullptr && !process->detoured() ? process : nullptr;
+    return process != nullptr && !process->hooked() ? process : nullptr;
   }
   // Whether calls from signal handlers are refused: with the option `debug`, and until it is read.
   static bool checked() {
     Process* process = instance_.load(std::memory_order_acquire);
-    return process == nullptr || process->detoured(kDebug) || process->detoured(kUnread);
+    return process == nullptr || process->hooked(kDebug) || process->hooked(kUnread);
   }
 
   // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
@@ -126,13 +126,13 @@ class Process {
   // One more after each shutdown: what names something of before is void.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
-  bool detoured() const { return detours_.load(std::memory_order_acquire) != 0; }
-  bool detoured(Detour d) const { return (detours_.load(std::memory_order_acquire) & d) != 0; }
-  void set_detour(Detour d, bool on) {
+  bool hooked() const { return hooks_.load(std::memory_order_acquire) != 0; }
+  bool hooked(AllocHook d) const { return (hooks_.load(std::memory_order_acquire) & d) != 0; }
+  void set_hook(AllocHook d, bool on) {
     if (on) {
-      detours_.fetch_or(d);
+      hooks_.fetch_or(d);
     } else {
-      detours_.fetch_and(~static_cast<uint32_t>(d));
+      hooks_.fetch_and(~static_cast<uint32_t>(d));
     }
   }
 
@@ -184,7 +184,7 @@ class Process {
   // Read on the way of every allocation, set under mutex_.
   std::atomic<Bytes> contiguous_from_{0};
   std::atomic<int> contiguous_kind_{GLAKE_CONTIGUOUS_VMM};
-  std::atomic<uint32_t> detours_{kUnread};
+  std::atomic<uint32_t> hooks_{kUnread};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
 };

@@ -6,7 +6,7 @@
 #include "debug/debug_device.h"
 #include "heap/paused_heap.h"
 #include "heap/region_book.h"
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 #include "process/process.h"
 #include "transfer/engine.h"
 
@@ -24,22 +24,21 @@ class TransferAllocator final : public transfer::Allocator {
   HostPool& host() override { return process_.host(); }
   Owned owned(Address at) override { return process_.owned(at); }
   bool any_paused() override { return PausedHeap::any(); }
-  void ask_before_free(bool ask) override { process_.set_detour(kCopied, ask); }
+  void ask_before_free(bool ask) override { process_.set_hook(kCopied, ask); }
 
   Address allocate(int gpu, Bytes bytes, StreamHandle stream) override {
     const auto plain = [stream](ThreadCache& cache, Bytes size) {
       return cache.device()->allocate(size, stream, cache);
     };
     return reinterpret_cast<Address>(
-        process_.detoured(kDebug)
-            ? detoured_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
-            : plain_malloc(process_, bytes, gpu, stream));
+        process_.hooked(kDebug) ? hooked_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
+                                : plain_malloc(process_, bytes, gpu, stream));
   }
 
   void free(Address block) override {
     void* ptr = reinterpret_cast<void*>(block);
-    if (process_.detoured(kDebug)) {
-      detoured_free(process_, ptr);
+    if (process_.hooked(kDebug)) {
+      hooked_free(process_, ptr);
     } else {
       plain_free(process_, ptr);
     }
@@ -110,7 +109,7 @@ Owned Process::owned(Address at) {
   found.device = (ours ? region->heap() : b->heap)->number;
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
   CallerBlock held{b->ptr, b->requested, b->ptr};
-  DebugDevice* debug = detoured(kDebug) ? debug_of(*b->heap) : nullptr;
+  DebugDevice* debug = hooked(kDebug) ? debug_of(*b->heap) : nullptr;
   if (debug != nullptr) {  // between its guards
     void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
     held = caller_block(inner, *b);

@@ -67,7 +67,7 @@ class Data(Configurable):
         count = ranks * pieces
         if self._sequences < count:
             raise InvalidOption(
-                f"sequences = {self._sequences} of a step do not go round {ranks} ranks with "
+                f"sequences = {self._sequences} of a step cannot be shared by {ranks} ranks with "
                 f"{pieces} accumulated pieces each: take {count} at least"
             )
         chosen: list[Any] = order.indices(step, self._sequences)

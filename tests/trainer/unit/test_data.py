@@ -160,7 +160,7 @@ def test_wrong_input_says_what_to_do(tmp_path: Path, folder: Path) -> None:
         data(folder, 900, arrangement="padded")
     with pytest.raises(DataTooShort, match="kept for evaluation"):
         list(data(folder, evaluation=0.01).evaluation(1, 0, 1))
-    with pytest.raises(InvalidOption, match="do not go round 3 ranks with 2"):
+    with pytest.raises(InvalidOption, match="cannot be shared by 3 ranks with 2"):
         data(folder).batch(0, 0, 3, 2)
     (tmp_path / "bad.json").write_text(json.dumps({"model": 1}))
     pytest.importorskip("tokenizers")

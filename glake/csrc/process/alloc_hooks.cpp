@@ -1,4 +1,4 @@
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 
 #include "debug/debug_device.h"
 #include "watch/watch.h"
@@ -35,7 +35,7 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
 
 DebugDevice* debug_of(Process& process, void* ptr) {
   Region* region =
-      process.detoured(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
+      process.hooked(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
   return region != nullptr ? debug_of(*region->heap()) : nullptr;
 }
 
@@ -57,34 +57,34 @@ Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, vo
 
 }  // namespace
 
-void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
-                      glake_pool pool, bool guards, const Allocate& allocate) {
+void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
+                    bool guards, const Allocate& allocate) {
   process.check_usable();
-  if (process.detoured(kUnread)) process.prepare();
+  if (process.hooked(kUnread)) process.prepare();
   void* ptr = nullptr;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
     ThreadCache& cache = process.cache(device);
-    DebugDevice* debug = guards && process.detoured(kDebug) ? debug_of(*cache.device()) : nullptr;
+    DebugDevice* debug = guards && process.hooked(kDebug) ? debug_of(*cache.device()) : nullptr;
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
     Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
     ptr = b->data();
-    if (process.detoured(kWatched) || process.detoured(kDebug)) {
+    if (process.hooked(kWatched) || process.hooked(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
     if (debug != nullptr) ptr = debug->allocated(b, bytes, Watch::tag(), op.context());
-    if (process.detoured(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
+    if (process.hooked(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
   }
   drop_unused_contexts();
   return ptr;
 }
 
-void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
+void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
   process.check_usable();
-  if (process.detoured(kUnread)) process.prepare();
+  if (process.hooked(kUnread)) process.prepare();
   Asked asked;
-  const PoolId pool = process.detoured(kKinds) ? Process::pool_of_thread() : PoolId{};
-  if (process.detoured(kKinds)) asked.kind = process.kind_of(bytes, &asked.by_size);
+  const PoolId pool = process.hooked(kKinds) ? Process::pool_of_thread() : PoolId{};
+  if (process.hooked(kKinds)) asked.kind = process.kind_of(bytes, &asked.by_size);
   if (pool != PoolId{}) {
     if (asked.kind == GLAKE_STITCHED || asked.by_size) {
       return pool_malloc(process, bytes, device, stream, pool);
@@ -94,23 +94,23 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
                                           ": allocate it outside, as it cannot be paused");
   }
   if (asked.kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, asked);
-  return detoured_malloc(process, bytes, device, stream, {0, 0}, true,
-                         [stream](ThreadCache& cache, Bytes size) {
-                           return cache.device()->allocate(size, stream, cache);
-                         });
+  return hooked_malloc(process, bytes, device, stream, {0, 0}, true,
+                       [stream](ThreadCache& cache, Bytes size) {
+                         return cache.device()->allocate(size, stream, cache);
+                       });
 }
 
-void detoured_free(Process& process, void* ptr) {
+void hooked_free(Process& process, void* ptr) {
   process.check_usable();
-  if (process.detoured(kCopied)) process.refuse_copied(ptr);
+  if (process.hooked(kCopied)) process.refuse_copied(ptr);
   {
     DebugDevice* debug = debug_of(process, ptr);
     HoldingPtr holding = debug != nullptr ? debug->take(reinterpret_cast<Address>(ptr)) : nullptr;
     Watch::Operation op(GLAKE_CONTEXT_ALL);
     Block& b = taken(process, debug, holding, ptr);
-    if (process.detoured(kTraced)) process.trace().freed(ptr);
+    if (process.hooked(kTraced)) process.trace().freed(ptr);
     ThreadCache& cache = process.cache(b.heap->number);
-    if (process.detoured(kWatched) || process.detoured(kDebug)) {
+    if (process.hooked(kWatched) || process.hooked(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
       bool held = holding == nullptr && Heap::frees_later(b);
       PoolId pool = b.heap->pool_id();
@@ -137,19 +137,19 @@ void watched_trim(const std::function<void()>& trim) {
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
                         const Asked& asked) {
   // No guards: who asks for whole memory wants its first byte.
-  return detoured_malloc(process, bytes, device, stream, {0, 0}, false,
-                         [stream, asked](ThreadCache& cache, Bytes size) {
-                           return cache.device()->contiguous().allocate(size, stream, asked);
-                         });
+  return hooked_malloc(process, bytes, device, stream, {0, 0}, false,
+                       [stream, asked](ThreadCache& cache, Bytes size) {
+                         return cache.device()->contiguous().allocate(size, stream, asked);
+                       });
 }
 
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
   auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
     return cache.device()->pools().allocate(pool, size, stream);
   };
-  if (process.detoured()) {
-    return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
-                           allocate);
+  if (process.hooked()) {
+    return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                         allocate);
   }
   return allocate(process.cache(device), bytes)->data();
 }
@@ -157,21 +157,21 @@ void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool) {
   auto at = reinterpret_cast<Address>(ptr);
-  return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
-                         [stream, pool, at](ThreadCache& cache, Bytes size) {
-                           return cache.device()->pools().allocate_at(pool, at, size, stream);
-                         });
+  return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                       [stream, pool, at](ThreadCache& cache, Bytes size) {
+                         return cache.device()->pools().allocate_at(pool, at, size, stream);
+                       });
 }
 
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then) {
   DeviceAllocator& own = process.device(device);
-  if (!process.detoured()) return own.pools().restore(pool, then);
+  if (!process.hooked()) return own.pools().restore(pool, then);
   RestoreLog log;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
     log = own.pools().restore(pool, then);
-    bool watched = process.detoured(kWatched) || process.detoured(kDebug);
-    bool traced = process.detoured(kTraced);
+    bool watched = process.hooked(kWatched) || process.hooked(kDebug);
+    bool traced = process.hooked(kTraced);
     glake_pool id{pool.first, pool.second};
     Watch& watch = Watch::instance();
     for (const SavedBlock& b : log.freed) {
