@@ -19,7 +19,8 @@ MODULES = (
 )  # fmt: skip
 # Objects that calls return. Their attributes are described, not what glake makes them of.
 RETURNED = {
-    "glake.Buffer", "glake.Headroom", "glake.dryrun.DryRun", "glake.dryrun.Refusal", "glake.Region", "glake.metrics.Server", "glake.trace.Job",
+    "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
+    "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
     "glake.trace.Plan", "glake.trainer.Outcome", "glake.transfer.FileTransfer",
     "glake.transfer.NodeTransfer", "glake.transfer.Peer", "glake.transfer.Plan",
     "glake.transfer.Registration", "glake.transfer.Result", "glake.transfer.Transfer",
