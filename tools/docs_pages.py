@@ -35,6 +35,7 @@ MODULES = {
     "glake.transfer": "Copies over every path of a node ([how to use it](transfer.md)).",
     "glake.metrics": "For Prometheus and OpenTelemetry ([what there is](metrics.md)).",
     "glake.trace": "Traces and plans ([how to use them](plan.md)).",
+    "glake.dryrun": "Dry runs ([how to use them](dry-run.md)).",
     "glake.integrations": "Hooks into other packages ([which there are](integrations.md)).",
     "glake.trainer": "The trainer ([how to use it](trainer.md)).",
     "glake.typing": "Types in the signatures above.",

@@ -8,10 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request that found no memory: bytes asked for, where, and who held what at that moment.
+    """A request that found no memory.
 
-    step: optimizer steps done before it. message: the exception's text. holders: (where the memory
-    was asked for, bytes, blocks), most bytes first.
+    Attributes:
+        rank: which rank asked.
+        device: on which GPU.
+        requested_bytes: how many bytes.
+        step: optimizer steps done before it.
+        message: the exception's text.
+        holders: (the script's line that asked, bytes, blocks) of what was live, the most bytes
+            first.
     """
 
     rank: int
@@ -24,16 +30,29 @@ class Refusal:
 
 @dataclass(frozen=True)
 class DryRun:
-    """One run of the job under one allocator. Sizes are bytes, and the most of any rank or device.
+    """One run of the job under one allocator. Sizes are bytes, of the rank or device with the most.
 
-    capacity_bytes: of each simulated GPU. outside_bytes: of it, taken by CUDA itself (and NCCL).
-    driver_calls, driver_us: calls that manage memory, events and waits, and their modelled time by
-    the table in force, of the rank with most; driver_us_by: their time by every table of prices
-    (docs/trace-format.md). steps: optimizer steps that every rank did. oom: what was refused, if
-    the job ended by it. refusals: requests refused in all, those included that the job lived on
-    from. step_seconds: of this machine's time, the median between two steps, 0 if there were none.
-    smallest_capacity_bytes: found by a search, else None. history: (reserved, allocated) of the
-    fullest device after each step; driver_history: (calls, us) so far, of the rank with most.
+    Attributes:
+        allocator: which one.
+        capacity_bytes: memory of each simulated GPU.
+        peak_allocated_bytes: most bytes of live blocks.
+        peak_reserved_bytes: most bytes that the allocator held.
+        outside_bytes: memory of each GPU that CUDA and NCCL take.
+        driver_calls: calls that manage memory, events and waits, of the rank with the most.
+        driver_us: their modelled microseconds by the table of prices in force.
+        steps: optimizer steps that every rank did.
+        oom: what was refused, if the job ended by that; else None.
+        host_rss_bytes: host memory of a rank.
+        ranks: how many used a GPU.
+        exit_code: of the script.
+        seconds: of this machine's time, for the run.
+        step_seconds: of this machine's time, the median between two steps; 0 if there were none.
+        driver_us_by: the modelled microseconds by every table of prices (docs/trace-format.md).
+        refusals: requests that were refused in all, also those after which the job went on.
+        smallest_capacity_bytes: found by a search, else None.
+        files: memory snapshots that were kept.
+        history: (reserved, allocated) bytes of the fullest device after each step.
+        driver_history: (calls, microseconds) up to each step, of the rank with the most.
     """
 
     allocator: str

@@ -143,18 +143,47 @@ class Timeline:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """One trace under one policy. Sizes are bytes, host times medians of one call in nanoseconds.
+    """One trace under one policy. Sizes are bytes.
 
-    After an out-of-memory everything speaks of the events before it, and the per-step figures of
-    the steps completed. ``peak_event`` is the first event with the most physical memory, after an
-    out-of-memory the last one replayed, None if there is none. ``utilisation`` is peak live over
-    peak physical bytes and ``time_avg_utilisation`` the mean of live over physical bytes over
-    events; ``driver_calls`` counts reserve, create, map, set access, unmap, release, cudaMalloc
-    and cudaFree; ``driver_us`` is the modelled time of every driver call by the table ``costs``,
-    ``growth_us`` and ``event_us`` are parts of it (:class:`StepCost`), and ``by_costs`` has the
-    same by every table asked for; ``stream_waits`` counts streams made to wait for other
-    streams and the host for any. ``*_per_step`` are means over the second half of the steps, None
-    where no step was completed. ``layout`` is what was asked for with ``layout_at``.
+    After an out-of-memory all figures are of the events before it, and those of a step are of the
+    completed steps. Figures `*_per_step` are means over the second half of the steps, and None
+    where no step was completed.
+
+    Attributes:
+        trace: its name.
+        policy: its name.
+        capacity_bytes: of the device; None: without limit.
+        peak_live_bytes: most bytes live at once, as requested.
+        peak_physical_bytes: most physical memory held.
+        utilisation: peak live over peak physical bytes.
+        time_avg_utilisation: mean over events of live over physical bytes.
+        min_capacity_bytes: the smallest capacity that fits; None: not asked for.
+        driver_calls: reserve, create, map, set access, unmap, release, cudaMalloc and cudaFree
+            calls.
+        driver_calls_per_step: of these.
+        driver_us_per_step: of driver_us.
+        growth_us_per_step: of growth_us.
+        event_calls_per_step: of event_calls.
+        event_us_per_step: of event_us.
+        stream_waits_per_step: of stream_waits.
+        host_ns_alloc: median nanoseconds of an allocation on this machine.
+        host_ns_free: median nanoseconds of a free.
+        oom: the failing event; None: the trace ran to its end.
+        complete_after: ticks until work completes; -1: never.
+        events: how many were replayed.
+        trace_peak_live_bytes: of the whole trace.
+        driver_us: modelled microseconds of every driver call by the table `costs`.
+        growth_us: the part of driver_us that creates and first maps handles (StepCost).
+        event_calls: events created, recorded, queried and waited for, and questions to streams.
+        event_us: the part of driver_us of these.
+        stream_waits: streams made to wait for others, and the host for any.
+        costs: the table of prices.
+        by_costs: the same times by every table asked for.
+        steps: costs of each step.
+        peak_event: the first event with the most physical memory; after an out-of-memory the last
+            one replayed; None: no event.
+        timeline: live and physical bytes over time.
+        layout: what `layout_at` asked for, else None.
     """
 
     trace: str

@@ -317,6 +317,6 @@ def test_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "glake.cli", "run", "--intercept-min", "1MiB", "x.py"]
     done = _run(command, _clean())
-    assert done.returncode == 2 and "--intercept-min is of --intercept" in done.stderr
+    assert done.returncode == 2 and "--intercept-min needs --intercept" in done.stderr
     told = Told(["true"], tmp_path, "--intercept-json", str(tmp_path / "no" / "report"))
     assert told.done.returncode == 1 and "cannot write a report" in told.done.stderr

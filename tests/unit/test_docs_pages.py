@@ -61,6 +61,21 @@ def test_the_readmes_options_are_there_and_take_its_values() -> None:
             config.parse(name, value)
 
 
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    beginning = [line.partition("#")[0].strip() for line in lines[:20]]
+    assert {"make demo", "make test"} <= set(beginning)
+
+
+def test_links_between_pages_lead_to_files() -> None:
+    made = {"options.md", "python-api.md", "c-api.md"}
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text()):
+            found = "://" in target or target in made or (page.parent / target).exists()
+            assert found, (page.name, target)
+
+
 def test_a_picture_of_the_readme_is_one_of_the_site() -> None:
     text = docs_pages.moved("![bars](benchmarks/a/b.svg) ![x](https://e.org/c.svg)")
     assert text == "![bars](b.svg) ![x](https://e.org/c.svg)"

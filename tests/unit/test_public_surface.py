@@ -15,11 +15,12 @@ from glake import errors
 
 MODULES = (
     "glake", "glake.transfer", "glake.integrations", "glake.errors", "glake.metrics", "glake.trace",
-    "glake.trainer",
+    "glake.trainer", "glake.dryrun",
 )  # fmt: skip
 # Objects that calls return. Their attributes are described, not what glake makes them of.
 RETURNED = {
-    "glake.Buffer", "glake.Headroom", "glake.Region", "glake.metrics.Server", "glake.trace.Job",
+    "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
+    "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
     "glake.trace.Plan", "glake.trainer.Outcome", "glake.transfer.FileTransfer",
     "glake.transfer.NodeTransfer", "glake.transfer.Peer", "glake.transfer.Plan",
     "glake.transfer.Registration", "glake.transfer.Result", "glake.transfer.Transfer",
@@ -27,6 +28,7 @@ RETURNED = {
 JSON = "values of JSON, of several types by key"
 # Where a public signature says Any, and why no type is better.
 ANY = {
+    "glake.dryrun.DryRun.to_json": JSON,
     "glake.snapshot": "PyTorch's form of a snapshot: nested dicts and lists, which its tools read",
     "glake.stats": "counts, and texts of hooks, by names that packages add",
     "glake.trace.Plan.to_json": JSON,

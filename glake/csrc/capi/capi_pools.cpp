@@ -90,7 +90,7 @@ int glake_pool_restore(glake_checkpoint* checkpoint, void* self, void (*freed)(v
     Process& process = Process::instance();
     process.device(checkpoint->device);  // opened, if it was not
     require(checkpoint->generation == process.generation(),
-            "the checkpoint is of before glake_shutdown()");
+            "the checkpoint was made before glake_shutdown()");
     glake::RestoreLog log =
         glake::pool_restore(process, checkpoint->device, checkpoint->pool, checkpoint->blocks);
     glake::Alone outside(false);  // the caller's functions may call glake

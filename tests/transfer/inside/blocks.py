@@ -103,7 +103,7 @@ def test_typed_errors() -> None:
     index[50] = 1 << 33
     with pytest.raises(errors.InvalidPointer, match="no memory"):
         t.gather(Device((100, 64)), rows, index)
-    with pytest.raises(errors.InvalidArgument, match="named twice"):
+    with pytest.raises(errors.InvalidArgument, match="names a block twice"):
         t.scatter(pool, flat, [3, 3])
     with pytest.raises(errors.InvalidArgument, match="first dimension"):
         t.gather(flat, Device(()), None)

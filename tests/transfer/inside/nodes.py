@@ -402,7 +402,7 @@ def test_changed_bytes_are_read_again(
             assert (here == there).all()
             assert node.stats()["retries"] == 1
             bad[0] = carriers.RETRIES + 1
-            with pytest.raises(errors.PeerFailed, match="another checksum"):
+            with pytest.raises(errors.PeerFailed, match="checksums differ"):
                 peer_call("x", here, checksum=True).wait(20)
         assert settled(node, peers=0)["failed"] == 1
 
