@@ -1,7 +1,7 @@
 // StreamClock on the simulated driver: what is ordered before what, what is complete, and that it
 // makes no call while one stream is in use.
 #include "harness.h"
-#include "memory/streams.h"
+#include "memory/stream_clock.h"
 
 using namespace glake;
 

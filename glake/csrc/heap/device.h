@@ -19,7 +19,7 @@
 #include "heap/heap.h"
 #include "heap/thread_cache.h"
 #include "memory/contiguous.h"
-#include "memory/streams.h"
+#include "memory/stream_clock.h"
 
 namespace glake {
 

@@ -84,7 +84,7 @@ class Heap {
 
   Arena& arena_of(Address a) { return small->contains(a) ? *small : *large; }
   Arena& home_of(const Request& r) { return r.small() ? *small : *large; }
-  Granules whole_free() const { return {large->whole_free_count() + small->whole_free_count()}; }
+  Granules whole_free() const { return {large->whole().count() + small->whole().count()}; }
   // By how much its arenas may grow: under the limit, and within a region's budget.
   Granules room() const;
   Granules budget_room() const;

@@ -1,6 +1,7 @@
 #include "heap/peers.h"
 
 #include <algorithm>
+#include "heap/mapping_turn.h"
 
 namespace glake {
 
@@ -15,9 +16,7 @@ void Peers::grant_all() {
 }
 
 void Peers::enable(int peer) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   const std::vector<int>& now = device_.grants;
   if (std::find(now.begin(), now.end(), peer) != now.end()) return;
   bool yes = false;

@@ -13,7 +13,7 @@
 #include "driver/driver.h"
 #include "memory/address_space.h"
 #include "memory/block.h"
-#include "memory/streams.h"
+#include "memory/stream_clock.h"
 
 namespace glake {
 
