@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 
+#include "driver/device_scope.h"
 #include "driver/driver.h"
 #include "sim_harness.h"
 

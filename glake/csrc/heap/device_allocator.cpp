@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/device_scope.h"
 #include "heap/frees.h"
 #include "heap/mapping_turn.h"
 #include "heap/pause.h"

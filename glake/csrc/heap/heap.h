@@ -17,11 +17,13 @@
 #include "heap/request.h"
 #include "heap/reuse_rule.h"
 #include "heap/wait_budget.h"
-#include "memory/address_space.h"
 #include "memory/arena.h"
 #include "memory/block.h"
 #include "memory/granule_pool.h"
+#include "memory/region.h"
+#include "memory/reservation.h"
 #include "memory/view.h"
+#include "memory/view_space.h"
 
 namespace glake {
 

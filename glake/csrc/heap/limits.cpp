@@ -3,6 +3,7 @@
 #include "heap/mapping_turn.h"
 #include "heap/reclaim.h"
 #include "heap/trim.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 

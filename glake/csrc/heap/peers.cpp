@@ -1,7 +1,9 @@
 #include "heap/peers.h"
 
 #include <algorithm>
+
 #include "heap/mapping_turn.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 

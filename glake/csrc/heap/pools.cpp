@@ -10,6 +10,7 @@
 #include "heap/search.h"
 #include "heap/slow_path.h"
 #include "heap/trim.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 

@@ -1,9 +1,11 @@
 #include "heap/regions.h"
 
+#include "driver/device_scope.h"
 #include "heap/mapping_turn.h"
 #include "heap/pause.h"
 #include "heap/pools.h"
 #include "heap/trim.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "memory/completion.h"
 #include "memory/extent_index.h"
 #include "memory/free_granules.h"
 #include "memory/span.h"

@@ -4,6 +4,7 @@
 
 #include "base/alone.h"
 #include "debug/debug_device.h"
+#include "memory/contiguous_index.h"
 #include "transfer/engine.h"  // whose owner is destroyed here
 #include "watch/watch.h"
 
@@ -37,20 +38,20 @@ void Process::before_fork() {
   instance().mutex_.lock();
   inside_before_fork = inside;
   instance().trace_.flush();
-  IpcSockets::before_fork();
+  IpcFd::before_fork();
   Watch::instance().lock();
 }
 
 void Process::in_parent() {
   Watch::instance().unlock();
-  IpcSockets::in_parent();
+  IpcFd::in_parent();
   const bool inside = inside_before_fork;
   instance().mutex_.unlock();
   Alone::set(inside);
 }
 
 void Process::in_child() {
-  IpcSockets::in_child();
+  IpcFd::in_child();
   Process& process = instance();
   Watch::instance().unlock();
   process.set_detour(kTraced, false);  // the file is the parent's

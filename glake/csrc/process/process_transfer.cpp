@@ -6,6 +6,7 @@
 #include "debug/debug_device.h"
 #include "heap/paused_heap.h"
 #include "heap/region_book.h"
+#include "memory/contiguous_index.h"
 #include "process/detours.h"
 #include "process/process.h"
 #include "transfer/engine.h"

@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "holder_counter.h"
 #include "replay/facts.h"
 #include "replay/steps.h"
 

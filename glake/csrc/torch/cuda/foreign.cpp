@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "torch/cuda/on_device.h"
+#include "torch/cuda/outside_claim.h"
+
 namespace glake::adapter {
 
 ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) {
