@@ -2,10 +2,9 @@
 
     python tools/classes.py [--list]
 
-At most 40 methods a class; one class a header (with the structs and small classes it is made of,
-nested or in tests/.../SMALL below); methods before data, in each class; no const_cast. --list prints
-every class with its methods. Written for this code's own style, not for any C++: declarations are
-told apart by their brackets.
+At most 40 methods a class; one class a header, with the structs that it gives and takes; methods before
+data; no const_cast; no constructor that takes another of its class and more. --list prints every class
+with the number of its methods. Written for this code's own style, not for any C++.
 """
 
 from __future__ import annotations
@@ -19,7 +18,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "glake" / "csrc"
-MOST_METHODS = 40
+MOST_METHODS = 40  # not counting those that override another's
+# What may stay, each with its reason.
+MAY = {
+    "glake/csrc/driver/driver.h: Driver": "a method a driver call, and no state to divide",
+    "glake/csrc/torch/cuda/foreign_blocks.cpp: const_cast": "torch's const pointer is a key",
+    "glake/csrc/torch/cuda/watch.cpp: const_cast": "torch gives const pointers, C takes others",
+    "glake/csrc/torch/numbers/generators.h: classes": "issue 17: torch/numbers is left as it is",
+}
 
 
 class Class(NamedTuple):
@@ -70,7 +76,9 @@ def members(body: str) -> Iterator[str]:
             end = closing(body, at)
             declaration = body[start:at]
             rest = body[end + 1 :].lstrip()
-            if rest.startswith((";", ",")) or re.match(r"\w+\s*(=|;|\{)", rest):
+            if "=" in declaration and "operator" not in declaration and ")" not in declaration:
+                at = body.index(";", end)  # the value of a constant or member
+            elif rest.startswith((";", ",")) or re.match(r"\w+\s*(=|;|\{)", rest):
                 at = end + 1 + (len(body[end + 1 :]) - len(rest))
                 at = at + rest.index(";") if ";" in rest else len(body)
             elif re.search(r"\)\s*(const)?\s*(noexcept)?\s*:(?!:)", declaration) and re.match(
@@ -93,12 +101,17 @@ def is_method(declaration: str) -> str:
     """The name of the method declared, or "" for anything else."""
     declaration = re.sub(r"\b(public|private|protected)\s*:(?!:)", " ", declaration).strip()
     declaration = re.sub(r"\b(alignas|decltype|noexcept|explicit)\s*\([^()]*\)", " ", declaration)
-    if not declaration or re.match(
-        r"(using|typedef|friend|static_assert|enum|class|struct|union)\b", declaration
-    ) or (re.match(r"template\s*<", declaration) and re.search(r"\b(friend|using)\b", declaration)):
+    if (
+        not declaration
+        or re.match(r"(using|typedef|friend|static_assert|enum|class|struct|union)\b", declaration)
+        or (
+            re.match(r"template\s*<", declaration) and re.search(r"\b(friend|using)\b", declaration)
+        )
+    ):
         return ""
-    while re.search(r"<[^<>()]*>", declaration) and "operator" not in declaration:
-        declaration = re.sub(r"<[^<>()]*>", " ", declaration)
+    declaration = re.sub(r"\[[^\]]*\]", " ", declaration)
+    while re.search(r"<[^<>]*>", declaration) and "operator" not in declaration:
+        declaration = re.sub(r"<[^<>]*>", " ", declaration)
     found = re.match(r"[^=(]*?(~?\w+|operator\s*(?:\(\)|[^\s(]+|\w+))\s*\(", declaration)
     if found is None:
         return ""
@@ -134,7 +147,9 @@ def classes(path: Path) -> Iterator[Class]:
         for declaration in members(body):
             if method := is_method(declaration):
                 given = re.search(r"\b(= delete|= default)", declaration)
-                if given is None:
+                if given is None and not re.search(
+                    r"\b(override|GLAKE_OVERRIDE_\w+)\b", declaration
+                ):
                     methods.append(method)
                 if given is None and data and not data_first:
                     data_first = f"{data} before {method}"
@@ -171,7 +186,9 @@ def main() -> int:
         outer = [each.name for each in found if each.kind == "class" and not each.nested]
         if path.suffix == ".h" and len(outer) > 1:
             wrong.append(f"{name}: classes {', '.join(outer)}")
-    print("\n".join(wrong))
+    wrong = [line for line in wrong if not line.startswith(tuple(MAY))]
+    for line in wrong:
+        print(line)
     return 1 if wrong else 0
 
 

@@ -66,6 +66,8 @@ class Heap {
   // Orders the next work of the block's stream after what is enqueued on its recorded streams.
   // False, and nothing is known, if the driver refuses.
   bool order_after_recorded(Block* block);
+  // 1 if the block's own stream is among the recorded ones (Sharing::share, ContiguousBlocks).
+  static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
   // True if a free will have to wait for streams recorded on the block.
   static bool frees_later(const Block& b) {
     return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
@@ -111,10 +113,6 @@ class Heap {
   Bytes most_live = 0;             // of the device, as large requests that missed have seen it
   uint64_t live = 0;               // blocks in callers' hands or thread caches
   bool started = false;            // false too once close() has begun to give the ranges back
-
- private:
-  // 1 if the block's own stream is among the recorded ones (Sharing::share, ContiguousBlocks).
-  static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
 };
 
 }  // namespace glake

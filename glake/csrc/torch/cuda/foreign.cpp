@@ -14,6 +14,11 @@ ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) {
   return found == pools_.end() ? nullptr : &found->second;
 }
 
+const ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) const {
+  auto found = pools_.find({device, pool});
+  return found == pools_.end() ? nullptr : &found->second;
+}
+
 bool ForeignPools::retain(int device, c10::MempoolId_t pool, const Allocator& allocator) {
   if (allocator == nullptr && !legacy_ && !any()) return false;
   std::lock_guard<std::mutex> guard(mutex_);
