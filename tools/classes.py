@@ -2,9 +2,9 @@
 
     python tools/classes.py [--list]
 
-At most 40 methods a class; one class a header, with the structs that it gives and takes; methods before
-data; no const_cast; no constructor that takes another of its class and more. --list prints every class
-with the number of its methods. Written for this code's own style, not for any C++.
+At most 40 methods a class; one class a header, with the structs that it gives and takes; methods
+before data; no const_cast; no constructor that takes another of its class and more. --list prints
+every class with the number of its methods. Written for this code's own style, not for any C++.
 """
 
 from __future__ import annotations

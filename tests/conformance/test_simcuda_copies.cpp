@@ -191,10 +191,11 @@ void check_driver_facts() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"batches", check_batches},
-      {"the driver's copies", check_driver_copies_everywhere},
-      {"the driver's facts", check_driver_facts},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"batches", check_batches},
+                        {"the driver's copies", check_driver_copies_everywhere},
+                        {"the driver's facts", check_driver_facts},
+                    });
 }

@@ -253,7 +253,7 @@ class Trial {
 };
 
 // Tickets merge with neighbours of the same streams only, and never weaken.
-void tickets_of_neighbours() {
+TEST(tickets_of_neighbours) {
   SpanPool pool;
   Arena arena(0, 0, 4 * kGranule, pool);
   arena.give(arena.claim(arena.first_absent(), 0, 4 * kGranule), Tickets{});
@@ -270,13 +270,13 @@ void tickets_of_neighbours() {
   CHECK(first->extent == 4 * kGranule && arena.check().empty());
 }
 
-}  // namespace
-
-int main() {
+TEST(random_programs) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     test::running() = "seed " + std::to_string(seed);
     Trial(seed).run(1500 / test::kSlowdown);
   }
-  tickets_of_neighbours();
-  return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

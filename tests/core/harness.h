@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cases.h"
 #include "glake/glake.h"
 #include "simcuda/simcuda.h"
 

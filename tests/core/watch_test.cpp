@@ -70,7 +70,7 @@ void finish() {
 
 uint64_t address(void* ptr) { return reinterpret_cast<uint64_t>(ptr); }
 
-void events_tell_the_story() {
+TEST(events_tell_the_story) {
   test::running() = "events";
   start();
   void* unknown = glake_malloc(2 * kMiB, 0, nullptr);
@@ -114,7 +114,7 @@ void events_tell_the_story() {
   finish();
 }
 
-void the_ring_keeps_the_last() {
+TEST(the_ring_keeps_the_last) {
   test::running() = "ring";
   start();
   OK(glake_history(4, GLAKE_CONTEXT_NEVER, 1));
@@ -135,7 +135,7 @@ void the_ring_keeps_the_last() {
   finish();
 }
 
-void contexts_are_counted() {
+TEST(contexts_are_counted) {
   test::running() = "contexts";
   start();
   Hooks hooks;
@@ -177,7 +177,7 @@ void contexts_are_counted() {
   CHECK(hooks.alive.empty());
 }
 
-void blocks_held_for_streams_complete_later() {
+TEST(blocks_held_for_streams_complete_later) {
   test::running() = "held back";
   start();
   auto context = std::make_unique<test::CurrentContext>();
@@ -197,7 +197,7 @@ void blocks_held_for_streams_complete_later() {
   finish();
 }
 
-void one_observer_sees_all() {
+TEST(one_observer_sees_all) {
   test::running() = "observer";
   start();
   int seen = 0;
@@ -214,7 +214,7 @@ void one_observer_sees_all() {
 }
 
 // Threads allocate while the watch is turned on and off.
-void threads_and_switches() {
+TEST(threads_and_switches) {
   test::running() = "threads";
   start();
   Hooks hooks;
@@ -248,12 +248,4 @@ void threads_and_switches() {
 
 }  // namespace
 
-int main() {
-  events_tell_the_story();
-  the_ring_keeps_the_last();
-  contexts_are_counted();
-  blocks_held_for_streams_complete_later();
-  one_observer_sees_all();
-  threads_and_switches();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

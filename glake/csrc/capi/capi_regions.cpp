@@ -40,7 +40,7 @@ int glake_region_pool(const char* name, glake_pool* pool) {
 }
 
 int glake_region_budget(glake_pool region, uint64_t bytes) {
-  return guarded([&] { RegionCalls::set_budget(region_of(region), bytes); });
+  return guarded([&] { glake::RegionCalls::set_budget(region_of(region), bytes); });
 }
 
 int glake_set_pool(glake_pool pool, glake_pool* before) {
@@ -59,20 +59,22 @@ int glake_region_pause(int device, glake_pool region, int to, const char* folder
     require(named == (to == GLAKE_REGION_DISK), "GLAKE_REGION_DISK, and only it, needs a folder");
     const glake::PauseTo where{to, named ? folder : ""};
     glake::watched_trim(
-        [&] { RegionCalls(Process::instance()).pause(device, region_of(region), where); });
+        [&] { glake::RegionCalls(Process::instance()).pause(device, region_of(region), where); });
   });
 }
 
 int glake_region_resume(int device, glake_pool region, int verify) {
   return guarded([&] {
-    glake::watched_trim(
-        [&] { RegionCalls(Process::instance()).resume(device, region_of(region), verify != 0); });
+    glake::watched_trim([&] {
+      glake::RegionCalls(Process::instance()).resume(device, region_of(region), verify != 0);
+    });
   });
 }
 
 size_t glake_regions(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(RegionCalls(Process::instance()).list(), json, capacity); });
+  guarded(
+      [&] { length = copy_out(glake::RegionCalls(Process::instance()).list(), json, capacity); });
   return length;
 }
 

@@ -4,8 +4,8 @@
 
 #include <exception>
 
-#include "holder_counter.h"
 #include "replay/facts.h"
+#include "replay/holder_counter.h"
 #include "replay/steps.h"
 
 namespace py = pybind11;
