@@ -18,7 +18,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 600
 CASE = re.compile(r"^TEST\((\w+)\)", re.MULTILINE)
-ROW = re.compile(r"(?:^\s*|argv, \{)\{\"([^\"]+)\",", re.MULTILINE)
+ROW = re.compile(r"(?:^\s*|argv,\s*\{)\s*\{\s*\"([^\"]+)\",", re.MULTILINE)
 END = re.compile(r"^(.+?): (ok|FAILED|skipped)(.*)$")
 WHOLE = "whole program"  # of one without cases
 
@@ -50,7 +50,7 @@ def cases(program: str) -> list[str]:
         if path.stem == program
     ).read_text()
     names = CASE.findall(source)
-    table = re.search(r"run_checks\(argc, argv, \{|kChecks = \{", source)
+    table = re.search(r"run_checks\(\s*argc, argv,\s*\{|kChecks = \{", source)
     if table is not None:
         names += ROW.findall(source, table.start())
     return names or [WHOLE]
