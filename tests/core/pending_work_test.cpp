@@ -141,6 +141,36 @@ TEST(repeated_places_wait_for_their_work) {
   CHECK(test::stat("glake.repeats") - repeats > 40);
 }
 
+// A block recorded on as many streams as a set of tickets has room for, on one more, and on many: its
+// memory, which the next request needs, is had after the work of each.
+void recorded_on(size_t streams) {
+  constexpr size_t kUsed = 64 * test::kKiB;
+  Fixture f("frees recorded on many streams");
+  std::vector<CUstream> users(streams);
+  for (CUstream& user : users) CU(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING));
+  void* first = get(20 * kMiB, f.s[0]);
+  for (CUstream user : users) {
+    OK(glake_record_stream(first, user));
+    fill(first, kUsed, user);
+  }
+  OK(glake_free(first));
+  void* second = get(20 * kMiB, f.s[0]);
+  const auto address = reinterpret_cast<CUdeviceptr>(second);
+  CU(cuMemsetD8Async(address, 2, kUsed, f.s[0]));
+  CU(cuStreamSynchronize(f.s[0]));
+  for (CUstream user : users) CU(cuStreamSynchronize(user));
+  std::vector<uint8_t> seen(kUsed);
+  CU(cuMemcpyDtoH(seen.data(), address, kUsed));
+  CHECK(seen == std::vector<uint8_t>(kUsed, 2));
+  OK(glake_free(second));
+  CU(cuCtxSynchronize());
+  for (CUstream user : users) CU(cuStreamDestroy(user));
+}
+
+TEST(frees_recorded_on_many_streams_wait) {
+  for (size_t streams : {7, 8, 9, 20}) recorded_on(streams);
+}
+
 TEST(chunks_wait_for_their_work) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     chunks_stay_for_their_work(kind, false);
