@@ -4,8 +4,8 @@
 
 tests/mutants/mutants.toml names each edit, and the case of a C++ test that must fail with it. Each
 is made in a copy of the checkout's tracked files (--tree, default build/mutants), never in the
-checkout, and taken back after it: applied, built, run, printed as killed or survived. Exit code 1 if
-one survives, or if one cannot be tried: its old text must occur exactly once, what it makes must
+checkout, and taken back after it: applied, built, run, printed as killed or survived. Exit code 1
+if one survives, or if one cannot be tried: its old text must occur exactly once, what it makes must
 compile, and its case must pass without it.
 
 About ten minutes on two idle cores; `make mutants` runs it on demand, and its last log is
@@ -31,9 +31,10 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutants" / "mutants.toml"
+BUILD = Path("build") / "tests"  # as in a checkout, so that a compiler cache finds what it has
 TIMEOUT_S = 300  # of a case: it takes seconds where it holds, and one that never ends has failed
 # No optimisation: what takes the time is compiling.
-FLAGS = "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1"
+FLAGS = "-DGLAKE_TEST_FLAGS=-O0"
 
 
 class Mutant(NamedTuple):
@@ -52,17 +53,11 @@ def mutants() -> list[Mutant]:
     """The committed list. ValueError if two have one name."""
     with LIST.open("rb") as file:
         rows = tomllib.load(file)["mutant"]
-    found = [
-        Mutant(
-            row["name"],
-            row["file"],
-            row["old"],
-            row["new"],
-            *row["killed_by"].split("/", 1),
-            row.get("settings", {}),
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        program, case = row["killed_by"].split("/", 1)
+        edit = (row["name"], row["file"], row["old"], row["new"])
+        found.append(Mutant(*edit, program, case, row.get("settings", {})))
     if len({one.name for one in found}) != len(found):
         raise ValueError(f"{LIST}: two mutants have one name")
     return found
@@ -91,21 +86,21 @@ def copy_checkout(tree: Path) -> None:
 
 def build(tree: Path, program: str) -> bool:
     """Builds one program of the tree, as it is now; False if it does not compile."""
-    make = [native.find_tool("cmake"), "--build", str(tree / "build"), "--target", program]
+    make = [native.find_tool("cmake"), "--build", str(tree / BUILD), "--target", program]
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
-    log = tree / "build" / "mutant.log"
+    log = tree / BUILD / "mutant.log"
     with log.open("w") as file:
         return subprocess.run([*make, "simcuda", "--parallel", jobs], stdout=file).returncode == 0
 
 
 def configure(tree: Path) -> None:
     """Makes the tree's build directory. CalledProcessError if it cannot be made."""
-    (tree / "build").mkdir(exist_ok=True)
+    (tree / BUILD).mkdir(parents=True, exist_ok=True)
     ninja = Path(sys.executable).parent / "ninja"
     options = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja.exists() else []
     options += ["-DGLAKE_PYTHON=OFF", "-DGLAKE_TESTS=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     options += [FLAGS, f"-DPython_EXECUTABLE={sys.executable}"]
-    command = [native.find_tool("cmake"), "-S", str(tree), "-B", str(tree / "build"), *options]
+    command = [native.find_tool("cmake"), "-S", str(tree), "-B", str(tree / BUILD), *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -113,7 +108,7 @@ def outcome(tree: Path, mutant: Mutant) -> str:
     """How the mutant's case ends: "" if it holds, else why not."""
     try:
         done = subprocess.run(
-            [str(tree / "build" / "lib" / mutant.program), "--filter", mutant.case],
+            [str(tree / BUILD / "lib" / mutant.program), "--filter", mutant.case],
             env=native.environment() | {"GLAKE_DRIVER": "sim"} | mutant.settings,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -149,7 +144,7 @@ def unchanged(tree: Path, chosen: list[Mutant]) -> dict[tuple[str, str], str]:
     wrong: dict[tuple[str, str], str] = {}
     for program in dict.fromkeys(one.program for one in chosen):
         if not build(tree, program):
-            raise SystemExit(f"{program} does not build: {tree / 'build' / 'mutant.log'}")
+            raise SystemExit(f"{program} does not build: {tree / BUILD / 'mutant.log'}")
     for one in chosen:
         key = (one.program, one.case)
         if key not in wrong:
