@@ -180,12 +180,12 @@ class Drill {
   int ooms_ = 0;
 };
 
-int total = 120000 / test::kSlowdown;
+int operations = 120000 / test::kSlowdown;
 
-void drill(const std::string& policy, uint64_t seed) {
-  test::running() = policy + ", seed " + std::to_string(seed);
+void drill(const char* policy, uint64_t seed) {
+  test::running() = std::string(policy) + ", seed " + std::to_string(seed);
   Drill run(policy, seed);
-  run.steps(total / 4);
+  run.steps(operations / 4);
   run.finish();
 }
 
@@ -198,6 +198,6 @@ TEST(compact_second) { drill("compact", 2); }
 
 // Argument: how many operations, instead of 200,000 (fewer under sanitizers).
 int main(int argc, char** argv) {
-  total = test::number_argument(argc, argv, total);
+  operations = test::number_argument(argc, argv, operations);
   return test::run_cases(argc, argv);
 }
