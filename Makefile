@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test test-all mutants real real-environment integration integration-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test test-all mutants real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -103,10 +103,12 @@ $(FRAMEWORKS_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.
 # The same of vLLM, whose CPU build takes 3.5 GB: on demand.
 VLLM_VENV ?= .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
-integration-vllm: build $(VLLM_VENV)/.ready
-	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
+integration-vllm: vllm-environment
 	VLLM_PYTHON="$(CURDIR)/$(VLLM_PY)" $(PY) -m pytest tests/frameworks/test_vllm_engine.py tests/frameworks/test_stored_signatures.py \
 	  tests/examples/test_examples.py::test_example_of_vllm -v
+
+vllm-environment: build $(VLLM_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
 
 # What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
 $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile
@@ -123,7 +125,7 @@ $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py too
 # `make integration-environment` has of other packages. Without what torchtitan requires: that is a torch.
 TITAN_VENV ?= .venv-titan
 TITAN_PY := $(TITAN_VENV)/bin/python
-integration-titan: real-environment $(TITAN_VENV)/.ready
+integration-titan: real-environment integration-environment $(TITAN_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(TITAN_VENV)/glake >build/titan-glake.log 2>&1
 	$(REAL_HEADERS) TITAN_PYTHON="$(CURDIR)/$(TITAN_PY)" $(PY) -m pytest \
 	  tests/frameworks/test_titan.py tests/frameworks/test_stored_signatures.py -v
@@ -141,7 +143,7 @@ $(TITAN_VENV)/.ready: $(FRAMEWORKS_VENV)/.ready $(REAL_VENV)/.ready tools/requir
 # PyTorch, and with what `make integration-vllm` has of other packages.
 VLLM_CUDA_VENV ?= .venv-vllm-cuda
 VLLM_CUDA_PY := $(VLLM_CUDA_VENV)/bin/python
-integration-vllm-cuda: real-environment $(VLLM_CUDA_VENV)/.ready
+integration-vllm-cuda: real-environment vllm-environment $(VLLM_CUDA_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_CUDA_VENV)/glake >build/vllm-cuda-glake.log 2>&1
 	$(REAL_HEADERS) VLLM_CUDA_PYTHON="$(CURDIR)/$(VLLM_CUDA_PY)" $(PY) -m pytest \
 	  tests/frameworks/test_vllm_cuda.py tests/frameworks/test_stored_signatures.py -v

@@ -1,10 +1,11 @@
 """The largest batch, and the tokens a step, of the fine-tuning job on GPUs of 24, 40 and 80 GiB.
 
-end_to_end.py [--memory GIB ...] [--steps N]: run it by a Python with PyTorch's CUDA build. The job
-(benchmarks/trainer/finetune.py) runs under `glake dry-run`: PyTorch's own allocator code, native
-and with expandable segments, and glake in its place, over simulated GPUs. For each memory and
-allocator the batch is searched by running the job: to the last sequence up to 20, beyond that to
-5 %. A row says the largest that ran through all steps and the smallest that did not.
+end_to_end.py [--memory GIB ...] [--allocator NAME ...] [--steps N]: run it by a Python with
+PyTorch's CUDA build. The job (benchmarks/trainer/finetune.py) runs under `glake dry-run`: PyTorch's
+own allocator code, native and with expandable segments, and glake in its place, over simulated
+GPUs. For each memory and allocator the batch is searched by running the job: to the last sequence
+up to 20, beyond that to 5 %. A row says the largest that ran through all steps and the smallest
+that did not.
 
 With --gpu it measures instead, on the GPU at hand: tokens/s of the job under each allocator, at the
 batch that is given.
@@ -90,13 +91,13 @@ def tokens_a_step(batch: int, steps: int) -> float:
     return sum(data.batch(step, 0, 1)[0].count for step in range(steps)) / steps
 
 
-def simulated(memories: list[int], steps: int, guess: int | None) -> None:
+def simulated(memories: list[int], allocators: list[str], steps: int, guess: int | None) -> None:
     print("| GPU | allocator | largest batch | first that does not fit | tokens a step | "
           "peak allocated | peak reserved |")  # fmt: skip
     print("|---|---|---|---|---|---|---|")
     for memory in memories:
         near = guess or max(1, 2 * memory - 43)  # weights and logits take 21 GiB
-        for allocator in ALLOCATORS:
+        for allocator in allocators:
             found = search(memory, allocator, steps, near)
             row = ["0", str(found.refused), "0", "-", "-"]
             if found.fits is not None:
@@ -130,6 +131,7 @@ def measured(batch: int, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--memory", type=int, nargs="+", default=[24, 40, 80], metavar="GIB")
+    parser.add_argument("--allocator", choices=ALLOCATORS, nargs="+", default=ALLOCATORS)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--guess", type=int, help="the batch to try first")
     parser.add_argument("--gpu", type=int, metavar="BATCH", help="measure tokens/s on a real GPU")
@@ -137,7 +139,7 @@ def main() -> None:
     if options.gpu:
         measured(options.gpu, options.steps)
     else:
-        simulated(options.memory, options.steps, options.guess)
+        simulated(options.memory, options.allocator, options.steps, options.guess)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def run(config: Optimizer.Config, seed: int, steps: int) -> dict[str, Any]:
 
         def gradients(rows: torch.Tensor = rows) -> None:
             optimizer.zero_grad()
-            found = model.loss(rows[:, :-1], rows[:, 1:])
+            found = model(rows[:, :-1], rows[:, 1:])
             (found.total / found.count).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
@@ -97,7 +97,7 @@ def run(config: Optimizer.Config, seed: int, steps: int) -> dict[str, Any]:
         spent += time.process_time() - began
         if (step + 1) % EVERY == 0:
             with torch.no_grad():
-                found = model.loss(kept[:, :-1], kept[:, 1:])
+                found = model(kept[:, :-1], kept[:, 1:])
             losses.append(float(found.total / found.count))
     return {"losses": losses, "cpu_s": spent}
 

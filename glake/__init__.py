@@ -87,12 +87,12 @@ _HOME = {
 
 
 def library_path() -> Path:
-    """Path of libglake.so, the C interface of include/glake/glake.h."""
+    """The path of libglake.so, which has the C interface of glake/glake.h."""
     return Path(__file__).resolve().parent / "lib" / "libglake.so"
 
 
 def include_path() -> Path:
-    """Folder to compile C programs with: `#include <glake/glake.h>` is glake's C interface."""
+    """The folder to compile C programs with, for `#include <glake/glake.h>`."""
     return Path(__file__).resolve().parent / "include"
 
 

@@ -4,8 +4,9 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,11 +16,12 @@ from glake.errors import GlakeError
 from glake.groups import Group
 from glake.info import describe, no_device
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 # These bring much that others do without, so they are fetched only when asked for.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
-    "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU, without one."),
-    "dry-run": ("glake.dryrun.cli", "Run a CUDA script on simulated GPUs: what does it need?"),
+    "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU. Needs no GPU."),
+    "dry-run": ("glake.dryrun.cli", "Run a CUDA script on simulated GPUs, and say what it needs."),
     "build-adapter": ("glake.allocator.cli", "Compile the CUDA adapter for the installed torch."),
     "trace": ("glake.trace.commands", "Look into, make and export allocation traces."),
     "topo": ("glake.transfer.topology.cli", "Show how GPUs and host memory are joined."),
@@ -51,6 +53,14 @@ class _Group(Group):
             raise click.ClickException(str(error)) from error
 
 
+def _of_the_table(name: str, metavar: str) -> Callable[[FunctionT], FunctionT]:
+    """The flag of an option of config.py, with that table's words as its help."""
+    option = config.lookup(name)
+    takes = "" if metavar == "PATH" else f" Takes {option.takes}."
+    text = f"{option.meaning[0].upper()}{option.meaning[1:]}.{takes}"
+    return click.option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+
+
 def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
@@ -74,23 +84,23 @@ def main() -> None:
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--allocator",
-    help="1, basic (the C plug-in) or 0: off. Default: 1; with --intercept 0, or GLAKE_ALLOCATOR.",
+    help="1, basic (the C plug-in) or 0 (off). Default: 1; with --intercept GLAKE_ALLOCATOR or 0.",
 )
-@click.option("--driver", help="cuda, sim[:preset] or the path of a driver library.")
-@click.option("--policy", help="balanced or compact.")
-@click.option("--limit", help='none, a fraction ("90%") or bytes ("70GiB").')
-@click.option("--debug", help="guard, poison, trace: find writes outside blocks and after free.")
-@click.option("--trace", help="Record every allocation and free to this path.")
+@_of_the_table("driver", "DRIVER")
+@_of_the_table("policy", "POLICY")
+@_of_the_table("limit", "BYTES")
+@_of_the_table("debug", "MODES")
+@_of_the_table("trace", "PATH")
 @click.option(
     "--intercept",
     is_flag=True,
     help="Carry large copies between host and GPU over every path; SCRIPT may be any program.",
 )
 @click.option(
-    "--intercept-report", is_flag=True, help="The same, and say at exit what was carried."
+    "--intercept-report", is_flag=True, help="As --intercept, and print at exit what was carried."
 )
-@click.option("--intercept-json", metavar="PATH", help="The same, as a line of JSON added to PATH.")
-@click.option("--intercept-min", metavar="BYTES", help="Least bytes of a carried copy (4MiB).")
+@_of_the_table("intercept_json", "PATH")
+@_of_the_table("intercept_min", "BYTES")
 @click.option(
     "--allow-fallback",
     is_flag=True,
@@ -117,12 +127,13 @@ def run(
 ) -> None:
     """Run SCRIPT with PyTorch's memory in glake; ARGS are the script's own.
 
-    Fails before SCRIPT starts if glake has no driver or device to serve it with. With --intercept
-    SCRIPT is a Python script or any executable, and its own copies are glake's (docs/intercept.md).
+    Fails before SCRIPT starts if glake has no driver or device to serve it with. With --intercept,
+    SCRIPT is a Python script or any executable, and glake makes its large copies
+    (docs/intercept.md).
     """
     intercept = intercept or intercept_report or intercept_json is not None
     if intercept_min is not None and not intercept:
-        raise click.UsageError("--intercept-min is of --intercept: give that too")
+        raise click.UsageError("--intercept-min needs --intercept: give both")
     if allocator is None and not intercept:
         allocator = "1"
     if intercept_json:

@@ -1,10 +1,10 @@
 """Every option of glake: one typed table, set by GLAKE_* variables.
 
 `read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
-misspelt one is never silently ignored. A variable with an empty value is as one not set. The C++
-core checks the same names and values for programs without Python (glake_options() in glake.h);
-tests/unit/test_numbers.py compares the two. In every locale a number is digits, with a point before
-the last of them if you like (8, 0.9, .5).
+misspelt one is never silently ignored. A variable with an empty value counts as not set. The C++
+core has a table of its own options, for programs without Python (glake_options() in glake.h); tests
+compare the two: names, defaults, meanings, and which values they take. In every locale a number is
+digits with an optional decimal point (8, 0.9, .5).
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ def parse_contiguous(text: str) -> tuple[str, int] | None:
         raise ValueError("the kind is not vmm or legacy")
     least = parse_bytes(size)
     if least < 1 << 20:
-        raise ValueError("a block of its own from less than 1MiB on would waste most of 2MiB")
+        raise ValueError("below 1MiB a driver allocation of its own would waste most of 2MiB")
     return kind or "vmm", least
 
 
@@ -296,12 +296,12 @@ class Config:
     )  # fmt: skip
     policy: str = _option(
         "balanced", _choice("balanced", "compact"), "balanced or compact",
-        "balanced grows while the limit has room; compact stitches before it grows",
+        "what comes first: balanced grows while the limit has room, compact stitches",
     )  # fmt: skip
     limit: Limit = _option(
         "none", parse_limit,
         "none, a fraction (0.9, 90%) of at least 0.00000012 or bytes of at least 2MiB (70GiB)",
-        "most physical memory glake holds on each device",
+        "most physical memory that glake holds on each device",
     )  # fmt: skip
     headroom: int = _option(
         "none", _headroom, 'none, or bytes ("4GiB")',
@@ -325,9 +325,11 @@ class Config:
     )  # fmt: skip
     debug: tuple[str, ...] = _option(
         "none", _debug, "none, or a comma list of guard, poison, trace, sync",
-        "find writes outside blocks and after free (docs/debugging.md)",
+        "find writes outside blocks and after a free (docs/debugging.md)",
     )  # fmt: skip
-    trace: str | None = _option("", _PATH, "a path", "record every allocation and free there")
+    trace: str | None = _option(
+        "", _PATH, "a path", "record every allocation and free in this file"
+    )
     sim_preset: str | None = _option(
         "", _PATH, "a name in the platforms file", "platform to simulate", _SIM
     )

@@ -1,15 +1,72 @@
 """Every exception that glake raises: one per status of its C interface (glake.h), then
 those of its Python parts."""
 
+__all__ = [
+    "AdapterBuildError",
+    "AlreadyEnabled",
+    "BadMessage",
+    "BadTarget",
+    "BenchFailed",
+    "BusyTimeout",
+    "CheckpointMismatch",
+    "ConvertError",
+    "CopyCancelled",
+    "CopyFailed",
+    "CopyRefused",
+    "Corrupted",
+    "DataMissing",
+    "DataTooShort",
+    "Diverged",
+    "DriverAbsent",
+    "DriverError",
+    "DryRunError",
+    "FileFailed",
+    "FolderInUse",
+    "Forked",
+    "GlakeError",
+    "Internal",
+    "InvalidArgument",
+    "InvalidDevice",
+    "InvalidOption",
+    "InvalidPlatform",
+    "InvalidPointer",
+    "MemoryOwed",
+    "NoRoom",
+    "NoWholeCheckpoint",
+    "NotExported",
+    "NotOffered",
+    "NotWritten",
+    "OutOfMemory",
+    "PackageMissing",
+    "PeerFailed",
+    "PeerLost",
+    "PeerRefused",
+    "PlanError",
+    "PoolFull",
+    "RankLost",
+    "Reentered",
+    "RefusedPickle",
+    "RegionPaused",
+    "RegionRefused",
+    "RelayRefused",
+    "RelayUnavailable",
+    "ReplayError",
+    "TraceError",
+    "TransferClosed",
+    "UnknownOption",
+    "VersionUntried",
+    "WrongType",
+]
+
 
 class GlakeError(Exception):
-    """Base of all; `status` is the glake_status it stands for."""
+    """Base of all. `status` is the glake_status of glake.h that it stands for."""
 
     status = 10
 
 
 class InvalidArgument(GlakeError, ValueError):
-    """A size, stream or buffer that no call accepts."""
+    """A value, such as a size, stream or buffer, that the call does not accept."""
 
     status = 1
 
@@ -55,7 +112,7 @@ class DriverAbsent(GlakeError, OSError):
 
 
 class DriverError(GlakeError, RuntimeError):
-    """The driver refused a call; the books are as before it."""
+    """The driver refused a call; the allocator's books are as before it."""
 
     status = 8
 
@@ -91,13 +148,13 @@ class CopyCancelled(GlakeError, RuntimeError):
 
 
 class CopyRefused(GlakeError, ValueError):
-    """The copy cannot be made in the way asked for."""
+    """The copy cannot be made in the way that was asked for."""
 
     status = 14
 
 
 class BusyTimeout(GlakeError, TimeoutError):
-    """Not done in time; what was asked for goes on."""
+    """The work is not done in time, and goes on."""
 
     status = 15
 
@@ -109,9 +166,9 @@ class TransferClosed(GlakeError, RuntimeError):
 
 
 class MemoryOwed(DriverError):
-    """The driver refused to take memory back, which the text counts; nothing is lost: call again.
+    """The driver refused to take memory back; the text says how much. Call again to try again.
 
-    Later requests use that memory before new memory is asked for.
+    Nothing is lost: later requests use that memory before new memory.
     """
 
     status = 17
@@ -124,14 +181,13 @@ class Reentered(GlakeError, RuntimeError):
 
 
 class RegionPaused(GlakeError, RuntimeError):
-    """The region is paused, or on its way there or back: nothing is allocated in it, and nothing
-    of it copied, meanwhile."""
+    """The region is paused, or on its way: it can neither be allocated in nor copied."""
 
     status = 19
 
 
 class RegionRefused(GlakeError, RuntimeError):
-    """A region cannot be paused, resumed, or kept where it is to go; the text says why."""
+    """A region cannot be paused, resumed, or saved in that place; the text says why."""
 
     status = 20
 
@@ -147,7 +203,8 @@ class TraceError(GlakeError, ValueError):
 
     Attributes:
         file: the trace's name.
-        line: its number, from 1; `field`: what of it is wrong.
+        line: the line's number, from 1.
+        field: which part of the line is wrong.
     """
 
     file: str
@@ -156,14 +213,14 @@ class TraceError(GlakeError, ValueError):
 
 
 class ReplayError(GlakeError, RuntimeError):
-    """A replay that cannot be made: an unknown policy, a capacity or a driver that does not do."""
+    """A replay cannot be made: an unknown policy, or a capacity or driver that it does not take."""
 
 
 # Of PyTorch and other packages.
 
 
 class AlreadyEnabled(InvalidOption):
-    """glake is on with other options, and they are fixed from then on."""
+    """glake is on with other options, which cannot change any more."""
 
 
 class AdapterBuildError(GlakeError):
@@ -171,22 +228,22 @@ class AdapterBuildError(GlakeError):
 
 
 class PackageMissing(GlakeError, ImportError):
-    """What was asked for needs a package that is not installed; the text names what installs it."""
+    """A package is not installed; the text names the line that installs it."""
 
 
 class VersionUntried(GlakeError, RuntimeError):
-    """A package of a version that the hook has not been tried with; it stays as it is."""
+    """A hook has not been tried with this version of a package, which stays as it is."""
 
 
 class NotOffered(GlakeError, NotImplementedError):
-    """A call of torch_memory_saver's that glake does not take over."""
+    """A call of torch_memory_saver that glake does not offer."""
 
 
 # Of traces, plans and dry runs.
 
 
 class ConvertError(GlakeError, ValueError):
-    """A file that is no snapshot or log, or has something in it that none has; names the field."""
+    """A file that is not a snapshot or log, or holds something unexpected; names the field."""
 
 
 class RefusedPickle(GlakeError, ValueError):
@@ -194,15 +251,15 @@ class RefusedPickle(GlakeError, ValueError):
 
 
 class PlanError(GlakeError, RuntimeError):
-    """A job that cannot be recorded or planned; the text says why, where, and the way out."""
+    """A job cannot be recorded or planned; the text says why, where, and the way out."""
 
 
 class BadTarget(PlanError, ValueError):
-    """A TARGET that names no function, or one that returns no step function."""
+    """A TARGET that names no function, or a function that returns no step function."""
 
 
 class DryRunError(GlakeError):
-    """The dry run could not be done: no CUDA build of torch, a script that fails, bad figures."""
+    """The dry run failed: no CUDA build of torch, a script that fails, or a wrong figure."""
 
 
 # Of platforms, transfers, the relay service and the benchmark.
@@ -225,15 +282,15 @@ class RelayUnavailable(GlakeError, ConnectionError):
 
 
 class RelayRefused(GlakeError, PermissionError):
-    """The relay service, or its directory, is not to be trusted, or wants nothing to do with us."""
+    """The relay service refuses this process, or it or its directory cannot be trusted."""
 
 
 class BadMessage(GlakeError, ValueError):
-    """A message that the protocol does not know: the text names its field."""
+    """A message that the protocol does not allow; the text names its field."""
 
 
 class PeerRefused(GlakeError, PermissionError):
-    """Another node does not let us in, or is not to be trusted; the text says why."""
+    """Another node refuses this one, or cannot be trusted; the text says why."""
 
 
 class PeerLost(GlakeError, ConnectionError):
@@ -241,11 +298,11 @@ class PeerLost(GlakeError, ConnectionError):
 
 
 class PeerFailed(GlakeError, RuntimeError):
-    """Bytes did not come whole from one node to another, or could not be copied there."""
+    """Bytes arrived damaged from another node, or could not be copied there."""
 
 
 class BenchFailed(GlakeError, RuntimeError):
-    """A platform could not be measured; the text names it, and what its process said."""
+    """A platform could not be measured; the text names it, and what its process printed."""
 
 
 # Of the trainer.
@@ -256,7 +313,7 @@ class DataMissing(InvalidArgument, FileNotFoundError):
 
 
 class DataTooShort(InvalidArgument):
-    """The text does not make one sequence, or not one batch."""
+    """The text is too short for one sequence, or for one batch."""
 
 
 class FolderInUse(GlakeError, RuntimeError):
@@ -264,7 +321,7 @@ class FolderInUse(GlakeError, RuntimeError):
 
 
 class NoWholeCheckpoint(GlakeError, RuntimeError):
-    """There are checkpoints that were once whole, and none of them is now."""
+    """There are checkpoints, but none of them is whole any more."""
 
 
 class CheckpointMismatch(InvalidArgument):
@@ -272,15 +329,15 @@ class CheckpointMismatch(InvalidArgument):
 
 
 class NoRoom(GlakeError, OSError):
-    """The host's shared memory does not hold the state."""
+    """The host's shared memory has no room for the state."""
 
 
 class NotWritten(GlakeError, OSError):
-    """A checkpoint could not be written; older ones are as they were."""
+    """A checkpoint could not be written; older ones are unchanged."""
 
 
 class NotExported(GlakeError, OSError):
-    """A checkpoint of transformers' could not be written."""
+    """The model could not be written as a checkpoint of transformers."""
 
 
 class RankLost(GlakeError, RuntimeError):
@@ -288,7 +345,7 @@ class RankLost(GlakeError, RuntimeError):
 
 
 class Diverged(GlakeError, ArithmeticError):
-    """The loss is no finite number any more."""
+    """The loss or a gradient is not finite."""
 
 
 _BY_STATUS: dict[int, type[GlakeError]] = {

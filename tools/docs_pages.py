@@ -1,11 +1,13 @@
 """The pages of the documentation's site that are made, not written (mkdocs.yml names this file).
 
-index.md, contributing.md and changelog.md are the repository's own files; python-api.md lists the
-public names, whose docstrings mkdocstrings fills in; c-api.md is glake.h, comment by comment.
+index.md, contributing.md and changelog.md are the repository's own files; options.md is the table
+of glake/config.py; python-api.md lists the public names, whose docstrings mkdocstrings fills in;
+c-api.md is glake.h, comment by comment.
 """
 
 import ast
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,28 @@ COPIED = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+OPTIONS_ABOUT = """\
+Set an option as a `GLAKE_*` variable. `glake run` takes those of the allocator as flags, and
+`glake.enable()` takes every option as an argument, in small letters and without `GLAKE_`.
+`glake info` prints the values in force. What happens to a wrong option:
+[support.md](support.md#options-that-are-wrong)."""
+READERS = {
+    "python": "Read by the Python package",
+    "core": "Read by the library, with or without Python",
+    "preload": "Read by the preloaded library of `glake run --intercept`",
+    "simulator": "Read by the simulated driver",
+}
 MODULES = {
     "glake": "The allocator, regions, statistics and dry runs.",
+    "glake.errors": "Every exception. All are subclasses of `glake.GlakeError`.",
     "glake.transfer": "Copies over every path of a node ([how to use it](transfer.md)).",
     "glake.metrics": "For Prometheus and OpenTelemetry ([what there is](metrics.md)).",
     "glake.trace": "Traces and plans ([how to use them](plan.md)).",
+    "glake.integrations": "Hooks into other packages ([which there are](integrations.md)).",
+    "glake.trainer": "The trainer ([how to use it](trainer.md)).",
+    "glake.typing": "Types in the signatures above.",
 }
+_PICTURE = re.compile(r"!\[[^\]\n]+\]\(([\w/.-]+)\)")  # of this repository
 # A name declared: of a function before its arguments, of a type after it, or a macro's.
 _NAMES = re.compile(r"\b(glake_\w+)\s*\(|^\}\s*(glake_\w+);|^#define (GLAKE_\w+) ", re.MULTILINE)
 
@@ -32,14 +50,21 @@ def on_files(files: Any, config: Any) -> Any:
 
     for name, text in pages().items():
         files.append(File.generated(config, name, content=text))
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        for path in re.findall(r"!\[[^\]\n]+\]\(\.\./([^)\s]+)\)", page.read_text()):
-            files.append(File.generated(config, Path(path).name, abs_src_path=str(ROOT / path)))
+    texts = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
+    pictures = {
+        path for text in texts for path in re.findall(r"!\[[^\]\n]+\]\(\.\./([^)\s]+)\)", text)
+    }
+    pictures |= set(re.findall(_PICTURE, (ROOT / "README.md").read_text()))
+    for path in sorted(pictures):
+        files.append(File.generated(config, Path(path).name, abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """mkdocs' hook: a link out of docs/ is plain text, a picture from there one of the site."""
+    """mkdocs' hook: a link out of docs/ leads to the page made of that file, else is plain text; a
+    picture from there is one of the site."""
+    for page, source in COPIED.items():
+        markdown = re.sub(rf"\]\(\.\./{re.escape(source)}([)#])", rf"]({page}\1", markdown)
     markdown = re.sub(r"(!\[[^\]\n]+\])\(\.\./[^)\s]*?([^/)\s]+)\)", r"\1(\2)", markdown)
     return re.sub(r"(?<!!)\[([^\]\n]+)\]\(\.\./([^)\s]+)\)", r"\1 (`\2`)", markdown)
 
@@ -47,12 +72,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def pages() -> dict[str, str]:
     """Text of every page by its name in the site."""
     made = {page: moved((ROOT / source).read_text()) for page, source in COPIED.items()}
-    return made | {"python-api.md": python_page(), "c-api.md": c_page(HEADER.read_text())}
+    return made | {
+        "options.md": options_page(),
+        "python-api.md": python_page(),
+        "c-api.md": c_page(HEADER.read_text()),
+    }
 
 
 def moved(text: str) -> str:
     """A page of the repository's root as one of docs/: links lead to pages of the site, and those
-    to files that are no pages are plain text."""
+    to files that are no pages are plain text. A picture has its file's name alone."""
     others = {source: page for page, source in COPIED.items()}
 
     def link(found: re.Match[str]) -> str:
@@ -65,13 +94,15 @@ def moved(text: str) -> str:
             f"[{words}]({page}{'#' if anchor else ''}{anchor})" if page else f"{words} (`{path}`)"
         )
 
-    return re.sub(r"\[([^\]\n]+)\]\(([^)\s]+)\)", link, text)
+    text = re.sub(r"(?<!!)\[([^\]\n]+)\]\(([^)\s]+)\)", link, text)
+    return re.sub(_PICTURE, lambda found: found[0].replace(found[1], Path(found[1]).name), text)
 
 
 def public_names(module: str) -> list[str]:
-    """The names a module makes public, without importing it: `__all__`, or else of a table of names
-    fetched when asked for."""
+    """The names in a module's `__all__`, without importing it."""
     path = ROOT / module.replace(".", "/") / "__init__.py"
+    if not path.exists():
+        path = path.parent.with_suffix(".py")
     assigned = {
         target.id: node.value
         for node in ast.parse(path.read_text()).body
@@ -79,8 +110,31 @@ def public_names(module: str) -> list[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    names = ast.literal_eval(assigned.get("__all__") or assigned["_LAZY"])
+    names = ast.literal_eval(assigned["__all__"])
     return sorted((name for name in names if not name.startswith("__")), key=str.lower)
+
+
+def options_page() -> str:
+    """options.md: the table of glake/config.py, which `glake info --options` prints too."""
+    sys.path.insert(0, str(ROOT))
+    from glake import config
+
+    lines = ["# Options", "", OPTIONS_ABOUT]
+    for reader, about in READERS.items():
+        lines += [
+            "",
+            f"## {about}",
+            "",
+            "| Variable | Default | Takes | Meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{config.PREFIX}{each.name}` | {f'`{each.default}`' if each.default else ''} "
+            f"| {each.takes} | {each.meaning} |"
+            for each in config.OPTIONS.values()
+            if each.reader == reader
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def python_page() -> str:

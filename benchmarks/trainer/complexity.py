@@ -82,7 +82,7 @@ def check(config: Experiment.Config, part: type) -> None:
     """The model builds, runs, and every block has the part."""
     with torch.device("meta"):
         model = config.model.build()
-        model.loss(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int64))
+        model(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int64))
     for block in model.blocks:
         assert isinstance(block.attention.rotary, part) or isinstance(block.feed_forward, part)
 

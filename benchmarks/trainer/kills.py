@@ -11,9 +11,11 @@ And goodput with a kill every 50 steps:
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -117,39 +120,69 @@ def finished(running: Job) -> dict[int, dict[str, Any]]:
     return last_of_each_step(records(running.folder / "log.jsonl"))
 
 
+class Killer:
+    """Kills ranks of a job, and counts those it hit: one of each attempt that torchrun makes."""
+
+    def __init__(self, running: Job, draw: random.Random) -> None:
+        self.hit = 0
+        self._running, self._draw = running, draw
+        self._struck: set[int] = set()  # ranks of attempts that a kill has ended
+
+    def waits_for_ranks(self) -> list[int]:
+        """The ranks of an attempt that no kill has hit, once there are any; none if the job ended.
+
+        Without the wait a kill would hit nobody, or what torchrun is ending already.
+        """
+        end = time.monotonic() + PATIENCE_S
+        while not (ranks := [each for each in self._running.ranks() if each not in self._struck]):
+            if self._running.process.poll() is not None:
+                return []
+            if time.monotonic() > end:
+                raise TimeoutError(f"no rank has started after {PATIENCE_S:.0f} s")
+            time.sleep(0.005)
+        return ranks
+
+    def kill(self) -> bool:
+        """Kills a random rank, when there is one; False if the job ended before."""
+        while ranks := self.waits_for_ranks():
+            if _killed(self._draw.choice(ranks)):
+                self._struck |= {*ranks, *self._running.ranks()}
+                self.hit += 1
+                return True
+        return False
+
+
 def kill_at_random(running: Job, kills: int, steps: int, draw: random.Random) -> int:
     """Kills a rank so often, each time a random one, at random times; how often it hit one."""
-    hit = 0
+    killer = Killer(running, draw)
     # The last one early enough that the job, whose steps may be short, is not over before it.
-    goals = sorted(draw.uniform(0, 0.8 * steps) for _ in range(kills))
-    for goal in goals:
-        before = running.ranks()
-        if draw.random() < DURING_START and hit:
-            while not set(running.ranks()) - set(before) and running.process.poll() is None:
-                time.sleep(0.01)
-                if running.steps() > goal + 1:
-                    break
+    for goal in sorted(draw.uniform(0, 0.8 * steps) for _ in range(kills)):
+        if draw.random() < DURING_START and killer.hit:
+            killer.waits_for_ranks()
             time.sleep(draw.uniform(0, 3))
         elif not running.reach(int(goal) + 1):
             break
         time.sleep(draw.uniform(0, 0.1))
-        if ranks := running.ranks():
-            hit += _killed(draw.choice(ranks))
-            while running.ranks() == ranks and running.process.poll() is None:
-                time.sleep(0.005)
-    return hit
+        if not killer.kill():
+            break
+    return killer.hit
 
 
 def kill_every(running: Job, every: int, steps: int, draw: random.Random) -> int:
     """Kills a random rank after every so many steps, at a random time within a step."""
-    hit = 0
+    killer = Killer(running, draw)
     for goal in range(every, steps - 1, every):
         if not running.reach(goal):
             break
         time.sleep(draw.uniform(0, 0.2))
-        if ranks := running.ranks():
-            hit += _killed(draw.choice(ranks))
-    return hit
+        if not killer.kill():
+            break
+    return killer.hit
+
+
+def asked(steps: int, kills: int, every: int) -> int:
+    """How many kills a trial is to make."""
+    return len(range(every, steps - 1, every)) if every else kills
 
 
 def _killed(pid: int) -> bool:
@@ -183,6 +216,7 @@ def trial(
     folder: Path, steps: int, kills: int, every: int, ranks: int, seed: int, changes: list[str]
 ) -> dict[str, Any]:
     """One run without kills and one with; what came of it."""
+    began, load = datetime.now(timezone.utc), os.getloadavg()[1]
     draw = random.Random(seed)
     text = some_text(folder / "text")
     with job(folder / "calm", text, steps, ranks, changes) as calm:
@@ -197,6 +231,11 @@ def trial(
     starts = [each for each in log if each["event"] == "start"][1:]
     result: Goodput = goodput(log)
     return {
+        "date": began.strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "torch": importlib.metadata.version("torch"),
+        "cores": os.cpu_count(),
+        "load_average_before_and_after": [load, os.getloadavg()[1]],
         "steps": steps,
         "ranks": ranks,
         "kills": hit,
@@ -239,6 +278,8 @@ def main(
     click.echo(json.dumps(found, indent=1))
     if found["steps_that_differ"]:
         raise click.ClickException(f"steps {found['steps_that_differ']} differ")
+    if found["kills"] < asked(steps, kills, every):
+        raise click.ClickException(f"the run was over after {found['kills']} kills")
 
 
 if __name__ == "__main__":

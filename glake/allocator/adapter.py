@@ -42,8 +42,8 @@ def install(settings: Config) -> None:
 
     if torch.cuda.is_initialized():
         raise GlakeError(
-            "CUDA is already initialised, and PyTorch cannot change its allocator then: enable "
-            "glake before the first CUDA call, or start with GLAKE_ALLOCATOR=1"
+            "CUDA is already initialised, and PyTorch cannot change its allocator after that: "
+            "enable glake before the first CUDA call, or start with GLAKE_ALLOCATOR=1"
         )
     text = ctypes.create_string_buffer(4096)
     where = str(glake.library_path()).encode()

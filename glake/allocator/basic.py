@@ -43,8 +43,8 @@ def install() -> None:
 
     if torch.cuda.is_initialized():
         raise GlakeError(
-            "CUDA is already initialised, and PyTorch cannot change its allocator then: enable "
-            "glake before the first CUDA call, or start with GLAKE_ALLOCATOR=1"
+            "CUDA is already initialised, and PyTorch cannot change its allocator after that: "
+            "enable glake before the first CUDA call, or start with GLAKE_ALLOCATOR=1"
         )
     adapter = plugin()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(

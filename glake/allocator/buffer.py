@@ -13,7 +13,7 @@ from glake.arguments import device_number, flag, size, whole
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, InvalidPointer
 
 if TYPE_CHECKING:
-    import torch
+    from glake.typing import Device, Stream
 
 _CUDA = 2  # DLPack's kDLCUDA
 _VMM, _LEGACY = 1, 2
@@ -21,18 +21,18 @@ _KINDS = {False: 0, True: _VMM, "vmm": _VMM, "legacy": _LEGACY}
 
 
 class Buffer:
-    """A block of one GPU's memory, of bytes, not initialised: what glake.empty() makes.
+    """A block of one GPU's memory, of uninitialised bytes: what glake.empty() returns.
 
-    It is freed when nobody holds it: neither Python nor an array that was made of it through DLPack
-    (`torch.from_dlpack(buffer)`, `cupy.from_dlpack(buffer)`) or `__cuda_array_interface__`. `with`
-    and free() free it at once.
+    It is freed when nobody holds it: neither Python, nor an array that was made of it through
+    DLPack (`torch.from_dlpack(buffer)`, `cupy.from_dlpack(buffer)`) or `__cuda_array_interface__`.
+    The end of a `with` block and free() free it at once.
 
     Attributes:
         ptr: its address.
         nbytes: its size in bytes.
         device: the GPU's number.
-        stream: handle of the stream that it is allocated on and freed in order of; 0: the legacy
-            default stream.
+        stream: handle of the stream in whose order it is allocated and freed; 0: the legacy default
+            stream.
     """
 
     def __init__(self, nbytes: int, device: int, stream: int, kind: int) -> None:
@@ -43,12 +43,17 @@ class Buffer:
 
     @property
     def ptr(self) -> int:
+        """Its address.
+
+        Raises:
+            InvalidPointer: the buffer was freed.
+        """
         if self._ptr is None:
             raise InvalidPointer(f"this buffer of {self.nbytes} bytes has been freed")
         return self._ptr
 
     def free(self) -> None:
-        """Frees it, in order of its stream and of those recorded; again does nothing.
+        """Frees it, in order of its stream and of those recorded. Again does nothing.
 
         Raises:
             InvalidPointer: arrays made of it through DLPack are alive.
@@ -63,11 +68,17 @@ class Buffer:
         ptr, self._ptr = self._ptr, None
         _C.free(ptr)
 
-    def record_stream(self, stream: int | torch.cuda.Stream | Any) -> None:
-        """Work of this stream uses it: once freed it is reused after what the stream has then.
+    def record_stream(self, stream: Stream) -> None:
+        """Says that work of this stream uses it.
+
+        Once freed, the memory is reused only after what the stream has enqueued by then.
 
         Args:
             stream: a torch or CuPy stream, or a handle.
+
+        Raises:
+            InvalidArgument: that is no stream.
+            InvalidPointer: the buffer was freed.
         """
         _C.record_stream(self.ptr, _handle(stream))
 
@@ -152,24 +163,27 @@ class _Export:
 
 def empty(
     nbytes: int | str,
-    device: int | str | torch.device = 0,
-    stream: int | torch.cuda.Stream | Any = 0,
+    device: Device = 0,
+    stream: Stream = 0,
     contiguous: bool | str = False,
 ) -> Buffer:
-    """A block of GPU memory, not initialised, without PyTorch.
+    """Allocates a block of GPU memory, not initialised, without PyTorch.
 
     Args:
-        nbytes: 1 or more, or text such as "4GiB".
+        nbytes: bytes, 1 or more, or text such as "4GiB".
         device: 0, "cuda:0" or a torch.device.
-        stream: that it is used on: a torch or CuPy stream, or a handle; 0: the legacy default one.
+        stream: the stream that uses it: a torch or CuPy stream, or a handle; 0: the legacy default
+            stream.
         contiguous: True or "vmm": one driver allocation, for NCCL and network cards; "legacy":
-            cudaMalloc's memory, for cudaIpcGetMemHandle too (docs/interop.md).
+            cudaMalloc's memory, which cudaIpcGetMemHandle takes too (docs/interop.md).
 
     Raises:
-        OutOfMemory: with who holds what.
-        InvalidArgument, InvalidDevice, WrongType: of what cannot be.
+        OutOfMemory: there is no room; the text says who holds what.
+        InvalidArgument: no such size, stream or kind.
+        InvalidDevice: no such GPU.
+        WrongType: an argument of another type.
         DriverAbsent: there is no driver.
-        DriverError: it failed.
+        DriverError: the driver refused a call.
     """
     if isinstance(contiguous, str) and contiguous not in _KINDS:
         raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')

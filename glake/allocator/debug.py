@@ -15,22 +15,30 @@ from glake.arguments import device_number
 from glake.errors import Corrupted, GlakeError, InvalidArgument, WrongType
 
 if TYPE_CHECKING:
-    import torch
+    from glake.typing import Device
 
 
-def check(device: int | str | torch.device = 0) -> None:
-    """Waits for the device, then checks the allocator's books and all that `debug` guards. Slow.
+def check(device: Device = 0) -> None:
+    """Waits for the device, then checks the allocator's books and what the debug modes watch.
 
-    Raises Corrupted, which names the damaged blocks; Internal for a broken invariant; or another
-    GlakeError: no such device, no driver, a forked child.
+    Slow: it reads every live block's guards, and all idle memory that `poison` has filled.
+
+    Args:
+        device: 0, "cuda:0" or a torch.device.
+
+    Raises:
+        Corrupted: memory was written outside a block or after its free; names the damaged blocks.
+        Internal: an invariant of the allocator is broken.
+        GlakeError: there is no such device or no driver, or this is a forked child.
     """
     _C.check(device_number(device))
 
 
 def findings() -> list[str]:
-    """What the debug modes have found and nobody has read yet, a text each. Waits for nothing.
+    """Findings of the debug modes that nobody has read yet, one text each. Waits for nothing.
 
-    Raises a GlakeError in a forked child.
+    Raises:
+        GlakeError: this is a forked child.
     """
     text = _C.findings()
     return text.split("\n\n") if text else []
@@ -41,11 +49,16 @@ _now = threading.local()
 
 @contextlib.contextmanager
 def tag(name: str) -> Iterator[None]:
-    """Names the blocks the calling thread allocates inside a `with`, or in a decorated function.
+    """Names the blocks that the calling thread allocates inside a `with` or a decorated function.
 
-    Findings, snapshots and out-of-memory texts show the name. The innermost counts.
+    Findings, snapshots and out-of-memory texts show the name. Tags nest; the innermost counts.
 
-    Raises WrongType for a name that is not a string, InvalidArgument for one with a NUL.
+    Args:
+        name: text without a NUL.
+
+    Raises:
+        WrongType: the name is not a string.
+        InvalidArgument: the name has a NUL.
     """
     if not isinstance(name, str):
         raise WrongType(f"a tag is a string, not {name!r}")

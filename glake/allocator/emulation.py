@@ -168,7 +168,10 @@ def _is_block(address: int) -> bool:
 
 
 def covered_share() -> float:
-    """The part of the live CPU tensor bytes that glake holds now, 0 to 1; see coverage()."""
+    """Share of the live CPU tensor bytes that glake holds now, from 0 to 1.
+
+    The rest are the CPU storages outside glake that Python can reach.
+    """
     return coverage().share
 
 

@@ -8,18 +8,19 @@ from glake import _C
 from glake.arguments import device_number, size
 
 if TYPE_CHECKING:
-    import torch
+    from glake.typing import Device
 
 _ALL = -1
 
 
 class Headroom:
-    """What glake.headroom() set; a context manager, which sets what was there before.
+    """What glake.headroom() has set. As a context manager it restores the former headroom at its
+    end.
 
     Attributes:
         bytes: what glake leaves free from then on.
         free_bytes: what the driver reported free once idle memory was given back: the least of the
-            devices in use, 0 where none was. Less than `bytes` where others hold the rest.
+            devices in use, or 0 where none was. It is less than `bytes` where others hold the rest.
     """
 
     def __init__(self, nbytes: int, device: int) -> None:
@@ -37,7 +38,7 @@ class Headroom:
         self.restore()
 
     def restore(self) -> None:
-        """Sets what was there before."""
+        """Sets the headroom that was in force before."""
         if self._device == _ALL:
             _C.set_headroom(_ALL, self._default)
         for device, before in self._before.items():
@@ -45,20 +46,20 @@ class Headroom:
                 _C.set_headroom(device, before)
 
 
-def headroom(nbytes: int | str, device: int | str | torch.device | None = None) -> Headroom:
-    """Leaves so much of a GPU's memory free: for NCCL, cuBLAS, graph capture, other processes.
+def headroom(nbytes: int | str, device: Device | None = None) -> Headroom:
+    """Leaves that much of a GPU's memory free, for NCCL, cuBLAS, graph capture or other processes.
 
-    From now on glake takes no memory from the driver that would leave less; it stitches what it
-    has, and runs out of memory where that is not enough. Idle memory is given back at once until
-    so much is free, or none is idle. Once others have taken theirs, calling it again gives back
-    more. Not kept back: what glake holds already, and memory that others take.
+    From now on glake takes no memory from the driver that would leave less free. It stitches what
+    it holds, and runs out of memory where that is not enough. At once it gives idle memory back,
+    until that much is free or nothing is idle. Once others have taken memory, the same call gives
+    back more. What glake's live blocks hold stays, and so does what others hold.
 
-    `with glake.headroom("4GiB"):` sets what was there before at its end. The option `headroom`
+    `with glake.headroom("4GiB"):` restores the former headroom at its end. The option `headroom`
     (GLAKE_HEADROOM) sets it from the start.
 
     Args:
         nbytes: bytes, or text such as "4GiB"; 0: none.
-        device: 0, "cuda:0" or a torch.device; None: all, those used later too.
+        device: 0, "cuda:0" or a torch.device; None: all devices, also those used later.
 
     Raises:
         InvalidArgument: no size, or as much as the device has. Nothing has changed.

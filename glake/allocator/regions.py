@@ -20,7 +20,7 @@ from glake.arguments import device_number, size
 from glake.errors import GlakeError, InvalidArgument, RegionRefused, WrongType
 
 if TYPE_CHECKING:
-    import torch
+    from glake.typing import Device
 
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
 _STATES = ("in use", "paused", "on its way")
@@ -30,7 +30,20 @@ _thread = threading.local()  # its `open`: the regions it is in, the innermost l
 
 @dataclass(frozen=True)
 class Region:
-    """A region on one device; sizes in bytes."""
+    """A region on one device.
+
+    Attributes:
+        name: its name.
+        device: the GPU's number.
+        state: "in use", "paused", or "on its way" while another thread pauses or resumes it.
+        to: where its bytes are while it is paused: "host", "disk" or "discard"; None: in use.
+        budget: bytes that it may hold at most on this device; None: no bound.
+        blocks: how many are live.
+        live: bytes in blocks, paused or not.
+        reserved: bytes of physical memory that it holds now.
+        paused: bytes of physical memory that resume() takes from the driver.
+        saved: bytes in host memory or in the file.
+    """
 
     name: str
     device: int
@@ -46,10 +59,10 @@ class Region:
 
 @contextlib.contextmanager
 def region(name: str, budget: int | str | None = None) -> Iterator[None]:
-    """Blocks the calling thread allocates inside, on any device, are the region's.
+    """Puts the blocks that the calling thread allocates inside, on any device, into a region.
 
-    They stay so until they are freed. Regions nest, the innermost counts, and each thread has its
-    own; also a decorator. Contiguous blocks (glake.contiguous) are refused inside.
+    They stay in it until they are freed. Regions nest and the innermost counts; each thread has its
+    own. Also a decorator. Contiguous blocks (glake.contiguous) are refused inside.
 
     Args:
         name: 1 to 200 bytes without control characters, quotes or backslashes. The same name is the
@@ -58,9 +71,10 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
             "4GiB"; 0: no bound; None: as it was. An allocation above it is out of memory.
 
     Raises:
-        InvalidArgument: no such name can be, or the budget is negative or no size.
-        RegionRefused: at its end, if a region that was opened later is still open, or it was opened
-            by another thread: blocks made meanwhile may not be of the region that was meant.
+        InvalidArgument: the name cannot be one, or the budget is negative or no size.
+        WrongType: the name is not a string, or the budget no size.
+        RegionRefused: at the end, if a region that was opened later is still open, or if another
+            thread opened this one: blocks made meanwhile may be of another region than was meant.
     """
     pool = _pool(name)
     if budget is not None:
@@ -108,37 +122,36 @@ def pause(
     name: str,
     to: str = "host",
     folder: str | os.PathLike[str] | None = None,
-    device: int | str | torch.device | None = None,
+    device: Device | None = None,
 ) -> int:
-    """Gives the region's memory back to the driver, on one device or on all it has memory on.
+    """Gives a region's memory back to the driver, on one device or on all where it has memory.
 
-    Waits for the device's work. Tensors stay, at their addresses; until resume() nothing may read
-    or write them, neither kernels nor replays of graphs. They may be freed.
+    It waits for the device's work. Tensors stay, at their addresses. Until resume() nothing may
+    read or write them, neither kernels nor replays of graphs; they may be freed. Where one of
+    several devices is refused, those that were paused before it are resumed.
 
     Args:
         name: of a region that has memory.
         to: "host" (pinned memory), "disk" (a file without a name in `folder`, gone with the
-            process), or "discard" (what they hold is undefined after resume()).
+            process), or "discard" (the contents are undefined after resume()).
         folder: for "disk" only.
         device: 0, "cuda:0" or a torch.device; None: all.
-
-    Where several devices are paused, those before one that is refused are resumed.
 
     Returns:
         Bytes that went back to the driver.
 
     Raises:
-        RegionRefused: paused already; while a stream is captured; memory that is pinned, shared,
-            lent or being copied; no room in the folder. Nothing has changed.
+        RegionRefused: it is paused already; a stream is captured; memory is pinned, shared, lent or
+            being copied; the folder has no room. Nothing has changed.
         InvalidArgument: no such region, or a wrong argument.
-        OutOfMemory: no pinned host memory for it. Nothing has changed.
+        OutOfMemory: there is no pinned host memory for it. Nothing has changed.
         MemoryOwed: it is paused, but the driver refuses to take all of it back.
-        DriverError: nothing has changed.
+        DriverError: the driver refused a call. Nothing has changed.
     """
     if to not in _PLACES:
         raise InvalidArgument(f"a region goes to {', '.join(map(repr, _PLACES))}, not to {to!r}")
     if (folder is None) == (to == "disk"):
-        raise InvalidArgument('a region paused to "disk", and only that, needs a folder')
+        raise InvalidArgument('pausing to "disk" needs a folder, and nothing else takes one')
     where = os.fspath(Path(folder).resolve()) if folder is not None else ""
     pool = _known(name)
     done: list[int] = []
@@ -156,26 +169,27 @@ def pause(
     return given
 
 
-def resume(name: str, device: int | str | torch.device | None = None, verify: bool = False) -> int:
-    """Memory and bytes again, at the same addresses, on one device or on all where it is paused.
+def resume(name: str, device: Device | None = None, verify: bool = False) -> int:
+    """Brings a region's memory and bytes back, at the same addresses.
+
+    Where it is paused on several devices and one is refused, those before it stay resumed: call
+    again.
 
     Args:
         name: of a paused region.
-        device: 0, "cuda:0" or a torch.device; None: all.
-        verify: read back and compare what has been written, which takes as long again; without
-            it, what was saved is still compared with its checksum.
-
-    Where it is paused on several devices, those before one that is refused stay resumed: call
-    again.
+        device: 0, "cuda:0" or a torch.device; None: all where it is paused.
+        verify: read back and compare what has been written, which takes as long again. Without it,
+            what was saved is still compared with its checksum.
 
     Returns:
         Bytes taken from the driver.
 
     Raises:
-        OutOfMemory: idle memory is not enough. The region stays paused, nothing is lost.
-        Corrupted: what was saved, or has arrived, is not what was there. It stays paused.
-        RegionRefused: it is not paused; a stream is captured.
-        DriverError: it stays paused.
+        OutOfMemory: idle memory is not enough. The region stays paused, and nothing is lost.
+        Corrupted: what was saved, or what has arrived, is not what was there. It stays paused.
+        RegionRefused: it is not paused, or a stream is captured.
+        InvalidArgument: no such region, or a wrong argument.
+        DriverError: the driver refused a call. It stays paused.
     """
     pool = _known(name)
     waiting = [at for at in _devices(name, device) if at.state != "in use"]
@@ -187,9 +201,9 @@ def resume(name: str, device: int | str | torch.device | None = None, verify: bo
 
 
 def regions() -> list[Region]:
-    """Every region that has memory, or has had, by device; opens no driver.
+    """Every region that has memory, or has had, by device. Opens no driver.
 
-    Graphs' pools are none, and cannot be paused from here.
+    Pools of CUDA graphs are not among them, and cannot be paused from here.
     """
     found = []
     for at in _C.regions():
@@ -231,7 +245,7 @@ def _known(name: str) -> tuple[int, int]:
     raise InvalidArgument(f"there is no region {name!r}; glake.region() has made: {made}")
 
 
-def _devices(name: str, device: int | str | torch.device | None) -> list[Region]:
+def _devices(name: str, device: Device | None) -> list[Region]:
     """Where the region has memory, or its bytes wait."""
     found = [at for at in regions() if at.name == name and (at.reserved or at.paused)]
     number = None if device is None else device_number(device)

@@ -15,19 +15,24 @@ from glake.arguments import address, device_number
 from glake.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    import torch
+    from glake.typing import Device
 
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
 
 @contextmanager
 def contiguous(kind: str = "vmm") -> Iterator[None]:
-    """Blocks the calling thread allocates inside are one driver allocation each.
+    """Makes each block that the calling thread allocates inside one driver allocation.
 
-    kind: "vmm" (NCCL buffer registration, GPUDirect RDMA, export as one descriptor), "legacy"
-    (cudaMalloc memory: cudaIpcGetMemHandle too) or "stitched", glake's usual memory. Bytes are
-    rounded up to 2 MiB; freed blocks are kept for later ones of about their size. InvalidArgument
-    for another kind.
+    Bytes are rounded up to 2 MiB. Freed blocks are kept for later ones of about their size.
+
+    Args:
+        kind: "vmm" (for NCCL buffer registration, GPUDirect RDMA, export as one descriptor),
+            "legacy" (cudaMalloc memory, which cudaIpcGetMemHandle takes too) or "stitched" (glake's
+            usual memory).
+
+    Raises:
+        InvalidArgument: there is no such kind.
     """
     from glake import _C
 
@@ -54,16 +59,17 @@ class Pin:
 
 
 def pin(ptr: int) -> Pin:
-    """Keeps the memory under the live block at `ptr` where it is, past its free, from now on.
+    """Keeps the memory of the live block at `ptr` where it is, even past the block's free.
 
-    It can be used again in place, but is not stitched, unmapped or given back. Pins nest. It lasts
-    until `unpin(ptr)`, or to the end of `with glake.pin(ptr):`.
+    Pinned memory can be used again in place, but it is not stitched, unmapped or given back. Pins
+    nest. A pin lasts until `unpin(ptr)`, or to the end of `with glake.pin(ptr):`.
 
     Args:
         ptr: the block's address, as `tensor.data_ptr()` gives it.
 
     Raises:
         InvalidPointer: no live block starts there.
+        WrongType: `ptr` is not an address.
     """
     from glake import _C
 
@@ -72,30 +78,57 @@ def pin(ptr: int) -> Pin:
 
 
 def unpin(ptr: int) -> None:
-    """Ends one pin of `ptr`, whose block may be gone. InvalidPointer if it has none."""
+    """Ends one pin of the block at `ptr`, which may have been freed meanwhile.
+
+    Args:
+        ptr: the block's address.
+
+    Raises:
+        InvalidPointer: the block has no pin.
+        WrongType: `ptr` is not an address.
+    """
     from glake import _C
 
     _C.unpin(address(ptr))
 
 
 def share(ptr: int) -> str:
-    """The text by which other processes of this user open the live block at `ptr`.
+    """Returns the text by which other processes of this user open the live block at `ptr`.
 
-    It is good until the block is freed. What is enqueued on the block's stream is not waited for:
-    synchronise before the other process reads. InvalidPointer, InvalidArgument (memory that the
-    driver cannot export), DriverError.
+    The text is good until the block is freed. Work that is enqueued on the block's stream is not
+    waited for: synchronise before the other process reads.
+
+    Args:
+        ptr: the block's address, as `tensor.data_ptr()` gives it.
+
+    Raises:
+        InvalidPointer: no live block starts there.
+        InvalidArgument: the driver cannot export this memory.
+        WrongType: `ptr` is not an address.
+        DriverError: the driver refused a call.
     """
     from glake import _C
 
     return _C.ipc_share(address(ptr))
 
 
-def open_shared(handle: str, device: int | str | torch.device = 0) -> tuple[int, int]:
-    """(address, bytes) of another process's block, mapped here on the same GPU.
+def open_shared(handle: str, device: Device = 0) -> tuple[int, int]:
+    """Maps another process's block here, on the same GPU.
 
-    The same handle again gives the same address, counted: close it as often. InvalidArgument for a
-    text that is no handle or this process's own, InvalidPointer if the block or its process is
-    gone, InvalidDevice if it is on another GPU, DriverError.
+    The same text gives the same address each time; close it as often as it was opened.
+
+    Args:
+        handle: the text that share() returned in the other process.
+        device: 0, "cuda:0" or a torch.device: the GPU that the block is on.
+
+    Returns:
+        The address, and the block's size in bytes.
+
+    Raises:
+        InvalidArgument: the text is not a handle, or is this process's own.
+        InvalidPointer: the block or its process is gone.
+        InvalidDevice: the block is on another GPU.
+        DriverError: the driver refused a call.
     """
     from glake import _C
 
@@ -103,9 +136,17 @@ def open_shared(handle: str, device: int | str | torch.device = 0) -> tuple[int,
 
 
 def close_shared(ptr: int) -> None:
-    """Closes what `open_shared` gave, after the device's work. InvalidPointer; DriverError: it
-    stays open; MemoryOwed: it is closed, and what the driver refused to take back is tried again at
-    the next `open_shared` and at the end."""
+    """Closes a block that open_shared() opened, once the device's work is done.
+
+    Args:
+        ptr: the address that open_shared() returned.
+
+    Raises:
+        InvalidPointer: nothing is open there.
+        DriverError: the driver refused; the block stays open.
+        MemoryOwed: the block is closed, but the driver refused to take something back. That is
+            tried again at the next open_shared() and at the end.
+    """
     from glake import _C
 
     _C.ipc_close(ptr)

@@ -35,10 +35,16 @@ def record_memory_history(
 ) -> None:
     """Records what the allocator does from now on, with the Python stack of each caller.
 
-    enabled: "all" keeps the last max_entries events of each device and the stacks of live blocks;
-    "state" only those stacks; None ends it and forgets the events. stacks: "python", "all" (C++
-    frames behind them), or None for events without stacks. Raises InvalidArgument for other
-    values; Forked.
+    Args:
+        enabled: "all" keeps the last `max_entries` events of each device, and the stacks of live
+            blocks. "state" keeps only those stacks. None ends the recording and forgets the events.
+        max_entries: events that are kept of each device, 1 or more.
+        stacks: "python"; "all": also the C++ frames behind them; None: events without stacks.
+        clear_history: forget what was recorded before.
+
+    Raises:
+        InvalidArgument: another value of one of these.
+        Forked: this is a forked child.
     """
     if enabled is None:
         _C.record_history(0, _NEVER, True)
@@ -57,9 +63,13 @@ def record_memory_history(
 def snapshot() -> dict[str, Any]:
     """All memory held on every device, its blocks, and the recorded events.
 
-    A dict of `segments`, `device_traces`, `allocator_settings` and `external_annotations`; sizes
-    and addresses in bytes, times in microseconds since 1970. Raises a GlakeError: no driver, a
-    forked child.
+    Returns:
+        A dict of `segments`, `device_traces`, `allocator_settings` and `external_annotations`, in
+        the form of torch.cuda.memory._snapshot(). Sizes and addresses are bytes; times are
+        microseconds since 1970.
+
+    Raises:
+        GlakeError: there is no driver, or this is a forked child.
     """
     devices = range(_C.device_count())
     return {
@@ -71,7 +81,15 @@ def snapshot() -> dict[str, Any]:
 
 
 def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
-    """Writes snapshot() as a pickle, for memory_viz. OSError if it cannot be written."""
+    """Writes snapshot() as a pickle, which pytorch.org/memory_viz opens.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        GlakeError: as of snapshot().
+        OSError: the file cannot be written.
+    """
     with open(path, "wb") as file:
         pickle.dump(snapshot(), file)
 

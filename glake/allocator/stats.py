@@ -13,18 +13,24 @@ from glake.arguments import device_number
 from glake.errors import GlakeError, TransferClosed
 
 if TYPE_CHECKING:
-    import torch
+    from glake.typing import Device
 
 
-def stats(device: int | str | torch.device = 0) -> dict[str, Any]:
+def stats(device: Device = 0) -> dict[str, Any]:
     """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
 
-    Bytes and counts. Of the whole process, whatever the device: `glake.host.` (pinned memory of
-    glake's pool), `glake.transfer.` and `glake.files.` (copies, reads and writes by the engines, 0
-    while there is none), `glake.integrations.` (what each hook has done).
+    Four groups are of the whole process, whatever the device: `glake.host.` (pinned memory of
+    glake's pool), `glake.transfer.` and `glake.files.` (what the engines copied, read and wrote; 0
+    while there is no engine), and `glake.integrations.` (what each hook has done).
+
+    Args:
+        device: 0, "cuda:0" or a torch.device.
+
+    Returns:
+        Bytes and counts by name.
 
     Raises:
-        GlakeError: no such device, no driver, a forked child.
+        GlakeError: there is no such device or no driver, or this is a forked child.
     """
     from glake.transfer import files
 
@@ -54,11 +60,16 @@ def _copied() -> dict[str, int]:
     return {name: int(told.get(name, 0)) for name in _COPIES}
 
 
-def step(device: int | str | torch.device = 0) -> None:
+def step(device: Device = 0) -> None:
     """Marks the start of the next training step, in the statistics and in the recorded trace.
 
-    Until the first call, every step of the program's first optimizer marks one. Raises a
-    GlakeError as stats() does.
+    Until the first call, every step of the program's first optimizer marks one.
+
+    Args:
+        device: 0, "cuda:0" or a torch.device.
+
+    Raises:
+        GlakeError: as of stats().
     """
     _optimizer_steps.by_hand = True
     _C.mark_step(device_number(device))
@@ -87,16 +98,16 @@ class TraceRecording:
 
 
 def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
-    """Records every later allocation and free, of all devices, in a file, at once.
+    """Records every later allocation and free, of all devices, in a file.
 
-    A recording under way ends first. `with glake.record_trace("job.trace"):` ends it with the
-    block; so does `stop()` of what is returned, and the end of the process.
+    A recording that is under way ends first. The new one ends with the block of `with
+    glake.record_trace("job.trace"):`, by stop() of what is returned, or with the process.
 
     Args:
         path: of the trace (docs/trace-format.md).
 
     Raises:
-        GlakeError: the file cannot be written; a forked child.
+        GlakeError: the file cannot be written, or this is a forked child.
     """
     return TraceRecording(path)
 

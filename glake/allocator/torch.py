@@ -36,15 +36,27 @@ def enable(
     driver: str | None = None,
     policy: str | None = None,
     limit: str | int | float | None = None,
-    **options: Any,
+    **options: str | float | bool | None,
 ) -> None:
-    """Makes glake torch's allocator for all later tensors, and opens the driver.
+    """Makes glake PyTorch's allocator for all later tensors, and opens the driver.
 
-    driver: "cuda", "sim[:preset]" or a driver library's path; policy: "balanced" or "compact";
-    limit: bytes, a fraction of the device, or text such as "70GiB"; options: any other by its name
-    (`glake info` lists them). What is not given comes from the GLAKE_* variables. Calling it again
-    with the same options does nothing. Raises a GlakeError: an unknown option or value, no usable
-    driver, no CUDA in this PyTorch, no compiler, or AlreadyEnabled for different options.
+    Options that are not given come from the GLAKE_* variables. Calling it again with the same
+    options does nothing.
+
+    Args:
+        driver: "cuda", "sim[:preset]" or the path of a driver library.
+        policy: "balanced" or "compact".
+        limit: most physical memory of each device: bytes, a fraction of the device, or text such as
+            "70GiB".
+        options: any other option by its name, without GLAKE_ (`glake info --options` lists them).
+
+    Raises:
+        AlreadyEnabled: glake is on with other options.
+        UnknownOption: there is no such option.
+        InvalidOption: an option does not take that value.
+        DriverAbsent: there is no driver.
+        AdapterBuildError: the adapter could not be compiled.
+        GlakeError: PyTorch is missing, or its build has no CUDA.
     """
     given = {"driver": driver, "policy": policy, "limit": limit, **options}
     wanted = config.variables({name: _text(value) for name, value in given.items()})

@@ -27,22 +27,24 @@ from glake.trace.units import micros, size
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog=f"Models: {', '.join(MODELS)}.",
 )
-@click.option("--gpus", default="1", show_default=True, help="Count, model or both: 4, 8xA100.")
-@click.option("--memory", help="Of each GPU, such as 62.6GiB. [default: the model's; H100]")
+@click.option(
+    "--gpus", default="1", show_default=True, help="Count, model (H100) or both: 4, 8xA100."
+)
+@click.option("--memory", help="Memory of each GPU, such as 62.6GiB. [default: the model's]")
 @click.option(
     "--allocator",
     "allocators",
     default=",".join(DEFAULT_ALLOCATORS),
     show_default=True,
-    help=f"Of {', '.join(ALLOCATORS)}, separated by commas; native and expandable are PyTorch's.",
+    help=f"Some of {', '.join(ALLOCATORS)}, separated by commas; the first two are PyTorch's.",
 )
-@click.option("--outside", help="What CUDA itself takes of each GPU; 0: none. [default: estimated]")
-@click.option("--numbers", is_flag=True, help="Compute: ops run by CPU kernels, in real memory.")
+@click.option("--outside", help="Memory of each GPU that CUDA takes; 0: none. [default: estimated]")
+@click.option("--numbers", is_flag=True, help="Compute every op by CPU kernels, in real memory.")
 @click.option("--capacity-search", is_flag=True, help="Find the smallest GPU that runs the job.")
 @click.option("--out", type=click.Path(file_okay=False), help="Keep memory snapshots in a folder.")
 @click.option("--html", "html_path", type=click.Path(dir_okay=False), help="Write a report.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON alone; the script's go to stderr."
+    "--json", "as_json", is_flag=True, help="Print JSON; the script's own output goes to stderr."
 )
 @click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does.")
 @click.argument("script")
@@ -52,9 +54,9 @@ def dry_run(
 ) -> None:
     """Run SCRIPT, unmodified, on simulated GPUs, and say what memory it needs.
 
-    PyTorch's CUDA build runs it over stand-ins for CUDA's libraries: kernels are counted, not run,
-    and no memory lies behind tensors, so values read back are zero, but for small ones that come
-    from the host; with --numbers they are what the CPU computes. SCRIPT may be a launcher such as
+    PyTorch's CUDA build runs it over stand-ins for CUDA's libraries. Kernels are counted, not run,
+    and no memory lies behind tensors. Values read back are zero, except small ones that come from
+    the host; with --numbers they are what the CPU computes. SCRIPT may be a launcher such as
     torchrun. ARGS are the script's own. A job that runs out of memory is a result: exit code 0.
     """
     if html_path is not None:

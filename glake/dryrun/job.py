@@ -38,7 +38,7 @@ class Job:
     )
     known: bool = True  # without numbers: small values from the host are followed through the ops
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    output: IO[Any] | int | None = None
+    output: IO[str] | IO[bytes] | int | None = None
     quiet: bool = False  # its words are shown only if it fails
     keep: Path | None = None  # folder for snapshots; None: none are made
     timeout_s: float | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from glake.allocator import adapter_build
 from glake.dryrun.gpus import machine, outside_bytes
@@ -38,20 +38,21 @@ def dry_run(
     precision: float = PRECISION,
     keep: str | os.PathLike[str] | None = None,
     as_module: bool = False,
-    output: IO[Any] | int | None = None,
+    output: IO[str] | IO[bytes] | int | None = None,
     timeout_s: float | None = None,
     progress: Progress | None = None,
 ) -> list[DryRun]:
     """Runs a CUDA script on simulated GPUs, once an allocator, and says what it needed.
 
     Args:
-        script: path of a Python script, or a launcher such as "torchrun"; args are its own.
+        script: path of a Python script, or a launcher such as "torchrun".
+        args: of the script.
         gpus: count, model or both: 4, "A100", "8xH100".
         memory: bytes of each GPU, or "62.6GiB"; default: the model's.
         allocators: of native, expandable, glake, compact. The first two are PyTorch's own code.
         outside: bytes of each GPU that CUDA itself takes; default: an estimate (gpus.py); 0: none.
         numbers: compute every aten op by PyTorch's CPU kernels, in real memory of this machine;
-            else kernels are counted, and values read back are zero, but for small ones that come
+            else kernels are counted, and values read back are zero, except small ones that come
             from the host.
         capacity_search: also find the smallest memory with which each allocator runs the job.
         precision: of the smallest memory, as a share of it.

@@ -20,18 +20,24 @@ from glake.allocator import stats
 from glake.errors import GlakeError, InvalidArgument, VersionUntried, WrongType
 from glake.integrations import figures, imports
 
+__all__ = ["NAMES", "check_version", "install", "uninstall"]
+
 NAMES = config.INTEGRATIONS
+"""The names that install() takes."""
 stats.also(figures.told)
 
 
 def install(name: str) -> None:
-    """Hooks one package, which is imported for it. Again does nothing.
+    """Hooks one package, and imports it for that. Again does nothing.
+
+    Args:
+        name: of the integration; NAMES lists them.
 
     Raises:
-        InvalidArgument: no such integration; NAMES has them.
-        WrongType: no string.
-        GlakeError: the package is missing; glake is not PyTorch's allocator.
-        VersionUntried: its version is outside those tried.
+        InvalidArgument: there is no such integration.
+        WrongType: the name is not a string.
+        GlakeError: the package is missing, or glake is not PyTorch's allocator.
+        VersionUntried: the package's version is outside those tried.
     """
     hook = _hook(name)
     try:
@@ -44,7 +50,17 @@ def install(name: str) -> None:
 
 
 def check_version(name: str) -> None:
-    """Raises what install() does where the package is missing or of a version not tried."""
+    """Does what install() checks first, and hooks nothing.
+
+    Args:
+        name: of the integration.
+
+    Raises:
+        InvalidArgument: there is no such integration.
+        WrongType: the name is not a string.
+        GlakeError: the package is missing.
+        VersionUntried: the package's version is outside those tried.
+    """
     hook = _hook(name)
     try:
         found = hook.version()
@@ -59,7 +75,12 @@ def check_version(name: str) -> None:
 
 
 def or_warn(name: str, call: Callable[[], None]) -> None:
-    """Calls it; what fails, of the package as well, is a RuntimeWarning: the job goes on."""
+    """Calls a function, and turns what it raises into a RuntimeWarning: the job goes on.
+
+    Args:
+        name: of the integration, for the warning.
+        call: what is called.
+    """
     try:
         call()
     except Exception as error:
@@ -70,9 +91,12 @@ def or_warn(name: str, call: Callable[[], None]) -> None:
 def uninstall(name: str) -> None:
     """Puts back what was there before install(). Without one it does nothing.
 
+    Args:
+        name: of the integration.
+
     Raises:
-        InvalidArgument: no such integration.
-        WrongType: no string.
+        InvalidArgument: there is no such integration.
+        WrongType: the name is not a string.
         RegionRefused: memory that the hook has paused must be resumed first.
     """
     _hook(name).uninstall()
@@ -80,7 +104,11 @@ def uninstall(name: str) -> None:
 
 
 def arm(allowed: tuple[str, ...]) -> None:
-    """Has each allowed package hooked once it is imported; what fails is a RuntimeWarning."""
+    """Has each package hooked once it is imported. What fails is a RuntimeWarning.
+
+    Args:
+        allowed: names of integrations.
+    """
     for name in allowed:
         imports.after(
             _hook(name).PACKAGE, functools.partial(or_warn, name, functools.partial(install, name))

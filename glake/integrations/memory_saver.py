@@ -174,7 +174,7 @@ class MemorySaver:
 
     def _keeping(self, tag: str, cpu: bool, disk: bool, backend: str | None) -> _Kept:
         if cpu and disk:
-            raise InvalidArgument("enable_cpu_backup and enable_disk_backup: one of them")
+            raise InvalidArgument("enable_cpu_backup and enable_disk_backup: give one of them")
         if backend is not None and not cpu:
             raise InvalidArgument("cpu_backup_backend needs enable_cpu_backup=True")
         if backend not in (None, "pinned"):

@@ -27,12 +27,12 @@ class Collector:
         self._reading = Reading()
 
     def describe(self) -> Iterator[Family]:
-        """The families without values: registering reads nothing."""
+        """The families without values, so that registering reads nothing."""
         for metric in metrics():
             yield self._family(metric)
 
     def collect(self) -> Iterator[Family]:
-        """Those that have values now, with them."""
+        """The families that have values now, with their values."""
         for samples in self._reading.read():
             family = self._family(samples.metric)
             for labels, value in samples.values:

@@ -66,10 +66,10 @@ def _check_outputs(traces: tuple[str, ...], outputs: dict[str, str | None]) -> N
     callback=parse_costs,
     metavar="TABLES",
     help="Tables of prices for the driver's calls, separated by commas: published, a100-kvcached, "
-    "or a device of the simulator's cost file. JSON's plain figures are by the first.  [default: "
+    "or a device of the simulator's cost file. The first prices JSON's plain figures.  [default: "
     "GLAKE_SIM_COSTS, published, a100-kvcached]",
 )
-@click.option("--find-min-capacity", is_flag=True, help="Bisect the smallest one that fits.")
+@click.option("--find-min-capacity", is_flag=True, help="Search the smallest capacity that fits.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 @click.option(
     "--plot",
@@ -96,11 +96,11 @@ def replay(
 ) -> None:
     """Replay allocation traces under allocation policies, without a GPU.
 
-    TRACE is what a job allocated and freed (docs/trace-format.md), plain or gzip: a file, a pipe,
-    - for standard input, or sample, a trace that glake brings along. glake and compact are glake's
-    own core on a simulated driver; native and expandable are models of PyTorch's caching allocator,
-    gmlake one of GMLake; bound is what no allocator can go below. Running out of memory is a
-    result: the exit code stays 0.
+    TRACE is what a job allocated and freed (docs/trace-format.md), plain or gzip. It is a file, a
+    pipe, - for standard input, or sample for the trace that comes with glake. The policies glake
+    and compact are glake's own core on a simulated driver. native and expandable are models of
+    PyTorch's caching allocator, and gmlake is a model of GMLake. No allocator can go below bound.
+    Running out of memory is a result: the exit code stays 0.
     """
     if plot_path is not None and not extras.present("matplotlib"):
         raise click.UsageError(extras.missing("--plot", "matplotlib", "report"))

@@ -36,12 +36,20 @@ _CONSTANT = {_aten.zeros: 0.0, _aten.zeros_like: 0.0, _aten.new_zeros: 0.0, _ate
 _DEFAULT_SHARE = 0.5
 
 
-def assume(tensor: Any, mean: float) -> Any:
-    """Tells `glake plan` the mean of a tensor's elements, where data decides a size; returns it.
+def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
+    """Tells `glake plan` the mean of a tensor's elements, where data decides a size.
 
     A mask with mean 0.25 has a quarter of its elements set. Outside a plan nothing happens.
+
+    Args:
+        tensor: of the job.
+        mean: of its elements.
+
+    Returns:
+        The tensor.
     """
-    tensor._glake_mean = float(mean)
+    marked: Any = tensor
+    marked._glake_mean = float(mean)
     return tensor
 
 

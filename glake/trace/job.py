@@ -17,12 +17,17 @@ Step = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What a `make_step(job)` is told. It builds model and optimizer and returns a step function.
+    """What `make_step(job)` is given. It builds model and optimizer, and returns a step function.
 
-    world, rank: of the (fake) process group. device: where its tensors belong, "cuda". steps: how
-    many will be recorded. seed: for its own choices, such as sequence lengths. options: the
-    -o key=value pairs of the command line. facts: the job may add to them what the trace's header
-    should say (model, strategy, sequence_lengths, ...).
+    Attributes:
+        world: ranks of the (fake) process group.
+        rank: this one.
+        device: where the job's tensors belong: "cuda".
+        steps: how many are recorded.
+        seed: for the job's own choices, such as sequence lengths.
+        options: the `-o key=value` pairs of the command line.
+        facts: what the trace's header should say (model, strategy, sequence_lengths); the job may
+            add to it.
     """
 
     world: int = 1

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake.errors import PlanError
 from glake.trace.roles import KINDS
 
+if TYPE_CHECKING:
+    import torch
 
-def kind(tensor: Any, what: str) -> Any:
-    """Tells `glake plan` what a tensor made in set-up is for, where no module owns it; returns it.
 
-    ``what`` is "parameter" (a flat buffer or partition of weights), "buffer", "master" (weights
-    that only the optimizer has), "gradient", or "communication". Outside a plan nothing happens.
-    Raises PlanError for any other word.
+def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """Tells `glake plan` what a tensor made in set-up is for, where no module owns it.
+
+    Outside a plan nothing happens.
+
+    Args:
+        tensor: of the job.
+        what: "parameter" (a flat buffer or partition of weights), "buffer", "master" (weights that
+            only the optimizer has), "gradient" or "communication".
+
+    Returns:
+        The tensor.
+
+    Raises:
+        PlanError: another word.
     """
     if what not in KINDS:
         raise PlanError(f"kind {what!r}: must be one of {', '.join(KINDS)}")
-    tensor._glake_kind = what
+    marked: Any = tensor
+    marked._glake_kind = what
     return tensor
 
 

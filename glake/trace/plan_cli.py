@@ -64,7 +64,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 @click.option("--world", default=1, show_default=True, help="Ranks of the job; one is recorded.")
 @click.option("--rank", default=0, show_default=True, help="The rank that is recorded.")
 @click.option("--steps", default=4, show_default=True, help="Steps to record.")
-@click.option("--seed", default=0, show_default=True, help="For the job's own choices.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the job's own random choices.")
 @click.option(
     "--policy",
     "policy_names",
@@ -82,7 +82,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 )
 @click.option(
     "--context",
-    help="Set aside of the GPU for CUDA itself. [616MiB, and 1GiB for NCCL if world > 1]",
+    help="Memory to set aside for CUDA. [default: 616MiB, and 1GiB for NCCL if world > 1]",
 )
 @click.option(
     "--attention",
@@ -96,7 +96,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
     type=click.Choice(SCRATCH),
     default="default",
     show_default=True,
-    help="What kernels take for themselves (not calibrated on hardware).",
+    help="Model of the kernels' own scratch memory (not calibrated on hardware).",
 )
 @click.option("--out", type=click.Path(dir_okay=False), help="Keep the trace here (.trace.gz).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -114,12 +114,13 @@ def _ready_plan_options(command: click.Command) -> click.Command:
 def plan(target: str, **given: Any) -> None:
     """Say whether a training job fits a GPU, without a GPU and without running it.
 
-    TARGET is MODULE:FUNCTION, found from the current directory: def make_step(job) builds model and
-    optimizer on job.device and returns the function that does step i (docs/plan.md). Or it names a
-    ready plan, such as llama3-8b with --seq 8192, or gpt2, or a HuggingFace config.json.
+    TARGET is MODULE:FUNCTION, found from the current directory. The function, make_step(job),
+    builds model and optimizer on job.device, and returns the function that does step i
+    (docs/plan.md). TARGET may also be a ready plan, such as gpt2, or llama3-8b with --seq 8192, or
+    the path of a HuggingFace config.json.
 
-    The job is recorded rank by rank as it is, on fake tensors, and replayed under allocation
-    policies. A job that does not fit is a result: the exit code stays 0.
+    One rank of the job is recorded, unchanged, on tensors without memory. The recording is replayed
+    under allocation policies. A job that does not fit is a result: the exit code stays 0.
     """
     started = time.monotonic()
     with _ended_tidily():

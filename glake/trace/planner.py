@@ -40,12 +40,18 @@ Progress = Callable[[float, str], None]
 class Plan:
     """What a plan found. Sizes are bytes.
 
-    trace: the recorded trace's path, None if it was not kept. facts: what the recorder told
-    (assumptions among it). gpu, context, capacity: the device, what is set aside of it, and the
-    rest. results: one replay a
-    policy at that capacity, with its smallest capacity. holders: (tag, bytes, blocks) live where
-    live memory peaks, largest first; roles: (role, bytes) of the same. advice: what to change, most
-    urgent first.
+    Attributes:
+        target: the job's name.
+        trace: path of the recorded trace; None: it was not kept.
+        facts: what the recorder told, assumptions among it.
+        gpu_text: the device, as it was asked for.
+        gpu_bytes: its memory.
+        context_bytes: what is set aside of it for CUDA and NCCL.
+        capacity_bytes: the rest.
+        results: one replay for each policy at that capacity, with its smallest capacity.
+        holders: (tag, bytes, blocks) that are live where live memory peaks, the largest first.
+        roles: (role, bytes) of the same.
+        advice: what to change, the most urgent first.
     """
 
     target: str

@@ -96,7 +96,10 @@ def _read(config: str) -> Any:
     if (path / "config.json").is_file():
         return Experiment.Config(model=huggingface.read_config(config), weights=config)
     if path.suffix or path.exists():
-        raise InvalidOption(f"--config {config}: an experiment is a TOML file, and named *.toml")
+        raise InvalidOption(
+            f"--config {config}: an experiment is a TOML file, and named *.toml; a checkpoint of "
+            "transformers' is a folder with config.json"
+        )
     return Experiment.Config(model=sizes.model(config))  # which says what there is
 
 

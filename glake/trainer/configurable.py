@@ -92,12 +92,21 @@ _FLOAT32 = Within(-3e38, 3e38)
 
 
 def child(kind: Callable[..., C], **fields: Any) -> C:
-    """The default of a field that holds a config: a new one for each parent."""
+    """The default of a field that holds a config: a new one for each parent.
+
+    Args:
+        kind: the config's class.
+        fields: its values, where they differ from the class's defaults.
+    """
     return dataclasses.field(default_factory=functools.partial(kind, **fields))
 
 
 class Configurable:
-    """Base of every part; `config` is the part's own copy."""
+    """Base of every part; `config` is the part's own copy.
+
+    Args:
+        config: an instance of the part's `Config`, whose build() calls this.
+    """
 
     @dataclass_transform(kw_only_default=True)
     @dataclasses.dataclass(kw_only=True)
@@ -112,8 +121,8 @@ class Configurable:
         def __new__(cls, **fields: Any) -> Any:
             if cls.part.abstract:
                 raise InvalidOption(
-                    f"{_name(cls)} is what its kinds have in common: name one of them by "
-                    f"{_CLASS!r}: {', '.join(sorted(map(_title, _kinds(cls.part))))}"
+                    f"{_name(cls)} is abstract: name one of its kinds by {_CLASS!r}: "
+                    f"{', '.join(sorted(map(_title, _kinds(cls.part))))}"
                 )
             for name in fields:
                 _known(cls, name)
@@ -122,8 +131,7 @@ class Configurable:
         def __setattr__(self, name: str, value: Any) -> None:
             kind: Any = type(self)
             _known(kind, name)
-            with _told_of(f"{name}: "):
-                object.__setattr__(self, name, _checked(value, _annotations(kind)[name]))
+            object.__setattr__(self, name, _checked_at(name, value, _annotations(kind)[name]))
 
         def build(self, *args: Any, **context: Any) -> Any:
             """The part, with a copy of this config: later edits do not reach it."""
@@ -143,7 +151,7 @@ class Configurable:
             """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
             self.get(path)  # or says what is not there
             before, _, last = path.rpartition(".")
-            with _told_of(f"{before}." if before else "", (InvalidOption,)):
+            with _told_of(f"{before}." if before else ""):
                 setattr(self.get(before) if before else self, last, value)
 
         def set_text(self, path: str, text: str) -> None:
@@ -278,13 +286,11 @@ def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOp
 
 
 @contextlib.contextmanager
-def _told_of(
-    place: str, kinds: tuple[type[Exception], ...] = (InvalidOption, UnknownOption)
-) -> Iterator[None]:
-    """Puts the place before what an error of these kinds says."""
+def _told_of(place: str) -> Iterator[None]:
+    """Puts the place before what a refusal says."""
     try:
         yield
-    except kinds as error:
+    except (InvalidOption, UnknownOption) as error:
         raise type(error)(f"{place}{error}") from None
 
 

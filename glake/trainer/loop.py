@@ -80,7 +80,14 @@ class Experiment(Configurable):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run.
+
+    Attributes:
+        steps: that were done in all.
+        loss: of the last step.
+        evaluation: the last evaluation's loss; None: there was none.
+        resumed: from which checkpoint the run went on; None: from none.
+    """
 
     steps: int
     loss: float  # of the last step
@@ -89,10 +96,22 @@ class Outcome:
 
 
 def train(config: Experiment.Config) -> Outcome:
-    """Trains, on this rank: from the newest whole checkpoint, if there is one.
+    """Trains on this rank, from the newest whole checkpoint if there is one.
 
-    Every rank of a torchrun job calls it, or one process alone. DataMissing and DataTooShort;
-    CheckpointMismatch, NoWholeCheckpoint and FolderInUse; RankLost; Diverged; InvalidOption.
+    Every rank of a torchrun job calls it, or one process alone.
+
+    Args:
+        config: the experiment.
+
+    Raises:
+        DataMissing: there is no such text.
+        DataTooShort: the text does not make one batch.
+        CheckpointMismatch: the checkpoint is of another model or optimizer.
+        NoWholeCheckpoint: there are checkpoints, but none is whole.
+        FolderInUse: another job trains into the same folder.
+        RankLost: another rank ended or stopped answering.
+        Diverged: the loss or a gradient is not finite.
+        InvalidOption: an option does not take its value.
     """
     with (
         ranks.joined(config.timeout_s) as here,
@@ -153,7 +172,8 @@ class _Run:
         if self.resumed is not None:
             self.step, notes = self.resumed.step, self.resumed.notes
             self.tokens, self.loss = int(notes["tokens"]), float(notes["loss"])
-            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}")
+            done = "" if self.step < config.steps else f": steps = {config.steps} are done"
+            self.log.say(f"goes on after step {self.step}, from {self.resumed.source}{done}")
         elif config.weights:
             weights = huggingface.read_weights(Path(config.weights).expanduser())
             for name, value in huggingface.matched(config.model, weights):

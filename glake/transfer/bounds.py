@@ -25,7 +25,12 @@ RELAYS = 2  # GPUs in a row on one path
 
 @dataclass(frozen=True)
 class Joint:
-    """Bounds in GB/s of copies that run together: of their sum, and of each if all get the same."""
+    """Bounds of copies that run together, in GB/s (1e9 bytes a second).
+
+    Attributes:
+        total: of the sum of their rates.
+        fair: of the rate of each, if all get the same.
+    """
 
     total: float
     fair: float
@@ -41,14 +46,22 @@ def bound(
     exclude: Iterable[int] = (),
     relays: int = RELAYS,
 ) -> float:
-    """GB/s of one transfer at most, whatever the paths.
+    """The most GB/s (1e9 bytes a second) of one transfer, whatever its paths.
 
-    Ends are "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places: "local" on the GPU's
-    socket; "interleaved" on all, an equal part each; "pages" likewise on each path. `scales`: edges
-    ("cuda:0>N" or "g0>N") that run at a factor of their rate, 0: dead. `exclude`: GPUs that may not
-    relay.
+    Args:
+        platform: a preset's name, a platforms file, a Topology or a capacity graph.
+        src: "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places.
+        dst: likewise.
+        host: "local" on the GPU's socket; "interleaved" on all, an equal part each; "pages" on all,
+            an equal part of each path.
+        scales: edges ("cuda:0>N" or "g0>N") that run at a factor of their rate; 0: dead.
+        exclude: GPUs that may not relay.
+        relays: most GPUs in a row on one path.
 
-    InvalidArgument, InvalidDevice: ends or edges the platform does not have. PackageMissing.
+    Raises:
+        InvalidArgument: ends or edges that the platform does not have.
+        InvalidDevice: GPUs that it does not have.
+        PackageMissing: HiGHS is not installed (the extra `transfer`).
     """
     graph = scaled(graph_of(platform), scales)
     both = ends(graph, src, dst, host)
@@ -64,7 +77,19 @@ def joint_bound(
     exclude: Iterable[int] = (),
     relays: int = RELAYS,
 ) -> Joint:
-    """Bounds of several transfers at once; arguments and errors as for `bound`."""
+    """Bounds of several transfers at once.
+
+    Args:
+        platform: as of bound().
+        copies: (src, dst) of each.
+        host: as of bound().
+        scales: as of bound().
+        exclude: as of bound().
+        relays: as of bound().
+
+    Raises:
+        GlakeError: as of bound().
+    """
     graph = scaled(graph_of(platform), scales)
     demands = [ends(graph, src, dst, host) for src, dst in copies]
     flow = _Flow(graph, demands, set(barred(graph, exclude)), relays)

@@ -19,9 +19,12 @@ _BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """`bytes` bytes at `address`: of GPU `device`, of the host (HOST), or wherever it is (ASK).
+    """`bytes` bytes at `address`. Nothing keeps them alive: they must stay until the copy is done.
 
-    Nothing keeps them alive: they must stay until the copy is done.
+    Args:
+        address: of the first byte.
+        bytes: how many.
+        device: the GPU's number; HOST: host memory; ASK: wherever the driver says it is.
     """
 
     address: int
@@ -151,8 +154,8 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
     on_gpu = tensor.is_cuda
     if tensor.layout is not torch.strided or not (on_gpu or tensor.is_cpu):
         raise InvalidArgument(
-            f"a {tensor.layout} tensor on {tensor.device}: copies are of strided memory on cpu and "
-            "cuda; of a sparse tensor, copy its indices and values"
+            f"a {tensor.layout} tensor on {tensor.device}: only strided memory on cpu and "
+            "cuda can be copied; of a sparse tensor, copy its indices and values"
         )
     if tensor.is_conj() or tensor.is_neg():
         raise InvalidArgument(
@@ -204,7 +207,9 @@ def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     dtype = getattr(thing, "dtype", None)
     if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # NumPy's do not say so
-        raise InvalidArgument("a masked array cannot be copied: copy its data and mask apart")
+        raise InvalidArgument(
+            "a masked array cannot be copied: copy its data and its mask separately"
+        )
     shape, typestr = tuple(facts["shape"]), facts["typestr"]
     if "O" in typestr or getattr(dtype, "hasobject", False):
         raise InvalidArgument("an array of Python objects holds pointers, not data")

@@ -79,13 +79,13 @@ def read(capsule: Any) -> Contents:
         ).contents
         if whole.major != 1:
             raise InvalidArgument(
-                f"a DLPack capsule of version {whole.major}: 1 and before are known"
+                f"a DLPack capsule of version {whole.major}: version 1 is the newest known"
             )
         tensor, read_only = whole.tensor, bool(whole.flags & READ_ONLY)
     elif _is_valid(capsule, b"dltensor"):
         tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
     else:
-        raise InvalidArgument("a DLPack capsule that is not, or no longer, one")
+        raise InvalidArgument("not a DLPack capsule, or one that has been consumed already")
     bits = tensor.bits * tensor.lanes
     if bits % 8 != 0:
         raise InvalidArgument(f"a DLPack tensor of {bits} bits an item: whole bytes can be copied")

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import handle, intercepted, keeper, registration, runs
+from glake.transfer import completion_watcher, handle, intercepted, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
 from glake.transfer.relay import modes
 
 if TYPE_CHECKING:
-    from glake.transfer.relay.client import RelayClient
+    import numpy as np
 
-Stream = Any  # a torch or CuPy stream, (GPU, handle), None (the framework's own), or UNORDERED
+    from glake.transfer.relay.client import RelayClient
+    from glake.typing import Array, BlockArray, BlockIndex, CopyStream
+
 Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
@@ -33,17 +35,23 @@ _open: Engine | None = None
 
 
 class Engine:
-    """The engine over one topology. A process has one at a time: the first copy opens it over the
-    machine's own topology, unless one is open; `with Engine(...)` closes it at the end.
+    """Carries copies over the paths of one topology.
+
+    A process has one engine at a time. The first copy opens it over the machine's own topology,
+    unless one is open. `with Engine(...)` closes it at the end.
 
     Args:
-        topology: a preset's name, a platforms file, a Topology, or None for what GLAKE_DRIVER has.
-        relays: GPUs that copies may go over besides those they are from or to: "all" visible ones,
-            those the relay service lends ("lent", docs/relayd.md), or only those of this process's
-            copies ("own"). None: GLAKE_RELAYS, else "lent" if LOCAL_WORLD_SIZE is above 1, else
+        topology: a preset's name, a platforms file, a Topology, or None for that of GLAKE_DRIVER.
+        relays: GPUs that copies may go over besides those they are from or to: "all" visible ones;
+            "lent": those that the relay service lends (docs/relayd.md); "own": only those of this
+            process's copies. None: GLAKE_RELAYS, else "lent" if LOCAL_WORLD_SIZE is above 1, else
             "all".
 
-    InvalidArgument if another is open; what the topology and the driver raise.
+    Raises:
+        InvalidArgument: another engine is open, or an argument is wrong.
+        InvalidOption: the platform cannot be used.
+        DriverAbsent: there is no driver.
+        DriverError: the driver refused a call.
     """
 
     def __init__(
@@ -82,7 +90,7 @@ class Engine:
                 self._lender.stop()
                 self._lender = None
             try:
-                with keeper.engine_ends():
+                with completion_watcher.engine_ends():
                     for transfer in handle.live():
                         transfer.close()
                     intercepted.wait()
@@ -123,38 +131,52 @@ class Engine:
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Copies and bytes so far, every path's bytes, chunks and state, the GPUs that may relay,
-        and, under "lending", what the relay service has to do with it."""
+        """What the engine has done so far.
+
+        Returns:
+            Copies and bytes; every path's bytes, chunks and state; the GPUs that may relay; and,
+            under "lending", what the relay service lends.
+
+        Raises:
+            TransferClosed: no engine is open.
+        """
         lender = self._lender
         lending = {"mode": self.relays} | (lender.stats() if lender is not None else {})
         return dict(_C.transfer_stats()) | {"lending": lending}
 
     def copy(
         self,
-        dst: Any,
-        src: Any,
-        stream: Stream = None,
+        dst: Array,
+        src: Array,
+        stream: CopyStream = None,
         direct: bool = False,
         checksum: bool = False,
     ) -> Transfer:
-        """Copies `src` into `dst`, the destination first as memcpy has it (`plan` takes the source
-        first): tensors, arrays, DLPack or buffer objects, or `Raw` memory.
+        """Copies `src` into `dst`: the destination comes first, as in memcpy.
 
         Args:
-            dst: written to. Of the dtype, shape and item size of `src` in any strides; or both
-                contiguous and of equal bytes.
-            src: read. One of many short runs (a transposed array) is made contiguous on its own
-                device first.
+            dst: written to: a tensor, an array, a DLPack or buffer object, or `Raw` memory. It has
+                the dtype, shape and item size of `src` in any strides, or both are contiguous and
+                have equal bytes.
+            src: read. One of many short runs (a transposed array) is first made contiguous on its
+                own device.
             stream: the copy begins after the work on it, and later work there waits for the copy.
                 None: the current streams of the GPU arrays' frameworks, of both GPUs if there are
-                two; with host arrays alone it begins at once. UNORDERED: it begins at once. A host
-                array is only ready, or free to be changed, when the handle is done.
-            direct: one plain copy, for comparison.
-            checksum: both ends of each chunk are read again and compared; one that changed on its
-                way is sent again. Slower by what reading a GPU's end back costs.
+                two; between host arrays it begins at once. UNORDERED: it begins at once. A host
+                array is ready, or free to be changed, only when the handle is done.
+            direct: make one plain copy, for comparison.
+            checksum: read both ends of each chunk again and compare them. A chunk that changed on
+                its way is sent again. It costs the time to read a GPU's end back.
 
-        InvalidArgument for memory that does not match, overlaps or is read-only; InvalidDevice,
-        InvalidPointer; CopyFailed, from the handle, if no path is left.
+        Returns:
+            A handle. CopyFailed is raised by its wait().
+
+        Raises:
+            InvalidArgument: memory that does not match, overlaps or is read-only, or no stream.
+            InvalidDevice: no such GPU.
+            InvalidPointer: memory that is not there.
+            RegionPaused: memory of a paused region.
+            TransferClosed: this engine is closed.
         """
         to, of = buffer_of(dst, write=True), buffer_of(src)
         to, of, parts, made = _planned(to, of)
@@ -167,10 +189,20 @@ class Engine:
             written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams), made)
 
-    def copy_batch(self, pairs: Iterable[tuple[Any, Any]], stream: Stream = None) -> Transfer:
-        """Copies each (dst, src) as `copy` does, those between the same places as one transfer.
+    def copy_batch(
+        self, pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None
+    ) -> Transfer:
+        """Copies each (dst, src) as copy() does, those between the same places as one transfer.
 
         The pairs have no order among themselves: none may write what another reads or writes.
+
+        Args:
+            pairs: (dst, src) of each copy.
+            stream: as of copy().
+
+        Raises:
+            InvalidArgument: no pairs, or what copy() refuses.
+            GlakeError: what copy() raises.
         """
         given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in _pairs(pairs)]
         groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
@@ -195,24 +227,42 @@ class Engine:
             written(dst)
         return transfer
 
-    def gather(self, dst: Any, blocks: Any, index: Any = None, stream: Stream = None) -> Transfer:
-        """Copies blocks of `blocks` one after another into the contiguous `dst`.
+    def gather(
+        self, dst: Array, blocks: BlockArray, index: BlockIndex = None, stream: CopyStream = None
+    ) -> Transfer:
+        """Copies blocks, one after another, into the contiguous `dst`.
 
         Args:
             dst: contiguous, of exactly the blocks' bytes.
-            blocks: an array (its blocks lie along the first dimension) or `Blocks`.
+            blocks: an array, whose blocks lie along its first dimension, or `Blocks`.
             index: numbers of the blocks, in order; None: all.
-            stream: as of `copy`.
+            stream: as of copy().
 
-        InvalidArgument for an index outside them, gaps, or sizes that do not match.
+        Raises:
+            InvalidArgument: a block that is not there, gaps, or sizes that do not match.
+            GlakeError: what copy() raises.
         """
         flat = _whole(buffer_of(dst, write=True))
         memory, addresses, size = runs.block_addresses(blocks, index)
         parts = runs.rows_of(_lined_up(flat, len(addresses), size), addresses, size)
         return self._blocks(dst, parts, flat, memory, stream)
 
-    def scatter(self, blocks: Any, src: Any, index: Any = None, stream: Stream = None) -> Transfer:
-        """The other way: the contiguous `src` into blocks, which must differ from one another."""
+    def scatter(
+        self, blocks: BlockArray, src: Array, index: BlockIndex = None, stream: CopyStream = None
+    ) -> Transfer:
+        """Copies the contiguous `src` into blocks, one part after another: the reverse of gather().
+
+        Args:
+            blocks: an array, whose blocks lie along its first dimension, or `Blocks`.
+            src: contiguous, of exactly the blocks' bytes.
+            index: numbers of the blocks, in order and each once; None: all.
+            stream: as of copy().
+
+        Raises:
+            InvalidArgument: a block that is not there or named twice, gaps, or sizes that do not
+                match.
+            GlakeError: what copy() raises.
+        """
         import numpy as np
 
         flat = _whole(buffer_of(src))
@@ -223,20 +273,22 @@ class Engine:
         except InvalidArgument:  # overlapping parts, among others
             if len(np.unique(addresses)) == len(addresses):
                 raise
-        raise InvalidArgument("scatter: a block is named twice; which part would it keep?")
+        raise InvalidArgument("scatter: the index names a block twice: name each block once")
 
-    def copy_rows(self, rows: Any, stream: Stream = None) -> Transfer:
+    def copy_rows(self, rows: np.typing.NDArray[np.uint64], stream: CopyStream = None) -> Transfer:
         """Copies many ranges between two places, given as addresses, as one transfer.
 
         Args:
             rows: a NumPy array of shape (n, 3), dtype uint64: destination, source, bytes. All
                 destinations are in one place (a GPU's memory, or the host's), and so are all
-                sources; no range may be written that another reads or writes. The memory must stay
+                sources. No range may be written that another reads or writes. The memory must stay
                 until the copy is done.
-            stream: as of `copy`; None: it begins at once.
+            stream: as of copy(); None: it begins at once.
 
-        InvalidArgument for another array; InvalidPointer for memory that is not there; what
-        copies raise.
+        Raises:
+            InvalidArgument: another array.
+            InvalidPointer: memory that is not there.
+            GlakeError: what copy() raises.
         """
         shape: tuple[int, ...] = tuple(getattr(rows, "shape", ()))
         kind = str(getattr(rows, "dtype", ""))
@@ -259,7 +311,7 @@ class Engine:
         )
 
     def _blocks(
-        self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: Stream
+        self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: CopyStream
     ) -> Transfer:
         streams = _ordering(stream, to, of)
         ids = self._ids(parts, to.device, of.device, streams, _checks(to, of))
@@ -318,7 +370,7 @@ def _owners(to: Buffer, of: Buffer) -> Any:
 
 def _whole(found: Buffer) -> Buffer:
     if not found.contiguous:
-        raise InvalidArgument(f"{found} is not C-contiguous: the side that is not blocks is")
+        raise InvalidArgument(f"{found} is not C-contiguous: the side without blocks must be")
     return found
 
 
@@ -338,7 +390,7 @@ def written(dst: Any) -> None:
         sys.modules["torch"].autograd.graph.increment_version(dst)
 
 
-def _ordering(stream: Stream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
+def _ordering(stream: CopyStream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
     """The streams of a copy; with `made`, its source was just made on its framework's own."""
     found: Streams = []
     ends: tuple[Buffer, ...] = (src, dst)
@@ -375,7 +427,11 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
 
 
 def default_engine() -> Engine:
-    """The process's engine; opens it over the machine's own topology if there is none."""
+    """The process's engine. Opens one over the machine's own topology if there is none.
+
+    Raises:
+        GlakeError: as of Engine.
+    """
     return _open if _open is not None else open_over(None)
 
 

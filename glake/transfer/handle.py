@@ -10,11 +10,14 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import _C, arguments
 from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
-from glake.transfer import keeper, timeouts
+from glake.transfer import completion_watcher, timeouts
+
+if TYPE_CHECKING:
+    from glake.typing import Stream
 
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
@@ -37,7 +40,9 @@ def family() -> object:
 def require_own(made_by: object) -> None:
     """Forked if a handle was made before this process was forked."""
     if made_by is not _family:
-        raise Forked("this handle is of the parent: a forked child has no engine and no copies")
+        raise Forked(
+            "this handle belongs to the parent process: a forked child has no engine and no copies"
+        )
 
 
 def _forget() -> None:
@@ -52,9 +57,13 @@ os.register_at_fork(after_in_child=_forget)
 class Result:
     """How a copy went.
 
-    paths: of each its name, bytes, chunks, planned and measured GB/s; empty for a plain copy.
-    made_contiguous: the source was first made contiguous on its own device, as its runs were short.
-    parts: what the engine says of each of its transfers.
+    Attributes:
+        bytes: of the copy.
+        seconds: that it took; 0 for a plain copy, which the engine does not time.
+        paths: of each path its name, bytes, chunks, planned and measured GB/s; empty for a plain
+            copy.
+        made_contiguous: whether the source, of short runs, was first made contiguous on its device.
+        parts: what the engine reports of each of its transfers.
     """
 
     bytes: int
@@ -65,22 +74,27 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """GB/s over all paths; 0 for a plain copy, which the engine does not time."""
+        """GB/s (1e9 bytes a second) over all paths; 0 for a plain copy."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
 class Transfer:
-    """One call's copies: to wait for, to ask about, to `await`.
+    """The copies of one call: to wait for, to ask about, to `await`.
 
     It may be dropped: the copy goes on, and what it uses is kept alive until it is done. In a
-    forked child each of its methods raises Forked.
+    forked child each method raises Forked.
+
+    Attributes:
+        bytes: of all its copies.
+        ordered: whether streams wait for it.
+        made_contiguous: whether a source was first made contiguous on its own device.
     """
 
     def __init__(
         self,
         ids: Sequence[int],
         size: int,
-        keep: Any,
+        keep: object,
         ordered: bool = False,
         made_contiguous: bool = False,
     ) -> None:
@@ -95,7 +109,7 @@ class Transfer:
         self.bytes, self.ordered = size, ordered  # whether streams wait for it
         self.made_contiguous = made_contiguous
         if self._ids:
-            keeper.keeper.start()
+            completion_watcher.watcher.start()
             _live[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
@@ -104,15 +118,22 @@ class Transfer:
         return f"<Transfer of {self.bytes} bytes, {state}>"
 
     def done(self) -> bool:
-        """Whether all its bytes have arrived, or it has failed: then wait() raises."""
+        """Whether all bytes have arrived, or the copy has failed; then wait() raises."""
         require_own(self._family)
         return self._over or all(_C.copy_done(each) for each in self._ids)
 
     def wait(self, timeout: float | None = None) -> Transfer:
-        """Returns itself once the copy is done. `timeout` in seconds; None and infinity: no end.
+        """Returns itself once the copy is done.
 
-        BusyTimeout (a TimeoutError) if it is not by then; CopyFailed, CopyCancelled name the
-        destination's state; TransferClosed if its engine was closed before it was done.
+        Args:
+            timeout: seconds; None and infinity: no limit.
+
+        Raises:
+            BusyTimeout: it is not done by then, and goes on.
+            CopyFailed: no path is left; the text says which bytes of the destination are written.
+            CopyCancelled: it was cancelled; the text says the same.
+            TransferClosed: its engine was closed before it was done.
+            InvalidArgument: no such timeout.
         """
         require_own(self._family)
         timeout = timeouts.seconds(timeout)
@@ -144,15 +165,17 @@ class Transfer:
         with self._settling:
             if self._over:
                 return
-            keeper.keep_until_the_end(self._keep)
-            if error is not None and keeper.unsettled(self._ids):
-                keeper.keeper.take(keeper.Unfinished(self._ids, self._keep))
+            completion_watcher.keep_until_the_end(self._keep)
+            if error is not None and completion_watcher.unsettled(self._ids):
+                completion_watcher.watcher.take(
+                    completion_watcher.Unfinished(self._ids, self._keep)
+                )
             self._error = None if error is None else error.with_traceback(None)
             self._keep = None
             self._over = True
 
     def close(self) -> None:
-        """Cancels it, and keeps what there is to say of it: its engine is about to end."""
+        """Cancels it and keeps its result, before its engine ends. For the engine."""
         if self._over:
             return
         self.cancel()
@@ -173,7 +196,14 @@ class Transfer:
         return loop.run_in_executor(None, self.wait).__await__()
 
     def result(self, timeout: float | None = None) -> Result:
-        """Waits, then says how it went. Raises what `wait` does."""
+        """Waits, then says how the copy went.
+
+        Args:
+            timeout: as of wait().
+
+        Raises:
+            GlakeError: as of wait().
+        """
         self.wait(timeout)
         if self._told is None:
             self._told = tuple(_C.copy_result(each) for each in self._ids)
@@ -185,17 +215,27 @@ class Transfer:
             parts=self._told,
         )
 
-    def stream_wait(self, stream: Any, device: int | None = None) -> None:
-        """Later work on `stream` (a torch or CuPy stream, or a handle with `device`) waits for it,
-        however it ends."""
+    def stream_wait(self, stream: Stream | tuple[int, int], device: int | None = None) -> None:
+        """Makes later work on a stream wait for the copy, however it ends.
+
+        Args:
+            stream: a torch or CuPy stream, (GPU, handle), or a handle with `device`.
+            device: the GPU of a handle.
+
+        Raises:
+            InvalidArgument: that is no stream.
+            DriverError: the driver refused a call.
+        """
         require_own(self._family)
         gpu, handle = stream_of(stream, device)
         for each in self._ids if not self._over else ():
             _C.copy_stream_wait(each, gpu, handle)
 
     def cancel(self) -> None:
-        """Takes no more chunks. wait() then raises CopyCancelled, unless all had been taken; a
-        plain copy goes on."""
+        """Stops taking chunks. A plain copy goes on.
+
+        wait() then raises CopyCancelled, unless all chunks had been taken.
+        """
         require_own(self._family)
         for each in self._ids if not self._over else ():
             _C.copy_cancel(each)
@@ -214,9 +254,9 @@ class Transfer:
             return
         _live.pop(id(self), None)
         if self._over or self._keep is None:
-            keeper.release(self._ids)  # nothing has to outlive it
+            completion_watcher.release(self._ids)  # nothing has to outlive it
         else:
-            keeper.keeper.take(keeper.Dropped(self._ids, self._keep))
+            completion_watcher.watcher.take(completion_watcher.Dropped(self._ids, self._keep))
 
 
 def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument
@@ -18,30 +18,45 @@ from glake.transfer.buffers import Buffer, buffer_of
 from glake.transfer.engine import default_engine
 from glake.transfer.registration import Registration
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
 
-def pinned(shape: int | tuple[int, ...], dtype: Any = "uint8") -> Any:
-    """A new array of pinned host memory, uninitialised, from glake's host pool.
+    from glake.typing import Array
 
-    A NumPy array, or a torch tensor where `dtype` is torch's (torch.float32). The memory returns to
-    the pool when no array or view of it is left; copies of it must be done then, which a handle of
-    glake.transfer sees to. InvalidArgument, OutOfMemory, DriverError.
+
+def pinned(shape: int | tuple[int, ...], dtype: npt.DTypeLike | torch.dtype = "uint8") -> Any:
+    """Makes an array of pinned host memory, uninitialised, from glake's host pool.
+
+    The memory returns to the pool when no array or view of it is left. Copies of it must be done by
+    then; a handle of glake.transfer keeps it alive until they are.
+
+    Args:
+        shape: whole numbers, or one.
+        dtype: of NumPy, for a NumPy array; of torch (torch.float32), for a torch tensor.
+
+    Raises:
+        InvalidArgument: no such shape or dtype.
+        OutOfMemory: there is no host memory for it.
+        DriverError: the driver refused a call.
     """
     given = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     extents = tuple(extent for extent in map(arguments.whole, given) if extent is not None)
     if len(extents) != len(given) or min(extents, default=0) < 0:
         raise InvalidArgument(f"shape {shape!r}: whole numbers from 0 on")
     count = math.prod(extents)
-    if type(dtype).__module__ == "torch":
+    asked: Any = dtype  # of either library
+    if type(asked).__module__ == "torch":
         import torch
 
         if count == 0:
-            return torch.empty(extents, dtype=dtype)
-        memory, _ = pinned_block(count * dtype.itemsize)
-        return torch.frombuffer(memory, dtype=dtype, count=count).view(extents)
+            return torch.empty(extents, dtype=asked)
+        memory, _ = pinned_block(count * asked.itemsize)
+        return torch.frombuffer(memory, dtype=asked, count=count).view(extents)
     import numpy as np
 
     try:
-        kind = np.dtype(dtype)
+        kind = np.dtype(asked)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
             f"dtype {dtype!r}: one of NumPy's, its name, or one of torch's ({error})"
@@ -71,18 +86,21 @@ def _give_back(address: int, freed: Callable[[int], object] | None) -> None:
         _C.host_free(address)
 
 
-def register_host(array: Any, background: bool = False) -> Registration:
-    """Pins an array's memory in place, in pieces; with `background` on a thread of its own.
+def register_host(array: Array, background: bool = False) -> Registration:
+    """Pins an array's memory in place, in pieces.
 
-    Pinning takes about 0.1 s a GB. Meanwhile it can be copied, as pageable memory is. It stays
-    pinned, and alive, until unregister() or the engine's end.
+    Pinning takes about 0.1 s a GB. Meanwhile the array can be copied, as pageable memory is. It
+    stays pinned, and alive, until unregister() or the engine's end.
 
     Args:
         array: a contiguous CPU tensor or array, a buffer object, or `Raw`.
-        background: return at once.
+        background: return at once, and pin on a thread.
 
-    InvalidArgument for gaps, no bytes, memory that is read-only (the driver pins what may be
-    written to) or registered already; InvalidPointer for memory that is not there; DriverError.
+    Raises:
+        InvalidArgument: it has gaps or no bytes, is registered already, or is read-only (the driver
+            pins memory for writing too).
+        InvalidPointer: memory that is not there.
+        DriverError: the driver refuses.
     """
     arguments.flag("background", background)
     memory = array if isinstance(array, Buffer) else buffer_of(array, use="pin")
@@ -97,7 +115,9 @@ def register_host(array: Any, background: bool = False) -> Registration:
             "written to; pin a writable array of the same memory, or copy it to one of pinned()"
         )
     if memory.device >= 0:
-        raise InvalidArgument(f"{memory} is memory of cuda:{memory.device}: host memory is pinned")
+        raise InvalidArgument(
+            f"{memory} is memory of cuda:{memory.device}: only host memory can be pinned"
+        )
     default_engine()
     device, known = _C.place_of(memory.address)
     if device >= 0 or known:

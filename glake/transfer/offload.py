@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import _C, arguments, config
 from glake.errors import (
@@ -26,12 +26,15 @@ from glake.errors import (
     PoolFull,
     TransferClosed,
 )
-from glake.transfer import handle, keeper, timeouts
+from glake.transfer import completion_watcher, handle, timeouts
 from glake.transfer.alternation import Alternation, Moves, modules_of, watermarks_of
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
 from glake.transfer.storages import Storage, groups, storages_of, tensors_in
+
+if TYPE_CHECKING:
+    import torch
 
 _RETURN_S = 0.2  # for a block whose copy is done; whoever keeps its old memory keeps it for longer
 
@@ -86,27 +89,36 @@ class _Group:
 
 
 class Move:
-    """An offload or a prefetch under way. It may be dropped; the copies go on."""
+    """An offload or a prefetch that is under way. It may be dropped: the copies go on.
+
+    Attributes:
+        bytes: of all its copies.
+    """
 
     def __init__(self, groups: list[_Group]) -> None:
         """Watches the groups."""
         self.groups = groups
         self._family = handle.family()
         if groups:
-            keeper.keeper.start()
+            completion_watcher.watcher.start()
         self.bytes = sum(group.transfer.bytes for group in groups)
         for group in groups:
-            keeper.keeper.take(group)
+            completion_watcher.watcher.take(group)
 
     def done(self) -> bool:
-        """Whether all copies are; wait() raises if one has failed."""
+        """Whether all copies are done; wait() raises if one has failed."""
         handle.require_own(self._family)
         return all(group.over(wait=False) for group in self.groups)
 
     def wait(self, timeout: float | None = None) -> Move:
-        """Returns itself when all is copied; `timeout` in seconds.
+        """Returns itself when all is copied.
 
-        BusyTimeout; CopyFailed and the like: then the tensors of that copy are where they were.
+        Args:
+            timeout: seconds; None: no limit.
+
+        Raises:
+            BusyTimeout: it is not done by then, and goes on.
+            GlakeError: a copy failed (CopyFailed and the like); its tensors are where they were.
         """
         handle.require_own(self._family)
         timeout = timeouts.seconds(timeout)
@@ -128,10 +140,18 @@ class Move:
 
 
 class Offloader:
-    """A pool of at most `limit` bytes ("8GiB") of pinned host memory for tensors that are away.
+    """A pool of pinned host memory for tensors that are away from their GPU.
 
-    Tensors are found in modules (parameters and buffers), mappings and iterables. All that share a
-    storage move together if all are given; one that is not given keeps the old memory.
+    Tensors are found in modules (parameters and buffers), mappings and iterables. Tensors that
+    share a storage move together if all of them are given. One that is not given keeps the old
+    memory.
+
+    Args:
+        limit: bytes of the pool, or text such as "8GiB".
+
+    Raises:
+        InvalidArgument: no such size.
+        WrongType: neither a number nor text.
     """
 
     def __init__(self, limit: str | int) -> None:
@@ -149,18 +169,24 @@ class Offloader:
 
     @property
     def used(self) -> int:
-        """Bytes of the pool in use: of tensors that are away, and of those on their way back."""
+        """Bytes of the pool in use: of tensors that are away or on their way back."""
         return sum(away.bytes for away in list(self._away.values()))
 
-    def offload(self, things: Any) -> Move:
-        """Starts moving tensors to the pool; those that are there, or on the CPU, stay.
+    def offload(self, things: object) -> Move:
+        """Starts moving tensors to the pool. Those that are there, or on the CPU, stay.
 
-        The move is ordered after the work on the current stream. The host's copy is ready when the
-        handle is done; the GPU's memory is freed by then, group by group.
+        The move is ordered after the work on the current stream. When the handle is done, the
+        host's copy is ready and the GPU's memory is free; it is freed group by group.
 
-        PoolFull if they do not fit: nothing is moved; nor if InvalidArgument is raised, for what
-        another offloader has away, or what holds no tensors (a number, None), or RegionPaused, for
-        those of a paused region. What copies raise.
+        Args:
+            things: tensors, modules, or mappings and iterables of them.
+
+        Raises:
+            PoolFull: they do not fit. Nothing is moved.
+            InvalidArgument: another offloader has them away, there are no tensors (a number, None),
+                or a parameter is a DTensor. Nothing is moved.
+            RegionPaused: tensors of a paused region. Nothing is moved.
+            GlakeError: as of Engine.copy.
         """
         storages = storages_of(things)
         engine = default_engine()
@@ -173,14 +199,19 @@ class Offloader:
             self._make_room(sum(one.bytes for one in storages))
             return self._moved(engine, storages, self._to_host)
 
-    def prefetch(self, things: Any) -> Move:
-        """Starts moving tensors back to the GPU they came from. Those that are on a GPU stay, so it
-        may be called again.
+    def prefetch(self, things: object) -> Move:
+        """Starts moving tensors back to the GPU they came from. Those that are on a GPU stay.
 
-        They may be used at once by work on the current stream of their GPU, which waits for them.
-        InvalidArgument if there are tensors, and none is away in this pool or on a GPU;
-        RegionPaused for those of a paused region. OutOfMemory of the GPU's allocator, and what
-        copies raise: those not moved stay away.
+        Work on the current stream of their GPU may use them at once: it waits for the copies.
+
+        Args:
+            things: tensors, modules, or mappings and iterables of them.
+
+        Raises:
+            InvalidArgument: there are tensors, but none is away in this pool or on a GPU.
+            RegionPaused: tensors of a paused region.
+            OutOfMemory: the GPU has no room. Those not moved stay away.
+            GlakeError: as of Engine.copy. Those not moved stay away.
         """
         storages = storages_of(things)
         default_engine()
@@ -217,11 +248,20 @@ class Offloader:
             self._coming += move.groups
             return move
 
-    def offload_optimizer(self, optimizer: Any) -> Callable[[], None]:
-        """Keeps a torch optimizer's state away except while it steps; returns what ends that.
+    def offload_optimizer(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        """Keeps a torch optimizer's state away except while it steps.
 
-        State that exists moves now, and the rest after the step that makes it. InvalidArgument for
-        what is no torch optimizer, or one whose state is kept away already: end that first.
+        State that exists moves now, and the rest after the step that makes it.
+
+        Args:
+            optimizer: of torch.
+
+        Returns:
+            A function that ends it.
+
+        Raises:
+            InvalidArgument: no torch optimizer, or one whose state is kept away already.
+            GlakeError: as of offload().
         """
         if not hasattr(optimizer, "state") or not hasattr(optimizer, "register_step_pre_hook"):
             raise InvalidArgument(
@@ -264,25 +304,27 @@ class Offloader:
     @contextmanager
     def alternate(
         self,
-        modules: Iterable[Any],
+        modules: Iterable[torch.nn.Module],
         frozen: bool = False,
         watermarks: tuple[str | int, str | int] | None = None,
     ) -> Iterator[None]:
-        """Double buffering: while one module computes its forward pass the next one is fetched, and
-        the last one leaves. They start and end away.
+        """Double buffering: while one module computes its forward pass, the next one is fetched and
+        the last one leaves. The modules start and end away.
 
         Args:
             modules: in the order of their forward passes.
-            frozen: nothing is written to them meanwhile; what is, is lost. Then none is copied
-                back, and two of them are on the GPU at a time; else about four.
-            watermarks: (low, high) of their bytes on the GPU, such as ("2GiB", "4GiB"): they stay
-                there until fetching one would pass high; then those used last leave until there is
-                low or less. One that is copied back holds its memory until it is. None: each leaves
-                after its forward pass.
+            frozen: nothing is written to them meanwhile; what is written is lost. Then none is
+                copied back, and two of them are on the GPU at a time; else about four.
+            watermarks: (low, high) bytes of modules on the GPU, such as ("2GiB", "4GiB"). Modules
+                stay there until fetching one would pass high. Then those used last leave, until low
+                or less is there. A module that is copied back holds its memory until the copy is
+                done. None: each leaves after its forward pass.
 
-        InvalidArgument for what are no modules, for a high watermark below two modules in a row,
-        and, from the forward pass, if it is recorded for a backward pass; WrongType for watermarks
-        that are no sizes.
+        Raises:
+            InvalidArgument: no modules, or a high watermark below two modules in a row; at the
+                forward pass, if it is recorded for a backward pass.
+            WrongType: watermarks that are no sizes.
+            GlakeError: as of offload() and prefetch().
         """
         order = modules_of(modules)
         arguments.flag("frozen", frozen)

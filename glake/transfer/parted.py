@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from glake.errors import BusyTimeout, GlakeError
 from glake.transfer import handle, timeouts
@@ -13,14 +12,14 @@ class PieceTransfer:
     """One request of several pieces: to wait for, to ask about.
 
     It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
-    child each of its methods raises Forked.
+    child each method raises Forked.
 
     Attributes:
         path: what it reads or writes, as texts name it.
         bytes: of the whole request.
     """
 
-    def __init__(self, path: str, size: int, pieces: int, keep: Any) -> None:
+    def __init__(self, path: str, size: int, pieces: int, keep: object) -> None:
         """`keep` is what must live until the last of `pieces` is done."""
         self.path, self.bytes = path, size
         self._keep, self._left, self._moved = keep, pieces, 0
@@ -56,11 +55,19 @@ class PieceTransfer:
 
     @property
     def failed(self) -> bool:
-        """Whether a piece has failed: the rest is then left out."""
+        """Whether a piece has failed; the rest is then left out."""
         return self._error is not None
 
     def settle(self, moved: int, error: BaseException | None = None) -> bool:
-        """A piece is over, `moved` bytes of it done. True for the last: finish() is then due."""
+        """Notes that a piece is over. For the engine.
+
+        Args:
+            moved: bytes of it that are done.
+            error: why it failed, if it did.
+
+        Returns:
+            True for the last piece: finish() is then due.
+        """
         with self._lock:
             self._moved += moved
             self._left -= 1
@@ -69,7 +76,7 @@ class PieceTransfer:
             return self._left == 0
 
     def finish(self) -> None:
-        """Tells whoever waits, once all that the request used is given back and counted."""
+        """Wakes whoever waits, once all that the request used is given back. For the engine."""
         self._keep = None
         self._over.set()
 

@@ -42,13 +42,26 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """The paths of one transfer. Rates are GB/s (1e9 bytes per second); times are estimates.
+    """The paths of one transfer. Rates are GB/s (1e9 bytes a second); times are estimates.
 
-    `rate` is planned, `plain` that of one copy without glake, `equal_split` that of GLake's equal
-    shares; `host` is "local", "interleaved", "pages", "cpu:N" or (no host) ""; a time is None
-    where there is no way; `relays_from` is the size in bytes from which several paths should pay
-    (None: never). Where every way is dead there are no paths and the rates are 0; the refusals say
-    which edges are.
+    Where every path is dead there are no paths and the rates are 0; the refusals name the dead
+    edges.
+
+    Attributes:
+        src: where from.
+        dst: where to.
+        bytes: of the copy.
+        platform: the topology's name.
+        host: where host memory lies: "local", "interleaved", "pages", "cpu:N", or "" where there is
+            none.
+        rate: planned, over all paths.
+        plain: of one plain copy.
+        equal_split: of GLake's equal shares.
+        expected_us: microseconds of the planned copy; None where there is no path.
+        plain_us: microseconds of a plain copy; None where there is no path.
+        relays_from: bytes from which several paths should pay; None: never.
+        paths: those it takes, each with its rate.
+        refusals: those it does not take, and why.
     """
 
     src: str
@@ -70,12 +83,13 @@ class Plan:
     def bound(self) -> float:
         """GB/s that no plan can exceed: maximum flow with at most two relays.
 
-        PackageMissing: HiGHS is not installed (the extra ``transfer``).
+        Raises:
+            PackageMissing: HiGHS is not installed (the extra `transfer`).
         """
         return self._bound.value
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON types; without HiGHS, `bound` is None and `bound_absent` says why."""
+        """Everything as JSON types. Without HiGHS, `bound` is None and `bound_absent` says why."""
         out = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
@@ -150,23 +164,26 @@ def explain(
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[int] = (),
 ) -> Plan:
-    """How a copy would go: over which paths, how fast, and what is refused. `print()` tells it.
+    """Says how a copy would go: over which paths, how fast, and what is refused. Copies nothing.
+
+    `print()` of what it returns is a few lines of text.
 
     Args:
-        dst: where to, a place and no array: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host
+        dst: the place to copy to, not an array: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host
             memory of a socket) or "cpu".
-        src: where from, likewise.
+        src: the place to copy from, likewise.
         nbytes: of the copy.
-        platform: a preset's name, a platforms file, a `Topology`; None: what GLAKE_DRIVER names.
+        platform: a preset's name, a platforms file, a Topology; None: what GLAKE_DRIVER names.
         host: where "cpu" lies: "local" on the GPU's socket, "interleaved" on all by chunks, "pages"
             on all by pages.
-        scales: edges ("cuda:0>N", or as a file has it "g0>N") at a factor of their rate; 0: dead.
+        scales: edges ("cuda:0>N", or "g0>N" as in a file) that run at a factor of their rate; 0:
+            dead.
         exclude: GPUs that may not relay.
 
     Raises:
         InvalidArgument: ends, sizes or edges that do not exist.
-        InvalidDevice: GPUs that do not.
-        InvalidOption: a platform that does not.
+        InvalidDevice: GPUs that do not exist.
+        InvalidOption: a platform that does not exist.
     """
     size = arguments.whole(nbytes)
     if size is None or not 0 < size <= _LARGEST:

@@ -12,7 +12,13 @@ _registered: dict[int, Registration] = {}
 
 
 class Registration:
-    """Host memory being pinned, or pinned. A context manager: `with register_host(a): ...`."""
+    """Host memory that is being pinned, or is pinned. A context manager, which unpins it at its
+    end.
+
+    Attributes:
+        address: of the memory.
+        bytes: of the memory.
+    """
 
     def __init__(self, memory: Buffer, background: bool) -> None:
         """Begins."""
@@ -25,16 +31,26 @@ class Registration:
         _registered[self.address] = self
 
     def done(self) -> bool:
-        """Whether all is pinned. Raises what `wait` does."""
+        """Whether all of it is pinned.
+
+        Raises:
+            GlakeError: as of wait(), except BusyTimeout.
+        """
         handle.require_own(self._family)
         if not self._pinned:
             self._pinned = _C.register_host_wait(self.address, 0)
         return self._pinned
 
     def wait(self, timeout: float | None = None) -> Registration:
-        """Returns itself once all is pinned; `timeout` in seconds.
+        """Returns itself once all of it is pinned.
 
-        BusyTimeout; DriverError if the driver refuses; InvalidPointer after unregister().
+        Args:
+            timeout: seconds; None: no limit.
+
+        Raises:
+            BusyTimeout: it is not pinned by then; pinning goes on.
+            DriverError: the driver refuses.
+            InvalidPointer: it was unregistered.
         """
         handle.require_own(self._family)
         timeout = timeouts.seconds(timeout)
@@ -50,8 +66,13 @@ class Registration:
         return _C.register_host_progress(self.address)
 
     def unregister(self) -> None:
-        """Unpins it; what is not pinned yet stays so. No copy of it may be under way. Twice does
-        nothing. DriverError if the driver refuses; it may be tried again."""
+        """Unpins it. What is not pinned yet stays so. Again does nothing.
+
+        No copy of the memory may be under way.
+
+        Raises:
+            DriverError: the driver refuses; it may be tried again.
+        """
         handle.require_own(self._family)
         if self._open:
             _C.unregister_host(self.address)
@@ -59,7 +80,7 @@ class Registration:
             self.ended()
 
     def ended(self) -> None:
-        """It is unpinned."""
+        """Notes that the memory is unpinned. For the engine."""
         self._open, self._pinned = False, False
 
     def __enter__(self) -> Registration:

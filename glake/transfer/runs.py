@@ -101,9 +101,9 @@ def check_fit(dst: Buffer, src: Buffer) -> bool:
     if dst.shape != src.shape or dst.item != src.item:
         loose = " and ".join(f"the {name}" for name, end in ends if not end.contiguous)
         raise InvalidArgument(
-            f"the source, {src}, does not fit the destination, {dst}: not C-contiguous is "
-            f"{loose}, and then shapes and item sizes must be equal; make it contiguous first, or "
-            "view both in one shape"
+            f"the source, {src}, does not fit the destination, {dst}: shapes and item sizes must "
+            f"be equal, because one end is not C-contiguous: {loose}. Make it contiguous first, "
+            "or view both in one shape"
         )
     if any(step == 0 and extent > 1 for step, extent in zip(dst.strides, dst.shape, strict=True)):
         raise InvalidArgument(f"{dst} is expanded: several of its items are one place in memory")
@@ -164,7 +164,16 @@ def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """`count` blocks of `bytes` bytes, each `stride` bytes after the last, from `address` on."""
+    """`count` blocks of `bytes` bytes each, the first at `address`, `stride` bytes from one to the
+    next.
+
+    Args:
+        address: of the first block.
+        stride: bytes from the start of one block to that of the next.
+        count: how many blocks.
+        bytes: of each block.
+        device: the GPU's number; HOST: host memory; ASK: wherever the driver says it is.
+    """
 
     address: int
     stride: int

@@ -50,14 +50,31 @@ class Storage:
 
 def tensors_in(things: Any) -> Iterator[Any]:
     """The tensors of a module (parameters and buffers), a mapping or an iterable, at any depth.
-    InvalidArgument for what is none of them."""
+
+    Of a tensor that wraps others (DTensor) it takes those inside. InvalidArgument for anything
+    else, and for a parameter that wraps others: FSDP2 has further views of its memory. These would
+    stay on the GPU, and the job would train them.
+    """
     import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     if isinstance(things, torch.Tensor):
-        yield things
+        if not is_traceable_wrapper_subclass(things):
+            yield things
+            return
+        if isinstance(things, torch.nn.Parameter):
+            raise InvalidArgument(
+                f"a parameter is a {type(things).__name__}, whose memory others hold too: it "
+                "cannot be moved here. FSDP2 moves parameters itself (CPUOffloadPolicy), "
+                "offload_optimizer() moves an optimizer's state, glake.pause() a whole region"
+            )
+        inside = (getattr(things, name) for name in things.__tensor_flatten__()[0])
+        for each in inside:  # beside tensors a DTensor names its mesh
+            if isinstance(each, torch.Tensor):
+                yield from tensors_in(each)
     elif isinstance(things, torch.nn.Module):
-        yield from things.parameters()
-        yield from things.buffers()
+        for each in (*things.parameters(), *things.buffers()):
+            yield from tensors_in(each)
     elif isinstance(things, Mapping):
         yield from tensors_in(things.values())
     elif isinstance(things, Iterable) and not isinstance(things, (str, bytes)):

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import arguments
 from glake.errors import InvalidArgument, InvalidDevice
 from glake.transfer.engine import Engine, default_engine
 
+if TYPE_CHECKING:
+    import torch
 
-def to(tensor: Any, device: Any, non_blocking: bool = False) -> Any:
-    """The tensor on `device`, as torch's `.to(device)` gives it; itself if it is there.
+    from glake.typing import Device
 
-    Dtype, values and, of dense tensors, strides are kept; the copy is differentiable. On a GPU it
+
+def to(tensor: torch.Tensor, device: Device, non_blocking: bool = False) -> torch.Tensor:
+    """The tensor on `device`, as torch's `.to(device)` gives it; itself if it is there already.
+
+    Dtype, values and, of dense tensors, strides are kept. The copy is differentiable. On a GPU it
     is ready for work on the current stream. With the CPU at either end the call returns when the
-    copy is done, unless `non_blocking`: then the CPU's side is ready, or free to be changed, when
-    the current stream of the GPU has come to it.
+    copy is done.
 
-    InvalidArgument for what is no tensor, sparse and fake tensors, and devices that are neither cpu
-    nor cuda; InvalidDevice for a GPU that torch does not have, as in the emulation.
+    Args:
+        tensor: a dense tensor on the CPU or a GPU.
+        device: "cpu", "cuda:0", or a torch.device.
+        non_blocking: return at once also with the CPU at one end. The CPU's side is then ready, or
+            free to be changed, when the GPU's current stream has come to the copy.
+
+    Raises:
+        InvalidArgument: no tensor, a sparse or fake one, or a device that is neither cpu nor cuda.
+        InvalidDevice: a GPU that torch does not have, as in the emulation.
+        GlakeError: as of Engine.copy.
     """
     target = _target(tensor, device)
     return (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from glake import _C, arguments
 from glake.errors import Forked
@@ -13,22 +12,38 @@ from glake.transfer.engine import default_engine
 _HOST, _ELSEWHERE = -1, -3  # of _place: pinned host memory; pageable, or no CPU's or CUDA's
 
 
-def torch_copies(min_bytes: int | str = "1MiB") -> AbstractContextManager[Any]:
-    """Within it, large `copy_` and `.to(device)` of the thread go through the engine.
+class Copying(Protocol):
+    """What torch_copies() returns: a context manager.
 
-    Those are copies of `min_bytes` or more between a GPU and pinned host memory, of one dtype,
+    Attributes:
+        bytes: that the engine has copied in it so far.
+    """
+
+    bytes: int
+
+    def __enter__(self) -> Copying: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def torch_copies(min_bytes: int | str = "1MiB") -> Copying:
+    """Sends the thread's large `copy_` and `.to(device)` of torch through the engine, inside a
+    `with`.
+
+    These are copies of `min_bytes` or more between a GPU and pinned host memory, of one dtype,
     contiguous at both ends, without a gradient to record. They mean what they do in torch: with
     `non_blocking` they are done when the GPU's current stream has come to them. All others are
-    torch's. Each torch call in the scope costs some microseconds more: hooks put it around the
-    few methods that copy. `bytes` of what it gives is what the engine has taken.
+    torch's. Each torch call in the scope costs some microseconds more, so put it around the few
+    lines that copy. `bytes` of what it returns is what the engine has copied.
 
     Args:
         min_bytes: bytes, or text such as "1MiB".
 
     Raises:
-        InvalidArgument, WrongType: no size.
+        InvalidArgument: no such size.
+        WrongType: neither a number nor text.
     """
-    scope: AbstractContextManager[Any] = _mode()(arguments.size("min_bytes", min_bytes))
+    scope: Copying = _mode()(arguments.size("min_bytes", min_bytes))
     return scope
 
 

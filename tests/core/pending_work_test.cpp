@@ -141,8 +141,8 @@ TEST(repeated_places_wait_for_their_work) {
   CHECK(test::stat("glake.repeats") - repeats > 40);
 }
 
-// A block recorded on as many streams as a set of tickets has room for, on one more, and on many: its
-// memory, which the next request needs, is had after the work of each.
+// A block recorded on as many streams as a set of tickets has room for, on one more, and on many:
+// its memory, which the next request needs, is had after the work of each.
 void recorded_on(size_t streams) {
   constexpr size_t kUsed = 64 * test::kKiB;
   Fixture f("frees recorded on many streams");

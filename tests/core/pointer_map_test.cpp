@@ -1,8 +1,8 @@
 // From addresses to blocks: chains within a slot, regions over several pages, removal.
 #include "memory/pointer_map.h"
-#include "memory/region.h"
 
 #include "harness.h"
+#include "memory/region.h"
 
 using namespace glake;
 

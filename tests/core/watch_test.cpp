@@ -24,7 +24,8 @@ struct Hooks {
   static void* capture(void* self) {
     auto* hooks = static_cast<Hooks*>(self);
     // Would not return if a lock of glake's were held here.
-    if (glake::Process::instance().detours().has(glake::kWatched)) glake_visit_history(0, self, ignore);
+    if (glake::Process::instance().hooks().has(glake::kWatched))
+      glake_visit_history(0, self, ignore);
     std::lock_guard<std::mutex> guard(hooks->mutex);
     hooks->alive.insert(hooks->next);
     return reinterpret_cast<void*>(hooks->next++);
@@ -131,7 +132,7 @@ TEST(the_ring_keeps_the_last) {
   GIVES(GLAKE_INVALID_ARGUMENT, glake_history(1, 7, 0));
   OK(glake_history(0, GLAKE_CONTEXT_NEVER, 0));
   CHECK(history().empty());
-  CHECK(!glake::Process::instance().detours().any());  // the plain path again
+  CHECK(!glake::Process::instance().hooks().any());  // the plain path again
   finish();
 }
 
@@ -209,7 +210,7 @@ TEST(one_observer_sees_all) {
   CHECK(seen == 4);  // with the growth
   OK(glake_observe(nullptr, nullptr));
   OK(glake_free(glake_malloc(1000, 0, nullptr)));
-  CHECK(seen == 4 && !glake::Process::instance().detours().has(glake::kWatched));
+  CHECK(seen == 4 && !glake::Process::instance().hooks().has(glake::kWatched));
   finish();
 }
 

@@ -10,6 +10,7 @@ def test_fine_tuning_has_the_same_losses(job, tmp_path, program: str) -> None:
     assert ours["losses"] == stock["losses"]
     held = float(ours["stderr"].rpartition("glake held ")[2].partition("%")[0])
     assert held > 95
+    assert ours["peak"] > ours["weights"] > 0
 
 
 def test_fsdp2_has_the_same_losses_and_single_allocations_if_asked(job) -> None:

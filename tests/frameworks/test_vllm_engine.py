@@ -36,6 +36,7 @@ def test_tokens_are_the_same_and_come_from_host_memory(
     assert told["copies"] > 4 << 20 and told["failed"] == 0
     assert "RuntimeWarning: integration" not in told["stderr"]
     assert 0 < told["stored"] <= told["copies"]
+    assert told["pinned"] >= 8 << 20  # all host memory that the job gave the blocks
     assert told["preempted"] > 0 < expected["preempted"]  # and computed the same all the same
     if ":" in spec:
         assert list((tmp_path / "tier").rglob("*.bin"))

@@ -140,6 +140,8 @@ def test_core_has_the_same_table() -> None:
     """The core's table holds its own options, with the defaults and none that Python lacks."""
     from glake import _C
 
+    for row in _C.options():
+        assert row["help"] == config.OPTIONS[row["name"].upper()].meaning
     core = {row["name"].upper().removeprefix("GLAKE_"): row["default"] for row in _C.options()}
     assert set(core) <= set(config.OPTIONS)
     ours = {option.name for option in config.OPTIONS.values() if option.reader == "core"}

@@ -37,6 +37,38 @@ def test_links_of_the_readme_lead_to_pages() -> None:
     assert found == "[a](real.md#x) b (`LICENSE`) [c](https://e.org) [d](changelog.md)"
 
 
+def test_the_options_page_has_every_option() -> None:
+    from glake import config
+
+    page = docs_pages.options_page()
+    for option in config.OPTIONS.values():
+        row = next(
+            line for line in page.splitlines() if line.startswith(f"| `GLAKE_{option.name}` |")
+        )
+        assert option.takes in row and option.meaning in row
+    assert {option.reader for option in config.OPTIONS.values()} == set(docs_pages.READERS)
+
+
+def test_the_readmes_options_are_there_and_take_its_values() -> None:
+    from glake import config
+
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `GLAKE_(\w+)` \| (.*?) \|", readme, re.MULTILINE)
+    assert len(rows) >= 10
+    for name, takes in rows:
+        assert name in config.OPTIONS, name
+        for value in re.findall(r"`([\w.:%]+)`", takes):
+            config.parse(name, value)
+
+
+def test_a_picture_of_the_readme_is_one_of_the_site() -> None:
+    text = docs_pages.moved("![bars](benchmarks/a/b.svg) ![x](https://e.org/c.svg)")
+    assert text == "![bars](b.svg) ![x](https://e.org/c.svg)"
+    for path in re.findall(docs_pages._PICTURE, (ROOT / "README.md").read_text()):
+        assert (ROOT / path).is_file(), path
+
+
 def test_links_out_of_docs_are_text_and_pictures_stay() -> None:
-    text = "[x](../glake/a.py) ![y](../benchmarks/b/c.svg) [z](real.md)"
-    assert docs_pages.on_page_markdown(text) == "x (`glake/a.py`) ![y](c.svg) [z](real.md)"
+    text = "[x](../glake/a.py) ![y](../benchmarks/b/c.svg) [z](real.md) [r](../README.md#a)"
+    found = docs_pages.on_page_markdown(text)
+    assert found == "x (`glake/a.py`) ![y](c.svg) [z](real.md) [r](index.md#a)"

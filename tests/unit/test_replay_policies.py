@@ -296,18 +296,18 @@ def test_control_c_ends_a_bisection_at_once(policy):
     trace = _C.parse_trace(
         "t", [f"a 999999 {MIB} 0\n".encode(), *(each.encode() for each in pairs)]
     )
-    start = time.monotonic()
+    start = time.process_time()
     whole = replay(trace, policy)
-    once = time.monotonic() - start
+    once = time.process_time() - start
     interrupt = threading.Timer(once / 4, os.kill, (os.getpid(), signal.SIGINT))
     # What a shell starts in the background ignores SIGINT, and Python then leaves it so.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        start = time.monotonic()
+        start = time.process_time()
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
             replay(trace, policy, find_min_capacity=True)  # about ten replays
-        assert time.monotonic() - start < 8 * once
+        assert time.process_time() - start < 8 * once  # other processes' work is not counted
     finally:
         signal.signal(signal.SIGINT, handler)
     assert replay(trace, policy).peak_physical_bytes == whole.peak_physical_bytes

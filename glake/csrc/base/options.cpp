@@ -142,8 +142,10 @@ struct Entry {
 
 const std::vector<Entry>& table() {
   static const auto* entries = new std::vector<Entry>{
-      {"driver", "cuda", kDriverTakes, set_driver, [](const Options& o) { return o.driver; }},
-      {"policy", "balanced", "balanced grows before it stitches; compact stitches before it grows",
+      {"driver", "cuda", "the CUDA driver to use; nothing falls back to the simulator", set_driver,
+       [](const Options& o) { return o.driver; }},
+      {"policy", "balanced",
+       "what comes first: balanced grows while the limit has room, compact stitches",
        [](Options& o, const std::string& v) {
          if (v == "balanced") {
            o.policy = PolicyKind::kBalanced;
@@ -156,31 +158,31 @@ const std::vector<Entry>& table() {
        [](const Options& o) {
          return std::string(o.policy == PolicyKind::kBalanced ? "balanced" : "compact");
        }},
-      {"limit", "none", kLimitTakes, set_limit, show_limit},
-      {"headroom", "none", kHeadroomTakes, set_headroom,
+      {"limit", "none", "most physical memory that glake holds on each device", set_limit,
+       show_limit},
+      {"headroom", "none", "memory of each device that glake leaves free for others", set_headroom,
        [](const Options& o) { return o.headroom == 0 ? "none" : std::to_string(o.headroom); }},
-      {"peers", "none", "all: every peer that can reach a device may use its memory; none",
+      {"peers", "none", "devices that may reach each device's memory from the start",
        [](Options& o, const std::string& v) {
          if (v != "none" && v != "all") refuse("peers", v, "none or all");
          o.peers = v == "all";
        },
        [](const Options& o) { return std::string(o.peers ? "all" : "none"); }},
-      {"view_budget", "8", "most addresses mapped by views, as a multiple of the limit",
+      {"view_budget", "8", "most bytes kept mapped in stitched views, as a multiple of the limit",
        set_view_budget, [](const Options& o) { return exact_text(o.view_budget); }},
-      {"contiguous", "none", kContiguousTakes, set_contiguous, show_contiguous},
-      {"debug", "none",
-       "comma list of guard, poison, trace and sync: finds writes outside blocks and after free",
+      {"contiguous", "none",
+       "blocks from this size on are one driver allocation each, as NCCL, RDMA and IPC want them",
+       set_contiguous, show_contiguous},
+      {"debug", "none", "find writes outside blocks and after a free (docs/debugging.md)",
        set_debug, show_debug},
       {"copy_order", "enqueued",
-       "transfers in a stream's order: enqueued (all copies are the driver's at once, so that no "
-       "call of "
-       "the process holds them up), held (the stream waits for threads, which evade bad paths)",
+       "transfers in a stream's order: all is enqueued, or the stream waits for glake's threads",
        [](Options& o, const std::string& v) {
          if (v != "held" && v != "enqueued") refuse("copy_order", v, "held or enqueued");
          o.enqueue_copies = v == "enqueued";
        },
        [](const Options& o) { return std::string(o.enqueue_copies ? "enqueued" : "held"); }},
-      {"trace", "", "path of a trace of every allocation to write",
+      {"trace", "", "record every allocation and free in this file",
        [](Options& o, const std::string& v) { o.trace = v; },
        [](const Options& o) { return o.trace; }},
   };

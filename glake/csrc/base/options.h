@@ -37,7 +37,7 @@ struct Options {
   // Sets one option; an empty value, as an empty variable, sets its default. Throws Error
   // (GLAKE_UNKNOWN_OPTION, GLAKE_INVALID_OPTION).
   void set(const std::string& key, const std::string& value);
-  // JSON array of {name, variable, default, value, help}.
+  // JSON array of {name, variable, default, value, help}; help is the meaning in glake/config.py.
   std::string describe() const;
 };
 

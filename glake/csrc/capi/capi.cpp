@@ -6,7 +6,7 @@
 #include "capi/capi_guard.h"
 #include "debug/debug_device.h"
 #include "glake/glake.h"
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 #include "process/process.h"
 
 namespace glake::capi {
@@ -67,7 +67,7 @@ void* glake_malloc(size_t bytes, int device, void* stream) {
   } else {
     guarded([&] {
       require_size(bytes);
-      result = glake::detoured_malloc(Process::instance(), bytes, device, glake::stream_of(stream));
+      result = glake::hooked_malloc(Process::instance(), bytes, device, glake::stream_of(stream));
     });
   }
   return result;
@@ -76,14 +76,14 @@ void* glake_malloc(size_t bytes, int device, void* stream) {
 int glake_free(void* ptr) {
   if (ptr == nullptr) return last_code = GLAKE_OK;
   if (Process* plain = Process::plain()) return caught([&] { glake::plain_free(*plain, ptr); });
-  return guarded([&] { glake::detoured_free(Process::instance(), ptr); });
+  return guarded([&] { glake::hooked_free(Process::instance(), ptr); });
 }
 
 int glake_record_stream(void* ptr, void* stream) {
   return guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    if (process.detours().has(glake::kTraced))
+    if (process.hooks().has(glake::kTraced))
       process.trace().recorded(ptr, glake::stream_of(stream));
     b.heap->record_stream(&b, glake::stream_of(stream));
   });
@@ -192,7 +192,7 @@ int glake_mark_step(int device) {
   return guarded([&] {
     Process& process = Process::instance();
     process.device(device).report().mark_step();
-    if (process.detours().has(glake::kTraced)) process.trace().step();
+    if (process.hooks().has(glake::kTraced)) process.trace().step();
   });
 }
 

@@ -2,7 +2,7 @@
 // pinned host memory.
 #include "capi/capi_guard.h"
 #include "glake/glake.h"
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 #include "process/process.h"
 
 using namespace glake::capi;
@@ -102,7 +102,7 @@ int glake_host_free(void* ptr) {
   return guarded([&] {
     if (ptr == nullptr) return;
     Process& process = Process::instance();
-    if (process.detours().has(glake::kCopied)) {
+    if (process.hooks().has(glake::kCopied)) {
       process.transfer().refuse_copied(ptr, process.host().requested(ptr));
     }
     process.host().free(ptr);

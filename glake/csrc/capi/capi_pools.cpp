@@ -1,6 +1,6 @@
 // The C interface of private pools.
 #include "capi/capi_guard.h"
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 #include "process/process.h"
 
 using namespace glake::capi;

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "capi/capi_guard.h"
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 #include "process/region_calls.h"
 
 using namespace glake::capi;

@@ -8,7 +8,7 @@
 namespace glake {
 DebugDevice::DebugDevice(Driver& driver, DeviceAllocator& device, int number,
                          const DebugModes& modes)
-    : driver_(driver), device_(device), number_(number), modes_(modes), landing_(driver) {}
+    : driver_(driver), device_(device), number_(number), modes_(modes), readback_(driver) {}
 
 void DebugDevice::require(Status s, const char* what) const {
   if (s.ok()) return;
@@ -194,7 +194,7 @@ Status DebugDevice::close() {
   Status s = driver_.synchronize(number_);
   if (!s.ok()) return s;
   read_all();
-  s = landing_.close();
+  s = readback_.close();
   while (s.ok() && !spare_events_.empty()) {
     s = driver_.destroy_event(spare_events_.back());
     if (s.ok()) spare_events_.pop_back();

@@ -15,7 +15,7 @@
 
 #include "base/options.h"
 #include "debug/findings.h"
-#include "debug/landing.h"
+#include "debug/readback.h"
 #include "driver/driver.h"
 #include "heap/device_allocator.h"
 #include "memory/block.h"
@@ -67,7 +67,7 @@ class DebugDevice final : public DebugHooks {
 
   // A stretch of memory on its way to the host.
   struct Copy {
-    Landing::Slab* slab;
+    Readback::Slab* slab;
     const char* bytes;
     Bytes size;
     Address from;
@@ -118,7 +118,7 @@ class DebugDevice final : public DebugHooks {
   DebugModes modes_;
 
   std::mutex mutex_;  // of all that follows; taken before the device's locks
-  Landing landing_;
+  Readback readback_;
   std::vector<EventId> spare_events_;
   std::map<StreamHandle, std::deque<Batch>> pending_;
   std::unordered_map<Address, HoldingPtr> live_;  // by the caller's pointer

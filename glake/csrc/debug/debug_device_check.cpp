@@ -26,19 +26,19 @@ bool DebugDevice::copy(Batch& batch, StreamHandle stream, Copy what) {
   Bytes left = what.size;
   while (left != 0) {
     char* place = nullptr;
-    what.size = std::min(left, Landing::kSlab);
-    what.slab = landing_.take(what.size, &place);
+    what.size = std::min(left, Readback::kSlab);
+    what.slab = readback_.take(what.size, &place);
     while (what.slab == nullptr) {
       bool repairs = batch.repairs;
       finish(std::move(batch), stream);
       batch = Batch{0, {}, repairs};
-      what.slab = landing_.take(what.size, &place);  // with `sync` that batch has been read
+      what.slab = readback_.take(what.size, &place);  // with `sync` that batch has been read
       if (what.slab != nullptr) break;
       if (!wait_for_oldest()) return false;
-      what.slab = landing_.take(what.size, &place);
+      what.slab = readback_.take(what.size, &place);
     }
     if (!driver_.copy_to_host(place, what.from, what.size, stream).ok()) {
-      landing_.done(what.slab);
+      readback_.done(what.slab);
       return false;
     }
     what.bytes = place;
@@ -134,7 +134,7 @@ void DebugDevice::read(Batch& batch) {
         findings.push_back(std::move(finding));
       }
     }
-    landing_.done(c.slab);
+    readback_.done(c.slab);
   }
   for (Finding& finding : findings) FindingBook::instance().add(std::move(finding));
   if (batch.event != 0) spare_events_.push_back(batch.event);

@@ -128,7 +128,7 @@ uint64_t Carrier::start(const Copy& copy, CUstream stream) {
 // would see the legacy stream alone.
 uint64_t Carrier::start_legacy(const Copy& copy) {
   const DriverCalls& driver = driver_calls();
-  Lane* joined = lane(copy.device);
+  SideStream* joined = side_stream(copy.device);
   if (joined == nullptr) return 0;
   std::lock_guard<std::mutex> guard(joined->mutex);
   if (driver.event_record(joined->before, nullptr) != CUDA_SUCCESS ||
@@ -144,12 +144,12 @@ uint64_t Carrier::start_legacy(const Copy& copy) {
   return id;
 }
 
-Carrier::Lane* Carrier::lane(int device) {
+Carrier::SideStream* Carrier::side_stream(int device) {
   std::lock_guard<std::mutex> guard(mutex_);
-  std::unique_ptr<Lane>& known = lanes_[device];
+  std::unique_ptr<SideStream>& known = side_streams_[device];
   if (known != nullptr) return known.get();
   const DriverCalls& driver = driver_calls();
-  auto made = std::make_unique<Lane>();
+  auto made = std::make_unique<SideStream>();
   if (driver.stream_create(&made->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
       driver.event_create(&made->before, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
       driver.event_create(&made->after, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {

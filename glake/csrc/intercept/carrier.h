@@ -66,7 +66,7 @@ class Carrier {
   };
   using FlightPtr = std::shared_ptr<Flight>;
   // A non-blocking stream that stands in for a device's legacy stream, joined to it by events.
-  struct Lane {
+  struct SideStream {
     std::mutex mutex;
     CUstream stream = nullptr;
     CUevent before = nullptr, after = nullptr;
@@ -78,7 +78,7 @@ class Carrier {
   void leave(const FlightPtr& flight);
   uint64_t start(const Copy& copy, CUstream stream);
   uint64_t start_legacy(const Copy& copy);
-  Lane* lane(int device);
+  SideStream* side_stream(int device);
   std::vector<FlightPtr> flights(const std::function<bool(const Flight&)>& wanted);
   void settle(const FlightPtr& flight, bool wait);
 
@@ -92,7 +92,7 @@ class Carrier {
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   std::vector<FlightPtr> flying_;
-  std::map<int, std::unique_ptr<Lane>> lanes_;
+  std::map<int, std::unique_ptr<SideStream>> side_streams_;
   int starting_ = 0, shut_ = 0;
   std::atomic<size_t> count_{0};
   std::atomic<uint64_t> sequence_{0};

@@ -1,5 +1,5 @@
-// Which of an arena's granules are wholly free: a bit each, and a bit for each full word of those, so
-// that long runs are crossed in few steps.
+// Which of an arena's granules are wholly free: a bit each, and a bit for each full word of those,
+// so that long runs are crossed in few steps.
 #pragma once
 
 #include <cstdint>

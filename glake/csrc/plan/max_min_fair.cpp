@@ -78,19 +78,19 @@ class Program {
     for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
       room.push_back(std::max(even->fixed[i], 0.0));
     }
-    Packing packing(std::move(room));
+    Simplex program(std::move(room));
     Route shared, highest;
     for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
       if (even->fixed[i] < 0) highest.push_back({own + static_cast<int>(i), -even->alone[i]});
     }
-    if (!highest.empty()) packing.add(highest, -kUneven);
+    if (!highest.empty()) program.add(highest, -kUneven);
     int next = own;
     for (size_t d = 0; d < parties_.size(); ++d) {
       for (int part = 0; settled[d] < 0 && part < parties_[d].parts; ++part) {
         shared.push_back({first[d] + part, parties_[d].weight / parties_[d].parts});
       }
     }
-    const int rate = shared.empty() ? -1 : packing.add(shared, weights);
+    const int rate = shared.empty() ? -1 : program.add(shared, weights);
     std::vector<std::vector<int>> columns(parties_.size());
     for (size_t d = 0; d < parties_.size(); ++d) {
       const bool grows = settled[d] < 0;
@@ -103,22 +103,22 @@ class Program {
           if (row >= 0) entries.push_back({row, load.share});
         }
         if (even != nullptr) entries.push_back({next++, 1.0});
-        columns[d].push_back(packing.add(entries, (grows ? 0 : kKept) - kLoadCost * cost));
+        columns[d].push_back(program.add(entries, (grows ? 0 : kKept) - kLoadCost * cost));
       }
     }
-    packing.solve();
+    program.solve();
     for (size_t d = 0; d < parties_.size(); ++d) {
       Party& party = (*answer)[d];
       party.rates.clear();
-      for (const int column : columns[d]) party.rates.push_back(packing.value(column));
+      for (const int column : columns[d]) party.rates.push_back(program.value(column));
       for (int part = 0; held != nullptr && part < parties_[d].parts; ++part) {
-        if (packing.price(first[d] + part) > kHeld) (*held)[d] = true;
+        if (program.price(first[d] + part) > kHeld) (*held)[d] = true;
       }
     }
     for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
-      even->tight[i] = packing.price(own + static_cast<int>(i)) > 1e-6;
+      even->tight[i] = program.price(own + static_cast<int>(i)) > 1e-6;
     }
-    return rate < 0 ? 0 : packing.value(rate);
+    return rate < 0 ? 0 : program.value(rate);
   }
 
  private:

@@ -16,7 +16,7 @@ constexpr double kApart = 1e-7;
 
 }  // namespace
 
-Packing::Packing(std::vector<double> limits)
+Simplex::Simplex(std::vector<double> limits)
     : rows_(limits.size()),
       limits_(std::move(limits)),
       room_(limits_),
@@ -32,7 +32,7 @@ Packing::Packing(std::vector<double> limits)
   }
 }
 
-int Packing::add(const topology::Route& entries, double gain) {
+int Simplex::add(const topology::Route& entries, double gain) {
   const size_t first = entries_.size();
   entries_.insert(entries_.end(), entries.begin(), entries.end());
   columns_.push_back({first, entries_.size(), gain, false});
@@ -41,7 +41,7 @@ int Packing::add(const topology::Route& entries, double gain) {
 
 // The column that earns most beyond the prices of the rows it loads; a slack, where a price has
 // become negative.
-int Packing::entering(double* reward) const {
+int Simplex::entering(double* reward) const {
   int best = kNone;
   *reward = kTiny;
   for (size_t c = 0; c < columns_.size(); ++c) {
@@ -61,7 +61,7 @@ int Packing::entering(double* reward) const {
 }
 
 // How fast each basic column shrinks as the entering one grows.
-void Packing::direction(int entering) {
+void Simplex::direction(int entering) {
   std::fill(direction_.begin(), direction_.end(), 0.0);
   const auto accumulate = [&](size_t row, double weight) {
     for (size_t i = 0; i < rows_; ++i) direction_[i] += weight * inverse_[i * rows_ + row];
@@ -73,7 +73,7 @@ void Packing::direction(int entering) {
   }
 }
 
-int Packing::leaving() const {
+int Simplex::leaving() const {
   int best = kNone;
   double step = 0;
   for (size_t row = 0; row < rows_; ++row) {
@@ -86,7 +86,7 @@ int Packing::leaving() const {
   return best;
 }
 
-void Packing::pivot(int entering, int row, double reward) {
+void Simplex::pivot(int entering, int row, double reward) {
   const auto out = static_cast<size_t>(row);
   double* pivoted = &inverse_[out * rows_];
   const double scale = 1 / direction_[out];
@@ -112,7 +112,7 @@ void Packing::pivot(int entering, int row, double reward) {
   basis_[out] = entering;
 }
 
-void Packing::solve() {
+void Simplex::solve() {
   // Every step keeps within the limits: ending early costs rate, never correctness.
   const int most = 50 + 10 * static_cast<int>(rows_ + columns_.size());
   for (; pivots_ < most; ++pivots_) {

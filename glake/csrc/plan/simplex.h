@@ -10,10 +10,10 @@
 
 namespace glake::transfer {
 
-class Packing {
+class Simplex {
  public:
   // Rows by their limits, which are not negative.
-  explicit Packing(std::vector<double> limits);
+  explicit Simplex(std::vector<double> limits);
 
   // A column of entries (row, weight), in any order, rows at most once each. Its number counts from
   // 0.

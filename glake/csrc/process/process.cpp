@@ -73,10 +73,10 @@ void Process::Fork::in_child() {
   IpcFd::in_child();
   Process& process = instance();
   Watch::instance().unlock();
-  process.detours_.set(kTraced, false);  // the file is the parent's
+  process.hooks_.set(kTraced, false);  // the file is the parent's
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
-    process.detours_.clear();  // the plain path says why nothing works here
+    process.hooks_.clear();  // the plain path says why nothing works here
   }
   const bool inside = inside_before_fork;
   process.mutex_.unlock();
@@ -149,7 +149,7 @@ Block& Process::block(void* ptr, bool take) {
   bool ours = region != nullptr && address - region->base() < region->size();
   Block* b = ours ? region->peek(address) : escaped(address);
   // With guards, a caller's pointer is not the block's first byte.
-  DebugDevice* debug = ours && !take && detours_.has(kDebug) ? debug_of(*region->heap()) : nullptr;
+  DebugDevice* debug = ours && !take && hooks_.has(kDebug) ? debug_of(*region->heap()) : nullptr;
   if (debug != nullptr) address = debug->inner(address);
   if (ours && (b == nullptr || debug != nullptr)) b = region->heap()->find(*region, address);
   if (b == nullptr) {
@@ -164,13 +164,13 @@ Block& Process::block(void* ptr, bool take) {
 }
 
 Bytes Process::requested(void* ptr, const Block& b) const {
-  bool inside = detours_.has(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
+  bool inside = hooks_.has(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
   return inside ? b.requested - debug_of(*b.heap)->overhead() : b.requested;
 }
 
 CallerBlock Process::caller_block(void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
-  DebugDevice* debug = detours_.has(kDebug) ? debug_of(*b.heap) : nullptr;
+  DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b.heap) : nullptr;
   return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
 }
 
@@ -181,14 +181,14 @@ Options& Process::read_options() {
     options_read_ = true;
     kinds_.use_options(options_);
     use_debug();
-    detours_.set(kUnread, false);
+    hooks_.set(kUnread, false);
   }
   return options_;
 }
 
 void Process::use_debug() {
   Watch::instance().set_debug(options_.debug.any(), options_.debug.trace);
-  detours_.set(kDebug, options_.debug.any());
+  hooks_.set(kDebug, options_.debug.any());
 }
 
 void Process::prepare() {
@@ -210,12 +210,12 @@ Driver& Process::open_driver() {
 void Process::start_trace(const std::string& path) {
   stop_trace();
   trace_.start(path);
-  detours_.set(kTraced, true);
+  hooks_.set(kTraced, true);
 }
 
 void Process::stop_trace() {
   check_usable();
-  detours_.set(kTraced, false);
+  hooks_.set(kTraced, false);
   trace_.stop();
 }
 
@@ -288,7 +288,7 @@ void Process::shutdown() {
   stop_trace();
   driver_.reset();
   driver_path_.clear();
-  detours_.set(kUnread, true);  // first: no signal may find the plain path
+  hooks_.set(kUnread, true);  // first: no signal may find the plain path
   options_read_ = false;
   options_ = Options{};
   kinds_.use_options(options_);
@@ -351,7 +351,7 @@ Owned Process::owned(Address at) {
   found.device = (ours ? region->heap() : b->heap)->number;
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
   CallerBlock held{b->ptr, b->requested, b->ptr};
-  DebugDevice* debug = detours_.has(kDebug) ? debug_of(*b->heap) : nullptr;
+  DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b->heap) : nullptr;
   if (debug != nullptr) {  // between its guards
     void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
     held = caller_block(inner, *b);

@@ -10,7 +10,7 @@
 #include "heap/device_allocator.h"
 #include "ipc/ipc.h"
 #include "memory/host_pool.h"
-#include "process/detour_flags.h"
+#include "process/hook_flags.h"
 #include "process/thread_kinds.h"
 #include "process/transfer_host.h"
 #include "watch/trace_writer.h"
@@ -29,12 +29,12 @@ class Process {
   // question.
   static Process* plain() {
     Process* process = instance_.load(std::memory_order_acquire);
-    return process != nullptr && !process->detours_.any() ? process : nullptr;
+    return process != nullptr && !process->hooks_.any() ? process : nullptr;
   }
   // Whether calls from signal handlers are refused: with the option `debug`, and until it is read.
   static bool checked() {
     Process* process = instance_.load(std::memory_order_acquire);
-    return process == nullptr || process->detours_.has(kDebug) || process->detours_.has(kUnread);
+    return process == nullptr || process->hooks_.has(kDebug) || process->hooks_.has(kUnread);
   }
 
   // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
@@ -92,7 +92,7 @@ class Process {
   // One more after each shutdown: what names something of before is void.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
-  DetourFlags& detours() { return detours_; }
+  HookFlags& hooks() { return hooks_; }
 
   TraceWriter& trace() { return trace_; }
   void start_trace(const std::string& path);  // neither in a forked child
@@ -128,8 +128,8 @@ class Process {
   std::unique_ptr<HostPool> host_;
   std::unique_ptr<Ipc> ipc_;
   TransferHost transfer_{*this};
-  DetourFlags detours_;
-  ThreadKinds kinds_{mutex_, detours_};
+  HookFlags hooks_;
+  ThreadKinds kinds_{mutex_, hooks_};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
 };

@@ -25,7 +25,7 @@ ThreadKinds::Own& ThreadKinds::mine() {
 // Under the mutex.
 void ThreadKinds::count(int step) {
   threads_ += step;
-  detours_.set(kKinds, threads_ != 0 || contiguous_from_.load() != 0);
+  hooks_.set(kKinds, threads_ != 0 || contiguous_from_.load() != 0);
 }
 
 void ThreadKinds::use_options(const Options& options) {

@@ -7,14 +7,14 @@
 
 #include "base/options.h"
 #include "heap/region_book.h"
-#include "process/detour_flags.h"
+#include "process/hook_flags.h"
 
 namespace glake {
 
 class ThreadKinds {
  public:
   // `mutex` is the process's: of its options, and of this.
-  ThreadKinds(std::mutex& mutex, DetourFlags& detours) : mutex_(mutex), detours_(detours) {}
+  ThreadKinds(std::mutex& mutex, HookFlags& hooks) : mutex_(mutex), hooks_(hooks) {}
 
   // What an allocation of the calling thread is: its own kind if it has set one, else by the option
   // `contiguous` (`by_size`). set_kind() returns the kind before.
@@ -33,7 +33,7 @@ class ThreadKinds {
   void count(int step);
 
   std::mutex& mutex_;
-  DetourFlags& detours_;
+  HookFlags& hooks_;
   int threads_ = 0;  // with a kind or a pool of their own
   // Read on the way of every allocation, set under the mutex.
   std::atomic<Bytes> contiguous_from_{0};

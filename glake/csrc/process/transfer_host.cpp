@@ -8,7 +8,7 @@
 #include "heap/paused_heap.h"
 #include "heap/region_book.h"
 #include "memory/contiguous_index.h"
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 #include "process/process.h"
 #include "transfer/engine.h"
 
@@ -32,22 +32,22 @@ class TransferAllocator final : public transfer::Allocator {
   HostPool& host() override { return process_.host(); }
   Owned owned(Address at) override { return process_.owned(at); }
   bool any_paused() override { return PausedHeap::any(); }
-  void ask_before_free(bool ask) override { process_.detours().set(kCopied, ask); }
+  void ask_before_free(bool ask) override { process_.hooks().set(kCopied, ask); }
 
   Address allocate(int gpu, Bytes bytes, StreamHandle stream) override {
     const auto plain = [stream](ThreadCache& cache, Bytes size) {
       return cache.device()->allocate(size, stream, cache);
     };
     return reinterpret_cast<Address>(
-        process_.detours().has(kDebug)
-            ? detoured_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
+        process_.hooks().has(kDebug)
+            ? hooked_malloc(process_, bytes, gpu, stream, {0, 0}, true, plain)
             : plain_malloc(process_, bytes, gpu, stream));
   }
 
   void free(Address block) override {
     void* ptr = reinterpret_cast<void*>(block);
-    if (process_.detours().has(kDebug)) {
-      detoured_free(process_, ptr);
+    if (process_.hooks().has(kDebug)) {
+      hooked_free(process_, ptr);
     } else {
       plain_free(process_, ptr);
     }

@@ -1,15 +1,15 @@
-/* glake's C interface: the stitching allocator with no Python and no torch.
+/* glake's C interface: the stitching allocator without Python and without torch.
  *
  * Every function may be called from any thread, with or without a current CUDA context. None of
  * them throws, exits or prints. A call that fails returns NULL or a non-zero glake_status and
- * leaves the code and a sentence for glake_last_error() on the calling thread; a call that
- * succeeds clears them. Configure first (GLAKE_* variables or glake_configure()), then allocate:
- * the driver is opened at the first use of a device, never at load.
+ * leaves the code and a sentence for glake_last_error() on the calling thread; a call that succeeds
+ * clears them. Configure first (GLAKE_* variables or glake_configure()), then allocate: the driver
+ * is opened at the first use of a device, never at load.
  *
- * As with malloc, no function may be called from a signal handler: one that interrupts glake on
- * the same thread would wait for ever for a lock that its own thread holds. A handler sets a flag,
- * and the program allocates or frees later. With the option `debug`, every function that could
- * wait there fails with GLAKE_REENTERED instead.
+ * As with malloc, no function may be called from a signal handler. A handler that interrupts glake
+ * on its own thread would wait for ever for a lock that this thread holds. Let the handler set a
+ * flag, and allocate or free later. With the option `debug`, every function that could wait there
+ * fails with GLAKE_REENTERED instead.
  */
 #ifndef GLAKE_GLAKE_H
 #define GLAKE_GLAKE_H
@@ -41,7 +41,7 @@ typedef enum glake_status {
   GLAKE_DRIVER_ERROR = 8,     /* the driver refused a call; the books are as before it */
   GLAKE_FORKED = 9,           /* called in a forked child: CUDA does not survive fork */
   GLAKE_INTERNAL = 10,        /* a broken invariant: please report it */
-  GLAKE_CORRUPTED = 11,   /* somebody wrote where nobody may: beside a block, or in saved bytes */
+  GLAKE_CORRUPTED = 11,   /* memory was written beside a block, after its free, or in saved bytes */
   GLAKE_COPY_FAILED = 12, /* the text says which bytes of the destination are written */
   GLAKE_COPY_CANCELLED = 13,  /* likewise */
   GLAKE_COPY_REFUSED = 14,    /* it cannot be done in the way asked for */
@@ -64,21 +64,22 @@ GLAKE_API int glake_free(void* ptr);
 /* Says that work on `stream` uses the block, so that a later free waits for that work too. */
 GLAKE_API int glake_record_stream(void* ptr, void* stream);
 
-/* What `stream` of the device is given from here on waits for what `for_stream` has been given:
- * before memory that is allocated on one is used on the other. */
+/* Later work on `stream` waits for the work that `for_stream` has now. Call it before memory that
+ * was allocated on one stream is used on the other. */
 GLAKE_API int glake_stream_wait(int device, void* stream, void* for_stream);
 
-/* Returns to the driver every granule no block holds, after the work that used it. When the driver
- * refuses some of it, the rest has gone back and the call fails with GLAKE_MEMORY_OWED: nothing is
- * lost, later requests use that memory before new memory is asked for, and calling again tries
- * again. */
+/* Returns every granule that no block holds to the driver, after the work that used it. If the
+ * driver refuses some of it, the rest has gone back and the call fails with GLAKE_MEMORY_OWED.
+ * Nothing is lost: later requests use that memory before new memory, and calling again tries again.
+ */
 GLAKE_API int glake_empty_cache(int device);
 
-/* Bytes of a device's memory that the driver still counts as held though no segment has them: it
- * refused their release, or the undo of a growth. Reserved bytes do not have them; what it refused
- * to unmap stays in its segment, serves later requests and is among the reserved bytes. Of this
- * process, with what it keeps of other processes' blocks after glake_ipc_close(); 0 for a device
- * not used yet, which stays so. A negative glake_status on failure. */
+/* Bytes of a device's memory that are in no segment but that the driver still counts as held,
+ * because it refused their release or the undo of a growth. They are not among the reserved bytes.
+ * (Memory that the driver refused to unmap stays in its segment, serves later requests and is among
+ * the reserved bytes.) The figure is of this process, and includes what is kept of other processes'
+ * blocks after glake_ipc_close(). It is 0 for a device that is not in use; the call does not open
+ * it. A negative glake_status on failure. */
 GLAKE_API int64_t glake_owed_bytes(int device);
 
 /* Statistics as one flat JSON object. Returns the text's length without the final NUL, whatever
@@ -88,7 +89,7 @@ GLAKE_API size_t glake_stats(int device, char* json, size_t capacity);
 /* Clears the peaks, as torch.cuda.reset_peak_memory_stats does. */
 GLAKE_API int glake_reset_peak_stats(int device);
 
-/* The calling thread's last error: its glake_status, 0 if the last call succeeded. */
+/* The calling thread's last error: returns its glake_status, or 0 if the last call succeeded. */
 GLAKE_API int glake_last_error(char* text, size_t capacity);
 
 /* Sets an option by its name without GLAKE_, in any case ("policy", "compact"). Options read at
@@ -110,8 +111,8 @@ GLAKE_API int glake_enable_peer_access(int device, int peer);
 /* Starts the next step in the recorded trace (option `trace`) and in the statistics. */
 GLAKE_API int glake_mark_step(int device);
 
-/* Starts writing a trace of every later allocation and free (docs/trace-format.md), gzip-less
- * text; a NULL path ends and flushes it. Also set by the option `trace`. */
+/* Starts writing a trace of every later allocation and free (docs/trace-format.md), as text without
+ * gzip. A NULL path ends and flushes it. The option `trace` does the same. */
 GLAKE_API int glake_trace(const char* path);
 
 /* Checks every invariant of the device's books: GLAKE_OK, or GLAKE_INTERNAL with what is broken.
@@ -119,9 +120,9 @@ GLAKE_API int glake_trace(const char* path);
  */
 GLAKE_API int glake_check(int device);
 
-/* Gives every granule, mapping, reservation and event back and forgets the driver. Refused
- * (GLAKE_INVALID_ARGUMENT) while blocks are live. For tests and orderly shutdown: a process that
- * merely exits needs no call and makes none. */
+/* Gives every granule, mapping, reservation and event back, and forgets the driver. Refused
+ * (GLAKE_INVALID_ARGUMENT) while blocks are live. It is for tests and an orderly shutdown: a
+ * process that merely exits need not call it. */
 GLAKE_API int glake_shutdown(void);
 
 /* Path of the driver library in use, or "" before first use. Valid until glake_shutdown. */
@@ -155,19 +156,19 @@ GLAKE_API int glake_reset_accumulated_stats(int device);
 GLAKE_API int glake_set_limit_fraction(int device, double fraction);
 GLAKE_API double glake_limit_fraction(int device); /* negative glake_status on failure */
 
-/* Headroom: so much of the device's memory stays free for others than glake (NCCL, cuBLAS, graphs):
- * glake takes no memory from the driver that would leave less. Idle memory is given back until that
- * much is free or nothing idle is left; call it again once others have taken theirs. `free_bytes`,
- * if not NULL: what the driver reports free then. `device` -1: all devices, those used later too
- * (free_bytes: the least of those in use). GLAKE_INVALID_ARGUMENT: as much as the device has. */
+/* Headroom: that much of the device's memory stays free for others (NCCL, cuBLAS, graphs). From now
+ * on glake takes no memory from the driver that would leave less. Idle memory is given back until
+ * that much is free or nothing idle is left; call it again once others have taken memory.
+ * `free_bytes`, if not NULL, is what the driver then reports free. `device` -1 means all devices,
+ * also those used later (free_bytes: the least of those in use). GLAKE_INVALID_ARGUMENT: as much as
+ * the device has. */
 GLAKE_API int glake_set_headroom(int device, size_t bytes, size_t* free_bytes);
 /* The headroom of a device (-1: of those used later), which need not be in use yet. */
 GLAKE_API int glake_headroom(int device, size_t* bytes);
 
-/* Counts memory of the device that another allocator takes from the driver for the caller's ends (a
- * pool with an allocator of its own) against the limit. A claim that finds no room has idle memory
- * given back first: GLAKE_OUT_OF_MEMORY if that is not enough. Negative: that much is given back.
- */
+/* Counts memory that another allocator takes from the driver for the caller (a pool with an
+ * allocator of its own) against the limit. If there is no room, idle memory is given back first;
+ * GLAKE_OUT_OF_MEMORY if that is not enough. Negative bytes take back as much of the claim. */
 GLAKE_API int glake_claim_outside(int device, int64_t bytes);
 
 /* The device's memory as its driver reports it, and the largest block that fits without growth. */
@@ -175,8 +176,8 @@ GLAKE_API int glake_memory_info(int device, size_t* free_bytes, size_t* total_by
 GLAKE_API int glake_largest_free(int device, size_t* bytes);
 
 /* ---- Private pools ----------------------------------------------------------------------------
- * Memory of CUDA graphs and of torch.cuda.MemPool: what is allocated from a pool stays with it, is
- * never stitched into another's blocks and, once a graph has captured it, never unmapped or moved
+ * Memory of CUDA graphs and of torch.cuda.MemPool. A pool's memory stays with it and is never
+ * stitched into another pool's blocks. Once a graph has captured it, it is never unmapped or moved
  * while the pool is in use. A pool is named as PyTorch names it, by two numbers; {0, 0} is the
  * device's own memory. */
 
@@ -188,17 +189,17 @@ enum { GLAKE_POOL_USE_ON_OOM = 1, GLAKE_POOL_NO_SPLIT = 2 };
 
 /* Makes the pool if there is none, and counts one more user. */
 GLAKE_API int glake_pool_retain(int device, glake_pool pool);
-/* One user less. With the last, free memory of the pool goes back at empty_cache or when memory
- * runs out, and the pool ends with its last block. */
+/* Counts one user less. When the last user has gone, free memory of the pool goes back at
+ * empty_cache or when memory runs out, and the pool ends with its last block. */
 GLAKE_API int glake_pool_release(int device, glake_pool pool);
 GLAKE_API int glake_pool_uses(int device, glake_pool pool); /* 0: no such pool, or no user */
-/* USE_ON_OOM: others may take from its free memory rather than run out, unless a graph has captured
- * it. NO_SPLIT: blocks are of whole granules, and a freed one is given out whole. The flags end
- * with the pool; GLAKE_INVALID_ARGUMENT for no such pool (but 0 is accepted). */
+/* USE_ON_OOM: others may use its free memory before they run out, unless a graph has captured it.
+ * NO_SPLIT: blocks are whole granules, and a freed block is given out whole. The flags end with the
+ * pool. GLAKE_INVALID_ARGUMENT: there is no such pool (flags of 0 are accepted). */
 GLAKE_API int glake_pool_set_flags(int device, glake_pool pool, unsigned flags);
 
-/* As glake_malloc, from a pool (made with no user if there is none). A stream under capture is
- * recognised; then no event is recorded on it and freed blocks return to it alone. */
+/* As glake_malloc, from a pool, which is made without a user if there is none. It notices a stream
+ * under capture: then no event is recorded on it, and freed blocks return to that stream alone. */
 GLAKE_API void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool);
 /* The same at exactly `ptr`, which must be free memory of the pool; NULL if it is not. */
 GLAKE_API void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream,
@@ -209,44 +210,45 @@ GLAKE_API int glake_pool_empty_cache(int device, glake_pool pool);
 typedef struct glake_checkpoint glake_checkpoint;
 GLAKE_API glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool);
 GLAKE_API void glake_checkpoint_free(glake_checkpoint* checkpoint);
-/* Makes the pool's live blocks those that were live then, at their addresses: `freed` is called for
- * every block live now, then `allocated` for every one that was live then (a block live both times
- * is in both). All or nothing: after a failure no call was made and nothing has changed. Blocks
- * lent by USE_ON_OOM are not the pool's. */
+/* Returns the pool to the blocks that were live at the checkpoint, at their addresses. `freed` is
+ * called for every block that is live now, then `allocated` for every block that was live then; a
+ * block that was live both times gets both calls. All or nothing: after a failure no call was made
+ * and nothing has changed. Blocks lent by USE_ON_OOM do not belong to the pool. */
 GLAKE_API int glake_pool_restore(glake_checkpoint* checkpoint, void* self,
                                  void (*freed)(void* self, void* ptr),
                                  void (*allocated)(void* self, void* ptr, size_t bytes,
                                                    void* stream));
 
 /* ---- Regions ----------------------------------------------------------------------------------
- * Private pools with a name, and perhaps a budget, that can be paused (docs/regions.md): their
+ * Private pools with a name, and perhaps a budget, that can be paused (docs/regions.md). Their
  * granules go back to the driver, their blocks stay live at their addresses, and resuming brings
- * the bytes back. Any private pool can be paused; what another thread does there meanwhile waits
- * for nothing: no work on it may be enqueued, and no graph that uses it replayed, until it is
- * resumed. */
+ * the bytes back. Any private pool can be paused. Nothing stops other threads from using it
+ * meanwhile, so they must not: until it is resumed, no work on it may be enqueued, and no graph
+ * that uses it may be replayed. */
 
 enum { GLAKE_REGION_HOST = 1, GLAKE_REGION_DISK = 2, GLAKE_REGION_DISCARD = 3 };
 
 /* The pool of the region of that name, the same on every device: made with the first call. A name
  * has 1 to 200 bytes, and no control characters, quotes or backslashes. */
 GLAKE_API int glake_region_pool(const char* name, glake_pool* pool);
-/* The most granules the region may hold on each device from now on, in bytes (rounded down to
- * 2 MiB); 0: no such bound. An allocation above it is GLAKE_OUT_OF_MEMORY. */
+/* The most memory that the region may hold on each device from now on, in bytes (rounded down to 2
+ * MiB); 0: no bound. An allocation above it is GLAKE_OUT_OF_MEMORY. */
 GLAKE_API int glake_region_budget(glake_pool region, uint64_t bytes);
-/* Where glake_malloc on the calling thread takes memory from now on: a private pool, or {0, 0}. The
- * pool before is stored in `before`, unless that is NULL. */
+/* Sets where glake_malloc on the calling thread takes memory from now on: a private pool, or {0,
+ * 0}. Stores the former pool in `before`, unless that is NULL. */
 GLAKE_API int glake_set_pool(glake_pool pool, glake_pool* before);
 
-/* Waits for the device, saves the bytes of live blocks to pinned host memory (over all paths if the
- * transfer engine is open), or to a file without a name in `folder`, or nowhere (they are undefined
- * afterwards), and gives the granules back. Blocks may be freed while it is paused.
- * GLAKE_REGION_REFUSED: while a stream is captured, and of pinned, shared, lent or just copied
- * memory. After an error all is as before, but for GLAKE_MEMORY_OWED: it is paused, and
- * the driver refuses to take all of it back. */
+/* Waits for the device, saves the bytes of live blocks, and gives the granules back. The bytes go
+ * to pinned host memory (over all paths if the transfer engine is open), to a file without a name
+ * in `folder`, or nowhere (they are undefined afterwards). Blocks may be freed while the region is
+ * paused. GLAKE_REGION_REFUSED: a stream is captured, or memory is pinned, shared, lent or being
+ * copied. After an error everything is as before. The exception is GLAKE_MEMORY_OWED: the region is
+ * paused, but the driver refuses to take all of it back. */
 GLAKE_API int glake_region_pause(int device, glake_pool region, int to, const char* folder);
-/* All granules again, at the same addresses and in the same views, and the bytes; with `verify`
- * they are read again and compared. What was saved is compared with its checksum in any case. After
- * GLAKE_OUT_OF_MEMORY, GLAKE_CORRUPTED, or any other error the region is paused as before. */
+/* Maps granules at the same addresses and in the same views again, and brings the bytes back. With
+ * `verify` they are read back and compared. Saved bytes are compared with their checksum in any
+ * case. After GLAKE_OUT_OF_MEMORY, GLAKE_CORRUPTED, or any other error the region is paused as
+ * before. */
 GLAKE_API int glake_region_resume(int device, glake_pool region, int verify);
 /* A JSON array, as glake_stats: each region, and each other pool that is paused, of each device in
  * use. `state`: 0 in use, 1 paused, 2 on its way. */
@@ -255,38 +257,41 @@ GLAKE_API size_t glake_regions(char* json, size_t capacity);
 /* ---- Memory that others must see whole --------------------------------------------------------
  */
 
-/* One driver allocation per block, contiguous in physical memory as far as the driver has it so;
- * kept apart from the granules, cached and reused by size. glake_free() takes them too. */
+/* Blocks that are one driver allocation each, contiguous in physical memory as far as the driver
+ * makes it so. They are kept apart from the granules, cached, and reused by size. glake_free()
+ * takes them too. */
 enum {
   GLAKE_STITCHED = 0,         /* glake's usual memory */
   GLAKE_CONTIGUOUS_VMM = 1,   /* one VMM handle: NCCL registration, GPUDirect RDMA, fd export */
   GLAKE_CONTIGUOUS_LEGACY = 2 /* cuMemAlloc: cudaIpcGetMemHandle too */
 };
 GLAKE_API void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind);
-/* What glake_malloc on the calling thread gives from now on; returns the kind before, or a negative
- * glake_status. The option `contiguous` does the same for blocks from a size on. */
+/* Sets which kind of memory glake_malloc on the calling thread returns from now on. Returns the
+ * former kind, or a negative glake_status. The option `contiguous` does the same for blocks from a
+ * size on. */
 GLAKE_API int glake_set_kind(int kind);
 
-/* Keeps the granules under a live block where they are, through its free and until glake_unpin: no
- * view takes them and nothing unmaps them. For memory registered with NCCL, RDMA or another
- * process. Pins nest. `ptr` of glake_unpin may have been freed since. */
+/* Keeps the granules under a live block where they are until glake_unpin, even past the block's
+ * free: no view takes them, and nothing unmaps them. For memory that is registered with NCCL or a
+ * network card, or shared with another process. Pins nest. The block of glake_unpin may have been
+ * freed meanwhile. */
 GLAKE_API int glake_pin(void* ptr);
 GLAKE_API int glake_unpin(void* ptr);
 
-/* A block for other processes of the same user: writes a text that glake_ipc_open() takes there,
- * and returns its length, 0 on failure. The block's granules stay pinned until every process that
- * opened it has closed it or ended; its bytes are only safe while it is live: free it when the
- * others are done. */
+/* Shares a block with other processes of the same user. Writes a text that glake_ipc_open() takes
+ * there, and returns its length, or 0 on failure. The block's granules stay pinned until every
+ * process that opened it has closed it or ended. Its bytes are only safe while it is live: free it
+ * when the others are done. */
 GLAKE_API size_t glake_ipc_share(void* ptr, char* handle, size_t capacity);
-/* Maps the other process's block and returns its address here; `bytes` its size. The same handle
- * opened twice gives the same address, counted. */
+/* Maps the other process's block and returns its address here; `bytes` is its size. Opening the
+ * same handle twice gives the same address; close it twice. */
 GLAKE_API void* glake_ipc_open(const char* handle, int device, size_t* bytes);
-/* After the device's work. GLAKE_DRIVER_ERROR: it stays open; GLAKE_MEMORY_OWED: it is closed, and
- * what the driver refused to take back is tried again later. */
+/* Closes the block, after the device's work. GLAKE_DRIVER_ERROR: it stays open. GLAKE_MEMORY_OWED:
+ * it is closed, but the driver refused to take something back, which is tried again later. */
 GLAKE_API int glake_ipc_close(void* ptr);
 
-/* Pinned host memory, reachable from every device; cached, and reused once the recorded work on it
- * is complete. */
+/* Pinned host memory, which every device can reach. It is cached, and reused once the recorded work
+ * on it is complete. */
 GLAKE_API void* glake_host_malloc(size_t bytes);
 GLAKE_API int glake_host_free(void* ptr);
 GLAKE_API int glake_host_record_stream(void* ptr, int device, void* stream);
@@ -301,8 +306,8 @@ GLAKE_API size_t glake_host_stats(char* json, size_t capacity);
  * the text must live as long as the process. */
 GLAKE_API void glake_set_tag(const char* tag);
 
-/* What a block or an event carries to say where it came from (a stack): made by capture() on the
- * calling thread with no lock held, dropped when nothing refers to it any more. */
+/* A context says where a block or an event came from, such as a stack. capture() makes it on the
+ * calling thread, with no lock held; drop() is called when nothing refers to it any more. */
 typedef struct glake_context_hooks {
   void* self;
   void* (*capture)(void* self);
@@ -335,18 +340,18 @@ typedef struct glake_event {
 
 enum { GLAKE_CONTEXT_NEVER = 0, GLAKE_CONTEXT_STATE, GLAKE_CONTEXT_ALLOC, GLAKE_CONTEXT_ALL };
 
-/* Keeps the last `entries` events of each device; `when` says which carry a context, as torch's
- * RecordContext. entries = 0 ends it and forgets them. */
+/* Keeps the last `entries` events of each device. `when` says which of them carry a context, as
+ * torch's RecordContext does. entries = 0 ends the history and forgets the events. */
 GLAKE_API int glake_history(size_t entries, int when, int clear);
 GLAKE_API int glake_visit_history(int device, void* self,
                                   void (*visit)(void* self, const glake_event* event));
-/* Calls `observe` for every event from now on, on its thread, with glake's locks held: it must not
- * call glake. One observer; NULL ends it. */
+/* Calls `observe` for every event from now on, on the event's thread, with glake's locks held: it
+ * must not call glake. There is one observer; NULL removes it. */
 GLAKE_API int glake_observe(void* self, void (*observe)(void* self, const glake_event* event));
 
-/* A snapshot: every physical byte held is in exactly one segment that is not paused, and every byte
- * of a segment in one block of it. A stitched block is a segment of its own, at the address its
- * caller has. */
+/* A snapshot. Every physical byte that is held is in exactly one segment that is not paused, and
+ * every byte of a segment is in one of its blocks. A stitched block is a segment of its own, at the
+ * address that its caller has. */
 typedef struct glake_segment_info {
   uint64_t address, bytes;
   void* stream;
@@ -369,7 +374,7 @@ GLAKE_API int glake_visit_memory(int device, void* self,
                                  void (*segment)(void* self, const glake_segment_info* segment),
                                  void (*block)(void* self, const glake_block_record* block));
 
-/* The same for other ends than a snapshot: no GLAKE_SNAPSHOT event tells of it. */
+/* The same for other purposes: it adds no GLAKE_SNAPSHOT event to the history. */
 GLAKE_API int glake_visit_blocks(int device, void* self,
                                  void (*segment)(void* self, const glake_segment_info* segment),
                                  void (*block)(void* self, const glake_block_record* block));
@@ -377,9 +382,9 @@ GLAKE_API int glake_visit_blocks(int device, void* self,
 /* The context a live block was allocated with, or NULL; the caller must not drop it. */
 GLAKE_API void* glake_block_context(void* ptr);
 
-/* What the option `debug` (guard, poison, trace) has found and nobody has read yet: a text of one
- * paragraph per finding, as glake_stats; 0 if there is none. Does not wait for any stream;
- * glake_check() does, and fails with GLAKE_CORRUPTED and the same text. */
+/* Findings of the option `debug` (guard, poison, trace) that nobody has read yet: a text with one
+ * paragraph for each, as glake_stats; 0 if there is none. It waits for no stream. glake_check()
+ * does wait, and fails with GLAKE_CORRUPTED and the same text. */
 GLAKE_API size_t glake_findings(char* text, size_t capacity);
 
 /* Copies over every useful path of the node at once.
@@ -391,11 +396,11 @@ enum {
   GLAKE_COPY_DIRECT = 1,  /* one plain copy */
   GLAKE_COPY_RELAYED = 2, /* never one plain copy: for tests, and refused where it must be */
   GLAKE_COPY_TRACKED = 4, /* a plain copy, too, has an id of its own, which must be released */
-  /* Each chunk's ends are read again and compared, and a chunk that changed on its way is sent
-   * again: two copies more of every GPU's end. Never one plain copy. */
+  /* Both ends of each chunk are read again and compared; a chunk that changed on its way is sent
+   * again. This takes two more copies of every GPU's end. Never one plain copy. */
   GLAKE_COPY_CHECKSUM = 8,
-  /* Addresses that nothing vouches for: every part is looked into, however small the copy is.
-   * Without it, of a copy below 1 MiB only ends that are GLAKE_ASK are. */
+  /* For addresses that nobody vouches for: every part is checked, however small the copy is.
+   * Without this flag a copy below 1 MiB has only its GLAKE_ASK ends checked. */
   GLAKE_COPY_CHECKED = 16,
 };
 
@@ -417,39 +422,42 @@ typedef struct glake_copy_request {
   int also_device, also_ordered;
 } glake_copy_request;
 
-/* Opens the process's transfer engine. `topology` is the text of one platform, or, with `name`, of
- * a platforms file; NULL or "": nothing is known of the links, and copies are plain. */
+/* Opens the process's transfer engine. `topology` is the text of one platform or, with `name`, of a
+ * platforms file. With NULL or "" the links are unknown, and all copies are plain. */
 GLAKE_API int glake_transfer_open(const char* topology, const char* name);
-/* Cancels transfers, waits for their copies under way and ends the engine's threads. May be
- * tried again after GLAKE_BUSY_TIMEOUT (a stream that never comes to its transfer). */
+/* Cancels transfers, waits for their copies under way and ends the engine's threads.
+ * GLAKE_BUSY_TIMEOUT: a stream does not come to its transfer; the call may be tried again. */
 GLAKE_API int glake_transfer_close(void);
 
-/* Starts a copy and returns its id at once; 0: failed. With a stream it begins after the work
- * enqueued there, and later work there waits for it. Memory must stay valid until it is done. Small
- * copies, and those that more paths would not speed up, are one plain copy on the stream. */
+/* Starts a copy and returns its id at once, or 0 on failure. On a stream it begins after the work
+ * enqueued there, and later work there waits for it. Memory must stay valid until the copy is done.
+ * A small copy, or one that more paths would not speed up, is one plain copy on the stream. */
 GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
 /* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
  * what state the destination is in. A plain copy that is not tracked is waited for with its stream.
  */
 GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
 GLAKE_API int glake_copy_done(uint64_t id); /* 1, 0, or a negative glake_status */
-/* 1: it is over, and nothing of it may still read its source or write its destination; the latter
- * may be after a failure, by copies that were given up. Of a released id: 1 too. */
+/* 1: the copy is over, and none of its driver copies may still read the source or write the
+ * destination. After a failure, copies that were given up may still do so for a while. A released
+ * id gives 1 too. */
 GLAKE_API int glake_copy_settled(uint64_t id); /* 1, 0, or a negative glake_status */
 /* Later work on `stream` waits for the copy, however it ends. */
 GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);
 /* Takes no more chunks; those under way arrive. A plain copy goes on. */
 GLAKE_API int glake_copy_cancel(uint64_t id);
-/* Forgets the id; the copy goes on. Every id but an untracked plain copy's must be released. */
+/* Forgets the id; the copy goes on. Every id must be released, except that of an untracked plain
+ * copy. */
 GLAKE_API int glake_copy_release(uint64_t id);
 /* Bytes that have arrived, of all; 0 of 0 for a plain copy. */
 GLAKE_API int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total);
-/* Bytes, time, bytes and chunks by path, refusals, what was sent again: JSON, as glake_stats. */
+/* JSON, as glake_stats: bytes, time, bytes and chunks of each path, refusals, and chunks that were
+ * sent again. */
 GLAKE_API size_t glake_copy_result(uint64_t id, char* json, size_t capacity);
 /* Of the engine: copies and bytes so far, paths and their states. */
 GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
-/* What a copy of `bytes` would be: its paths with their rates (GB/s), and those refused. `node`:
- * the socket of the host end, or -1 for memory spread over all. */
+/* How a copy of `bytes` would go: its paths with their rates (GB/s), and the paths that are
+ * refused. `node` is the socket of the host end, or -1 for memory spread over all sockets. */
 GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes,
                                      char* json, size_t capacity);
 
@@ -457,34 +465,36 @@ GLAKE_API size_t glake_transfer_plan(int dst_device, int src_device, int node, u
 typedef struct glake_timed_copy {
   int dst_device, dst_node, src_device, src_node;
 } glake_timed_copy;
-/* What the probe of a topology measures by. Makes `count` copies at once, between buffers of the
- * engine's, each `repeats` times `bytes` (at most 32 MiB; 64 copies, 64 repeats) on a stream of its
- * own; ns[i * repeats + r]: from the start of copy i to the end of its r-th. GLAKE_COPY_REFUSED:
- * host memory cannot be had on that socket. Buffers (32 MiB of a GPU, 32 MiB of pinned host memory
- * a copy) are kept for the next call; count = 0 gives them back, as the engine's end does. */
+/* Times copies, for the probe of a topology. Makes `count` copies at once, between buffers of the
+ * engine, each of them `repeats` times with `bytes`, on a stream of its own (at most 64 copies, 64
+ * repeats, 32 MiB). ns[i * repeats + r] is the time from the start of copy i to the end of its
+ * repeat r. GLAKE_COPY_REFUSED: there is no host memory on that socket. The buffers (32 MiB of a
+ * GPU, 32 MiB of pinned host memory for each copy) are kept for the next call; count = 0, or the
+ * engine's end, gives them back. */
 GLAKE_API int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes,
                                 int repeats, uint64_t* ns);
-/* Sharing with other processes of the node (docs/relayd.md). `relays`: the GPUs that may relay, as
- * bits, besides those this process copies to or from; at first all. `factors`: the part of each
- * limit of the topology that is this process's, 0 to 1, edges first, in their order; none: all of
- * all. Transfers under way are planned anew. */
+/* Sets what other processes of the node lend to this one (docs/relayd.md). `relays` are the GPUs
+ * that may relay, as bits, besides those that this process copies to or from; the default is all.
+ * `factors` are the parts, 0 to 1, that this process has of each limit of the topology, edges
+ * first, in their order; with none it has all of every limit. Transfers under way are planned anew.
+ */
 GLAKE_API int glake_transfer_lend(uint32_t relays, const double* factors, size_t count);
-/* The GPUs used, and the ends (GPU, socket, GPU, socket) of all transfers under way: JSON. */
+/* JSON: the GPUs in use, and the ends (GPU, socket, GPU, socket) of all transfers under way. */
 GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
-/* An eventfd, readable after these have changed. The engine's own, until its end. -1: failed. */
+/* An eventfd that becomes readable when these change. The engine owns it. -1 on failure. */
 GLAKE_API int glake_transfer_demands_event(void);
 
-/* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
- * not pinned yet go as copies of pageable memory do. The engine's end unpins it. */
+/* Pins host memory in pieces. With `background` != 0 a thread does it, and copies of what is not
+ * pinned yet are made like those of pageable memory. The engine's end unpins the memory. */
 GLAKE_API int glake_register_host(void* base, size_t bytes, int background);
-/* GLAKE_OK: all is pinned. GLAKE_BUSY_TIMEOUT: not yet. Else what ended it. */
+/* GLAKE_OK: all is pinned. GLAKE_BUSY_TIMEOUT: not yet. Any other status: why pinning failed. */
 GLAKE_API int glake_register_host_wait(void* base, uint64_t timeout_ns);
 GLAKE_API int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total);
 /* No copy of it may be under way. */
 GLAKE_API int glake_unregister_host(void* base);
 
-/* Whose memory is at `ptr`: a GPU's or GLAKE_HOST; *pinned: whether the driver knows it at all.
- * GLAKE_REGION_PAUSED for memory of a paused region. */
+/* Tells whose memory is at `ptr`: `device` is a GPU or GLAKE_HOST, and `pinned` whether the driver
+ * knows the memory. GLAKE_REGION_PAUSED for memory of a paused region. */
 GLAKE_API int glake_place_of(const void* ptr, int* device, int* pinned);
 
 #ifdef __cplusplus

@@ -124,7 +124,7 @@ def _reason(error: BaseException) -> str:
         if cause := each.__cause__ or each.__context__:
             causes.append(cause)
     if any("inline_container" in str(each) for each in causes):  # torch's archive, which says less
-        return "the file system did not take a whole file"
+        return "the file system did not take a whole file: it is full, or limits their size"
     return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
 
 

@@ -44,7 +44,7 @@ class Data(Configurable):
         """Reads the text; `sequences` make a step. DataMissing, DataTooShort, InvalidOption."""
         super().__init__(config)
         text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer)
-        self.vocabulary, self.tokens, self.documents = text.vocabulary, len(text.tokens), len(text)
+        self.vocabulary, self.tokens = text.vocabulary, len(text.tokens)
         self._sequences = sequences
         train, self._kept = text.split(config.evaluation)
         self._order = self._arranged(train, seed)
@@ -67,7 +67,7 @@ class Data(Configurable):
         count = ranks * pieces
         if self._sequences < count:
             raise InvalidOption(
-                f"sequences = {self._sequences} of a step do not go round {ranks} ranks with "
+                f"sequences = {self._sequences} of a step cannot be shared by {ranks} ranks with "
                 f"{pieces} accumulated pieces each: take {count} at least"
             )
         chosen: list[Any] = order.indices(step, self._sequences)

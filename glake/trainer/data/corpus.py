@@ -21,23 +21,51 @@ _PROBE = 4096  # bytes of a file that tell whether it is text
 class Corpus:
     """Documents: the tokens of the i-th are tokens[starts[i]:starts[i + 1]]."""
 
-    tokens: Any  # 1-D, uint8 or uint32; a file of bytes is mapped, not read
+    tokens: Any  # 1-D, uint8 or uint32, or a FileBytes; a part's corpus has the whole one's
     starts: Any  # 1-D int64, one more than there are documents
     vocabulary: int
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def size(self) -> int:
+        """Tokens of all documents."""
+        return int(self.starts[-1] - self.starts[0])
+
     def split(self, share: float) -> tuple[Corpus, Corpus]:
         """(all but the last `share` of the tokens, these): a document there is cut in two."""
-        cut = len(self.tokens) - int(len(self.tokens) * share)
-        return self._between(0, cut), self._between(cut, len(self.tokens))
+        cut = self.size - int(self.size * share)
+        return self._between(0, cut), self._between(cut, self.size)
 
     def _between(self, first: int, end: int) -> Corpus:
         inside = self.starts[(self.starts > first) & (self.starts < end)]
         last = [end] if end > first else []
-        starts = np.concatenate([[first], inside, last]).astype(np.int64) - first
-        return Corpus(self.tokens[first:end], starts, self.vocabulary)
+        starts = np.concatenate([[first], inside, last]).astype(np.int64)
+        return Corpus(self.tokens, starts, self.vocabulary)
+
+
+class FileBytes:
+    """A file as an array of its bytes, which slices read: a mapped one that is cut short meanwhile
+    would end the process by SIGBUS."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._size = path.open("rb"), path.stat().st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> Any:
+        """DataMissing where the file is shorter than it was."""
+        first, end, _ = part.indices(self._size)
+        self._file.seek(first)
+        found = self._file.read(max(0, end - first))
+        if len(found) < end - first:
+            raise DataMissing(
+                f"{self._file.name} was cut short while the run reads it: bring it back as it was, "
+                "and run the same command again"
+            )
+        return np.frombuffer(found, np.uint8)
 
 
 def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
@@ -56,15 +84,15 @@ def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
     try:
         files = _files(Path(os.path.expanduser(path)), pattern)
+        if tokenizer == "bytes":
+            return _bytes(files, separator)
+        return _encoded(files, separator, tokenizer)
+    except DataMissing:
+        raise
     except OSError as error:
-        if isinstance(error, DataMissing):
-            raise
         raise DataMissing(
             f"data.path = {path!r}: {error.strerror}; name a file or folder that can be read"
         ) from None
-    if tokenizer == "bytes":
-        return _bytes(files, separator)
-    return _encoded(files, separator, tokenizer)
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
@@ -102,8 +130,8 @@ def _is_text(path: Path) -> bool:
 def _bytes(files: list[Path], separator: str) -> Corpus:
     files = [each for each in files if each.stat().st_size]
     if len(files) == 1:
-        parts: list[Any] = [np.memmap(files[0], np.uint8, "r")]
-    else:  # each map would hold its file open
+        parts: list[Any] = [FileBytes(files[0])]
+    else:  # each would hold its file open
         parts = [np.fromfile(each, np.uint8) for each in files]
     starts, offset = [0], 0
     for part in parts:
@@ -116,7 +144,7 @@ def _bytes(files: list[Path], separator: str) -> Corpus:
 def _ends(part: Any, separator: str) -> Iterator[int]:
     """Where the documents of a file end, the last one at the file's end."""
     if separator:
-        for match in re.finditer(re.escape(separator.encode()), memoryview(part)):
+        for match in re.finditer(re.escape(separator.encode()), memoryview(part[:])):
             if match.end() < len(part):
                 yield match.end()
     yield len(part)

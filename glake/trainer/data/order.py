@@ -27,10 +27,10 @@ class Packed:
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         """DataTooShort where the documents do not make one row."""
         self._corpus, self._length, self._seed = corpus, length, seed
-        self.rows = (len(corpus.tokens) - 1) // length
+        self.rows = (corpus.size - 1) // length
         if self.rows < 1:
             raise DataTooShort(
-                f"{len(corpus.tokens)} tokens of text do not make one sequence of data.length = "
+                f"{corpus.size} tokens of text do not make one sequence of data.length = "
                 f"{length} (and one token more): shorten it, or bring more text"
             )
         self._epoch = functools.lru_cache(maxsize=2)(self._drawn)

@@ -92,11 +92,10 @@ class Collectives:
         work = dist.all_to_all_single(received, whole, group=self.group, async_op=True)
         return _SumOfChunks(work, received, share)
 
-    def total(self, value: torch.Tensor, most: bool = False) -> torch.Tensor:
-        """The sum (or the most) of every rank's `value`, in place."""
+    def total(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum of every rank's `value`, in place."""
         if self.ranks > 1:
-            operation = dist.ReduceOp.MAX if most else dist.ReduceOp.SUM
-            dist.all_reduce(value, op=operation, group=self.group)
+            dist.all_reduce(value, group=self.group)
         return value
 
 

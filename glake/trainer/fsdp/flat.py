@@ -130,13 +130,9 @@ class Flat:
 
     def gather(self) -> None:
         """Starts to gather all shares, if that has not been done."""
-        if self._gathered or self._work is not None:
+        if self._alone or self._gathered or self._work is not None:
             return
-        if not self._alone:
-            self.full.untyped_storage().resize_(self._bytes)
-            self._start()
-
-    def _start(self) -> None:
+        self.full.untyped_storage().resize_(self._bytes)
         with self._ranks.aside(), torch.no_grad():
             self._source = self._on_device(self.shard).to(self.compute_dtype)
             if self._ranks.ranks > 1:

@@ -73,9 +73,6 @@ class Ours(Sharded, fsdp="ours"):
         finally:
             self._schedule.synchronise = before
 
-    def _gradients(self) -> list[torch.Tensor]:
-        return [piece.grad for _, piece in self.named_parameters() if piece.grad is not None]
-
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for flat in self._flats:
             whole = flat.whole_values()

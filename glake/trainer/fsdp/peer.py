@@ -75,10 +75,6 @@ class Peer(Sharded, fsdp="torch"):
         finally:
             self.module.set_requires_gradient_sync(True)
 
-    def _gradients(self) -> list[torch.Tensor]:
-        grads: list[Any] = [each.grad for each in self.module.parameters()]
-        return [grad.to_local() for grad in grads if grad is not None]
-
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
             whole = parameter.detach().full_tensor()

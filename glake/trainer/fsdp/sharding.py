@@ -12,6 +12,7 @@ from torch import nn
 
 from glake.trainer.configurable import Configurable, Natural
 from glake.trainer.fsdp.collectives import Collectives
+from glake.trainer.fsdp.state import local
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -82,10 +83,6 @@ class Sharded:
         """Backward passes in this context keep their gradients for the next one outside it."""
         raise NotImplementedError
 
-    def _gradients(self) -> list[torch.Tensor]:
-        """This rank's parts of gradients."""
-        raise NotImplementedError
-
     def norm_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """The norm of all ranks' tensors together, in float32; each rank gives its own."""
         squares = torch.zeros((), dtype=torch.float32, device=self.device)
@@ -96,7 +93,7 @@ class Sharded:
 
     def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
         """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
-        gradients = self._gradients()
+        gradients = [local(own.grad) for _, own in self.named_parameters() if own.grad is not None]
         norm = self.norm_of(gradients) * scale
         factor: Any = scale
         if max_norm is not None:

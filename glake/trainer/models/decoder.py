@@ -82,7 +82,7 @@ class Decoder(Configurable, nn.Module):
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, *, segments: Tensor | None = None
     ) -> Tensor | LossSum:
-        """Logits [B, T, vocabulary], or with targets the loss.
+        """Logits [B, T, vocabulary], or with targets the loss of those that are not IGNORED.
 
         Args: tokens, targets, segments: [B, T] int64. Documents that share a row have
         different `segments` and do not see one another; positions begin anew in each.
@@ -95,10 +95,6 @@ class Decoder(Configurable, nn.Module):
             x = block(x, sequences)
         x = self.norm(x)
         return self._logits(x) if targets is None else self._loss(x, targets, sequences)
-
-    def loss(self, tokens: Tensor, targets: Tensor, **where: Tensor | None) -> LossSum:
-        """The loss of `targets`, those that are IGNORED left out."""
-        return self(tokens, targets, **where)
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.head is None:

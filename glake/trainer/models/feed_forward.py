@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,14 +33,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(Configurable, nn.Module, abstract=True):
-    """Base: maps [..., dim] to [..., dim]; `gain` scales the last weights at the start."""
+    """Base: maps [..., dim] to [..., dim]; built with `dim`, and `gain`, which scales the last
+    weights at the start."""
 
     class Config(Configurable.Config):
         pass
-
-    def __init__(self, config: Any, *, dim: int, gain: float = 1.0) -> None:
-        super().__init__(config)
-        self.dim, self.gain = dim, gain
 
 
 class MLP(FeedForward):
@@ -51,7 +48,7 @@ class MLP(FeedForward):
         down: Projection.Config = child(Linear.Config)
 
     def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
-        super().__init__(config, dim=dim, gain=gain)
+        super().__init__(config)
         self.activation = _ACTIVATIONS[config.activation]
         self.up = config.up.build(dim, config.hidden)
         self.down = config.down.build(config.hidden, dim, gain=gain)
@@ -60,23 +57,19 @@ class MLP(FeedForward):
         return self.down(self.activation(self.up(x)))
 
 
-class SwiGLU(FeedForward):
+class SwiGLU(MLP):
     """An MLP whose hidden layer is gated (arXiv 2002.05202)."""
 
-    class Config(FeedForward.Config):
-        hidden: Width
+    class Config(MLP.Config):
+        activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "silu"  # of the gate
         gate: Projection.Config = child(Linear.Config)
-        up: Projection.Config = child(Linear.Config)
-        down: Projection.Config = child(Linear.Config)
 
     def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
         super().__init__(config, dim=dim, gain=gain)
         self.gate = config.gate.build(dim, config.hidden)
-        self.up = config.up.build(dim, config.hidden)
-        self.down = config.down.build(config.hidden, dim, gain=gain)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class MoE(FeedForward):
@@ -99,7 +92,7 @@ class MoE(FeedForward):
         router: Projection.Config = child(Linear.Config)
 
     def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
-        super().__init__(config, dim=dim, gain=gain)
+        super().__init__(config)
         if config.top_k > config.experts:
             raise InvalidArgument(f"top_k is {config.top_k}: take 1 to {config.experts} experts")
         self.router = config.router.build(dim, config.experts)
@@ -108,7 +101,7 @@ class MoE(FeedForward):
         )
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        config, tokens = self.config, x.reshape(-1, self.dim)
+        config, tokens = self.config, x.flatten(0, -2)
         likes = self.router(tokens).float().softmax(-1)  # [tokens, experts]
         weights, chosen = likes.topk(config.top_k)
         weights = weights / weights.sum(-1, keepdim=True)

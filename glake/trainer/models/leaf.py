@@ -7,7 +7,7 @@ materialised leaf by leaf, in the order of modules(), gets the values of one bui
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,19 +37,11 @@ class Leaf(Configurable, nn.Module, abstract=True):
 
 
 class Projection(Configurable, nn.Module, abstract=True):
-    """Base of what maps the last dimension from in_features to out_features.
-
-    `gain` scales the standard deviation of the weights at the start.
-    """
+    """Base of what maps the last dimension from in_features to out_features, with which it is
+    built; `gain` scales the standard deviation of the weights at the start."""
 
     class Config(Configurable.Config):
         pass
-
-    def __init__(
-        self, config: Any, in_features: int, out_features: int, *, gain: float = 1.0
-    ) -> None:
-        super().__init__(config)
-        self.in_features, self.out_features, self.gain = in_features, out_features, gain
 
 
 class Linear(Projection, Leaf):
@@ -60,7 +52,8 @@ class Linear(Projection, Leaf):
     def __init__(
         self, config: Config, in_features: int, out_features: int, *, gain: float = 1.0
     ) -> None:
-        super().__init__(config, in_features, out_features, gain=gain)
+        super().__init__(config)
+        self.gain = gain
         self.weight = self.parameter(out_features, in_features)
         self.bias = self.parameter(out_features) if config.bias else None
         self.begin()
@@ -93,22 +86,27 @@ class Embedding(Leaf):
 
 
 class Norm(Leaf, abstract=True):
-    """Base of the norms; each has a weight of ones for `dim` features."""
+    """Base of the norms of `dim` features."""
 
     class Config(Leaf.Config):
         epsilon: NonNegative = 1e-5
 
+    biased = False
 
-class RMSNorm(Norm):
-    """By the root of the mean square (arXiv 1910.07467)."""
-
-    def __init__(self, config: Norm.Config, *, dim: int) -> None:
+    def __init__(self, config: Config, *, dim: int) -> None:
         super().__init__(config)
         self.weight = self.parameter(dim)
+        self.bias = self.parameter(dim) if self.biased else None
         self.begin()
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class RMSNorm(Norm):
+    """By the root of the mean square (arXiv 1910.07467)."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.to(self.weight.dtype)
@@ -118,14 +116,7 @@ class RMSNorm(Norm):
 class LayerNorm(Norm):
     """By mean and standard deviation, with a bias."""
 
-    def __init__(self, config: Norm.Config, *, dim: int) -> None:
-        super().__init__(config)
-        self.weight, self.bias = self.parameter(dim), self.parameter(dim)
-        self.begin()
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
-        nn.init.zeros_(self.bias)
+    biased = True
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.to(self.weight.dtype)

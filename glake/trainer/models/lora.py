@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from glake.errors import InvalidArgument
 from glake.trainer.configurable import Configurable, SharePart, Width, child
 from glake.trainer.models.attention import Attention
-from glake.trainer.models.feed_forward import MLP, SwiGLU
+from glake.trainer.models.feed_forward import MLP
 from glake.trainer.models.leaf import Leaf, Linear, Projection
 
 
@@ -27,7 +27,7 @@ class LoRA(Projection):
     def __init__(
         self, config: Config, in_features: int, out_features: int, *, gain: float = 1.0
     ) -> None:
-        super().__init__(config, in_features, out_features, gain=gain)
+        super().__init__(config)
         self.base = config.base.build(in_features, out_features, gain=gain)
         self.down = config.down.build(in_features, config.rank)
         self.up = config.up.build(config.rank, out_features)
@@ -45,7 +45,7 @@ def with_lora(
     rank: int = 8,
     alpha: float = 16.0,
     dtype: str | None = None,
-    parts: tuple[type[Configurable.Config], ...] = (Attention.Config, MLP.Config, SwiGLU.Config),
+    parts: tuple[type[Configurable.Config], ...] = (Attention.Config, MLP.Config),
 ) -> Any:
     """Freezes every weight of an experiment and puts LoRA beside the projections of `parts`.
 

@@ -45,7 +45,7 @@ class Decayed(Optimizer, abstract=True):
                     held = any(word in name for word in self.undecayed)
                     (spared if held else decayed).append(own)
             if not decayed and not spared:
-                raise InvalidOption("no parameter learns: all are frozen")
+                raise InvalidOption("there is no trainable parameter: all are frozen")
             groups = ((decayed, self.weight_decay), (spared, 0.0))
             return [{"params": own, "weight_decay": decay} for own, decay in groups if own]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import arguments
 from glake.errors import (
@@ -30,6 +30,9 @@ from glake.transfer.files.gds import Gds, GdsFile
 from glake.transfer.files.handle import FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT, Piece, cut
 from glake.transfer.host import pinned_block
+
+if TYPE_CHECKING:
+    from glake.typing import Array
 
 # Of a disk of 2.4 to 3.2 GB/s, 1 MiB by 16 threads read and wrote all; 128 KiB took five times the
 # CPU's time for no more (two cores, 2026-11-24). Four MiB leave the interpreter alone.
@@ -144,6 +147,7 @@ class FileEngine:
     Raises:
         InvalidArgument, WrongType: another block or depth; gds without direct.
         PackageMissing, DriverAbsent: gds, and there is no kvikio, or no GPUDirect Storage.
+        TransferClosed: the interpreter ends.
     """
 
     def __init__(
@@ -177,7 +181,9 @@ class FileEngine:
             raise TransferClosed(f"no file engine: {error}") from None
         self._threads: ThreadPoolExecutor | None = made
 
-    def read(self, path: str | os.PathLike[str] | int, into: Any, offset: int = 0) -> FileTransfer:
+    def read(
+        self, path: str | os.PathLike[str] | int, into: Array, offset: int = 0
+    ) -> FileTransfer:
         """Starts reading a file into memory, which is filled when the handle is done.
 
         Args:
@@ -194,7 +200,9 @@ class FileEngine:
         written(into)
         return going
 
-    def write(self, path: str | os.PathLike[str] | int, data: Any, offset: int = 0) -> FileTransfer:
+    def write(
+        self, path: str | os.PathLike[str] | int, data: Array, offset: int = 0
+    ) -> FileTransfer:
         """Starts writing memory to a file, made if need be and never cut short.
 
         The memory must stay as it is until the handle is done. The bytes are then the kernel's:
@@ -424,8 +432,8 @@ def _move(file: _File, piece: Piece, address: int) -> bool:
             size = os.fstat(file.cached).st_size
             raise FileFailed(
                 errno.ENODATA,
-                f"bytes {piece.offset} to {piece.offset + piece.bytes} were asked for, and it has "
-                f"{size}",
+                f"bytes {piece.offset} to {piece.offset + piece.bytes} were asked for, "
+                f"but it has {size}",
                 file.path,
             )
         done += moved

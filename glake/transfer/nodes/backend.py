@@ -11,20 +11,21 @@ class NetworkRead(ABC):
 
     @abstractmethod
     def over(self) -> bool:
-        """Whether all its bytes are here. Once it has returned True or raised, the engine writes
-        to the memory no more.
+        """Whether all its bytes are here.
+
+        Once it has returned True or raised, the engine writes to the memory no more.
 
         Raises:
-            PeerFailed: it has ended otherwise.
+            PeerFailed: the read has failed.
         """
 
 
 class Backend(ABC):
     """An engine for one node: it reads other nodes' registered memory into this node's.
 
-    There is no writing into another node's memory: what goes there is read by it, so that no peer,
-    however late or lost, can change memory here. One object serves one Node, which opens and
-    closes it; every call may come from several threads.
+    Nothing writes into another node's memory: that node reads what is meant for it. So no peer,
+    late or lost, can change memory here. One object serves one Node, which opens and closes it.
+    Calls may come from several threads.
     """
 
     name: ClassVar[str]
@@ -32,16 +33,17 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, address: int, size: int, host: str) -> None:
-        """Starts the engine, with `size` bytes of host memory at `address` that it and its peers
-        may read, and it may write.
+        """Starts the engine, over host memory that it and its peers may read and that it may write.
 
         Args:
-            address, size: the memory; it outlives close().
+            address: of the memory, which outlives close().
+            size: of the memory in bytes.
             host: the address of this node that others reach.
 
         Raises:
-            PackageMissing: its package; the text names the line that installs it.
+            PackageMissing: its package is missing; the text names the line that installs it.
             PeerFailed: the engine does not start.
+            InvalidArgument: it is another node's already.
         """
 
     @abstractmethod
@@ -50,19 +52,36 @@ class Backend(ABC):
 
     @abstractmethod
     def add(self, metadata: bytes) -> str:
-        """Makes a peer known, by its metadata; the name it then has here.
+        """Makes a peer known.
+
+        Args:
+            metadata: that of the peer's engine.
+
+        Returns:
+            The name that the peer then has here.
 
         Raises:
-            PeerRefused: no such metadata.
+            PeerRefused: the engine does not take this metadata.
+            PeerFailed: the engine is closed.
         """
 
     @abstractmethod
     def remove(self, peer: str) -> None:
-        """Forgets a peer, from which nothing is being read."""
+        """Forgets a peer, from which nothing is being read.
+
+        Args:
+            peer: its name here.
+        """
 
     @abstractmethod
     def read(self, peer: str, local: int, remote: int, size: int) -> NetworkRead:
-        """Starts reading `size` bytes at `remote` of a peer into `local`.
+        """Starts reading a peer's memory.
+
+        Args:
+            peer: its name here.
+            local: the address to read to.
+            remote: the address to read from, in the peer.
+            size: in bytes.
 
         Raises:
             PeerFailed: the engine refuses.

@@ -133,4 +133,4 @@ def checksum(address: int, size: int) -> int:
 def require_checksum(address: int, size: int, expected: int) -> None:
     """PeerFailed unless memory has it; -1 asks for none."""
     if expected >= 0 and checksum(address, size) != expected:
-        raise PeerFailed(f"{size} bytes have changed on their way: another checksum")
+        raise PeerFailed(f"{size} bytes have changed on their way: their checksums differ")

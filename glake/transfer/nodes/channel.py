@@ -109,7 +109,7 @@ class Channel:
         given = bytes(self._unread[protocol.HEAD_BYTES : protocol.HEAD_BYTES + mac])
         del self._unread[:whole]
         if not hmac.compare_digest(given, self._mac(self._way[0], self._received, body)):
-            raise PeerRefused("the other node has not the same secret")
+            raise PeerRefused("the other node has another secret")
         self._received += 1
         return protocol.decode(body, known)
 

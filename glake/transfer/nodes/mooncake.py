@@ -79,7 +79,11 @@ class Mooncake(Backend):
         return f"{host}:{port}"
 
     def remove(self, peer: str) -> None:
-        """Nothing: the engine keeps no peers that it does not read from."""
+        """Does nothing: the engine keeps no peers that it does not read from.
+
+        Args:
+            peer: its name here.
+        """
 
     def read(self, peer: str, local: int, remote: int, size: int) -> NetworkRead:
         with self._lock:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import arguments
 from glake.errors import (
@@ -34,6 +34,9 @@ from glake.transfer.nodes.peer import Peer
 from glake.transfer.nodes.region import Region
 from glake.transfer.nodes.serving import Serving
 from glake.transfer.nodes.stats import Counters
+
+if TYPE_CHECKING:
+    from glake.typing import Array
 
 CHUNK = 4 << 20
 DEPTH = 8
@@ -120,7 +123,7 @@ class Node:
         """Where peers connect, with the port it has; None: nowhere."""
         return None if self._at is None else str(self._at)
 
-    def expose(self, name: str, memory: Any, writable: bool = False) -> None:
+    def expose(self, name: str, memory: Array, writable: bool = False) -> None:
         """Lets peers read memory by a name, as it is at the time of each piece.
 
         Work that writes it must be done before they read, and what they write is there once their
@@ -148,6 +151,9 @@ class Node:
 
     def hide(self, name: str) -> None:
         """Ends expose(). Once it returns, nobody reads or writes the memory.
+
+        Args:
+            name: as it was exposed.
 
         Raises:
             InvalidArgument: nothing is exposed by this name.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glake import arguments
 from glake.errors import GlakeError, InvalidArgument, PeerFailed, PeerLost
@@ -20,6 +20,9 @@ from glake.transfer.nodes.carrier import RETRIES, Carrier, checksum, require_che
 from glake.transfer.nodes.channel import Channel
 from glake.transfer.nodes.handle import NodeTransfer
 from glake.transfer.nodes.messages import Ask, Failed, Land, Release, Stage, Take, Told
+
+if TYPE_CHECKING:
+    from glake.typing import Array
 
 _MOST_PIECES = 1 << 20
 
@@ -75,6 +78,9 @@ class Peer:
     def size(self, name: str) -> int:
         """Bytes of what it exposes by `name`.
 
+        Args:
+            name: as it was exposed.
+
         Raises:
             InvalidArgument: it exposes nothing by this name.
             PeerLost: it has ended, or does not answer.
@@ -84,7 +90,7 @@ class Peer:
     def read(
         self,
         name: str,
-        dst: Any,
+        dst: Array,
         offset: int = 0,
         nbytes: int | None = None,
         checksum: bool = False,
@@ -113,7 +119,7 @@ class Peer:
     def write(
         self,
         name: str,
-        src: Any,
+        src: Array,
         offset: int = 0,
         nbytes: int | None = None,
         checksum: bool = False,
@@ -153,7 +159,9 @@ class Peer:
         self.close()
 
     def listen(self) -> None:
-        """Hands answers to who waits for them, until the connection ends; on a thread."""
+        """Hands answers to those who wait for them, until the connection ends. For the node's
+        thread.
+        """
         reason = "closed here"
         try:
             while True:

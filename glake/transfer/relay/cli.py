@@ -21,17 +21,17 @@ _WIDTH = 110
 
 
 @click.command()
-@click.option("--preset", metavar="NAME", help="Over a platform installed with glake.")
-@click.option("--file", "path", metavar="FILE", help="Over one of a platforms file.")
+@click.option("--preset", metavar="NAME", help="Serve a platform installed with glake.")
+@click.option("--file", "path", metavar="FILE", help="Serve a platform of a platforms file.")
 @click.option("--name", help="The platform of the file, if it has several.")
 @click.option("--described", metavar="FILE", hidden=True)
 @click.option(
     "--idle", type=click.FloatRange(0.05, 1e6), metavar="SECONDS",
-    help="End so long after the last client has left (default: never).",
+    help="End this long after the last client has left (default: never).",
 )  # fmt: skip
 @click.option(
     "--relays", type=click.IntRange(0, 15), metavar="COUNT",
-    help="Most GPUs lent to one client; it needs a CUDA context on each (default: 4).",
+    help="Most GPUs lent to one client, which needs a CUDA context on each (default: 4).",
 )  # fmt: skip
 @click.option("--status", is_flag=True, help="Show the services under way and their clients.")
 @click.option("--stop", is_flag=True, help="End the services under way.")
@@ -49,8 +49,9 @@ def relayd(
 ) -> None:
     """Lend GPUs and parts of links to the processes of this user, for their copies.
 
-    Processes of one job (torchrun) start it themselves when they need it. Without --preset and
-    --file it is over what GLAKE_DRIVER names; with them, --status and --stop mean that one alone.
+    Processes of one job (torchrun) start the service themselves when they need it. It serves the
+    platform of --preset or --file, else the one that GLAKE_DRIVER names. With --preset or --file,
+    --status and --stop apply to the service of that platform alone.
     """
     try:
         if status or stop:

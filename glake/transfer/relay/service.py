@@ -182,7 +182,7 @@ class Service:
                 "in the same order (CUDA_VISIBLE_DEVICES), with the same rates"
             )
         if len(self._connections) >= MOST_CLIENTS:
-            raise RelayRefused(f"the service has its {MOST_CLIENTS} clients")
+            raise RelayRefused(f"the service has {MOST_CLIENTS} clients already, and takes no more")
 
     async def _listen(self, number: int, reader: asyncio.StreamReader) -> None:
         while True:

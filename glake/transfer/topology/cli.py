@@ -38,11 +38,17 @@ class BadInput(click.ClickException):
     metavar="SRC DST",
     help="Say how a copy from SRC to DST (cpu, cpu:1, cuda:0) would go.",
 )
-@click.option("--bytes", "size", metavar="SIZE", help="Of that copy: 64MiB (default 1GiB).")
+@click.option(
+    "--bytes",
+    "size",
+    metavar="SIZE",
+    help="Size of the copy of --plan, such as 64MiB (default 1GiB).",
+)
 @click.option(
     "--host",
     type=click.Choice(HOSTS),
-    help="Where its host memory lies: on the GPU's socket, or on all by chunks (default) or pages.",
+    help="Where the host memory of --plan lies: on the GPU's socket, or on all sockets by chunks "
+    "(default) or by pages.",
 )
 def topo(
     preset: str | None,
@@ -58,13 +64,13 @@ def topo(
 ) -> None:
     """Show how GPUs and host memory are joined: this machine's, or a described one's.
 
-    Without --preset and --file it is what GLAKE_DRIVER names: the machine, or the simulator's. With
-    --plan, how one copy over it would go instead.
+    Without --preset and --file it shows what GLAKE_DRIVER names: this machine, or a simulated one.
+    With --plan it shows how one copy would go instead.
     """
     try:
         _refuse_odd(preset, path, name, as_list, picture, probe)
         if plan is None and (size is not None or host is not None):
-            raise BadInput("--bytes and --host are of the copy that --plan SRC DST names")
+            raise BadInput("--bytes and --host belong to the copy of --plan SRC DST")
         if plan is not None and (as_list or picture):
             raise BadInput("--plan goes with --preset, --file, --probe, --bytes, --host and --json")
         if as_list:

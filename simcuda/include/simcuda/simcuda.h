@@ -23,7 +23,8 @@ struct CUevent_st;
 /* Options:
  *   preset      name in the platforms file (default "hgx_h100_h200")
  *   platforms   path of the platforms file (default: platforms.json beside the library)
- *   costs       of calls: a device in the cost file, or "published" (default: as the file says)
+ *   costs       cost table of calls: a device in the cost file, or "published" (default: as the
+ *               file says)
  *   cost_file   path of the cost file (default: costs.json beside the library)
  *   devices     number of devices (default: the preset's)
  *   memory      bytes of each device, with suffix KiB/MiB/GiB (default 1GiB; phantom 80GiB)
@@ -37,25 +38,25 @@ struct CUevent_st;
  *               (default: it is woken) | "polled" (it asks and sleeps, as it must on a GPU: a
  *               query takes its modelled cost, a sleep what simcuda_sleep says; lazy schedule)
  *   driver_lock 1: calls that free or pin memory, unmap, load code, open contexts or peers wait
- *               for all work under way, and keep out calls that enqueue work meanwhile, as was
- *               seen of real drivers (default 0)
- *   complete_after  any time. Phantom replays: work enqueued at tick t is complete at tick t + K;
- *               -1: never until waited for on the host; "auto" (default): by the schedule.
+ *               for all work under way, and block calls that enqueue work meanwhile, as was seen
+ *               with real drivers (default 0)
+ *   complete_after  any time. For phantom replays. K: work enqueued at tick t is complete at tick
+ *               t + K; -1: only once the host waits for it; "auto" (default): by the schedule.
  *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
- *   host_node   socket whose memory host buffers are in: a number (default 0), "local" to the
- *               copy's device, or "interleave"
+ *   host_node   socket that holds host buffers: a number (default 0), "local" to the copy's
+ *               device, or "interleave"
  *   batch_small_ns, batch_large_ns  what each copy of a cuMemcpyBatchAsync adds to the batch: of
  *               less than 28 KiB (default 2400) or more (default 100). Published for an H100
- *   dead_link   any time. CUresult that copies over a link at 0 GB/s end with; 0 (default): they
- *               stand still until the link is set again
- *   max_maps    kernel mappings to allow instead of vm.max_map_count; beyond it, less an eighth,
- *               calls return CUDA_ERROR_MAP_FAILED
+ *   dead_link   any time. CUresult with which copies over a link at 0 GB/s end; 0 (default): they
+ *               stand still until the link has a rate again
+ *   max_maps    kernel mappings to allow, instead of vm.max_map_count; beyond 7/8 of it calls
+ *               return CUDA_ERROR_MAP_FAILED
  *   machine     name of a machine several processes share (default: private to the process)
  *   machine_dir where shared machines keep their files (default /dev/shm)
  *   call_us     any time. "name=first+further" pairs overriding the cost table
  *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock
  *               (default 0: the books alone know it)
- *   call_delay_us  any time. "cuMemMap=10000": really sleeps so long in each such call
+ *   call_delay_us  any time. "cuMemMap=10000": each such call really sleeps that long
  */
 // clang-format on
 SIMCUDA_API int simcuda_configure(const char* key, const char* value);
@@ -87,29 +88,28 @@ SIMCUDA_API uint64_t simcuda_now_ns(void);
 SIMCUDA_API void simcuda_tick(uint64_t ticks);
 
 /* join != 0: virtual time stands still unless this thread, too, waits or asks in the driver. Undo
- * with 0 before the thread ends. Without any such thread, time moves whenever one waits. Joined
- * threads that all sleep elsewhere while nothing happens for 200 ms of real time are not waited
- * for; nor, after 10 s, are those that run, and those expected (below).
- */
+ * it with 0 before the thread ends. Without joined threads, time moves whenever any thread waits.
+ * Time also moves on if all joined threads sleep elsewhere and nothing happens for 200 ms of real
+ * time; after 10 s it does not wait for running and expected (below) threads either. */
 SIMCUDA_API int simcuda_thread(int join);
 
-/* `threads` threads are about to join: time stands still until they have. Negative: that many will
- * not. Joining takes one expectation back. May be called in a host function. */
+/* `threads` more threads are about to join: time stands still until they have. A negative number
+ * takes so many expectations back, as each joining does. May be called in a host function. */
 SIMCUDA_API int simcuda_expect(int threads);
 
-/* away != 0: the calling thread, if it is at work, waits for another one outside the driver from
- * here on, and time moves without it; away == 0: no more. */
+/* away != 0: from here on the calling thread waits for another thread outside the driver, and time
+ * moves without it. away == 0 ends this. */
 SIMCUDA_API int simcuda_aside(int away);
 
-/* simcuda_thread, for runs that shall repeat exactly: a thread that was expected returns from here
- * once all expected ones have joined, lowest rank first, when no other joined thread is at work; as
- * joined threads whose waits end at one moment go on one by one, in the order their work was
+/* As simcuda_thread, for runs that must repeat exactly. The call returns once all expected threads
+ * have joined and no other joined thread is at work; threads of lower rank return first. Joined
+ * threads whose waits end at the same moment go on one by one, in the order in which their work was
  * enqueued. So at most one of them is at work at any time. Hold no lock that another joined thread
  * may want. join == 0 leaves. */
 SIMCUDA_API int simcuda_work(int join, int rank);
 
-/* cuEventSynchronize with a deadline on the clock: CUDA_ERROR_NOT_READY when `timeout_ns` have
- * passed first. With nothing else in flight the clock jumps to the deadline. */
+/* cuEventSynchronize with a deadline on the virtual clock: CUDA_ERROR_NOT_READY if `timeout_ns`
+ * pass first. With nothing else in flight the clock jumps to the deadline. */
 SIMCUDA_API int simcuda_wait_event(struct CUevent_st* event, uint64_t timeout_ns);
 /* The same until any of several has happened, or has failed: ask each which it was. */
 SIMCUDA_API int simcuda_wait_any(struct CUevent_st* const* events, size_t count,
@@ -117,9 +117,9 @@ SIMCUDA_API int simcuda_wait_any(struct CUevent_st* const* events, size_t count,
 
 /* Whether the option completion is "polled". */
 SIMCUDA_API int simcuda_polled(void);
-/* Sleeps on the clock as long as Linux makes a sleep of `ns`: 8 us and the thread's timer slack
- * (prctl) longer. Seen on a small server: 68 us for 10 us by the default slack of 50 us, 16 us by
- * one of 1 ns. */
+/* Sleeps on the virtual clock as long as Linux makes a sleep of `ns` last: 8 us and the thread's
+ * timer slack (prctl) longer. Seen on a small server: 10 us take 68 us with the default slack of 50
+ * us, and 16 us with a slack of 1 ns. */
 SIMCUDA_API int simcuda_sleep(uint64_t ns);
 
 /* Host functions run, and values that streams wait for are written, before the clock moves on;
@@ -131,17 +131,18 @@ SIMCUDA_API int simcuda_sleep(uint64_t ns);
 SIMCUDA_API int simcuda_set_link(const char* from, const char* to, double rate);
 SIMCUDA_API int simcuda_set_link_at(uint64_t ns, const char* from, const char* to, double rate);
 
-/* Ours, no driver's: the k-th (1-based) later copy between two places ("g3", "m0", "host": any host
- * memory, "*") ends with `code` after its latency, `times` in a row from there (-1: for good). It
- * lands no byte. Who waits for or asks about the next event recorded behind it in its stream is
- * given the code, every time; who does so with the stream, once, unless it is known by then. The
- * context and later copies are well. A batch is one copy, between its first copy's places.
- * from = NULL disarms all, stalls too. */
+/* Makes copies fail in a way of this simulator's own. The k-th (1-based) later copy between two
+ * places ("g3", "m0", "host": any host memory, "*"), and `times` in a row from there (-1: for
+ * good), end with `code` after their latency and write no byte. A wait for, or a query of, the next
+ * event recorded behind it in its stream returns the code every time. A wait for the stream, or a
+ * query of it, returns the code once, unless it was returned before. The context and later copies
+ * are not affected. A batch is one copy, between its first copy's places. from = NULL disarms
+ * everything, stalls too. */
 SIMCUDA_API int simcuda_fail_copy(const char* from, const char* to, int64_t k, int code,
                                   int64_t times);
 /* The k-th later copy takes `ns` longer to start. */
 SIMCUDA_API int simcuda_stall_copy(const char* from, const char* to, int64_t k, uint64_t ns);
-/* The k-th later copy, and `times` in a row from there, lands with its first bit flipped. */
+/* The k-th later copy, and `times` in a row from there, arrive with their first bit flipped. */
 SIMCUDA_API int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t times);
 
 /* The load of every link since cuInit or the last clear, as JSON: {"edges": {"s0>u0": {"rate": now,
@@ -149,19 +150,19 @@ SIMCUDA_API int simcuda_corrupt_copy(const char* from, const char* to, int64_t k
  * "limit", "load"}]}. Not in the threaded mode, whose copies take no modelled time. */
 SIMCUDA_API size_t simcuda_edges(char* json, size_t capacity, int clear);
 
-/* Counts how often copies write each byte of a range, from zero (bytes = 0 of any: no more); and
- * the counts, one a byte, 255 for more. A copy counts when its effect is made, that is once
+/* Counts from now on how often copies write each byte of a range (bytes = 0 ends it); and returns
+ * the counts, one for each byte, at most 255. A copy counts when its effect is made, that is once
  * somebody has waited for it. Phantom copies count. */
 SIMCUDA_API int simcuda_watch_landings(uint64_t address, size_t bytes);
 SIMCUDA_API int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts);
 /* Bytes of the range written exactly `times` times; -1: more than once. UINT64_MAX: not watched. */
 SIMCUDA_API uint64_t simcuda_landed(uint64_t address, size_t bytes, int times);
 
-/* The NUMA node whose memory host addresses are in, whatever option host_node says; -1: spread over
- * all. Nodes are those of the platform's `numa_nodes`; where it has none, socket S is node S. A
- * copy is of the socket that has three quarters of such bytes, or of all. And what holds for a
- * range (of a socket with several nodes, its first): -1 spread, -2 unknown (option host_node is
- * local). */
+/* Places host addresses on a NUMA node, whatever option host_node says; -1: spread over all. Nodes
+ * are those of the platform's `numa_nodes`; where it has none, socket S is node S. A copy belongs
+ * to the socket that has three quarters of its placed bytes, else to all sockets. The second
+ * function returns the node of a range (of a socket with several nodes, the first): -1: spread; -2:
+ * unknown, as option host_node is local. */
 SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
 SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 
@@ -174,8 +175,8 @@ SIMCUDA_API size_t simcuda_ledger(int device, char* json, size_t capacity);
 /* What a GPU leaves undefined, as a JSON array of objects {kind, detail, time_ns}; clear != 0
  * empties it. Kinds: "unmap under pending work", "access to unmapped memory" (then the call that
  * waits for the work returns CUDA_ERROR_ILLEGAL_ADDRESS), "access without grant" (likewise). Reuse
- * before completion is no violation of its own: work runs late, so it corrupts what a test reads.
- */
+ * before completion is not a kind of violation: work runs late, so such reuse corrupts what a test
+ * reads. */
 SIMCUDA_API size_t simcuda_violations(char* json, size_t capacity, int clear);
 
 /* Why the calling thread's last failed call failed, in words (as snprintf). */

@@ -9,12 +9,13 @@ import sys
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from resting import figures, on_gpu, rest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def main() -> None:
     set_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=2)
     config = LlamaConfig(
         vocab_size=256,
         hidden_size=128,
@@ -25,8 +26,10 @@ def main() -> None:
         max_position_embeddings=64,
     )
     words = torch.randint(256, (32, 48), generator=torch.Generator().manual_seed(0))
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(words), batch_size=4)
-    model = LlamaForCausalLM(config)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(words), batch_size=4, pin_memory=torch.cuda.is_available()
+    )
+    model = on_gpu(LlamaForCausalLM(config))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=8)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
@@ -45,7 +48,8 @@ def main() -> None:
         if epoch == 0:
             accelerator.save_state(sys.argv[1])
             accelerator.load_state(sys.argv[1])
-    print(json.dumps({"losses": losses}), flush=True)
+        rest(model)
+    print(json.dumps({"losses": losses} | figures(model)), flush=True)
 
 
 if __name__ == "__main__":

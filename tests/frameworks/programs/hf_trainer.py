@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from resting import figures, on_gpu, rest
 
 WORDS, EXAMPLES = 256, 32
 
@@ -35,6 +36,11 @@ def padded(batch: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": pad("input_ids", 0), "labels": pad("labels", -100)}
 
 
+class Resting(transformers.TrainerCallback):
+    def on_epoch_end(self, *_: Any, model: Any, **__: Any) -> None:
+        rest(model)
+
+
 def main() -> None:
     transformers.set_seed(0)
     config = transformers.LlamaConfig(
@@ -57,21 +63,23 @@ def main() -> None:
         logging_steps=1,
         save_strategy="no",
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         dataloader_num_workers=2,
         disable_tqdm=True,
         seed=0,
     )
     trainer = transformers.Trainer(
-        model=get_peft_model(model, lora),
+        model=on_gpu(get_peft_model(model, lora)),
         args=settings,
         train_dataset=Texts(),
         eval_dataset=Texts(),
         data_collator=padded,
+        callbacks=[Resting()],
     )
     trainer.train()
     losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
-    print(json.dumps({"losses": [*losses, trainer.evaluate()["eval_loss"]]}), flush=True)
+    losses.append(trainer.evaluate()["eval_loss"])
+    print(json.dumps({"losses": losses} | figures(trainer.model)), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning
 import torch
+from resting import figures, on_gpu, rest
 
 
 class Model(lightning.LightningModule):
@@ -21,6 +22,9 @@ class Model(lightning.LightningModule):
         self.losses.append(loss.item())
         return loss
 
+    def on_train_epoch_end(self) -> None:
+        rest(self)
+
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
@@ -29,8 +33,9 @@ def main() -> None:
     lightning.seed_everything(0)
     data = torch.utils.data.TensorDataset(torch.randn(64, 256))
     model = Model()
+    on_gpu(model)
     trainer = lightning.Trainer(
-        accelerator="cpu",
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
         max_epochs=2,
         logger=False,
         enable_checkpointing=False,
@@ -38,8 +43,9 @@ def main() -> None:
         enable_model_summary=False,
         default_root_dir=sys.argv[1],
     )
-    trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8))
-    print(json.dumps({"losses": model.losses}), flush=True)
+    batches = torch.utils.data.DataLoader(data, batch_size=8, pin_memory=torch.cuda.is_available())
+    trainer.fit(model, batches)
+    print(json.dumps({"losses": model.losses} | figures(model)), flush=True)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,20 @@ def preemptions() -> list[str]:
     return found
 
 
+def registered() -> list[int]:
+    """Bytes of each region of vLLM's that is pinned from now on."""
+    from glake.integrations import vllm_offload
+
+    ours, found = vllm_offload.register_host, []
+
+    def counted(tensor: Any, *rest: Any, **named: Any) -> Any:
+        found.append(tensor.nbytes)
+        return ours(tensor, *rest, **named)
+
+    vllm_offload.register_host = counted
+    return found
+
+
 def aborted(engine: Any, sampling: Any) -> None:
     """A request that its user gives up half-way."""
     prompt = {"prompt_token_ids": list(range(1, LENGTH + 1))}
@@ -88,6 +102,7 @@ def main() -> None:
     spec, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     preempted = preemptions()
+    pinned = registered() if spec != "none" else []
     engine = vllm.LLM(
         model(folder),
         skip_tokenizer_init=True,
@@ -121,6 +136,7 @@ def main() -> None:
         told["failed"] = stats["glake.transfer.failed"] + stats["glake.files.failed"]
         told["stored"] = stats["glake.integrations.vllm.stored_bytes"]
         told["contiguous"] = stats["glake.contiguous_bytes"]
+        told["pinned"] = sum(pinned) + stats["glake.host.allocated_bytes.peak"]
         told["files"] = stats["glake.files.written_bytes"]
     print(json.dumps(told), flush=True)
 

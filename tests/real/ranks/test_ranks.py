@@ -107,6 +107,17 @@ def test_training_in_phantom_memory(how: str, allocator: dict[str, str]) -> None
     check_all(run_ranks(2, "training.py", how, **phantom), "trained")
 
 
+@pytest.mark.parametrize("how", ["ddp", "fsdp", "fsdp-offload"])
+def test_training_in_memory_that_rests(how: str) -> None:
+    """Paused, resumed and offloaded between steps: the losses are those of PyTorch's allocator."""
+    losses = []
+    for allocator in ({}, GLAKE):
+        ends = run_ranks(2, "resting.py", how, **allocator)
+        check_all(ends, "trained")
+        losses.append(next(line for line in ends[0][1].splitlines() if line.startswith("losses")))
+    assert losses[0] == losses[1]
+
+
 def test_a_rank_that_dies_is_named() -> None:
     ends = run_ranks(2, "dying.py")
     assert ends[1][0] == DIED

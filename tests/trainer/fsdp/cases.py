@@ -106,10 +106,22 @@ CASES = {
         "sharding": {**BF16, "offload": "parameters"},
         "tolerance": 2e-3,
     },
+    "together": {
+        "net": {"kind": nets.LoRA, "twice": True},
+        "sharding": {**BF16, "offload": "parameters", "recompute": True},
+        "before": failing,
+        "micro": 2,
+        "tolerance": 2e-3,
+    },
     "used by one rank": {"net": {"kind": nets.Spare}, "before": used_by_one_rank},
 }
 PARITY = list(CASES)
-SOME = ["plain", "kept", "accumulation", "bf16", "lora", "moe", "meta", "tied", "twice", "failing"]
+# On 1, 2 and 4 ranks. No number of ranks divides the nets' shapes, and of four ranks one has none
+# of a router's three rows. "partial" and "block backward" begin their backward pass at a block.
+EVERYWHERE = [
+    *("plain", "kept", "accumulation", "checkpointing", "offload", "bf16", "lora", "moe"),
+    *("tied", "twice", "block backward", "partial", "failing", "meta", "together"),
+]
 SAVED = {
     "plain": {},
     "lora": {"net": {"kind": nets.LoRA, "frozen": True}},
@@ -125,9 +137,9 @@ SAVES, LOADS = ([f"{verb} {name}" for name in SAVED] for verb in ("save", "load"
 # What each number of ranks runs: 2 first, whose checkpoints the others load.
 RUNS = {
     2: [*PARITY, *SAVES, "put", "put offload"],
-    4: [*SOME, "unused", *LOADS],
+    4: [*EVERYWHERE, "activations", "unused", *LOADS],
     3: [*LOADS, "put"],
-    1: ["plain", "bf16", "lora", *LOADS],
+    1: [*EVERYWHERE, *LOADS],
 }
 # Of these, what `make test` leaves to `make test-all`: 2 ranks run every case.
 FULL_WIDTH = {(4, name) for name in [*SOME, "unused"] if name not in ("plain", "moe")}

@@ -74,7 +74,7 @@ def test_an_epoch_of_packed_rows_is_the_text(folder: Path) -> None:
     tokens, targets, segments = order.batch(order.indices(0, order.rows))
     assert order.rows == (1500 - 1) // 16
     assert len(set(map(tuple, tokens))) == order.rows  # nothing is drawn twice
-    drawn, there = np.bincount(tokens.reshape(-1)), np.bincount(corpus.tokens)
+    drawn, there = np.bincount(tokens.reshape(-1)), np.bincount(corpus.tokens[:])
     assert (drawn <= there[: len(drawn)]).all()
     crossings = (segments[:, 1:] != segments[:, :-1]).sum()
     assert crossings <= 2 and (targets == IGNORED).sum() <= 2
@@ -160,7 +160,7 @@ def test_wrong_input_says_what_to_do(tmp_path: Path, folder: Path) -> None:
         data(folder, 900, arrangement="padded")
     with pytest.raises(DataTooShort, match="kept for evaluation"):
         list(data(folder, evaluation=0.01).evaluation(1, 0, 1))
-    with pytest.raises(InvalidOption, match="do not go round 3 ranks with 2"):
+    with pytest.raises(InvalidOption, match="cannot be shared by 3 ranks with 2"):
         data(folder).batch(0, 0, 3, 2)
     (tmp_path / "bad.json").write_text(json.dumps({"model": 1}))
     pytest.importorskip("tokenizers")
@@ -185,3 +185,17 @@ def test_no_path_is_no_text_and_many_files_are_read(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert len(found) == 100 and bytes(found.tokens[:14]) == b"one000\none001\n"
+
+
+@pytest.mark.parametrize("arrangement", ["packed", "padded"])
+def test_a_file_that_is_cut_short_while_a_run_reads_it_is_an_error(
+    tmp_path: Path, arrangement: str
+) -> None:
+    """Mapped, it ended the process by SIGBUS."""
+    text = tmp_path / "text"
+    text.write_text("a line of text\n" * 2000)
+    made = data(text, arrangement=arrangement, length=16)
+    made.batch(0, 0, 1)
+    os.truncate(text, 20)
+    with pytest.raises(DataMissing, match="text was cut short while the run reads it: bring it"):
+        [made.batch(step, 0, 1) for step in range(20)]

@@ -244,7 +244,7 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"has no model\.safetensors"):
         huggingface.load(tmp_path)
     other = sizes.llama(2, 32, 4, 80, vocabulary=96).build()
-    with pytest.raises(InvalidArgument, match=r"gate\.weight is \[64, 32\] .* \[80, 32\] here"):
+    with pytest.raises(InvalidArgument, match=r"up\.weight is \[64, 32\] .* \[80, 32\] here"):
         huggingface.load_weights(other, model.named_parameters())
     with pytest.raises(InvalidArgument, match="no weights for 20 parameters: blocks.0"):
         huggingface.load_weights(model, list(model.named_parameters())[:1])

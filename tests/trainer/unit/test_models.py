@@ -72,7 +72,7 @@ def test_an_unknown_size_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize("name", ["gpt-tiny", "llama-tiny", "moe-tiny"])
 def test_every_parameter_learns_and_no_token_sees_what_follows(name: str) -> None:
     model, rows = built(sizes.model(name)), tokens(2, 24)
-    loss = model.loss(rows[:, :-1], rows[:, 1:])
+    loss = model(rows[:, :-1], rows[:, 1:])
     loss.total.backward()
     assert all(own.grad is not None and own.grad.abs().sum() > 0 for own in model.parameters())
     assert (loss.total / loss.count).item() == pytest.approx(5.6, abs=0.3)  # log(256) = 5.55
@@ -102,7 +102,7 @@ def test_loss_sums_over_targets_that_count() -> None:
     model, rows = built(small()), tokens(2, 9)
     targets = rows[:, 1:].clone()
     targets[0, 3:] = IGNORED
-    loss = model.loss(rows[:, :-1], targets)
+    loss = model(rows[:, :-1], targets)
     logits = model(rows[:, :-1])
     alone = F.cross_entropy(logits[0, :3], targets[0, :3], reduction="sum")
     other = F.cross_entropy(logits[1], targets[1], reduction="sum")
@@ -114,7 +114,7 @@ def test_loss_in_pieces_is_the_same() -> None:
     whole, pieces = built(small()), built(small(loss_rows=5))
     rows = tokens(2, 9)
     for model in (whole, pieces):
-        model.loss(rows[:, :-1], rows[:, 1:]).total.backward()
+        model(rows[:, :-1], rows[:, 1:]).total.backward()
     for one, other in zip(whole.parameters(), pieces.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
 
@@ -209,7 +209,7 @@ def test_the_balance_term_is_one_where_experts_are_used_alike() -> None:
 
 def test_the_balance_term_is_in_the_loss_and_named() -> None:
     model, rows = built(sizes.model("moe-tiny")), tokens(2, 9)
-    loss = model.loss(rows[:, :-1], rows[:, 1:])
+    loss = model(rows[:, :-1], rows[:, 1:])
     logits = model(rows[:, :-1])
     plain = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
     torch.testing.assert_close(loss.total, plain + loss.terms["balance"] * loss.count)
@@ -230,7 +230,7 @@ def test_lora_starts_as_the_base_and_trains_alone() -> None:
     trained = {name for name, it in own.items() if it.requires_grad}
     assert trained and all(".down." in name or ".up." in name for name in trained)
     assert len(trained) == 2 * 7 * 2  # two matrices, seven projections, two blocks
-    model.loss(rows[:, :-1], rows[:, 1:]).total.backward()
+    model(rows[:, :-1], rows[:, 1:]).total.backward()
     assert {name for name, it in own.items() if it.grad is not None} == trained
 
 
@@ -238,7 +238,7 @@ def test_lora_trains_in_fp32_beside_a_base_in_bf16() -> None:
     model, rows = built(with_lora(small(), dtype="bfloat16")), tokens(2, 9)
     dtypes = {it.dtype for it in model.parameters() if not it.requires_grad}
     assert dtypes == {torch.bfloat16}
-    model.loss(rows[:, :-1], rows[:, 1:]).total.backward()
+    model(rows[:, :-1], rows[:, 1:]).total.backward()
     trained = [it for it in model.parameters() if it.requires_grad]
     assert all(it.dtype == it.grad.dtype == torch.float32 for it in trained)
 

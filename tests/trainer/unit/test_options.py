@@ -154,7 +154,7 @@ def test_no_part_of_the_trainer_is_left_out() -> None:
         (
             "model.norm",
             {},
-            "Norm is what its kinds have in common: name one of them by 'class'",
+            "Norm is abstract: name one of its kinds by 'class'",
         ),
         ("data.length", 33, r"a sequence of 33 tokens; .* 32 learned positions: .*data.length"),
     ],

@@ -285,8 +285,8 @@ def test_interfaces_that_are_none_are_told_why() -> None:
 def test_what_is_not_contiguous_is_called_so() -> None:
     block, square = Device((16,)), np.zeros((4, 4), np.uint8)
     for loose in (np.asfortranarray(square), square.T, np.zeros((4, 8), np.uint8)[:, ::2]):
-        refused("not C-contiguous is the source", block.raw(), loose)
-        refused("not C-contiguous is the destination", loose, block.raw())
+        refused("not C-contiguous: the source", block.raw(), loose)
+        refused("not C-contiguous: the destination", loose, block.raw())
     with pytest.raises(errors.InvalidArgument, match="is not C-contiguous"):
         t.gather(np.zeros((5, 4), np.uint8).T, t.Blocks(block.address, 4, 4, 4, 0))
 

@@ -51,7 +51,7 @@ def test_a_dropped_handle_keeps_its_memory_until_it_is_done() -> None:
         time.sleep(0.01)
     gc.collect()
     assert gone() is None and (block.get() == expected).all()
-    assert "glake-keeper" in [thread.name for thread in threading.enumerate()]
+    assert "glake-watcher" in [thread.name for thread in threading.enumerate()]
 
 
 def test_memory_of_copies_given_up_is_kept_until_they_end() -> None:

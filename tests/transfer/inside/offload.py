@@ -49,6 +49,31 @@ def test_a_module_leaves_and_comes_back() -> None:
     assert offloader.used == 0 and offloader.prefetch(net).bytes == 0
 
 
+def test_tensors_that_wrap_others() -> None:
+    """An optimizer's state under FSDP2 moves; parameters, of which FSDP2 has views, do not."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh, plain = init_device_mesh("cpu", (1,)), torch.arange(4096.0)
+        state, offloader = distribute_tensor(plain, mesh, [Shard(0)]), t.Offloader("1MiB")
+        move = offloader.offload({"exp_avg": state}).wait()
+        assert move.bytes == offloader.used == plain.nbytes
+        assert away(state.to_local()) and torch.equal(state.full_tensor(), plain)
+        offloader.prefetch([state]).wait()
+        assert not away(state.to_local()) and torch.equal(state.full_tensor(), plain)
+        layer = torch.nn.Linear(2, 2)
+        layer.weight = torch.nn.Parameter(state.view(64, 64))
+        for call in (offloader.offload, offloader.prefetch):
+            with pytest.raises(errors.InvalidArgument, match="DTensor.*CPUOffloadPolicy"):
+                call(layer)
+        assert offloader.used == 0
+    finally:
+        dist.destroy_process_group()
+
+
 def test_what_shares_memory_still_does() -> None:
     base = torch.arange(100.0)
     view, tied = base[10:20].view(2, 5).T, base[:4]

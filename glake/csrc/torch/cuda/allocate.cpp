@@ -51,15 +51,15 @@ DataPtr CudaAllocator::allocate(size_t bytes) {
   if (bytes > 0 && C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed))) {
     ptr = obtain_uncached(bytes, device);
   } else if (bytes > 0) {
-    ptr = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    ptr = obtain(bytes, device, handle_of(c10::cuda::getCurrentCUDAStream(device)));
   }
   return data_ptr(ptr, device);
 }
 
 void* CudaAllocator::raw_alloc(size_t bytes) {
   if (bytes == 0) return nullptr;
-  auto stream = c10::cuda::getCurrentCUDAStream(c10::cuda::current_device()).stream();
-  return raw_alloc_with_stream(bytes, stream);
+  DeviceIndex device = c10::cuda::current_device();
+  return raw_alloc_with_stream(bytes, handle_of(c10::cuda::getCurrentCUDAStream(device)));
 }
 
 void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
@@ -72,7 +72,7 @@ void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 DataPtr CudaAllocator::allocateWithAddress(size_t bytes, void* where) {
   if (where == nullptr || bytes == 0) return allocate(bytes);
   DeviceIndex device = c10::cuda::current_device();
-  cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+  cudaStream_t stream = handle_of(c10::cuda::getCurrentCUDAStream(device));
   MempoolId_t pool = routes_.pool(device, stream);
   TORCH_CHECK(!foreign_.contains(device, pool), "glake: memory of pool (", pool.first, ", ",
               pool.second, ") is another allocator's, and cannot be asked for by its address");
@@ -307,11 +307,11 @@ void CudaAllocator::refused_free() noexcept {
 void CudaAllocator::recordStream(const DataPtr& ptr, CUDAStream stream) {
   // Memory of another allocator (imported, pluggable) is its own business, as in torch.
   if (ptr.get() == nullptr || ptr.get_deleter() != &deleter) return;
-  if (foreign_.record_stream(ptr.get_context(), stream.stream())) return;
+  if (foreign_.record_stream(ptr.get_context(), handle_of(stream))) return;
   Known known;
   bool may = had_uncached_.load(std::memory_order_acquire) && describe(ptr.get_context(), &known);
   if (C10_UNLIKELY(may) && known.uncached) return;  // its free waits for the device
-  require(library_.record_stream(ptr.get_context(), stream.stream()));
+  require(library_.record_stream(ptr.get_context(), handle_of(stream)));
 }
 
 void CudaAllocator::recordStream(const DataPtr& ptr, c10::Stream stream) {

@@ -60,4 +60,21 @@ class Routes {
   std::vector<std::pair<c10::MempoolId_t, Filter>> routes_[kMaxDevices];
 };
 
+// The runtime's handle of a stream. CUDAStream::stream() puts a guard of the device around its
+// search, which asks the runtime more than once. A stream of torch's has one handle for as long as
+// the process lives, so each thread keeps that of the stream it asked for last.
+inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
+  struct Last {
+    c10::StreamId id = 0;
+    cudaStream_t handle = nullptr;
+    c10::DeviceIndex device = -1;
+  };
+  thread_local Last last;
+  Last& mine = last;
+  if (C10_UNLIKELY(mine.device != stream.device_index() || mine.id != stream.id())) {
+    mine = {stream.id(), stream.stream(), stream.device_index()};
+  }
+  return mine.handle;
+}
+
 }  // namespace glake::adapter

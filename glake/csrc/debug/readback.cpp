@@ -1,8 +1,8 @@
-#include "debug/landing.h"
+#include "debug/readback.h"
 
 namespace glake {
 
-Landing::Slab* Landing::take(Bytes n, char** place) {
+Readback::Slab* Readback::take(Bytes n, char** place) {
   if (filling_ == nullptr || filling_->used + n > kSlab) {
     if (idle_.empty()) {
       void* base = nullptr;
@@ -25,13 +25,13 @@ Landing::Slab* Landing::take(Bytes n, char** place) {
   return filling_;
 }
 
-void Landing::done(Slab* slab) {
+void Readback::done(Slab* slab) {
   if (--slab->copies != 0) return;
   slab->used = 0;
   if (slab != filling_) idle_.push_back(slab);
 }
 
-Status Landing::close() {
+Status Readback::close() {
   filling_ = nullptr;
   idle_.clear();
   while (!slabs_.empty()) {

@@ -1,4 +1,4 @@
-#include "process/detours.h"
+#include "process/alloc_hooks.h"
 
 #include "debug/debug_device.h"
 #include "watch/watch.h"
@@ -35,7 +35,7 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
 
 DebugDevice* debug_of(Process& process, void* ptr) {
   Region* region =
-      process.detours().has(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
+      process.hooks().has(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
   return region != nullptr ? debug_of(*region->heap()) : nullptr;
 }
 
@@ -57,35 +57,35 @@ Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, vo
 
 }  // namespace
 
-void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
-                      glake_pool pool, bool guards, const Allocate& allocate) {
+void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
+                    bool guards, const Allocate& allocate) {
   process.check_usable();
-  if (process.detours().has(kUnread)) process.prepare();
+  if (process.hooks().has(kUnread)) process.prepare();
   void* ptr = nullptr;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
     ThreadCache& cache = process.cache(device);
     DebugDevice* debug =
-        guards && process.detours().has(kDebug) ? debug_of(*cache.device()) : nullptr;
+        guards && process.hooks().has(kDebug) ? debug_of(*cache.device()) : nullptr;
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
     Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
     ptr = b->data();
-    if (process.detours().has(kWatched) || process.detours().has(kDebug)) {
+    if (process.hooks().has(kWatched) || process.hooks().has(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
     if (debug != nullptr) ptr = debug->allocated(b, bytes, Watch::tag(), op.context());
-    if (process.detours().has(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
+    if (process.hooks().has(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
   }
   drop_unused_contexts();
   return ptr;
 }
 
-void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
+void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
   process.check_usable();
-  if (process.detours().has(kUnread)) process.prepare();
+  if (process.hooks().has(kUnread)) process.prepare();
   Asked asked;
-  const PoolId pool = process.detours().has(kKinds) ? ThreadKinds::pool_of_thread() : PoolId{};
-  if (process.detours().has(kKinds)) asked.kind = process.kinds().kind_of(bytes, &asked.by_size);
+  const PoolId pool = process.hooks().has(kKinds) ? ThreadKinds::pool_of_thread() : PoolId{};
+  if (process.hooks().has(kKinds)) asked.kind = process.kinds().kind_of(bytes, &asked.by_size);
   if (pool != PoolId{}) {
     if (asked.kind == GLAKE_STITCHED || asked.by_size) {
       return pool_malloc(process, bytes, device, stream, pool);
@@ -95,23 +95,23 @@ void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle st
                                           ": allocate it outside, as it cannot be paused");
   }
   if (asked.kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, asked);
-  return detoured_malloc(process, bytes, device, stream, {0, 0}, true,
-                         [stream](ThreadCache& cache, Bytes size) {
-                           return cache.device()->allocate(size, stream, cache);
-                         });
+  return hooked_malloc(process, bytes, device, stream, {0, 0}, true,
+                       [stream](ThreadCache& cache, Bytes size) {
+                         return cache.device()->allocate(size, stream, cache);
+                       });
 }
 
-void detoured_free(Process& process, void* ptr) {
+void hooked_free(Process& process, void* ptr) {
   process.check_usable();
-  if (process.detours().has(kCopied)) process.transfer().refuse_copied(ptr);
+  if (process.hooks().has(kCopied)) process.transfer().refuse_copied(ptr);
   {
     DebugDevice* debug = debug_of(process, ptr);
     HoldingPtr holding = debug != nullptr ? debug->take(reinterpret_cast<Address>(ptr)) : nullptr;
     Watch::Operation op(GLAKE_CONTEXT_ALL);
     Block& b = taken(process, debug, holding, ptr);
-    if (process.detours().has(kTraced)) process.trace().freed(ptr);
+    if (process.hooks().has(kTraced)) process.trace().freed(ptr);
     ThreadCache& cache = process.cache(b.heap->number);
-    if (process.detours().has(kWatched) || process.detours().has(kDebug)) {
+    if (process.hooks().has(kWatched) || process.hooks().has(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
       bool held = holding == nullptr && Heap::frees_later(b);
       PoolId pool = b.heap->pool_id();
@@ -138,19 +138,19 @@ void watched_trim(const std::function<void()>& trim) {
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
                         const Asked& asked) {
   // No guards: who asks for whole memory wants its first byte.
-  return detoured_malloc(process, bytes, device, stream, {0, 0}, false,
-                         [stream, asked](ThreadCache& cache, Bytes size) {
-                           return cache.device()->contiguous().allocate(size, stream, asked);
-                         });
+  return hooked_malloc(process, bytes, device, stream, {0, 0}, false,
+                       [stream, asked](ThreadCache& cache, Bytes size) {
+                         return cache.device()->contiguous().allocate(size, stream, asked);
+                       });
 }
 
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
   auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
     return cache.device()->pools().allocate(pool, size, stream);
   };
-  if (process.detours().any()) {
-    return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
-                           allocate);
+  if (process.hooks().any()) {
+    return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                         allocate);
   }
   return allocate(process.cache(device), bytes)->data();
 }
@@ -158,21 +158,21 @@ void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool) {
   auto at = reinterpret_cast<Address>(ptr);
-  return detoured_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
-                         [stream, pool, at](ThreadCache& cache, Bytes size) {
-                           return cache.device()->pools().allocate_at(pool, at, size, stream);
-                         });
+  return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
+                       [stream, pool, at](ThreadCache& cache, Bytes size) {
+                         return cache.device()->pools().allocate_at(pool, at, size, stream);
+                       });
 }
 
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then) {
   DeviceAllocator& own = process.device(device);
-  if (!process.detours().any()) return own.pools().restore(pool, then);
+  if (!process.hooks().any()) return own.pools().restore(pool, then);
   RestoreLog log;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
     log = own.pools().restore(pool, then);
-    bool watched = process.detours().has(kWatched) || process.detours().has(kDebug);
-    bool traced = process.detours().has(kTraced);
+    bool watched = process.hooks().has(kWatched) || process.hooks().has(kDebug);
+    bool traced = process.hooks().has(kTraced);
     glake_pool id{pool.first, pool.second};
     Watch& watch = Watch::instance();
     for (const SavedBlock& b : log.freed) {

@@ -7,7 +7,7 @@
 
 namespace glake {
 
-enum Detour : uint32_t {
+enum AllocHook : uint32_t {
   kTraced = 1,
   kWatched = 2,  // watch/watch.h
   kDebug = 4,    // debug/debug_device.h
@@ -16,11 +16,11 @@ enum Detour : uint32_t {
   kCopied = 32,  // copies of no stream's order are under way: what they use must not be freed
 };
 
-class DetourFlags {
+class HookFlags {
  public:
   bool any() const { return bits_.load(std::memory_order_acquire) != 0; }
-  bool has(Detour d) const { return (bits_.load(std::memory_order_acquire) & d) != 0; }
-  void set(Detour d, bool on) {
+  bool has(AllocHook d) const { return (bits_.load(std::memory_order_acquire) & d) != 0; }
+  void set(AllocHook d, bool on) {
     if (on) {
       bits_.fetch_or(d);
     } else {

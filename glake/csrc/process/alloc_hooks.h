@@ -34,14 +34,14 @@ RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpo
 // Gives memory back to the driver; the events of it carry the caller's context.
 void watched_trim(const std::function<void()>& trim);
 
-// The same for a process with a detour.
-void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
-void detoured_free(Process& process, void* ptr);
+// The same for a process with a hook.
+void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
+void hooked_free(Process& process, void* ptr);
 
 // Any other way to a new block: `allocate` makes one of so many bytes, which may be more than
 // `bytes` where `guards` is true and the option `debug` wants some around it.
 using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
-void* detoured_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
-                      glake_pool pool, bool guards, const Allocate& allocate);
+void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
+                    bool guards, const Allocate& allocate);
 
 }  // namespace glake

@@ -18,7 +18,7 @@ _SLICE_NS = 50_000_000
 
 
 class Watched(Protocol):
-    """What a keeper holds until it is over."""
+    """What the watcher keeps until it is over."""
 
     def over(self, wait: bool) -> bool:
         """Whether it is; with `wait`, after a while at most. Raises nothing."""
@@ -58,7 +58,7 @@ class Unfinished:
         return True
 
 
-class Keeper:
+class CompletionWatcher:
     """A thread that sleeps until it is given something to watch."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Keeper:
             with self._lock:
                 if self._thread is None:
                     self._thread = threading.Thread(
-                        target=self._run, name="glake-keeper", daemon=True
+                        target=self._run, name="glake-watcher", daemon=True
                     )
                     self._thread.start()
 
@@ -139,13 +139,13 @@ def release(ids: tuple[int, ...]) -> None:
             _C.copy_release(each)
 
 
-keeper = Keeper()
+watcher = CompletionWatcher()
 
 
 def _renew() -> None:
-    global keeper, _ending
+    global watcher, _ending
     _ending = 0
-    keeper = Keeper()  # the parent's copies, and its thread, are not the child's
+    watcher = CompletionWatcher()  # the parent's copies, and its thread, are not the child's
 
 
 os.register_at_fork(after_in_child=_renew)

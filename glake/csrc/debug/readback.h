@@ -10,7 +10,7 @@
 
 namespace glake {
 
-class Landing {
+class Readback {
  public:
   static constexpr Bytes kSlab = kMiB;
   static constexpr size_t kMostSlabs = 32;
@@ -21,7 +21,7 @@ class Landing {
     uint64_t copies = 0;  // on their way, or not read yet
   };
 
-  explicit Landing(Driver& driver) : driver_(driver) {}
+  explicit Readback(Driver& driver) : driver_(driver) {}
 
   // A place for n <= kSlab bytes, counted as one copy of its slab. Null when every slab is in use,
   // or the driver refuses another.

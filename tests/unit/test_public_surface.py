@@ -1,0 +1,180 @@
+"""Every public name says what it takes and raises, and its types say what fits."""
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from glake import errors
+
+MODULES = (
+    "glake", "glake.transfer", "glake.integrations", "glake.errors", "glake.metrics", "glake.trace",
+    "glake.trainer",
+)  # fmt: skip
+# Objects that calls return. Their attributes are described, not what glake makes them of.
+RETURNED = {
+    "glake.Buffer", "glake.Headroom", "glake.Region", "glake.metrics.Server", "glake.trace.Job",
+    "glake.trace.Plan", "glake.trainer.Outcome", "glake.transfer.FileTransfer",
+    "glake.transfer.NodeTransfer", "glake.transfer.Peer", "glake.transfer.Plan",
+    "glake.transfer.Registration", "glake.transfer.Result", "glake.transfer.Transfer",
+}  # fmt: skip
+JSON = "values of JSON, of several types by key"
+# Where a public signature says Any, and why no type is better.
+ANY = {
+    "glake.snapshot": "PyTorch's form of a snapshot: nested dicts and lists, which its tools read",
+    "glake.stats": "counts, and texts of hooks, by names that packages add",
+    "glake.trace.Plan.to_json": JSON,
+    "glake.transfer.Engine.stats": JSON,
+    "glake.transfer.Plan.to_dict": JSON,
+    "glake.transfer.stats": JSON,
+    "glake.transfer.pinned": "a NumPy array or a torch tensor, by dtype: a union would have every "
+    "caller tell them apart",
+    "glake.trainer.Configurable": "each part takes its own Config, which is checked",
+    "glake.trainer.child": "values of whatever fields the config has, checked when they are set",
+}
+
+
+def _public() -> Iterator[tuple[str, Any]]:
+    for module in MODULES:
+        for name in importlib.import_module(module).__all__:
+            if not name.startswith("__"):
+                yield f"{module}.{name}", getattr(importlib.import_module(module), name)
+
+
+def _function(found: Any) -> Callable[..., Any] | None:
+    if isinstance(found, property):
+        return found.fget
+    found = getattr(found, "__func__", found)  # of a class method
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def _methods(name: str, kind: type) -> Iterator[tuple[str, type, Callable[..., Any]]]:
+    """Public methods and properties, and the constructor if callers use it."""
+    for base in kind.__mro__:
+        if not base.__module__.startswith("glake"):
+            continue
+        for key, found in vars(base).items():
+            function = _function(found)
+            if function is not None and not key.startswith("_"):
+                yield f"{name}.{key}", kind, function
+
+
+CLASSES = [
+    (name, found)
+    for name, found in _public()
+    if isinstance(found, type) and not issubclass(found, Exception)
+]
+FUNCTIONS = [(name, found) for name, found in _public() if isinstance(found, types.FunctionType)]
+METHODS = [each for name, kind in CLASSES for each in _methods(name, kind)]
+CALLS = [(name, found, inspect.getdoc(found)) for name, found in FUNCTIONS] + [
+    (name, function, inspect.getdoc(getattr(kind, name.rpartition(".")[2])))
+    for name, kind, function in METHODS
+]
+CONSTRUCTORS = [
+    (name, kind) for name, kind in CLASSES if name not in RETURNED and "__init__" in vars(kind)
+]
+
+
+def _arguments(function: Callable[..., Any]) -> set[str]:
+    return {name for name in inspect.signature(function).parameters if name not in ("self", "cls")}
+
+
+def _section(doc: str, title: str) -> str:
+    found = re.search(rf"^{title}:\n((?:[ ]+.*\n|\n)+)", doc + "\n", re.MULTILINE)
+    return textwrap.dedent(found[1]) if found else ""
+
+
+def _items(section: str) -> set[str]:
+    """The names before the colons: of "a, b: both" a and b."""
+    heads = re.findall(r"^(\w[\w, ]*):", section, re.MULTILINE)
+    return {name.strip() for head in heads for name in head.split(",")}
+
+
+def _raised(function: Callable[..., Any]) -> set[str]:
+    """Exceptions that the function's own lines raise by name."""
+    if function.__code__.co_filename.startswith("<"):  # a dataclass made it
+        return set()
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    raised = (node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise))
+    calls = (node.func for node in raised if isinstance(node, ast.Call))
+    return {node.id for node in calls if isinstance(node, ast.Name) and node.id in errors.__all__}
+
+
+def _lacks(name: str, doc: str | None, arguments: set[str], raised: set[str]) -> list[str]:
+    if not doc:
+        return [f"{name} has no docstring"]
+    told = _items(_section(doc, "Args"))
+    wrong = [f"{name}: Args lacks {each}" for each in sorted(arguments - told)]
+    wrong += [f"{name}: Args has {each}, no argument" for each in sorted(told - arguments)]
+    kinds = [getattr(errors, each, None) or OSError for each in _items(_section(doc, "Raises"))]
+    for each in sorted(raised):
+        if not any(issubclass(getattr(errors, each), kind) for kind in kinds):
+            wrong.append(f"{name}: Raises lacks {each}")
+    return wrong
+
+
+def test_each_name_is_documented() -> None:
+    for name, found in _public():
+        if isinstance(found, type):
+            assert "__doc__" in vars(found) and found.__doc__, name
+        elif callable(found):
+            assert inspect.getdoc(found), name
+
+
+def test_each_call_says_what_it_takes_and_raises() -> None:
+    wrong = [
+        line
+        for name, function, doc in CALLS
+        for line in _lacks(name, doc, _arguments(function), _raised(function))
+    ]
+    for name, kind in CONSTRUCTORS:
+        constructor = vars(kind)["__init__"]
+        wrong += _lacks(name, inspect.getdoc(kind), _arguments(constructor), _raised(constructor))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_object_that_is_returned_describes_its_fields() -> None:
+    for name, kind in CLASSES:
+        if name in RETURNED and hasattr(kind, "__dataclass_fields__"):
+            told = _items(_section(inspect.getdoc(kind) or "", "Attributes"))
+            fields = {field for field in kind.__dataclass_fields__ if not field.startswith("_")}
+            assert told == fields, name
+
+
+def test_no_signature_says_any_without_a_reason() -> None:
+    calls = [(name, function) for name, function, _ in CALLS]
+    calls += [(name, vars(kind)["__init__"]) for name, kind in CONSTRUCTORS]
+    said = {
+        name
+        for name, function in calls
+        for text in function.__annotations__.values()
+        if re.search(r"\bAny\b", str(text))
+    }
+    assert said == ANY.keys()
+
+
+def test_the_errors_are_all_there() -> None:
+    made = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert made == set(errors.__all__)
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), errors.GlakeError)
+
+
+@pytest.mark.parametrize(
+    ("doc", "wrong"),
+    [
+        (None, ["f has no docstring"]),
+        ("Does it.", ["f: Args lacks a", "f: Raises lacks OutOfMemory"]),
+        ("Does it.\n\nArgs:\n    b: c.\n\nRaises:\n    GlakeError: d.",
+         ["f: Args lacks a", "f: Args has b, no argument"]),
+        ("Does it.\n\nArgs:\n    a: b:\n        c: d.\n\nRaises:\n    OutOfMemory: e.", []),
+    ],
+)  # fmt: skip
+def test_the_check_finds_what_is_missing(doc: str | None, wrong: list[str]) -> None:
+    assert _lacks("f", doc, {"a"}, {"OutOfMemory"}) == wrong
