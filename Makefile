@@ -1,4 +1,4 @@
-# make demo | test | real | integration | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
+# make demo | test | test-all | mutants | real | integration | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test test-all mutants real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -28,6 +28,16 @@ demo: build
 
 test: build
 	$(PY) -m pytest tests -n 2 --dist loadfile
+	@$(PY) tools/left.py
+
+# On demand, what `make test` leaves out of its proofs (tests/left.toml): hours on two cores.
+test-all: build
+	TEST_FULL=1 $(PY) -m pytest tests -n 2 --dist loadfile
+	$(MAKE) sanitize mutants soak fuzz
+
+# Unsafe edits of the core and of transfer, each found by a test (tests/mutants/mutants.toml).
+mutants: $(VENV)/.requirements
+	$(PY) tools/mutants.py --log tests/mutants/mutants.log
 
 # The unmodified CUDA build of PyTorch without a GPU, over glake's stand-ins for CUDA (docs/real.md).
 # An environment of its own, with the CUDA wheel alone: none of the 2 GB of NVIDIA's that it names.
@@ -151,6 +161,7 @@ lint: $(VENV)/.requirements docs
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/layers.py
+	$(PY) tools/classes.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
 	$(VENV)/bin/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }

@@ -3,7 +3,7 @@
     tools/native.py [--group tests|benchmarks] [--build DIR] [--sanitize LIST]
                     [--program NAME]... [--run] [--driver sim|cuda|PATH] [-- ARGUMENTS]
 
-Used by tests/sim/test_native_programs.py, tools/gpulane and the Makefile. There is one program per
+Used by tests/sim, tools/gpulane and the Makefile. There is one program per
 source file, as CMakeLists.txt says; a test program exits 0 when all its checks hold.
 """
 

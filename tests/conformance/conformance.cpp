@@ -194,7 +194,7 @@ const std::vector<Check> kChecks = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* library = argc > 1 ? argv[1] : "libsimcuda.so";
+  const char* library = argc > 1 && argv[1][0] != '-' ? argv[1] : "libsimcuda.so";
   // The simulator shares memory between processes of one machine only; a GPU ignores this.
   const std::string machine = "conformance-" + std::to_string(getpid());
   setenv("GLAKE_SIM_MACHINE", machine.c_str(), 0);
@@ -215,7 +215,7 @@ int main(int argc, char** argv) {
   if (argc > 3 && std::string(argv[2]) == "--child") return run_child(std::atoi(argv[3]));
   conformance_library = library;
   kernel_library = library;
-  const int failed = run_checks(kChecks);
+  const int failed = run_checks(argc, argv, kChecks);
   cu.cuDevicePrimaryCtxRelease(0);
   return failed == 0 ? 0 : 1;
 }

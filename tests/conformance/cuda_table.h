@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "../core/cases.h"
+
 // Both versions have this signature; older drivers have only the first.
 #undef cuEventElapsedTime
 extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end);
@@ -102,10 +104,13 @@ struct Check {
   void (*run)();
 };
 
-// Prints `name: ok|FAILED why|skipped why` and the sums; returns the number that failed.
-inline int run_checks(const std::vector<Check>& checks) {
+// Runs the checks that the command line chooses (core/cases.h). Prints `name: ok|FAILED why|skipped
+// why` and the sums; returns the number that failed.
+inline int run_checks(int argc, char** argv, const std::vector<Check>& checks) {
+  const test::Choice choice(argc, argv);
   int passed = 0, failed = 0, skipped = 0;
   for (const Check& check : checks) {
+    if (!choice.takes(check.name)) continue;
     try {
       check.run();
       std::printf("%s: ok\n", check.name);
@@ -119,7 +124,7 @@ inline int run_checks(const std::vector<Check>& checks) {
     }
     std::fflush(stdout);
   }
-  std::printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+  if (!choice.list) std::printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed;
 }
 

@@ -205,8 +205,8 @@ const std::vector<Check> kChecks = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* library = argc > 1 ? argv[1] : "libsimcuda.so";
-  if (argc > 2) rounds = std::max(1, std::atoi(argv[2]));
+  const char* library = argc > 1 && argv[1][0] != '-' ? argv[1] : "libsimcuda.so";
+  if (argc > 2 && argv[2][0] != '-' && argv[1][0] != '-') rounds = std::max(1, std::atoi(argv[2]));
   setenv("GLAKE_SIM_MEMORY", "256MiB", 0);
   const std::string missing = cu.open(library);
   CUcontext context = nullptr;
@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::printf("%d rounds, %s\n", rounds, has_kernels ? "kernels" : "memsets");
-  const int failed = run_checks(kChecks);
+  const int failed = run_checks(argc, argv, kChecks);
   cu.cuDevicePrimaryCtxRelease(0);
   return failed == 0 ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/cases.h"
 #include "simcuda/simcuda.h"
 
 struct Failed {
@@ -135,19 +136,23 @@ struct Check {
   void (*run)();
 };
 
-// Prints a line per check and the sums; returns main()'s exit code.
-inline int run_checks(const std::vector<Check>& checks) {
-  int failed = 0;
+// Runs the checks that the command line chooses (core/cases.h). Prints a line per check and the
+// sums; returns main()'s exit code.
+inline int run_checks(int argc, char** argv, const std::vector<Check>& checks) {
+  const test::Choice choice(argc, argv);
+  int passed = 0, failed = 0;
   for (const Check& check : checks) {
+    if (!choice.takes(check.name)) continue;
     try {
       check.run();
       std::printf("%s: ok\n", check.name);
+      ++passed;
     } catch (const Failed& failure) {
       std::printf("%s: FAILED %s\n", check.name, failure.why.c_str());
       ++failed;
     }
     std::fflush(stdout);
   }
-  std::printf("%zu passed, %d failed\n", checks.size() - static_cast<size_t>(failed), failed);
+  if (!choice.list) std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

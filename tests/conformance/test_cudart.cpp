@@ -299,16 +299,17 @@ void check_unsupported() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"errors", check_errors},
-      {"lasting error", check_lasting_error},
-      {"devices", check_devices},
-      {"launches", check_launches},
-      {"variables", check_variables},
-      {"capture", check_capture},
-      {"managed memory", check_managed},
-      {"first use by threads", check_first_use_by_threads},
-      {"unsupported", check_unsupported},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"errors", check_errors},
+                        {"lasting error", check_lasting_error},
+                        {"devices", check_devices},
+                        {"launches", check_launches},
+                        {"variables", check_variables},
+                        {"capture", check_capture},
+                        {"managed memory", check_managed},
+                        {"first use by threads", check_first_use_by_threads},
+                        {"unsupported", check_unsupported},
+                    });
 }

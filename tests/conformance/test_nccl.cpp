@@ -276,29 +276,30 @@ void check_reductions() {
   TRUE(nccl::Half::load(sum) == 2052);
 }
 
+const std::vector<Settings::value_type> kPhantom = {{"phantom", "1"}};
+
 }  // namespace
 
-int main() {
-  try {
-    check_reductions();
-    ranks(2, collectives);
-    ranks(3, collectives, {{"schedule", "threaded"}});
-    ranks(3, messages);
-    ranks(2, grouped);
-    ranks(2, in_stream_order);
-    ranks(2, factors);
-    ranks(3, split);
-    ranks(2, takes_time);
-    ranks(1, one_process);
-    ranks(2, phantom, {{"phantom", "1"}});
-    ranks(2, partly_known, {{"phantom", "1"}});
-    // What the host wrote is known in phantom memory, and so is what comes of it.
-    for (const Body& body : {Body(collectives), Body(messages), Body(grouped), Body(factors)}) {
-      ranks(2, body, {{"phantom", "1"}});
-    }
-  } catch (const Failed& failed) {
-    std::fprintf(stderr, "%s\n", failed.why.c_str());
-    return 1;
-  }
-  return 0;
+int main(int argc, char** argv) {
+  return run_checks(
+      argc, argv,
+      {
+          {"reductions", check_reductions},
+          {"collectives", [] { ranks(2, collectives); }},
+          {"collectives, threaded", [] { ranks(3, collectives, {{"schedule", "threaded"}}); }},
+          {"messages", [] { ranks(3, messages); }},
+          {"grouped calls", [] { ranks(2, grouped); }},
+          {"in stream order", [] { ranks(2, in_stream_order); }},
+          {"factors", [] { ranks(2, factors); }},
+          {"split communicators", [] { ranks(3, split); }},
+          {"calls take time", [] { ranks(2, takes_time); }},
+          {"one process", [] { ranks(1, one_process); }},
+          {"phantom memory", [] { ranks(2, phantom, kPhantom); }},
+          {"partly known memory", [] { ranks(2, partly_known, kPhantom); }},
+          // What the host wrote is known in phantom memory, and so is what comes of it.
+          {"collectives of what is known", [] { ranks(2, collectives, kPhantom); }},
+          {"messages of what is known", [] { ranks(2, messages, kPhantom); }},
+          {"grouped calls of what is known", [] { ranks(2, grouped, kPhantom); }},
+          {"factors of what is known", [] { ranks(2, factors, kPhantom); }},
+      });
 }

@@ -183,29 +183,33 @@ void check_rooms(const std::string& parent) {
   TRUE(rooms().empty());
 }
 
+const char* machines = "";  // the folder of simulated machines
+
+void a_rank_dies() {
+  const std::vector<int> ends = run_ranks(2, peer_dies);
+  TRUE(ends[0] == 0 && WIFSIGNALED(ends[1]));
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   char parent[] = "/dev/shm/glake-test-nccl-XXXXXX";
-  int result = 0;
-  try {
-    TRUE(mkdtemp(parent) != nullptr);
-    setenv("GLAKE_SIM_MACHINE_DIR", parent, 1);
-    check_rooms(parent);
-    const std::vector<int> ends = run_ranks(2, peer_dies);
-    TRUE(ends[0] == 0 && WIFSIGNALED(ends[1]));
-    ranks(2, peer_aborts);
-    ranks(2, abort_a_wait);
-    ranks(2, different_calls);
-    ranks(2, unmapped_memory);
-    ranks(2, unmapped_under_way);
-    ranks(2, same_device);
-    ranks(1, bad_input);
-    TRUE(rooms().empty());
-  } catch (const Failed& failed) {
-    std::fprintf(stderr, "%s\n", failed.why.c_str());
-    result = 1;
-  }
+  if (mkdtemp(parent) == nullptr) return 1;
+  setenv("GLAKE_SIM_MACHINE_DIR", parent, 1);
+  machines = parent;
+  int result = run_checks(argc, argv,
+                          {
+                              {"rooms", [] { check_rooms(machines); }},
+                              {"a rank dies", a_rank_dies},
+                              {"a rank aborts", [] { ranks(2, peer_aborts); }},
+                              {"a wait is aborted", [] { ranks(2, abort_a_wait); }},
+                              {"different calls", [] { ranks(2, different_calls); }},
+                              {"unmapped memory", [] { ranks(2, unmapped_memory); }},
+                              {"memory unmapped under way", [] { ranks(2, unmapped_under_way); }},
+                              {"the same device", [] { ranks(2, same_device); }},
+                              {"bad input", [] { ranks(1, bad_input); }},
+                              {"no room is left", [] { TRUE(rooms().empty()); }},
+                          });
   if (system((std::string("rm -rf ") + parent).c_str()) != 0) result = 1;
   return result;
 }

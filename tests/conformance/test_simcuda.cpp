@@ -343,21 +343,23 @@ void check_delays_hold_no_lock() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"options", check_options},
-      {"cost and counts", check_cost_and_counts},
-      {"cost file", check_cost_file},
-      {"injected failures", check_injected_failures},
-      {"the ledger returns to zero", check_ledger_returns_to_zero},
-      {"violations", check_violations},
-      {"mappings are limited", check_map_limit},
-      {"neighbours share a kernel mapping", check_neighbours_share_a_kernel_mapping},
-      {"kernel mappings are counted", check_kernel_mappings_are_counted},
-      {"grants follow the topology", check_grants_follow_the_topology},
-      {"ticks", check_ticks},
-      {"phantom memory", check_phantom_memory},
-      {"contexts take memory", check_context_memory},
-      {"delays hold no lock", check_delays_hold_no_lock},
-  });
+int main(int argc, char** argv) {
+  return run_checks(
+      argc, argv,
+      {
+          {"options", check_options},
+          {"cost and counts", check_cost_and_counts},
+          {"cost file", check_cost_file},
+          {"injected failures", check_injected_failures},
+          {"the ledger returns to zero", check_ledger_returns_to_zero},
+          {"violations", check_violations},
+          {"mappings are limited", check_map_limit},
+          {"neighbours share a kernel mapping", check_neighbours_share_a_kernel_mapping},
+          {"kernel mappings are counted", check_kernel_mappings_are_counted},
+          {"grants follow the topology", check_grants_follow_the_topology},
+          {"ticks", check_ticks},
+          {"phantom memory", check_phantom_memory},
+          {"contexts take memory", check_context_memory},
+          {"delays hold no lock", check_delays_hold_no_lock},
+      });
 }

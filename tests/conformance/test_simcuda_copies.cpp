@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 
+#include "driver/device_scope.h"
 #include "driver/driver.h"
 #include "sim_harness.h"
 
@@ -104,9 +105,9 @@ void check_driver_copies(const char* schedule) {
   GOOD(driver->copy_peer(other.at, 1, memory.at, 0, kGranule, stream));
   GOOD(driver->copy_peer(memory.at, 0, other.at, 1, 4096, stream));
   GOOD(driver->copy_2d(back.address(), 8192, memory.at, 4096, 4096, 4, stream));
-  const glake::Address dsts[] = {back.address() + 4096, back.address() + 12288};
-  const glake::Address srcs[] = {memory.at, memory.at + 4096};
-  const glake::Bytes sizes[] = {4096, 100};
+  glake::Address dsts[] = {back.address() + 4096, back.address() + 12288};
+  glake::Address srcs[] = {memory.at, memory.at + 4096};
+  glake::Bytes sizes[] = {4096, 100};
   GOOD(driver->copy_batch(dsts, srcs, sizes, 2, stream));
   GOOD(driver->write_value(0, stream, back.address() + 65536, 4));
   GOOD(driver->wait_value(0, stream, back.address() + 65536, 3));
@@ -190,10 +191,11 @@ void check_driver_facts() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"batches", check_batches},
-      {"the driver's copies", check_driver_copies_everywhere},
-      {"the driver's facts", check_driver_facts},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"batches", check_batches},
+                        {"the driver's copies", check_driver_copies_everywhere},
+                        {"the driver's facts", check_driver_facts},
+                    });
 }

@@ -40,4 +40,6 @@ void the_context_stays_current() {
 
 }  // namespace
 
-int main() { return run_checks({{"the context stays current", the_context_stays_current}}); }
+int main(int argc, char** argv) {
+  return run_checks(argc, argv, {{"the context stays current", the_context_stays_current}});
+}

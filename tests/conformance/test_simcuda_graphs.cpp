@@ -314,17 +314,19 @@ void check_refusals() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"replays do the work, lazily", [] { check_replays_do_the_work("lazy"); }},
-      {"replays do the work, by threads", [] { check_replays_do_the_work("threaded"); }},
-      {"launches are ordered", check_order_of_launches},
-      {"forks and joins", check_forks},
-      {"unjoined work fails the capture", check_unjoined_work_fails},
-      {"memory that is gone", check_memory_that_is_gone},
-      {"kernels and host functions", check_kernels_and_host_functions},
-      {"external events", check_external_events},
-      {"captures under way", check_captures_under_way},
-      {"what is refused", check_refusals},
-  });
+int main(int argc, char** argv) {
+  return run_checks(
+      argc, argv,
+      {
+          {"replays do the work, lazily", [] { check_replays_do_the_work("lazy"); }},
+          {"replays do the work, by threads", [] { check_replays_do_the_work("threaded"); }},
+          {"launches are ordered", check_order_of_launches},
+          {"forks and joins", check_forks},
+          {"unjoined work fails the capture", check_unjoined_work_fails},
+          {"memory that is gone", check_memory_that_is_gone},
+          {"kernels and host functions", check_kernels_and_host_functions},
+          {"external events", check_external_events},
+          {"captures under way", check_captures_under_way},
+          {"what is refused", check_refusals},
+      });
 }

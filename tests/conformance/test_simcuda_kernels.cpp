@@ -188,13 +188,14 @@ void check_threads() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"bytes", check_bytes},
-      {"time", check_time},
-      {"faults", check_faults},
-      {"refusals", check_refusals},
-      {"capture", check_capture},
-      {"threads", check_threads},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"bytes", check_bytes},
+                        {"time", check_time},
+                        {"faults", check_faults},
+                        {"refusals", check_refusals},
+                        {"capture", check_capture},
+                        {"threads", check_threads},
+                    });
 }

@@ -208,16 +208,17 @@ void check_how_much_is_kept() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"writes and reads", check_writes_and_reads},
-      {"copies", check_copies},
-      {"sources are taken at the call", check_sources_are_taken_at_the_call},
-      {"launches", check_launches},
-      {"how much is kept", check_how_much_is_kept},
-      {"what is known ahead", check_what_is_known_ahead},
-      {"what a graph makes known", check_what_a_graph_makes_known},
-      {"words waited for", check_words_waited_for},
-      {"launches without end", check_launches_without_end},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"writes and reads", check_writes_and_reads},
+                        {"copies", check_copies},
+                        {"sources are taken at the call", check_sources_are_taken_at_the_call},
+                        {"launches", check_launches},
+                        {"how much is kept", check_how_much_is_kept},
+                        {"what is known ahead", check_what_is_known_ahead},
+                        {"what a graph makes known", check_what_a_graph_makes_known},
+                        {"words waited for", check_words_waited_for},
+                        {"launches without end", check_launches_without_end},
+                    });
 }

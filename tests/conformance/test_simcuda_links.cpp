@@ -274,16 +274,17 @@ void check_host_places() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"links change while copies flow", check_link_changes_while_copies_flow},
-      {"dead links", check_dead_links},
-      {"failing copies", check_failing_copies_lazily},
-      {"failing copies, threaded", check_failing_copies_on_threads},
-      {"stalled copies", check_stalled_copies},
-      {"stalls and dead links, threaded", check_faults_on_threads},
-      {"landings", check_landings},
-      {"loads of links", check_edges},
-      {"host memory has places", check_host_places},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"links change while copies flow", check_link_changes_while_copies_flow},
+                        {"dead links", check_dead_links},
+                        {"failing copies", check_failing_copies_lazily},
+                        {"failing copies, threaded", check_failing_copies_on_threads},
+                        {"stalled copies", check_stalled_copies},
+                        {"stalls and dead links, threaded", check_faults_on_threads},
+                        {"landings", check_landings},
+                        {"loads of links", check_edges},
+                        {"host memory has places", check_host_places},
+                    });
 }

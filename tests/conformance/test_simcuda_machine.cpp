@@ -205,12 +205,13 @@ void check_processes_come_and_go() {
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--other") return serve(argv[2]);
   signal(SIGPIPE, SIG_IGN);
-  return run_checks({
-      {"capacity is shared", check_capacity_is_shared},
-      {"the dead give back", check_the_dead_give_back},
-      {"the last one cleans up", check_the_last_cleans_up},
-      {"another shape is refused", check_another_shape_is_refused},
-      {"descriptors keep memory", check_descriptors},
-      {"processes come and go", check_processes_come_and_go},
-  });
+  return run_checks(argc, argv,
+                    {
+                        {"capacity is shared", check_capacity_is_shared},
+                        {"the dead give back", check_the_dead_give_back},
+                        {"the last one cleans up", check_the_last_cleans_up},
+                        {"another shape is refused", check_another_shape_is_refused},
+                        {"descriptors keep memory", check_descriptors},
+                        {"processes come and go", check_processes_come_and_go},
+                    });
 }

@@ -247,17 +247,18 @@ void check_ticks() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"memory is memory", check_memory_is_memory},
-      {"reuse is ordered", check_reuse_is_ordered},
-      {"internal dependencies", check_internal_dependencies},
-      {"what is given back", check_what_is_given_back},
-      {"use after release", check_use_after_release},
-      {"pools of one's own", check_pools_of_ones_own},
-      {"memory of graphs", check_graph_memory},
-      {"access without a grant", check_ungranted_access},
-      {"captures", check_captures},
-      {"ticks", check_ticks},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"memory is memory", check_memory_is_memory},
+                        {"reuse is ordered", check_reuse_is_ordered},
+                        {"internal dependencies", check_internal_dependencies},
+                        {"what is given back", check_what_is_given_back},
+                        {"use after release", check_use_after_release},
+                        {"pools of one's own", check_pools_of_ones_own},
+                        {"memory of graphs", check_graph_memory},
+                        {"access without a grant", check_ungranted_access},
+                        {"captures", check_captures},
+                        {"ticks", check_ticks},
+                    });
 }

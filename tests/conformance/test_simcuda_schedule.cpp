@@ -158,13 +158,15 @@ void check_registered_threads_hold_time() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"seeds", check_seeds},
-      {"work runs as late as legal", check_work_runs_late},
-      {"threaded schedule", check_threaded_schedule},
-      {"host functions may not call the driver", check_host_function_may_not_call},
-      {"many threads", check_many_threads},
-      {"registered threads hold time", check_registered_threads_hold_time},
-  });
+int main(int argc, char** argv) {
+  return run_checks(
+      argc, argv,
+      {
+          {"seeds", check_seeds},
+          {"work runs as late as legal", check_work_runs_late},
+          {"threaded schedule", check_threaded_schedule},
+          {"host functions may not call the driver", check_host_function_may_not_call},
+          {"many threads", check_many_threads},
+          {"registered threads hold time", check_registered_threads_hold_time},
+      });
 }

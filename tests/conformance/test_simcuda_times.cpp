@@ -164,11 +164,12 @@ void check_bad_platform_files() {
 
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"plain figures of every preset", check_plain_figures},
-      {"shares change over time", check_shares_change_over_time},
-      {"same inputs, same times", check_same_inputs_same_times},
-      {"bad platform files", check_bad_platform_files},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"plain figures of every preset", check_plain_figures},
+                        {"shares change over time", check_shares_change_over_time},
+                        {"same inputs, same times", check_same_inputs_same_times},
+                        {"bad platform files", check_bad_platform_files},
+                    });
 }

@@ -285,16 +285,17 @@ void check_words_are_read_after_writes() {
 }
 }  // namespace
 
-int main() {
-  return run_checks({
-      {"deadlines", check_deadlines},
-      {"the first of several", check_first_of_several},
-      {"host stores release streams", check_host_stores_everywhere},
-      {"awaited words are written in time", check_words_are_written_in_time},
-      {"words are read after earlier writes", check_words_are_read_after_writes},
-      {"threads at work store words", check_stores_of_threads_at_work},
-      {"host functions hold time", check_host_functions_hold_time},
-      {"threads take turns", check_turns},
-      {"expectations are taken back", check_expectations_taken_back},
-  });
+int main(int argc, char** argv) {
+  return run_checks(argc, argv,
+                    {
+                        {"deadlines", check_deadlines},
+                        {"the first of several", check_first_of_several},
+                        {"host stores release streams", check_host_stores_everywhere},
+                        {"awaited words are written in time", check_words_are_written_in_time},
+                        {"words are read after earlier writes", check_words_are_read_after_writes},
+                        {"threads at work store words", check_stores_of_threads_at_work},
+                        {"host functions hold time", check_host_functions_hold_time},
+                        {"threads take turns", check_turns},
+                        {"expectations are taken back", check_expectations_taken_back},
+                    });
 }

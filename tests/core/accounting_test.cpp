@@ -180,18 +180,24 @@ class Drill {
   int ooms_ = 0;
 };
 
+int operations = 120000 / test::kSlowdown;
+
+void drill(const char* policy, uint64_t seed) {
+  test::running() = std::string(policy) + ", seed " + std::to_string(seed);
+  Drill run(policy, seed);
+  run.steps(operations / 4);
+  run.finish();
+}
+
+TEST(balanced_first) { drill("balanced", 1); }
+TEST(balanced_second) { drill("balanced", 2); }
+TEST(compact_first) { drill("compact", 1); }
+TEST(compact_second) { drill("compact", 2); }
+
 }  // namespace
 
 // Argument: how many operations, instead of 200,000 (fewer under sanitizers).
 int main(int argc, char** argv) {
-  int total = argc > 1 ? std::atoi(argv[1]) : 120000 / test::kSlowdown;
-  for (const char* policy : {"balanced", "compact"}) {
-    for (uint64_t seed : {1, 2}) {
-      test::running() = std::string(policy) + ", seed " + std::to_string(seed);
-      Drill run(policy, seed);
-      run.steps(total / 4);
-      run.finish();
-    }
-  }
-  return 0;
+  operations = test::number_argument(argc, argv, operations);
+  return test::run_cases(argc, argv);
 }

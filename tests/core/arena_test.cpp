@@ -132,7 +132,7 @@ class Trial {
   void drop_granules() {
     for (uint64_t tries = 0; tries < 8; ++tries) {
       uint64_t g = dice_(0, kGranules - 1);
-      uint64_t n = arena_.free_run(g, dice_(1, 4));
+      uint64_t n = arena_.whole().free_run(g, dice_(1, 4));
       if (n == 0) continue;
       Span* s = arena_.take(arena_.extent_at_prefix(g), arena_.granule_at(g), n * kGranule);
       model_.set(s->begin, s->size, Unit::kAbsent);
@@ -216,14 +216,14 @@ class Trial {
     uint64_t whole = 0;
     for (uint64_t g = 0; g < kGranules; ++g) {
       whole += model_.whole_free(g);
-      CHECK(arena_.whole_free(g) == model_.whole_free(g));
+      CHECK(arena_.whole().has(g) == model_.whole_free(g));
       CHECK(arena_.free_prefix(g) == model_.prefix(g));
       CHECK(arena_.free_suffix(g) == model_.suffix(g));
     }
-    CHECK(arena_.whole_free_count() == whole);
+    CHECK(arena_.whole().count() == whole);
     uint64_t from = dice_(0, kGranules - 1), most = dice_(1, kGranules);
-    CHECK(arena_.free_run(from, most) == model_.run(from, most, true));
-    CHECK(arena_.busy_run(from, most) == model_.run(from, most, false));
+    CHECK(arena_.whole().free_run(from, most) == model_.run(from, most, true));
+    CHECK(arena_.whole().busy_run(from, most) == model_.run(from, most, false));
     for (auto [a, bytes] : extents) compare_extent(a, bytes);
   }
 
@@ -253,7 +253,7 @@ class Trial {
 };
 
 // Tickets merge with neighbours of the same streams only, and never weaken.
-void tickets_of_neighbours() {
+TEST(tickets_of_neighbours) {
   SpanPool pool;
   Arena arena(0, 0, 4 * kGranule, pool);
   arena.give(arena.claim(arena.first_absent(), 0, 4 * kGranule), Tickets{});
@@ -270,13 +270,13 @@ void tickets_of_neighbours() {
   CHECK(first->extent == 4 * kGranule && arena.check().empty());
 }
 
-}  // namespace
-
-int main() {
+TEST(random_programs) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     test::running() = "seed " + std::to_string(seed);
     Trial(seed).run(1500 / test::kSlowdown);
   }
-  tickets_of_neighbours();
-  return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

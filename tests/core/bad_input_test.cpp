@@ -35,7 +35,7 @@ void finish() {
   test::check_nothing_left();
 }
 
-void sizes_and_devices() {
+TEST(sizes_and_devices) {
   test::running() = "sizes and devices";
   start();
   refuse_malloc(GLAKE_INVALID_ARGUMENT, 0, 0);
@@ -63,7 +63,7 @@ void sizes_and_devices() {
   finish();
 }
 
-void pointers() {
+TEST(pointers) {
   test::running() = "pointers";
   start("32MiB");
   int local = 0;
@@ -97,7 +97,7 @@ void pointers() {
 }
 
 // Interior and double frees of a block that is reached through a view.
-void pointers_into_views() {
+TEST(pointers_into_views) {
   test::running() = "pointers into views";
   start("32MiB");
   void* parts[8];
@@ -121,7 +121,7 @@ void pointers_into_views() {
   finish();
 }
 
-void capacity() {
+TEST(capacity) {
   test::running() = "capacity";
   start("32MiB");
   std::vector<test::Held> held;
@@ -145,7 +145,7 @@ void capacity() {
 }
 
 // What the text says is the largest fit does fit, and a granule more does not.
-void largest_fit_is_true() {
+TEST(largest_fit_is_true) {
   test::running() = "largest fit";
   start("16MiB");
   void* parts[4];
@@ -161,7 +161,7 @@ void largest_fit_is_true() {
 }
 
 // It names what helps: a higher limit, memory freed, or both.
-void advice_is_true() {
+TEST(advice_is_true) {
   test::running() = "advice";
   start("200MiB");
   void* held = glake_malloc(100 * kMiB, 0, nullptr);
@@ -191,7 +191,7 @@ void advice_is_true() {
   finish();
 }
 
-void options() {
+TEST(options) {
   test::running() = "options";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "256MiB"}});
   GIVES(GLAKE_UNKNOWN_OPTION, glake_configure("polciy", "compact"));
@@ -215,7 +215,7 @@ void options() {
   finish();
 }
 
-void drivers() {
+TEST(drivers) {
   test::running() = "drivers";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "256MiB"}});
   OK(glake_configure("driver", "/nonexistent/libcuda.so"));
@@ -247,7 +247,7 @@ void drivers() {
   finish();
 }
 
-void text_buffers() {
+TEST(text_buffers) {
   test::running() = "text buffers";
   start();
   refuse_malloc(GLAKE_INVALID_DEVICE, 1, 7);
@@ -270,15 +270,4 @@ void text_buffers() {
 
 }  // namespace
 
-int main() {
-  sizes_and_devices();
-  pointers();
-  pointers_into_views();
-  capacity();
-  largest_fit_is_true();
-  advice_is_true();
-  options();
-  drivers();
-  text_buffers();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -60,7 +60,7 @@ void fill(void* ptr, size_t bytes, CUstream stream) {
   CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ptr), 1, bytes, stream));
 }
 
-void reuse_on_the_same_stream_only() {
+TEST(reuse_on_the_same_stream_only) {
   Fixture f("reuse on the same stream only");
   OK(glake_pool_retain(0, kPool));
   OK(glake_free(own(kMiB, f.s[1])));
@@ -91,7 +91,7 @@ void reuse_on_the_same_stream_only() {
   glake_checkpoint_free(rest);
 }
 
-void recorded_blocks_wait_for_the_end() {
+TEST(recorded_blocks_wait_for_the_end) {
   Fixture f("recorded blocks wait for the end");
   OK(glake_pool_retain(0, kPool));
   f.begin();
@@ -115,7 +115,7 @@ void recorded_blocks_wait_for_the_end() {
 
 // A mark would be part of the graph, and never complete, and a question would end the capture: what
 // was freed there is asked about once it is over.
-void captured_streams_are_not_marked() {
+TEST(captured_streams_are_not_marked) {
   Fixture f("captured streams are not marked");
   void* b = own(3 * kMiB, f.s[1]);
   void* a = own(3 * kMiB, f.s[0]);
@@ -190,7 +190,7 @@ void others_go_on(unsigned flags, bool other_thread) {
 }
 
 // Room for a pool in a capture comes from idle memory whose work is done; no stream is waited for.
-void growth_at_the_limit() {
+TEST(growth_at_the_limit) {
   Fixture f("growth at the limit", "16MiB");
   OK(glake_pool_retain(0, kPool));
   void* a = own(8 * kMiB, f.s[1]);
@@ -213,7 +213,7 @@ void growth_at_the_limit() {
 
 // Memory whose work is under way on a stream that is not captured is waited for before a request in
 // a capture is refused: in a pool, on another stream, and of one driver allocation.
-void a_capture_waits_for_other_streams_before_it_fails() {
+TEST(a_capture_waits_for_other_streams_before_it_fails) {
   const auto mine = [](CUstream s) { return glake_pool_malloc(40 * kMiB, 0, s, kPool); };
   const auto others = [](CUstream s) {
     return glake_pool_malloc(40 * kMiB, 0, s, glake_pool{2, 0});
@@ -245,7 +245,7 @@ void a_capture_waits_for_other_streams_before_it_fails() {
 
 // What was freed on a stream that is being captured cannot be waited for: other streams' memory
 // serves, and the message counts no more than that.
-void what_cannot_be_waited_for_is_left_out() {
+TEST(what_cannot_be_waited_for_is_left_out) {
   Fixture f("what cannot be waited for is left out", "24MiB");
   void* mine = own(12 * kMiB, f.s[0]);
   void* parts[3];
@@ -267,7 +267,7 @@ void what_cannot_be_waited_for_is_left_out() {
   for (void* block : {both, parts[1], own(12 * kMiB, f.s[2])}) OK(glake_free(block));
 }
 
-void captured_memory_stays() {
+TEST(captured_memory_stays) {
   Fixture f("captured memory stays", "32MiB");
   OK(glake_pool_retain(0, kPool));
   f.begin();
@@ -324,7 +324,7 @@ void the_message_knows_streams(const char* limit) {
 }
 
 // A lender would have the bytes again while the graph may still be replayed.
-void a_graph_borrows_nothing() {
+TEST(a_graph_borrows_nothing) {
   Fixture f("a graph borrows nothing", "16MiB");
   constexpr glake_pool kLender{2, 0};
   OK(glake_pool_retain(0, kPool));
@@ -344,7 +344,7 @@ void a_graph_borrows_nothing() {
 }
 
 // A captured pool's users come back before anybody needed the memory.
-void a_pool_used_again() {
+TEST(a_pool_used_again) {
   Fixture f("a pool used again");
   OK(glake_pool_retain(0, kPool));
   f.begin();
@@ -365,7 +365,7 @@ void a_pool_used_again() {
 
 // A stream the driver called gone is not asked again, but its handle may be a new stream's: what
 // that one captures is captured memory, even while it is the only stream that glake knows.
-void a_new_stream_with_an_old_handle() {
+TEST(a_new_stream_with_an_old_handle) {
   Fixture f("a new stream with an old handle", "64MiB", CU_STREAM_NON_BLOCKING,
             {{"reuse_handles", "1"}});
   OK(glake_pool_retain(0, kPool));
@@ -389,7 +389,7 @@ void a_new_stream_with_an_old_handle() {
 
 // What waited for a graph is done with streams that are gone as soon as its pool has no user: the
 // request that needs it gets it, and not only the next one.
-void what_waited_for_a_graph_is_given_at_once() {
+TEST(what_waited_for_a_graph_is_given_at_once) {
   Fixture f("what waited for a graph is given at once", "32MiB");
   OK(glake_pool_retain(0, kPool));
   f.begin();
@@ -404,7 +404,7 @@ void what_waited_for_a_graph_is_given_at_once() {
 }
 
 // The memory of a captured pool that was to stay whole serves its next user in parts.
-void whole_blocks_outlive_their_rule() {
+TEST(whole_blocks_outlive_their_rule) {
   Fixture f("whole blocks outlive their rule", "8MiB");
   OK(glake_pool_retain(0, kPool));
   OK(glake_pool_set_flags(0, kPool, GLAKE_POOL_NO_SPLIT));
@@ -421,25 +421,12 @@ void whole_blocks_outlive_their_rule() {
   OK(glake_pool_release(0, kPool));
 }
 
+TEST(non_blocking_streams_go_on) { others_go_on(CU_STREAM_NON_BLOCKING, false); }
+TEST(non_blocking_streams_go_on_recorded) { others_go_on(CU_STREAM_NON_BLOCKING, true); }
+TEST(default_streams_go_on_recorded) { others_go_on(CU_STREAM_DEFAULT, true); }
+TEST(the_message_knows_streams_at_32_mib) { the_message_knows_streams("32MiB"); }
+TEST(the_message_knows_streams_at_36_mib) { the_message_knows_streams("36MiB"); }
+
 }  // namespace
 
-int main() {
-  whole_blocks_outlive_their_rule();
-  what_waited_for_a_graph_is_given_at_once();
-  a_new_stream_with_an_old_handle();
-  a_graph_borrows_nothing();
-  reuse_on_the_same_stream_only();
-  recorded_blocks_wait_for_the_end();
-  captured_streams_are_not_marked();
-  others_go_on(CU_STREAM_NON_BLOCKING, false);
-  others_go_on(CU_STREAM_NON_BLOCKING, true);
-  others_go_on(CU_STREAM_DEFAULT, true);
-  growth_at_the_limit();
-  a_capture_waits_for_other_streams_before_it_fails();
-  what_cannot_be_waited_for_is_left_out();
-  captured_memory_stays();
-  the_message_knows_streams("32MiB");
-  the_message_knows_streams("36MiB");
-  a_pool_used_again();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -41,7 +41,7 @@ int restore(glake_checkpoint* then, Log* log) {
   return glake_pool_restore(then, log, &Log::on_free, &Log::on_allocate);
 }
 
-void there_and_back() {
+TEST(there_and_back) {
   test::running() = "there and back";
   start();
   void* own = glake_malloc(3 * kMiB, 0, nullptr);
@@ -75,7 +75,7 @@ void there_and_back() {
 }
 
 // A stitched block comes back in its view; captured views stay for it.
-void views_come_back() {
+TEST(views_come_back) {
   test::running() = "views come back";
   start("32MiB");
   auto context = std::make_unique<test::CurrentContext>();
@@ -110,7 +110,7 @@ void views_come_back() {
   test::check_nothing_left();
 }
 
-void all_or_nothing() {
+TEST(all_or_nothing) {
   test::running() = "all or nothing";
   start();
   void* a = get(4 * kMiB);
@@ -142,7 +142,7 @@ void all_or_nothing() {
   finish();
 }
 
-void at_an_address() {
+TEST(at_an_address) {
   test::running() = "at an address";
   start();
   void* a = get(7 * kMiB);
@@ -180,10 +180,4 @@ void at_an_address() {
 
 }  // namespace
 
-int main() {
-  there_and_back();
-  views_come_back();
-  all_or_nothing();
-  at_an_address();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

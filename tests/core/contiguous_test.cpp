@@ -40,7 +40,7 @@ size_t seen(void* ptr) {
   return base == at(ptr) ? bytes : 0;
 }
 
-void one_driver_allocation_each() {
+TEST(one_driver_allocation_each) {
   test::running() = "one driver allocation each";
   Session session;
   void* stitched = glake_malloc(10 * kMiB, 0, nullptr);
@@ -86,7 +86,7 @@ void one_driver_allocation_each() {
 }
 
 // Small ones too never pass through a thread's cache, which would hand them to ordinary requests.
-void small_ones_stay_apart() {
+TEST(small_ones_stay_apart) {
   test::running() = "small contiguous blocks";
   Session session;
   void* small = whole(1000);
@@ -98,7 +98,7 @@ void small_ones_stay_apart() {
   OK(glake_free(plain));
 }
 
-void reuse_by_size() {
+TEST(reuse_by_size) {
   test::running() = "reuse by size";
   Session session;
   void* a = whole(8 * kMiB);
@@ -120,7 +120,7 @@ void reuse_by_size() {
 }
 
 // A block freed with work pending on its stream is another stream's only after a wait.
-void stream_order() {
+TEST(stream_order) {
   test::running() = "stream order";
   Session session(test::Options{{"policy", "compact"}});
   CUstream one = nullptr, two = nullptr;
@@ -147,7 +147,7 @@ void stream_order() {
   CU(cuStreamDestroy(two));
 }
 
-void the_limit_is_shared() {
+TEST(the_limit_is_shared) {
   test::running() = "the limit is shared";
   Session session(test::Options{{"limit", "32MiB"}});
   // Granules go back for a contiguous block...
@@ -182,7 +182,7 @@ void the_limit_is_shared() {
   OK(glake_check(0));
 }
 
-void kinds_of_a_thread() {
+TEST(kinds_of_a_thread) {
   test::running() = "kinds of a thread";
   Session session;
   CHECK(glake_set_kind(GLAKE_CONTIGUOUS_VMM) == GLAKE_STITCHED);
@@ -209,7 +209,7 @@ void kinds_of_a_thread() {
 }
 
 // Also for the very first allocation, before which nobody has read the options.
-void by_option() {
+TEST(by_option) {
   for (const char* value : {"4MiB", "legacy:4MiB"}) {
     test::running() = std::string("option contiguous=") + value;
     Session session;
@@ -228,7 +228,7 @@ void by_option() {
   }
 }
 
-void peers_reach_them() {
+TEST(peers_reach_them) {
   test::running() = "peers";
   Session session;
   void* vmm = whole(4 * kMiB);
@@ -250,7 +250,7 @@ void peers_reach_them() {
 }
 
 // A driver that takes the wishes back: first the network's, then the other processes'.
-void traits_are_given_up() {
+TEST(traits_are_given_up) {
   test::running() = "traits are given up";
   Session session;
   CHECK(stat("glake.rdma_capable") == 1);
@@ -270,7 +270,7 @@ void traits_are_given_up() {
 }
 
 // Every driver call of a contiguous block's life refused, once, twice and for good.
-void every_call_refused() {
+TEST(every_call_refused) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     for (int64_t times : {1, 2, -1}) {
       for (int code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
@@ -305,7 +305,7 @@ void every_call_refused() {
   }
 }
 
-void many_threads() {
+TEST(many_threads) {
   test::running() = "many threads";
   Session session;
   std::vector<std::thread> threads;
@@ -332,12 +332,4 @@ void many_threads() {
 
 }  // namespace
 
-int main() {
-  for (const auto& check :
-       {one_driver_allocation_each, small_ones_stay_apart, reuse_by_size, stream_order,
-        the_limit_is_shared, kinds_of_a_thread, by_option, peers_reach_them, traits_are_given_up,
-        every_call_refused, many_threads}) {
-    check();
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -129,10 +129,7 @@ void check(const std::vector<Case>& cases, unsigned groups, unsigned threads) {
   CHECK(dst == wanted);
 }
 
-}  // namespace
-
-int main() {
-  test::running() = "alignments";
+TEST(alignments) {
   std::vector<Case> cases;
   for (size_t to = 0; to < 16; ++to) {
     for (size_t from : {to, (to + 1) % 16, (to + 4) % 16, (to + 8) % 16}) {
@@ -140,16 +137,23 @@ int main() {
     }
   }
   check(cases, 1, 64);
-  test::running() = "sizes";
-  cases.clear();
+}
+
+TEST(sizes) {
+  std::vector<Case> cases;
   for (size_t bytes : {0, 1, 15, 16, 17, 31, 511, 512, 2047, 2048, 2049, 4096 + 16, 16384}) {
     cases.push_back({0, 0, bytes});
     cases.push_back({5, 5, bytes});
   }
   check(cases, 2, 32);
-  test::running() = "more blocks than a warp reads at once";
-  cases.assign(150, {1, 1, 40});
+}
+
+TEST(more_blocks_than_a_warp_reads_at_once) {
+  const std::vector<Case> cases(150, {1, 1, 40});
   check(cases, 1, 64);
   check({}, 1, 32);
-  return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

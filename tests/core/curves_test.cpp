@@ -142,7 +142,7 @@ int64_t own_memory(int count) {
 
 // A block that a side stream used is its own stream's again once the device has been synchronised,
 // of which nobody tells glake.
-void freed_after_recording() {
+TEST(freed_after_recording) {
   Fixture f("a recorded block after a synchronisation", "balanced", "-1", 2);
   void* first = f.get(8 * kMiB, f.s[0]);
   CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(first), 0, 1, f.s[1]));
@@ -163,17 +163,26 @@ void at_most(const char* what, int n, Value cost, Value most) {
   CHECK_TEXT(cost <= most, std::string(what) + " " + std::to_string(cost));
 }
 
-}  // namespace
-
-int main() {
+TEST(extents) {
   for (int n : {1000, 8000}) {
     at_most<int64_t>("extents looked at among pieces", n, among_pieces(n), 500);
     at_most<int64_t>("extents looked at among free extents", n, among_extents(n), 500);
   }
+}
+
+TEST(views) {
   for (int n : {50, 400}) at_most<int64_t>("views looked at", n, among_views(n), 3 * 128);
+}
+
+TEST(streams) {
   for (int n : {4, 64}) at_most("driver calls among streams", n, among_streams(n), 24.0);
   for (int n : {2, 16}) at_most<int64_t>("driver calls for own memory", n, own_memory(n), 0);
-  freed_after_recording();
-  at_most<size_t>("bytes of the records", 1, sizeof(glake::Block) + sizeof(glake::Span), 192);
-  return 0;
 }
+
+TEST(records) {
+  at_most<size_t>("bytes of the records", 1, sizeof(glake::Block) + sizeof(glake::Span), 192);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

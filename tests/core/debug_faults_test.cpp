@@ -50,7 +50,7 @@ int64_t play(int64_t k, int code, int64_t times) {
   return calls;
 }
 
-void refused_calls_cost_a_check() {
+TEST(refused_calls_cost_a_check) {
   const int64_t n = play(0, 0, 0);
   int64_t runs = 0;
   constexpr int64_t kTimes[] = {1, 2, -1};
@@ -64,7 +64,7 @@ void refused_calls_cost_a_check() {
 
 // Where every slab is in use it waits for the oldest copies, and need not ask whether they have
 // landed: a driver that refuses to be asked had it wait for ever.
-void refused_queries_hang_nothing() {
+TEST(refused_queries_hang_nothing) {
   test::running() = "refused queries hang nothing";
   Bench bench("guard,poison", "112MiB");
   std::vector<void*> held;
@@ -82,7 +82,7 @@ void refused_queries_hang_nothing() {
 
 // A check that could not wait for its copies leaves them on their way: what they read stays mapped
 // until the device has been synchronised.
-void copies_not_waited_for_keep_their_memory() {
+TEST(copies_not_waited_for_keep_their_memory) {
   test::running() = "copies not waited for keep their memory";
   Bench bench("guard,poison", "24MiB");
   const glake_pool pool = {7, 0};
@@ -98,9 +98,4 @@ void copies_not_waited_for_keep_their_memory() {
 
 }  // namespace
 
-int main() {
-  refused_queries_hang_nothing();
-  copies_not_waited_for_keep_their_memory();
-  refused_calls_cost_a_check();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -11,7 +11,7 @@ namespace {
 using namespace debugging;
 
 // The damaging write is itself work that has not run when the block is freed.
-void overruns_are_found_in_stream_order() {
+TEST(overruns_are_found_in_stream_order) {
   Bench bench("guard");
   CUstream s = bench.stream[1];
   struct Case {
@@ -36,7 +36,7 @@ void overruns_are_found_in_stream_order() {
   }
 }
 
-void check_finds_damage_to_live_blocks_once() {
+TEST(check_finds_damage_to_live_blocks_once) {
   Bench bench("guard,trace");
   void* good = get(4096);
   void* bad = get(3 * kMiB + 5, bench.stream[1]);
@@ -54,7 +54,7 @@ void check_finds_damage_to_live_blocks_once() {
   CHECK(findings().empty());
 }
 
-void writes_after_free_are_blamed() {
+TEST(writes_after_free_are_blamed) {
   Bench bench("poison,trace");
   CUstream s = bench.stream[1];
   glake_set_tag("first");
@@ -78,7 +78,7 @@ void writes_after_free_are_blamed() {
 }
 
 // Found when the bytes are given out again, with no check asked for.
-void writes_after_free_are_found_at_reuse() {
+TEST(writes_after_free_are_found_at_reuse) {
   Bench bench("poison,guard", "16MiB");
   glake_set_tag("old");
   void* old = get(3 * kMiB);
@@ -160,7 +160,7 @@ void clean_programs_find_nothing(uint64_t seed, const char* modes) {
               static_cast<long long>(test::stat("glake.debug_checks")));
 }
 
-void a_capturing_stream_is_left_alone() {
+TEST(a_capturing_stream_is_left_alone) {
   Bench bench("guard,poison");
   CUstream s = bench.stream[1];
   void* before = get(2000, s);
@@ -178,7 +178,7 @@ void a_capturing_stream_is_left_alone() {
   OK(glake_check(0));
 }
 
-void out_of_memory_names_the_holders() {
+TEST(out_of_memory_names_the_holders) {
   Bench bench("trace", "16MiB");
   glake_set_tag("weights");
   void* a = get(9 * kMiB);
@@ -194,7 +194,7 @@ void out_of_memory_names_the_holders() {
 }
 
 // Freed blocks are kept until there are 64 MiB of them: a late write is still blamed.
-void freed_blocks_are_kept_from_reuse() {
+TEST(freed_blocks_are_kept_from_reuse) {
   Bench bench("poison", "112MiB");
   void* old = get(3 * kMiB);
   OK(glake_free(old));
@@ -209,7 +209,7 @@ void freed_blocks_are_kept_from_reuse() {
 }
 
 // What is kept from reuse goes back before a request is refused.
-void kept_blocks_are_not_in_the_way() {
+TEST(kept_blocks_are_not_in_the_way) {
   Bench bench("poison", "32MiB");
   for (int i = 0; i < 20; ++i) {
     OK(glake_free(get(14 * kMiB)));
@@ -219,7 +219,7 @@ void kept_blocks_are_not_in_the_way() {
 }
 
 // A block lent by a private pool is guarded, checked and given back as any other.
-void lent_blocks_are_guarded() {
+TEST(lent_blocks_are_guarded) {
   Bench bench("guard,poison", "32MiB");
   const glake_pool pool = {7, 0};
   OK(glake_pool_retain(0, pool));
@@ -239,7 +239,7 @@ void lent_blocks_are_guarded() {
   OK(glake_check(0));
 }
 
-void threads_at_once() {
+TEST(threads_at_once) {
   Bench bench("guard,poison,trace");
   auto work = [](uint64_t seed) {
     test::Dice dice(seed);
@@ -265,7 +265,7 @@ void threads_at_once() {
 }
 
 // With `sync`, memory may be written by the host as soon as a call returns.
-void sync_is_for_memory_the_host_writes() {
+TEST(sync_is_for_memory_the_host_writes) {
   Bench bench("guard,poison,sync");
   auto* bytes = static_cast<unsigned char*>(get(100));
   CHECK(bytes[0] == 0xcb && bytes[99] == 0xcb && bytes[100] == 0xfb && bytes[-1] == 0xfb);
@@ -277,22 +277,10 @@ void sync_is_for_memory_the_host_writes() {
   GIVES(GLAKE_CORRUPTED, glake_check(0));
 }
 
+TEST(clean_programs_with_guards_and_poison) { clean_programs_find_nothing(1, "guard,poison"); }
+TEST(clean_programs_with_guards) { clean_programs_find_nothing(2, "guard"); }
+TEST(clean_programs_with_poison_and_traces) { clean_programs_find_nothing(3, "poison,trace"); }
+
 }  // namespace
 
-int main() {
-  overruns_are_found_in_stream_order();
-  check_finds_damage_to_live_blocks_once();
-  writes_after_free_are_blamed();
-  writes_after_free_are_found_at_reuse();
-  a_capturing_stream_is_left_alone();
-  out_of_memory_names_the_holders();
-  freed_blocks_are_kept_from_reuse();
-  kept_blocks_are_not_in_the_way();
-  sync_is_for_memory_the_host_writes();
-  lent_blocks_are_guarded();
-  threads_at_once();
-  clean_programs_find_nothing(1, "guard,poison");
-  clean_programs_find_nothing(2, "guard");
-  clean_programs_find_nothing(3, "poison,trace");
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -54,7 +54,7 @@ void disturb(int turn) {
 }
 
 // A call that frees waits for a stream that is held, and for nothing else.
-void a_free_waits_for_all_work() {
+TEST(a_free_waits_for_all_work) {
   test::running() = "a free waits";
   Node node("dgx_a100", kLocked);
   Buffer word(kPinned, 4096), host(kPinned, 4096);
@@ -127,10 +127,13 @@ void copies_beside_frees(int rounds) {
   CHECK(test::violations() == "[]");
 }
 
+int rounds = 60;
+
+TEST(copies_beside_frees_end) { copies_beside_frees(rounds); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  a_free_waits_for_all_work();
-  copies_beside_frees(argc > 1 ? std::atoi(argv[1]) : 60);
-  return 0;
+  rounds = test::number_argument(argc, argv, rounds);
+  return test::run_cases(argc, argv);
 }

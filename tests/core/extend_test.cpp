@@ -105,7 +105,7 @@ struct Case {
 };
 constexpr Case kCases[] = {{false, 4 * kPart, 8}, {true, 5 * kPart, 16}};
 
-void only_what_lacks_is_mapped() {
+TEST(only_what_lacks_is_mapped) {
   for (const Case& c : kCases) {
     Job job("only what lacks is mapped");
     job.free_part();
@@ -125,7 +125,7 @@ void only_what_lacks_is_mapped() {
 }
 
 // Work on the view that has not run, a block in it, or a pin: it stays as it is.
-void views_in_use_are_not_cut() {
+TEST(views_in_use_are_not_cut) {
   {
     Job job("work under way");
     job.free_part();
@@ -160,7 +160,7 @@ void views_in_use_are_not_cut() {
 }
 
 // Nothing is marked until it would help; then the next request profits.
-void one_stream_marks_when_it_helps() {
+TEST(one_stream_marks_when_it_helps) {
   Job job("one stream marks when it helps", false);
   job.free_part();
   CHECK(test::stat("glake.stream_marks") == 0);
@@ -202,7 +202,7 @@ bool refused(const Case& c, int64_t k, int64_t times) {
   return hit;
 }
 
-void refusals_lose_nothing() {
+TEST(refusals_lose_nothing) {
   int64_t hits = 0;
   for (const Case& c : kCases) {
     for (int64_t times : {1, 2, -1}) {
@@ -214,7 +214,7 @@ void refusals_lose_nothing() {
 
 // The driver takes back nothing of a refused extension: what was mapped before it still serves, and
 // what was not is given to nobody.
-void owed_views_serve_what_they_have() {
+TEST(owed_views_serve_what_they_have) {
   Job job("owed views serve what they have");
   job.free_part();
   CU(cuCtxSynchronize());
@@ -234,11 +234,4 @@ void owed_views_serve_what_they_have() {
 
 }  // namespace
 
-int main() {
-  only_what_lacks_is_mapped();
-  views_in_use_are_not_cut();
-  one_stream_marks_when_it_helps();
-  refusals_lose_nothing();
-  owed_views_serve_what_they_have();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -348,11 +348,9 @@ std::vector<Scenario> all_scenarios() {
   return all;
 }
 
-}  // namespace
-
-// Arguments: "--all" faults of every call; or "--survey"; or "--only" and a scenario's name; or a
-// name, k, code, times: that run alone.
-int main(int argc, char** argv) {
+// One of them: `survey` without running anything; else all, one scenario by its name, or one of its
+// runs.
+int sweep_all(int argc, char** argv) {
   int64_t runs = 0, calls = 0;
   for (const Scenario& s : all_scenarios()) {
     if (argc == 2 && std::string(argv[1]) == "--survey") {
@@ -370,4 +368,17 @@ int main(int argc, char** argv) {
   std::printf("%lld driver calls in the scenarios, %lld runs with a fault\n",
               static_cast<long long>(calls), static_cast<long long>(runs));
   return 0;
+}
+
+TEST(every_call_of_every_scenario_refused) { sweep_all(1, nullptr); }
+
+}  // namespace
+
+// Arguments: "--all" faults of every call; or "--survey"; or "--only" and a scenario's name; or a
+// name, k, code, times: that run alone.
+
+int main(int argc, char** argv) {
+  const test::Choice choice(argc, argv);
+  const bool by_hand = argc > 1 && !choice.list && choice.filter.empty();
+  return by_hand ? sweep_all(argc, argv) : test::run_cases(argc, argv);
 }

@@ -46,7 +46,7 @@ double sum(const std::vector<Flow>& flows) {
 bool near(double is, double wanted) { return std::abs(is / wanted - 1) < 0.01; }
 
 // Alone, alike paths get the same, and the copy takes as long as the socket's memory does.
-void alone() {
+TEST(alone) {
   test::running() = "alone";
   for (const bool into : {true, false}) {
     FlowForecast forecast(&board());
@@ -61,7 +61,7 @@ void alone() {
 }
 
 // A path whose link another copy keeps busy for a while gets less, by what that takes.
-void beside_another() {
+TEST(beside_another) {
   test::running() = "beside another";
   FlowForecast forecast(&board());
   std::vector<Flow> flows = flows_of(forecast, Place{-1, 0}, Place{0});
@@ -86,7 +86,7 @@ void beside_another() {
 }
 
 // Paths that begin later carry less; each socket's bytes go by its own paths.
-void delays_and_pools() {
+TEST(delays_and_pools) {
   test::running() = "delays and pools";
   FlowForecast forecast(&board());
   std::vector<Flow> flows = flows_of(forecast, Place{-1, kStriped}, Place{0});
@@ -103,7 +103,7 @@ void delays_and_pools() {
 }
 
 // What is lent of the links is what there is of them.
-void parts() {
+TEST(parts) {
   test::running() = "parts";
   FlowForecast forecast(&board());
   forecast.set_parts(std::vector<double>(board().limits().size(), 0.5));
@@ -114,10 +114,4 @@ void parts() {
 
 }  // namespace
 
-int main() {
-  alone();
-  beside_another();
-  delays_and_pools();
-  parts();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

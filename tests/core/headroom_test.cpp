@@ -28,7 +28,7 @@ size_t free_bytes() {
 
 bool says(const char* text) { return test::last_error().find(text) != std::string::npos; }
 
-void nothing_grows_into_it() {
+TEST(nothing_grows_into_it) {
   test::running() = "nothing grows into it";
   start();
   size_t free = 1, bytes = 0;
@@ -59,7 +59,7 @@ void nothing_grows_into_it() {
 }
 
 // As the out-of-memory text says.
-void lowered_as_advised_it_is_enough() {
+TEST(lowered_as_advised_it_is_enough) {
   test::running() = "lowered as advised it is enough";
   start();
   OK(glake_set_headroom(0, 64 * kMiB, nullptr));
@@ -74,7 +74,7 @@ void lowered_as_advised_it_is_enough() {
   finish();
 }
 
-void idle_memory_is_given_back() {
+TEST(idle_memory_is_given_back) {
   test::running() = "idle memory is given back";
   start();
   std::vector<void*> blocks;
@@ -92,7 +92,7 @@ void idle_memory_is_given_back() {
 }
 
 // Others take theirs, glake gives more; then they give it back, and glake may grow again.
-void others_come_and_go() {
+TEST(others_come_and_go) {
   test::running() = "others come and go";
   start();
   OK(glake_set_headroom(0, 64 * kMiB, nullptr));
@@ -115,7 +115,7 @@ void others_come_and_go() {
   finish();
 }
 
-void all_devices_and_those_to_come() {
+TEST(all_devices_and_those_to_come) {
   test::running() = "all devices and those to come";
   start();
   size_t bytes = 0, free = 0;
@@ -137,7 +137,7 @@ void all_devices_and_those_to_come() {
   finish();
 }
 
-void bad_input() {
+TEST(bad_input) {
   test::running() = "bad input";
   start();
   size_t bytes = 0;
@@ -163,7 +163,7 @@ void bad_input() {
 }
 
 // It is set, and what the driver keeps is told.
-void a_driver_that_takes_nothing_back() {
+TEST(a_driver_that_takes_nothing_back) {
   test::running() = "a driver that takes nothing back";
   start();
   OK(glake_free(glake_malloc(200 * kMiB, 0, nullptr)));
@@ -179,7 +179,7 @@ void a_driver_that_takes_nothing_back() {
   finish();
 }
 
-void by_option() {
+TEST(by_option) {
   test::running() = "by option";
   start();
   OK(glake_configure("headroom", "0.25GiB"));
@@ -195,14 +195,4 @@ void by_option() {
 
 }  // namespace
 
-int main() {
-  nothing_grows_into_it();
-  lowered_as_advised_it_is_enough();
-  idle_memory_is_given_back();
-  others_come_and_go();
-  all_devices_and_those_to_come();
-  bad_input();
-  a_driver_that_takes_nothing_back();
-  by_option();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

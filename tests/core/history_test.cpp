@@ -10,7 +10,7 @@ namespace {
 
 Bytes size_at(int i) { return kAlignment * static_cast<Bytes>(i * i % 97 + 1 + i); }
 
-void a_repeated_step_is_followed() {
+TEST(a_repeated_step_is_followed) {
   PlacementHistory history;
   uint64_t slot = 0;
   int known = 0;
@@ -26,7 +26,7 @@ void a_repeated_step_is_followed() {
   CHECK(known == 200);  // the third step is known from its first request
 }
 
-void a_changed_step_is_let_go() {
+TEST(a_changed_step_is_let_go) {
   PlacementHistory history;
   uint64_t slot = 0;
   for (int i = 0; i < 100; ++i) {
@@ -43,7 +43,7 @@ void a_changed_step_is_let_go() {
 }
 
 // Far more requests than the ring holds, of few kinds: answers must stay of the same kind.
-void long_runs() {
+TEST(long_runs) {
   PlacementHistory history;
   test::Dice dice(9);
   uint64_t slot = 0;
@@ -62,9 +62,4 @@ void long_runs() {
 
 }  // namespace
 
-int main() {
-  a_repeated_step_is_followed();
-  a_changed_step_is_let_go();
-  long_runs();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -35,7 +35,7 @@ void* get(size_t bytes) {
 }
 
 // No device memory has been used: only a context is needed.
-void cached_by_class() {
+TEST(cached_by_class) {
   test::running() = "cached by class";
   Session session;
   void* a = get(5000);
@@ -66,7 +66,7 @@ void cached_by_class() {
   CHECK(test::number_in(test::ledger(), "host_blocks") == 0);
 }
 
-void waits_for_recorded_work() {
+TEST(waits_for_recorded_work) {
   test::running() = "waits for recorded work";
   Session session;
   test::CurrentContext context;
@@ -116,7 +116,7 @@ void waits_for_recorded_work() {
 }
 
 // No event is recorded on a stream under capture: the block is held until there is none.
-void held_through_a_capture() {
+TEST(held_through_a_capture) {
   test::running() = "held through a capture";
   Session session;
   test::CurrentContext context;
@@ -143,7 +143,7 @@ void held_through_a_capture() {
 }
 
 // A destroyed stream's work has no event: only a synchronisation tells.
-void destroyed_stream() {
+TEST(destroyed_stream) {
   test::running() = "destroyed stream";
   Session session;
   test::CurrentContext context;
@@ -160,7 +160,7 @@ void destroyed_stream() {
   CHECK(host("waiting_blocks") == 0 && host("reserved_bytes.current") == 0);
 }
 
-void shutdown_needs_them_freed() {
+TEST(shutdown_needs_them_freed) {
   test::running() = "shutdown";
   Session session;
   void* a = get(1);
@@ -170,7 +170,7 @@ void shutdown_needs_them_freed() {
 
 // A job whose sizes change from step to step keeps an eighth more than it ever used, not all that
 // it ever asked for.
-void what_is_cached_is_bounded() {
+TEST(what_is_cached_is_bounded) {
   test::running() = "what is cached is bounded";
   Session session;
   test::Dice dice(5);
@@ -195,7 +195,7 @@ void what_is_cached_is_bounded() {
 }
 
 // A small block that is kept must not keep a large one: the next large request would pin another.
-void small_blocks_hold_no_large_ones() {
+TEST(small_blocks_hold_no_large_ones) {
   test::running() = "small blocks hold no large ones";
   Session session;
   std::vector<void*> kept;
@@ -211,7 +211,7 @@ void small_blocks_hold_no_large_ones() {
   for (void* ptr : kept) OK(glake_host_free(ptr));
 }
 
-void every_call_refused() {
+TEST(every_call_refused) {
   for (int64_t times : {1, 2, -1}) {
     for (int code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
       for (int64_t k = 1;; k += test::kSlowdown) {
@@ -245,7 +245,7 @@ void every_call_refused() {
   }
 }
 
-void many_threads() {
+TEST(many_threads) {
   test::running() = "many threads";
   Session session;
   std::vector<std::thread> threads;
@@ -274,15 +274,4 @@ void many_threads() {
 
 }  // namespace
 
-int main() {
-  cached_by_class();
-  waits_for_recorded_work();
-  held_through_a_capture();
-  destroyed_stream();
-  shutdown_needs_them_freed();
-  what_is_cached_is_bounded();
-  small_blocks_hold_no_large_ones();
-  every_call_refused();
-  many_threads();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

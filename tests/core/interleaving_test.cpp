@@ -50,7 +50,7 @@ struct Blocks {
 
 // Stitching with growth in several holes: what the first hole got must not be given to another
 // thread while the second is being filled.
-void growth_in_holes_beside_a_hit() {
+TEST(growth_in_holes_beside_a_hit) {
   test::running() = "growth in holes";
   Blocks blocks("18MiB");
   void* parts[6];  // 4, 2, 4, 2, 4, 2 MiB
@@ -77,7 +77,4 @@ void growth_in_holes_beside_a_hit() {
 
 }  // namespace
 
-int main() {
-  growth_in_holes_beside_a_hit();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -15,7 +15,7 @@ namespace {
 using namespace test_ipc;
 using test::stat;
 
-void importer_killed() {
+TEST(importer_killed) {
   const std::string machine = machine_name();
   for (int midway = 0; midway < 2; ++midway) {
     test::running() = "importer killed " + std::to_string(midway);
@@ -47,7 +47,7 @@ void importer_killed() {
   }
 }
 
-void exporter_killed() {
+TEST(exporter_killed) {
   test::running() = "exporter killed";
   const std::string machine = machine_name();
   start(machine);
@@ -76,7 +76,7 @@ void exporter_killed() {
 }
 
 // Asked for its memory while it exits, a process refuses: its thread makes no driver call then.
-void exporter_ending() {
+TEST(exporter_ending) {
   test::running() = "exporter ending";
   const std::string machine = machine_name();
   start(machine);
@@ -105,7 +105,7 @@ void exporter_ending() {
   finish();
 }
 
-void forgeries() {
+TEST(forgeries) {
   test::running() = "forgeries";
   const std::string machine = machine_name();
   start(machine);
@@ -157,7 +157,7 @@ void forgeries() {
 }
 
 // Strangers at the socket: garbage, silence, a flood. The server serves on.
-void strangers() {
+TEST(strangers) {
   test::running() = "strangers";
   const std::string machine = machine_name();
   start(machine);
@@ -188,7 +188,7 @@ void strangers() {
 }
 
 // A forked child holds no end of a connection open, and gets an error, not a hang.
-void forked_children() {
+TEST(forked_children) {
   test::running() = "forked children";
   const std::string machine = machine_name();
   start(machine);
@@ -235,7 +235,7 @@ void forked_children() {
 }
 
 // A refusal in the exporter is the importer's error, and its pin ends.
-void exporter_refuses() {
+TEST(exporter_refuses) {
   test::running() = "exporter refuses";
   const std::string machine = machine_name();
   start(machine);
@@ -254,7 +254,7 @@ void exporter_refuses() {
 }
 
 // A closing of which the driver refuses a part says so, and the rest is done later.
-void a_refused_closing_is_told() {
+TEST(a_refused_closing_is_told) {
   const std::string machine = machine_name();
   const std::pair<const char*, int> steps[] = {{"cuMemUnmap", GLAKE_DRIVER_ERROR},
                                                {"cuMemAddressFree", GLAKE_MEMORY_OWED}};
@@ -276,7 +276,7 @@ void a_refused_closing_is_told() {
 
 // What the driver refuses to take back of another process's block is owed like all else: counted,
 // told by glake_empty_cache(), and tried again by it.
-void a_refusal_is_owed() {
+TEST(a_refusal_is_owed) {
   const std::string machine = machine_name();
   struct {
     const char* call;
@@ -317,7 +317,7 @@ void a_refusal_is_owed() {
 }
 
 // Every driver call of an opening and of a closing refused: nothing is lost here.
-void every_call_refused() {
+TEST(every_call_refused) {
   const std::string machine = machine_name();
   for (const char* kind : {"", "legacy"}) {
     for (int64_t times : {1, 2, -1}) {
@@ -364,15 +364,5 @@ void every_call_refused() {
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--other") return serve(argv[2]);
   signal(SIGPIPE, SIG_IGN);
-  importer_killed();
-  exporter_killed();
-  exporter_ending();
-  forgeries();
-  strangers();
-  forked_children();
-  exporter_refuses();
-  a_refused_closing_is_told();
-  a_refusal_is_owed();
-  every_call_refused();
-  return 0;
+  return test::run_cases(argc, argv);
 }

@@ -57,7 +57,7 @@ int result_of(pid_t child) {
 }
 
 // Who knows the socket and the token is answered, if it is the same user's process.
-void another_user_is_told_nothing() {
+TEST(another_user_is_told_nothing) {
   test::running() = "another user is told nothing";
   start(machine_name());
   void* ptr = glake_malloc(kBytes, 0, nullptr);
@@ -93,7 +93,7 @@ std::string handle_text() {
 }
 
 // Anybody may listen at a name nobody has yet: the token is not told to another user.
-void another_users_socket_is_not_asked() {
+TEST(another_users_socket_is_not_asked) {
   test::running() = "another user's socket is not asked";
   if (!may_be_another()) return;
   start(machine_name());
@@ -146,7 +146,7 @@ void answer_one(const IpcFd& listener, const IpcReply& first, const IpcReply& th
   }
 }
 
-void lies() {
+TEST(lies) {
   test::running() = "lies";
   start(machine_name());
   OK(glake_free(glake_malloc(1, 0, nullptr)));
@@ -195,10 +195,7 @@ void lies() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  another_user_is_told_nothing();
-  another_users_socket_is_not_asked();
-  lies();
-  return 0;
+  return test::run_cases(argc, argv);
 }

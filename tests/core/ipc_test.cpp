@@ -10,7 +10,7 @@ using namespace test_ipc;
 using test::stat;
 
 // Blocks at home, stitched, at a granule's edge, small, contiguous: all are seen alike.
-void contents_cross() {
+TEST(contents_cross) {
   test::running() = "contents cross";
   const std::string machine = machine_name();
   start(machine, {{"limit", "64MiB"}});
@@ -72,7 +72,7 @@ void contents_cross() {
 }
 
 // With guards around blocks others see what the caller sees, also where a guard ends a granule.
-void guarded_contents_cross() {
+TEST(guarded_contents_cross) {
   test::running() = "guarded contents cross";
   const std::string machine = machine_name();
   start(machine, {{"limit", "64MiB"}, {"debug", "guard"}});
@@ -106,7 +106,7 @@ std::string number_of(const std::string& said) {
   return said.substr(from, said.find(' ', from) - from);
 }
 
-void opened_twice_is_counted() {
+TEST(opened_twice_is_counted) {
   test::running() = "opened twice";
   const std::string machine = machine_name();
   start(machine);
@@ -129,7 +129,7 @@ void opened_twice_is_counted() {
 }
 
 // What is enqueued on an opened block is done before it is unmapped: nothing undefined is noted.
-void closed_after_its_work() {
+TEST(closed_after_its_work) {
   test::running() = "closed after its work";
   const std::string machine = machine_name();
   start(machine);
@@ -150,7 +150,7 @@ void closed_after_its_work() {
 }
 
 // 100 opens of 100 blocks at once; 40 MiB in many batches; few descriptors.
-void many_opens() {
+TEST(many_opens) {
   test::running() = "many opens";
   const std::string machine = machine_name();
   start(machine);
@@ -177,7 +177,7 @@ void many_opens() {
   finish();
 }
 
-void stale_blocks() {
+TEST(stale_blocks) {
   test::running() = "stale blocks";
   const std::string machine = machine_name();
   start(machine);
@@ -202,7 +202,7 @@ void stale_blocks() {
   finish();
 }
 
-void many_threads_share() {
+TEST(many_threads_share) {
   test::running() = "many threads share";
   const std::string machine = machine_name();
   start(machine);
@@ -234,12 +234,5 @@ void many_threads_share() {
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--other") return serve(argv[2]);
   signal(SIGPIPE, SIG_IGN);
-  contents_cross();
-  guarded_contents_cross();
-  opened_twice_is_counted();
-  closed_after_its_work();
-  many_opens();
-  stale_blocks();
-  many_threads_share();
-  return 0;
+  return test::run_cases(argc, argv);
 }

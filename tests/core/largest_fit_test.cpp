@@ -280,20 +280,17 @@ class Program {
   std::vector<void*> live_, pinned_;
 };
 
-}  // namespace
+uint64_t first_seed = 0, seeds = 4;
 
-int main(int argc, char** argv) {
-  const uint64_t first = argc > 2 ? std::strtoull(argv[1], nullptr, 10) : 0;
-  const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 4;
-  const bool small_shm = have_small_shm();
+void play(const char* name) {
   for (const Mode& mode : kModes) {
-    if (argc > 3 && std::strcmp(argv[3], mode.name) != 0) continue;
-    if (mode.host && !small_shm) {
-      std::printf("%s: not run, no user namespace to mount a small /dev/shm in\n", mode.name);
+    if (std::strcmp(name, mode.name) != 0) continue;
+    if (mode.host && !have_small_shm()) {
+      std::printf("not run, no user namespace to mount a small /dev/shm in\n");
       continue;
     }
     int refused = 0, raised = 0;
-    for (uint64_t seed = first; seed < first + count; ++seed) {
+    for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
       const Program::Count one = Program(mode, seed).run();
       refused += one.refused;
       raised += one.raised;
@@ -301,5 +298,35 @@ int main(int argc, char** argv) {
     std::printf("%s: %d refusals, %d went through as advised\n", mode.name, refused, raised);
     CHECK_TEXT(refused > 20, mode.name);
   }
-  return 0;
+}
+
+TEST(plain) { play("plain"); }
+TEST(contiguous_4MiB) { play("contiguous 4MiB"); }
+TEST(contiguous_1MiB) { play("contiguous 1MiB"); }
+TEST(legacy_4MiB) { play("legacy 4MiB"); }
+TEST(kinds) { play("kinds"); }
+TEST(pools) { play("pools"); }
+TEST(pools_and_contiguous) { play("pools and contiguous"); }
+TEST(outside) { play("outside"); }
+TEST(guards) { play("guards"); }
+TEST(pins) { play("pins"); }
+TEST(work) { play("work"); }
+TEST(work_and_pins) { play("work and pins"); }
+TEST(graphs) { play("graphs"); }
+TEST(graphs_and_work) { play("graphs and work"); }
+TEST(graphs_and_pins) { play("graphs and pins"); }
+TEST(refusals) { play("refusals"); }
+TEST(refusals_and_all) { play("refusals and all"); }
+TEST(late_flags) { play("late flags"); }
+TEST(host) { play("host"); }
+TEST(host_and_contiguous) { play("host and contiguous"); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 2 && argv[1][0] != '-') {  // other programs: the first seed, and how many
+    first_seed = std::strtoull(argv[1], nullptr, 10);
+    seeds = std::strtoull(argv[2], nullptr, 10);
+  }
+  return test::run_cases(argc, argv);
 }

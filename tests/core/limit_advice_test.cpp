@@ -43,7 +43,7 @@ void raise_as_advised(size_t memory, size_t limit) {
 
 // Raised as advised, the limit lets the request through: where a pinned stretch fits alone, where
 // what is free are the ends of one granule, and where more is held than a limit that was lowered.
-void a_raised_limit_is_enough() {
+TEST(a_raised_limit_is_enough) {
   const size_t memory = 256 * kMiB;
   for (const char* what : {"a pinned stretch", "within a granule", "a lowered limit"}) {
     test::running() = std::string("raising the limit: ") + what;
@@ -91,7 +91,7 @@ void a_raised_limit_is_enough() {
 }
 
 // A freed contiguous block that is pinned, or owed to the driver, is no part of a longer one.
-void a_kept_contiguous_block_is_no_growth() {
+TEST(a_kept_contiguous_block_is_no_growth) {
   for (const bool owed : {false, true}) {
     test::running() = owed ? "an owed contiguous block" : "a pinned contiguous block";
     start("256MiB", "64MiB");
@@ -113,7 +113,7 @@ void a_kept_contiguous_block_is_no_growth() {
 
 // Owed granules serve the arenas only: of a limit that was lowered they take their part from a
 // contiguous block's.
-void owed_granules_take_part_of_a_lowered_limit() {
+TEST(owed_granules_take_part_of_a_lowered_limit) {
   test::running() = "owed granules under a lowered limit";
   start("256MiB", "128MiB");
   void* live = get(40 * kMiB);
@@ -130,7 +130,7 @@ void owed_granules_take_part_of_a_lowered_limit() {
 }
 
 // By how much is never less than what is missing, also where hundredths of a GiB would round it.
-void a_large_raise_is_not_rounded_down() {
+TEST(a_large_raise_is_not_rounded_down) {
   test::running() = "a raise of 1.502 GiB";
   start("16GiB", "4GiB");
   void* live = get(size_t{4096} * kMiB);
@@ -143,10 +143,4 @@ void a_large_raise_is_not_rounded_down() {
 
 }  // namespace
 
-int main() {
-  a_raised_limit_is_enough();
-  a_kept_contiguous_block_is_no_growth();
-  owed_granules_take_part_of_a_lowered_limit();
-  a_large_raise_is_not_rounded_down();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -27,7 +27,7 @@ void start(const char* memory, const char* limit, const char* policy) {
 }
 
 // Memory of this process that glake does not hold: 150 of 256 MiB.
-void memory_outside_glake() {
+TEST(memory_outside_glake) {
   test::running() = "memory outside glake";
   start("256MiB", "100%", "balanced");
   OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
@@ -49,7 +49,7 @@ void memory_outside_glake() {
 }
 
 // A freed contiguous block that is pinned stays, and serves no request much shorter than it is.
-void a_pinned_block_is_named() {
+TEST(a_pinned_block_is_named) {
   test::running() = "a freed but pinned contiguous block";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "48MiB"}, {"devices", "1"}});
   test::configure({{"driver", "sim"}, {"limit", "100%"}, {"contiguous", "4MiB"}});
@@ -70,7 +70,7 @@ void a_pinned_block_is_named() {
 
 // Pinned granules serve where they lie side by side: in a view, with what can be mapped behind it,
 // free or, also where the driver has just refused more, new.
-void a_view_of_pinned_granules_is_extended() {
+TEST(a_view_of_pinned_granules_is_extended) {
   for (const bool grows : {false, true}) {
     test::running() =
         std::string("a view of pinned granules and ") + (grows ? "new" : "free") + " ones";
@@ -103,7 +103,7 @@ void a_view_of_pinned_granules_is_extended() {
 }
 
 // What a refused granule was told, after those before it had been made, is no contradiction.
-void a_refusal_comes_after_what_there_is() {
+TEST(a_refusal_comes_after_what_there_is) {
   test::running() = "a refusal after some granules";
   start("256MiB", "100%", "balanced");
   OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
@@ -120,7 +120,7 @@ void a_refusal_comes_after_what_there_is() {
 }
 
 // What a pool that nobody uses holds makes room, also under a limit that was lowered.
-void idle_pools_make_room_under_a_lowered_limit() {
+TEST(idle_pools_make_room_under_a_lowered_limit) {
   test::running() = "an idle pool under a lowered limit";
   start("256MiB", "none", "balanced");
   void* live = glake_malloc(34 * kMiB, 0, nullptr);
@@ -134,7 +134,7 @@ void idle_pools_make_room_under_a_lowered_limit() {
 }
 
 // Blocks that a pool keeps whole are joined before its next request is refused.
-void whole_blocks_are_joined_before_a_refusal() {
+TEST(whole_blocks_are_joined_before_a_refusal) {
   test::running() = "freed whole blocks";
   start("64MiB", "100%", "balanced");
   const glake_pool pool{3, 0};
@@ -149,7 +149,7 @@ void whole_blocks_are_joined_before_a_refusal() {
 }
 
 // What a captured pool keeps whole serves only the stream it was freed on.
-void whole_blocks_of_a_graph_are_no_fit_elsewhere() {
+TEST(whole_blocks_of_a_graph_are_no_fit_elsewhere) {
   test::running() = "whole blocks of a captured pool";
   start("64MiB", "16MiB", "balanced");
   const glake_pool pool{3, 0};
@@ -175,7 +175,7 @@ void whole_blocks_of_a_graph_are_no_fit_elsewhere() {
   CU(cuStreamDestroy(stream));
 }
 
-void a_limit_is_no_driver() {
+TEST(a_limit_is_no_driver) {
   test::running() = "a limit";
   start("256MiB", "64MiB", "balanced");
   CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
@@ -185,7 +185,7 @@ void a_limit_is_no_driver() {
 }
 
 // What the driver has just refused is no fit, whichever call it refused and whatever it reports.
-void a_refusal_is_no_fit() {
+TEST(a_refusal_is_no_fit) {
   for (const char* call : {"cuMemSetAccess", "cuMemMap", "cuMemCreate"}) {
     for (int64_t times : {int64_t{1}, int64_t{9999}}) {
       test::running() = std::string(call) + " refused, times " + std::to_string(times);
@@ -218,7 +218,7 @@ void a_refusal_is_no_fit() {
 }
 
 // A contiguous block is one driver allocation: one it has refused is no fit either, of that kind.
-void a_refused_contiguous_block_is_no_fit() {
+TEST(a_refused_contiguous_block_is_no_fit) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     const char* call = kind == GLAKE_CONTIGUOUS_LEGACY ? "cuMemAlloc" : "cuMemCreate";
     test::running() = std::string(call) + " refused a contiguous block";
@@ -250,7 +250,7 @@ void a_refused_contiguous_block_is_no_fit() {
 }
 
 // Idle granules that the driver does not map side by side are no fit.
-void a_refused_stitch_is_no_fit() {
+TEST(a_refused_stitch_is_no_fit) {
   for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
     test::running() = std::string(call) + " refused a view";
     start("256MiB", "64MiB", "balanced");
@@ -281,7 +281,7 @@ void a_refused_stitch_is_no_fit() {
   }
 }
 
-void absurd_sizes() {
+TEST(absurd_sizes) {
   test::running() = "absurd sizes";
   start("256MiB", "64MiB", "balanced");
   CHECK(glake_malloc(size_t{1} << 60, 0, nullptr) == nullptr);
@@ -354,23 +354,14 @@ class Random {
   std::vector<void*> live_;
 };
 
+TEST(random_programs_balanced) {
+  for (uint64_t seed = 0; seed < 6; ++seed) Random("balanced", seed).run();
+}
+
+TEST(random_programs_compact) {
+  for (uint64_t seed = 0; seed < 6; ++seed) Random("compact", seed).run();
+}
+
 }  // namespace
 
-int main() {
-  memory_outside_glake();
-  a_pinned_block_is_named();
-  a_view_of_pinned_granules_is_extended();
-  a_refusal_comes_after_what_there_is();
-  idle_pools_make_room_under_a_lowered_limit();
-  whole_blocks_are_joined_before_a_refusal();
-  whole_blocks_of_a_graph_are_no_fit_elsewhere();
-  a_limit_is_no_driver();
-  a_refusal_is_no_fit();
-  a_refused_contiguous_block_is_no_fit();
-  a_refused_stitch_is_no_fit();
-  absurd_sizes();
-  for (const char* policy : {"balanced", "compact"}) {
-    for (uint64_t seed = 0; seed < 6; ++seed) Random(policy, seed).run();
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

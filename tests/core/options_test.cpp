@@ -22,7 +22,7 @@ int code_of(const std::string& key, const std::string& value) {
   return GLAKE_OK;
 }
 
-void limits() {
+TEST(limits) {
   Options o;
   o.set("LIMIT", "0.5");
   CHECK(o.limit_fraction == 0.5 && o.limit_bytes == 0);
@@ -41,7 +41,7 @@ void limits() {
   }
 }
 
-void others() {
+TEST(others) {
   CHECK(code_of("policy", "compact") == GLAKE_OK && code_of("POLICY", "balanced") == GLAKE_OK);
   CHECK(code_of("policy", "Compact") == GLAKE_INVALID_OPTION);
   CHECK(code_of("peers", "all") == GLAKE_OK && code_of("peers", "1") == GLAKE_INVALID_OPTION);
@@ -53,7 +53,7 @@ void others() {
   CHECK(code_of("", "2") == GLAKE_UNKNOWN_OPTION);
 }
 
-void bytes() {
+TEST(bytes) {
   CHECK(parse_size("1.5KiB") == 1536 && parse_size("2TiB") == 2048 * kGiB);
   CHECK(parse_size("7") == 7 && parse_size("7B") == 7 && parse_size(".5KiB") == 512);
   for (const char* bad :
@@ -63,7 +63,7 @@ void bytes() {
 }
 
 // A misspelt driver is refused when it is set, not when it is opened.
-void drivers() {
+TEST(drivers) {
   for (const char* bad : {"simm", "sim:", "libcuda.so", "CUDA"}) {
     CHECK_TEXT(code_of("driver", bad) == GLAKE_INVALID_OPTION, bad);
   }
@@ -71,7 +71,7 @@ void drivers() {
 }
 
 // An empty value is as none: the default.
-void empty() {
+TEST(empty) {
   Options o;
   for (const auto& [key, value] : {std::pair("limit", "0.5"),
                                    {"debug", "guard"},
@@ -88,7 +88,7 @@ void empty() {
 }
 
 // Names of the Python side and of the simulator are known; a misspelt one is an error.
-void environment() {
+TEST(environment) {
   setenv("GLAKE_LIMIT", "64MiB", 1);
   setenv("GLAKE_SIM_SEED", "3", 1);
   setenv("GLAKE_STRICT", "1", 1);
@@ -106,12 +106,4 @@ void environment() {
 
 }  // namespace
 
-int main() {
-  limits();
-  others();
-  bytes();
-  drivers();
-  empty();
-  environment();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

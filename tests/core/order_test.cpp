@@ -15,7 +15,7 @@ using test::kKiB;
 using test::kMiB;
 
 constexpr uint64_t kGranules = 96;
-constexpr int kSteps = 4000 / test::kSlowdown;
+const int kSteps = 4000 / test::kSlowdown;
 constexpr int kStep = 250;  // of those that repeat
 constexpr glake_pool kPool{4, 0};
 
@@ -181,7 +181,7 @@ class Program {
   uint64_t last_ = 0;
 };
 
-void nothing_is_found() {
+TEST(nothing_is_found) {
   uint64_t seed = 0;
   for (unsigned lag : {1U, 3U, 40U, 1000000U}) {
     for (const char* policy : {"balanced", "compact"}) {
@@ -202,7 +202,7 @@ void nothing_is_found() {
 }
 
 // What the driver says can be wrong: a program, or a driver, that breaks the rules is found out.
-void what_is_wrong_is_found() {
+TEST(what_is_wrong_is_found) {
   for (Fault fault : {Fault::kNoRecordStream, Fault::kNoWaits, Fault::kEmptyAnswers}) {
     CHECK(Program(90, "balanced", 40, {}, fault).run() > 0);
   }
@@ -210,8 +210,4 @@ void what_is_wrong_is_found() {
 
 }  // namespace
 
-int main() {
-  nothing_is_found();
-  what_is_wrong_is_found();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

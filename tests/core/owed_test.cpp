@@ -28,7 +28,7 @@ bool says(const char* words) { return test::last_error().find(words) != std::str
 
 int64_t used() { return test::number_in(test::ledger(), "used_bytes"); }
 
-void a_refused_release_is_said_and_used_again() {
+TEST(a_refused_release_is_said_and_used_again) {
   test::running() = "a refused release";
   start();
   CHECK(glake_owed_bytes(0) == 0);
@@ -57,7 +57,7 @@ void a_refused_release_is_said_and_used_again() {
 }
 
 // At a limit that what is owed fills, too.
-void what_is_owed_is_within_the_limit() {
+TEST(what_is_owed_is_within_the_limit) {
   test::running() = "owed at the limit";
   start("20MiB");
   void* ptr = glake_malloc(20 * kMiB, 0, nullptr);
@@ -75,7 +75,7 @@ void what_is_owed_is_within_the_limit() {
   finish();
 }
 
-void a_refused_unmap_keeps_its_memory_in_use() {
+TEST(a_refused_unmap_keeps_its_memory_in_use) {
   test::running() = "a refused unmap";
   start();
   void* ptr = glake_malloc(20 * kMiB, 0, nullptr);
@@ -100,7 +100,7 @@ void a_refused_unmap_keeps_its_memory_in_use() {
 }
 
 // Growth refused half-way, and its undo as well: the half that is there serves the next request.
-void half_a_growth_serves() {
+TEST(half_a_growth_serves) {
   test::running() = "half a growth";
   start();
   refuse("cuMemUnmap");
@@ -120,7 +120,7 @@ void half_a_growth_serves() {
 
 // What a growth has made that the driver refuses to go on with, and to undo, serves the request it
 // was for, with what was idle.
-void half_a_growth_serves_its_own_request() {
+TEST(half_a_growth_serves_its_own_request) {
   test::running() = "half a growth and its own request";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "64MiB"}, {"devices", "1"}});
   test::configure({{"driver", "sim"}, {"limit", "100%"}});
@@ -144,7 +144,7 @@ void half_a_growth_serves_its_own_request() {
   finish();
 }
 
-void contiguous_blocks_are_used_again() {
+TEST(contiguous_blocks_are_used_again) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     test::running() = "contiguous, kind " + std::to_string(kind);
     start("32MiB");
@@ -165,7 +165,7 @@ void contiguous_blocks_are_used_again() {
 }
 
 // Memory that is back leaves its addresses: a driver that keeps those is told of too.
-void refused_addresses_are_said() {
+TEST(refused_addresses_are_said) {
   test::running() = "refused addresses";
   start("32MiB");
   void* ptr = glake_malloc_contiguous(20 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM);
@@ -192,13 +192,4 @@ void refused_addresses_are_said() {
 
 }  // namespace
 
-int main() {
-  a_refused_release_is_said_and_used_again();
-  what_is_owed_is_within_the_limit();
-  a_refused_unmap_keeps_its_memory_in_use();
-  half_a_growth_serves();
-  half_a_growth_serves_its_own_request();
-  contiguous_blocks_are_used_again();
-  refused_addresses_are_said();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -153,13 +153,20 @@ void round(const char* policy, uint64_t seed, int operations) {
   test::check_nothing_left();
 }
 
+int operations = 4000 / test::kSlowdown;
+
+TEST(balanced) {
+  for (uint64_t seed = 1; seed <= kRounds; seed += 2) round("balanced", seed, operations);
+}
+
+TEST(compact) {
+  for (uint64_t seed = 2; seed <= kRounds; seed += 2) round("compact", seed, operations);
+}
+
 }  // namespace
 
 // Argument: operations of each thread in a round.
 int main(int argc, char** argv) {
-  const int operations = argc > 1 ? std::atoi(argv[1]) : 4000 / test::kSlowdown;
-  for (uint64_t seed = 1; seed <= kRounds; ++seed) {
-    round(seed % 2 == 1 ? "balanced" : "compact", seed, operations);
-  }
-  return 0;
+  operations = test::number_argument(argc, argv, operations);
+  return test::run_cases(argc, argv);
 }

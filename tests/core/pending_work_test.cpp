@@ -64,7 +64,7 @@ void* stitched(CUstream stream, std::vector<void*>* beside) {
 }
 
 // A pool's request has the device's own heap give its granules back.
-void views_stay_for_their_work() {
+TEST(views_stay_for_their_work) {
   Fixture f("views stay for their work");
   std::vector<void*> beside;
   void* view = stitched(f.s[0], &beside);
@@ -97,7 +97,7 @@ void chunks_stay_for_their_work(int kind, bool recorded) {
 
 // A destroyed stream whose memory is still to be marked is asked about once: drivers need not know
 // its handle any more.
-void gone_streams_are_not_asked() {
+TEST(gone_streams_are_not_asked) {
   Fixture f("gone streams are not asked");
   CUstream gone = nullptr;
   CU(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
@@ -117,7 +117,7 @@ void gone_streams_are_not_asked() {
 }
 
 // A step known by heart puts its blocks where they were, across streams too: by a wait.
-void repeated_places_wait_for_their_work() {
+TEST(repeated_places_wait_for_their_work) {
   Fixture f("repeated places wait for their work", {{"limit", "8MiB"}});
   constexpr size_t kUsed = 64 * test::kKiB;
   std::vector<uint8_t> seen(kUsed);
@@ -141,15 +141,43 @@ void repeated_places_wait_for_their_work() {
   CHECK(test::stat("glake.repeats") - repeats > 40);
 }
 
-}  // namespace
+// A block recorded on as many streams as a set of tickets has room for, on one more, and on many:
+// its memory, which the next request needs, is had after the work of each.
+void recorded_on(size_t streams) {
+  constexpr size_t kUsed = 64 * test::kKiB;
+  Fixture f("frees recorded on many streams");
+  std::vector<CUstream> users(streams);
+  for (CUstream& user : users) CU(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING));
+  void* first = get(20 * kMiB, f.s[0]);
+  for (CUstream user : users) {
+    OK(glake_record_stream(first, user));
+    fill(first, kUsed, user);
+  }
+  OK(glake_free(first));
+  void* second = get(20 * kMiB, f.s[0]);
+  const auto address = reinterpret_cast<CUdeviceptr>(second);
+  CU(cuMemsetD8Async(address, 2, kUsed, f.s[0]));
+  CU(cuStreamSynchronize(f.s[0]));
+  for (CUstream user : users) CU(cuStreamSynchronize(user));
+  std::vector<uint8_t> seen(kUsed);
+  CU(cuMemcpyDtoH(seen.data(), address, kUsed));
+  CHECK(seen == std::vector<uint8_t>(kUsed, 2));
+  OK(glake_free(second));
+  CU(cuCtxSynchronize());
+  for (CUstream user : users) CU(cuStreamDestroy(user));
+}
 
-int main() {
-  repeated_places_wait_for_their_work();
-  views_stay_for_their_work();
+TEST(frees_recorded_on_many_streams_wait) {
+  for (size_t streams : {7, 8, 9, 20}) recorded_on(streams);
+}
+
+TEST(chunks_wait_for_their_work) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     chunks_stay_for_their_work(kind, false);
     chunks_stay_for_their_work(kind, true);
   }
-  gone_streams_are_not_asked();
-  return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -50,7 +50,7 @@ unsigned char read_byte(void* ptr) {
   return value;
 }
 
-void kept_through_free_and_empty_cache() {
+TEST(kept_through_free_and_empty_cache) {
   test::running() = "kept through free and empty_cache";
   Session session(test::Options{{"limit", "32MiB"}});
   void* a = get(5 * kMiB);
@@ -75,7 +75,7 @@ void kept_through_free_and_empty_cache() {
 }
 
 // Its memory is used again, where it is.
-void reused_in_place() {
+TEST(reused_in_place) {
   test::running() = "reused in place";
   Session session(test::Options{{"limit", "8MiB"}});
   void* a = get(6 * kMiB);
@@ -99,7 +99,7 @@ void reused_in_place() {
 }
 
 // Blocks a, hole, b, hole... of two granules each: a request of more must be stitched of the holes.
-void never_stitched() {
+TEST(never_stitched) {
   test::running() = "never stitched";
   Session session(test::Options{{"limit", "32MiB"}});
   void* blocks[8];
@@ -127,7 +127,7 @@ void never_stitched() {
 }
 
 // A granule of which a live block holds a part is not taken as a view's edge either.
-void never_an_edge() {
+TEST(never_an_edge) {
   test::running() = "never an edge";
   Session session(test::Options{{"limit", "12MiB"}});
   void* a = get(3 * kMiB);
@@ -150,7 +150,7 @@ void never_an_edge() {
 }
 
 // A view through which a pinned block was reached stays mapped, whatever the budget.
-void views_stay() {
+TEST(views_stay) {
   test::running() = "views stay";
   Session session(test::Options{{"limit", "32MiB"}, {"view_budget", "1"}});
   void* blocks[8];
@@ -177,7 +177,7 @@ void views_stay() {
   CHECK(memory_at(view) == 0 && stat("glake.views") == 0);
 }
 
-void contiguous_chunks_stay() {
+TEST(contiguous_chunks_stay) {
   test::running() = "contiguous chunks stay";
   Session session(test::Options{{"limit", "32MiB"}});
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
@@ -196,7 +196,7 @@ void contiguous_chunks_stay() {
   }
 }
 
-void refused() {
+TEST(refused) {
   test::running() = "refused";
   Session session(test::Options{{"limit", "32MiB"}});
   void* a = get(5 * kMiB);
@@ -212,13 +212,4 @@ void refused() {
 
 }  // namespace
 
-int main() {
-  kept_through_free_and_empty_cache();
-  reused_in_place();
-  never_an_edge();
-  views_stay();
-  contiguous_chunks_stay();
-  refused();
-  never_stitched();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -308,7 +308,7 @@ bool mentions(const TransferPlan& plan, const std::string& path, const std::stri
   });
 }
 
-void check_reasons() {
+TEST(check_reasons) {
   test::running() = "reasons";
   const std::string text = platforms_text();
   const Place host{}, g0{0}, g1{1};
@@ -343,7 +343,7 @@ void check_reasons() {
   CHECK(planner.plan({{g0, g1}})[0].rate == whole);
 }
 
-void check_choice_of_paths() {
+TEST(check_choice_of_paths) {
   test::running() = "choice of paths";
   const std::string text = platforms_text();
   const Place g0{0}, striped{-1, kStriped};
@@ -364,7 +364,7 @@ void check_choice_of_paths() {
   CHECK(plans[0].paths.size() == 3 && plans[0].rate > 165);
 }
 
-void check_weights_and_ends() {
+TEST(check_weights_and_ends) {
   test::running() = "weights and ends";
   const Topology pcie = Topology::parse(platforms_text(), "a10_l40s_x8");
   const Planner planner(pcie);
@@ -385,15 +385,13 @@ void check_weights_and_ends() {
   }
 }
 
+TEST(rows_of_spread_memory) { check_rows(glake::topology::kSpread); }
+TEST(rows_of_striped_memory) { check_rows(kStriped); }
+
+TEST(random_machines) {
+  for (uint64_t seed = 1; seed <= 300 / test::kSlowdown; ++seed) play_machine(seed);
+}
+
 }  // namespace
 
-int main() {
-  check_rows(glake::topology::kSpread);
-  check_rows(kStriped);
-  check_reasons();
-  check_choice_of_paths();
-  check_weights_and_ends();
-  for (uint64_t seed = 1; seed <= 300 / test::kSlowdown; ++seed) play_machine(seed);
-  std::puts("planner: ok");
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

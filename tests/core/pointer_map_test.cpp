@@ -2,12 +2,13 @@
 #include "memory/pointer_map.h"
 
 #include "harness.h"
+#include "memory/region.h"
 
 using namespace glake;
 
 namespace {
 
-void slots_chain() {
+TEST(slots_chain) {
   Region region(8 * kGiB, 2 * kGiB, kMiB, nullptr);
   CHECK(region.peek(8 * kGiB) == nullptr && region.find(8 * kGiB) == nullptr);
   region.prepare(8 * kGiB, kMiB);
@@ -31,7 +32,7 @@ void slots_chain() {
 }
 
 // The slots of a page may be there while those of its neighbours are not.
-void around_a_page() {
+TEST(around_a_page) {
   Region region(8 * kGiB, 4 * kGiB, kMiB, nullptr);
   region.prepare(10 * kGiB - kMiB, 2 * kMiB);
   Block block;
@@ -56,7 +57,7 @@ Bytes address_space() {
 }
 
 // A login node's `ulimit -v` is a few GiB; the range of a replay's device is TiBs long.
-void host_memory_by_need() {
+TEST(host_memory_by_need) {
   Bytes before = address_space();
   Region region(8 * kGiB, 1024 * kGiB, kAlignment, nullptr);
   PointerMap::add(&region);
@@ -68,7 +69,7 @@ void host_memory_by_need() {
   CHECK(address_space() - before < kMiB);
 }
 
-void regions_by_address() {
+TEST(regions_by_address) {
   Region a(8 * kGiB, 2 * kGiB, kMiB, nullptr), b(10 * kGiB, kGiB, kAlignment, nullptr);
   PointerMap::add(&a);
   PointerMap::add(&b);
@@ -83,10 +84,4 @@ void regions_by_address() {
 
 }  // namespace
 
-int main() {
-  slots_chain();
-  around_a_page();
-  host_memory_by_need();
-  regions_by_address();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -19,7 +19,7 @@ uint64_t slept(uint64_t ns) {
   return simcuda_now_ns() - begin;
 }
 
-void a_sleep_takes_the_timer_slack() {
+TEST(a_sleep_takes_the_timer_slack) {
   test::running() = "sleep";
   Node node("dgx1v", kPolled);
   CHECK(simcuda_polled() == 1);
@@ -31,7 +31,7 @@ void a_sleep_takes_the_timer_slack() {
 }
 
 // A thread that only asks gets on, by the price of its questions.
-void a_question_takes_its_price() {
+TEST(a_question_takes_its_price) {
   test::running() = "question";
   Node node("dgx1v", kPolled);
   test::Buffer dst(0, kMiB), src(test::kPinned, kMiB);
@@ -70,7 +70,7 @@ double rate(const test::Options& simulator, size_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(end - begin);
 }
 
-void copies_lose_little() {
+TEST(copies_lose_little) {
   test::running() = "rates";
   CHECK(prctl(PR_SET_TIMERSLACK, 50000UL) == 0);
   CHECK(rate(kPolled, 1024 * kMiB) > 0.98 * rate(kInstant, 1024 * kMiB));
@@ -79,7 +79,7 @@ void copies_lose_little() {
   CHECK(prctl(PR_GET_TIMERSLACK) == 50000);    // the caller's own is as it was
 }
 
-void contents_are_right() {
+TEST(contents_are_right) {
   test::running() = "contents";
   Node node("dgx_a100", {{"memory", "256MiB"}, {"completion", "polled"}});
   constexpr size_t kBytes = 48 * kMiB + 4096;
@@ -95,10 +95,4 @@ void contents_are_right() {
 
 }  // namespace
 
-int main() {
-  a_sleep_takes_the_timer_slack();
-  a_question_takes_its_price();
-  copies_lose_little();
-  contents_are_right();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -167,7 +167,7 @@ class Program {
   uint32_t word_ = 0;
 };
 
-void random_programs() {
+TEST(random_programs) {
   int64_t refused = 0, restored = 0, ended = 0;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     if (seed > 1 && test::kSlowdown > 1 && seed % 3 != 0) continue;
@@ -185,7 +185,4 @@ void random_programs() {
 
 }  // namespace
 
-int main() {
-  random_programs();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -36,7 +36,7 @@ bool known(const char* pool) {
   return test::stats().find(std::string("glake.pool.") + pool + ".") != std::string::npos;
 }
 
-void memory_stays_with_its_pool() {
+TEST(memory_stays_with_its_pool) {
   test::running() = "memory stays with its pool";
   start();
   OK(glake_pool_retain(0, kPool));
@@ -64,7 +64,7 @@ void memory_stays_with_its_pool() {
   finish();
 }
 
-void users_and_life() {
+TEST(users_and_life) {
   test::running() = "users and life";
   start();
   CHECK(glake_pool_uses(0, kPool) == 0);
@@ -99,7 +99,7 @@ void users_and_life() {
   finish();
 }
 
-void bad_input() {
+TEST(bad_input) {
   test::running() = "bad input";
   start();
   GIVES(GLAKE_INVALID_ARGUMENT, glake_pool_retain(0, {0, 0}));
@@ -122,7 +122,7 @@ void bad_input() {
   finish();  // a pool's users do not keep the device from being given up
 }
 
-void one_limit_for_all() {
+TEST(one_limit_for_all) {
   test::running() = "one limit for all";
   start("32MiB");
   OK(glake_pool_retain(0, kPool));
@@ -149,7 +149,7 @@ void one_limit_for_all() {
   finish();
 }
 
-void use_on_oom() {
+TEST(use_on_oom) {
   test::running() = "use on oom";
   start("32MiB");
   OK(glake_pool_retain(0, kPool));
@@ -171,7 +171,7 @@ void use_on_oom() {
   finish();
 }
 
-void no_split() {
+TEST(no_split) {
   test::running() = "no split";
   start();
   OK(glake_pool_retain(0, kPool));
@@ -223,7 +223,7 @@ void streams_share_an_eager_pool(unsigned flags) {
   test::check_nothing_left();
 }
 
-void peers_reach_pools() {
+TEST(peers_reach_pools) {
   test::running() = "peers reach pools";
   test::fresh_simulator({{"memory", "64MiB"}, {"devices", "2"}});
   test::configure({{"driver", "sim"}});
@@ -243,7 +243,7 @@ void peers_reach_pools() {
   finish();
 }
 
-void dozens() {
+TEST(dozens) {
   test::running() = "dozens of pools";
   start("256MiB");
   std::vector<void*> blocks;
@@ -260,7 +260,7 @@ void dozens() {
   finish();
 }
 
-void threads() {
+TEST(threads) {
   test::running() = "threads on pools";
   start("256MiB");
   std::vector<std::thread> workers;
@@ -288,19 +288,9 @@ void threads() {
   finish();
 }
 
+TEST(streams_share_a_pool) { streams_share_an_eager_pool(0); }
+TEST(streams_share_a_pool_of_whole_blocks) { streams_share_an_eager_pool(GLAKE_POOL_NO_SPLIT); }
+
 }  // namespace
 
-int main() {
-  memory_stays_with_its_pool();
-  users_and_life();
-  bad_input();
-  one_limit_for_all();
-  use_on_oom();
-  no_split();
-  streams_share_an_eager_pool(0);
-  streams_share_an_eager_pool(GLAKE_POOL_NO_SPLIT);
-  peers_reach_pools();
-  dozens();
-  threads();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -57,7 +57,7 @@ Cost empty_after(int count) {
 }
 
 // The time is printed for people; what is checked is how many segments were looked at.
-void giving_back_is_linear() {
+TEST(giving_back_is_linear) {
   for (int count : {1000, 2000, 4000, 8000}) {
     Cost cost = empty_after(count / test::kSlowdown);
     std::printf("empty_cache after %d frees: %lld segments looked at, %.1f ms\n",
@@ -68,7 +68,7 @@ void giving_back_is_linear() {
 
 // How much may be held rather than waited for follows from what was live since the cache was
 // emptied: a small phase after a large one does not grow to the large one's size.
-void what_was_given_back_is_not_hoarded_again() {
+TEST(what_was_given_back_is_not_hoarded_again) {
   Fixture f("what was given back is not hoarded again", "1GiB", "512MiB");
   OK(glake_free(get(320 * kMiB, f.s[0])));
   OK(glake_empty_cache(0));
@@ -86,8 +86,4 @@ void what_was_given_back_is_not_hoarded_again() {
 
 }  // namespace
 
-int main() {
-  giving_back_is_linear();
-  what_was_given_back_is_not_hoarded_again();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

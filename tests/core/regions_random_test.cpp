@@ -144,9 +144,7 @@ class Program {
   uint32_t word_ = 0;
 };
 
-}  // namespace
-
-int main() {
+TEST(random_programs) {
   int64_t refused = 0, resumed = 0, too_little = 0, verified = 0, stitched = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     if (seed > 1 && test::kSlowdown > 1 && seed % 4 != 0) continue;
@@ -165,5 +163,8 @@ int main() {
       static_cast<long long>(verified), static_cast<long long>(stitched),
       static_cast<long long>(refused));
   CHECK(resumed > 20 && too_little > 0 && verified > 100 && stitched > 0);
-  return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

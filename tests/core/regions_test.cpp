@@ -90,7 +90,7 @@ int pause(glake_pool pool, int to, const Folder& folder) {
   return glake_region_pause(0, pool, to, to == GLAKE_REGION_DISK ? folder.path() : nullptr);
 }
 
-void there_and_back() {
+TEST(there_and_back) {
   for (int to : kTo) {
     Fixture f("there and back");
     test::running() += ", to " + std::to_string(to);
@@ -134,7 +134,7 @@ void there_and_back() {
 }
 
 // Blocks through views: every mapping comes back, and what is free stays free.
-void views() {
+TEST(views) {
   Fixture f("views", "24MiB");
   std::vector<void*> parts;
   for (int i = 0; i < 6; ++i) parts.push_back(get(4 * kMiB, f.weights));
@@ -165,7 +165,7 @@ void views() {
   }
 }
 
-void freed_while_paused() {
+TEST(freed_while_paused) {
   Fixture f("freed while paused");
   void* a = get(9 * kMiB, f.weights, f.s[0]);
   void* b = get(700 * kKiB, f.weights, f.s[1]);
@@ -185,7 +185,7 @@ void freed_while_paused() {
   OK(glake_free(d));
 }
 
-void refused_by_name() {
+TEST(refused_by_name) {
   Fixture f("refused by name");
   Folder folder;
   GIVES(GLAKE_INVALID_ARGUMENT, glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
@@ -229,7 +229,7 @@ void refused_by_name() {
 }
 
 // Lent memory is its borrower's: it stays where it is.
-void lent() {
+TEST(lent) {
   Fixture f("lent", "16MiB");
   glake_pool pool{3, 0};
   OK(glake_pool_retain(0, pool));
@@ -262,7 +262,7 @@ void lent() {
   OK(glake_free(live.ptr));
 }
 
-void out_of_memory_leaves_it_paused() {
+TEST(out_of_memory_leaves_it_paused) {
   for (int to : {GLAKE_REGION_HOST, GLAKE_REGION_DISK}) {
     Fixture f("out of memory leaves it paused", "32MiB");
     Folder folder;
@@ -288,7 +288,7 @@ void out_of_memory_leaves_it_paused() {
 }
 
 // The same when it is the driver that has no more.
-void the_driver_has_no_more() {
+TEST(the_driver_has_no_more) {
   Fixture f("the driver has no more", "120MiB");
   void* a = get(60 * kMiB, f.weights);
   stamp(a, 60 * kMiB, 4);
@@ -305,7 +305,7 @@ void the_driver_has_no_more() {
   OK(glake_free(a));
 }
 
-void budgets() {
+TEST(budgets) {
   Fixture f("budgets");
   OK(glake_region_budget(f.weights, 11 * kMiB));
   void* a = get(6 * kMiB, f.weights);
@@ -327,7 +327,7 @@ void budgets() {
 }
 
 // Each thread its own region, the innermost counts, and a contiguous block is none of it.
-void threads_and_nesting() {
+TEST(threads_and_nesting) {
   Fixture f("threads and nesting");
   glake_pool cache{}, again{}, before{1, 1};
   OK(glake_region_pool("cache", &cache));
@@ -363,7 +363,7 @@ void threads_and_nesting() {
 }
 
 // One thread pauses and resumes, others allocate elsewhere, ask, and free the region's blocks.
-void beside_other_threads() {
+TEST(beside_other_threads) {
   Fixture f("beside other threads", "96MiB");
   std::vector<void*> kept, freed;
   for (int i = 0; i < 8; ++i) kept.push_back(get(kMiB + 512, f.weights));
@@ -401,7 +401,7 @@ void beside_other_threads() {
 
 // A graph over a region's blocks, replayed after a resume; and a pool that a graph has captured, of
 // which freed memory is saved too.
-void graphs() {
+TEST(graphs) {
   Fixture f("graphs");
   void* from = get(3 * kMiB, f.weights);
   void* to = get(3 * kMiB, f.weights);
@@ -437,7 +437,7 @@ void graphs() {
   for (void* ptr : {from, to}) OK(glake_free(ptr));
 }
 
-void snapshots_tell() {
+TEST(snapshots_tell) {
   Fixture f("snapshots tell");
   void* a = get(3 * kMiB, f.weights);
   OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
@@ -457,18 +457,4 @@ void snapshots_tell() {
 
 }  // namespace
 
-int main() {
-  there_and_back();
-  views();
-  freed_while_paused();
-  refused_by_name();
-  lent();
-  out_of_memory_leaves_it_paused();
-  the_driver_has_no_more();
-  budgets();
-  threads_and_nesting();
-  beside_other_threads();
-  graphs();
-  snapshots_tell();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -11,7 +11,7 @@ glake_pool region() {
   return pool;
 }
 
-void over_every_path() {
+TEST(over_every_path) {
   test::running() = "over every path";
   test::Node node("dgx1v", {{"memory", "256MiB"}});
   const test::CurrentContext current;
@@ -45,7 +45,7 @@ void over_every_path() {
 }
 
 // A copy of any size, at either end, says which region to resume, and moves nothing.
-void not_while_paused() {
+TEST(not_while_paused) {
   test::running() = "not while paused";
   test::Node node("dgx1v", {{"memory", "64MiB"}});
   void* block = glake_pool_malloc(2 * kMiB, 0, nullptr, region());
@@ -85,8 +85,4 @@ void not_while_paused() {
 
 }  // namespace
 
-int main() {
-  over_every_path();
-  not_while_paused();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -23,7 +23,7 @@ void finish() {
 }
 
 // Blocks live on device 1 only: all of glake stays usable.
-void refused_while_a_later_device_has_blocks() {
+TEST(refused_while_a_later_device_has_blocks) {
   test::running() = "live blocks on device 1";
   start();
   OK(glake_free(get(100, 0)));
@@ -43,7 +43,7 @@ void refused_while_a_later_device_has_blocks() {
 }
 
 // The driver refuses while device 1 is being closed.
-void refused_by_the_driver_at_a_later_device() {
+TEST(refused_by_the_driver_at_a_later_device) {
   for (const char* symbol : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuEventDestroy",
                              "cuDevicePrimaryCtxRelease", "cuCtxSynchronize"}) {
     // The second call belongs to device 1 or to a later part of device 0's end.
@@ -74,7 +74,7 @@ void refused_by_the_driver_at_a_later_device() {
 }
 
 // A thread that outlives a shutdown starts anew with the next use.
-void threads_outlive_a_shutdown() {
+TEST(threads_outlive_a_shutdown) {
   test::running() = "threads outlive a shutdown";
   start();
   OK(glake_free(get(1000, 0)));
@@ -96,9 +96,4 @@ void threads_outlive_a_shutdown() {
 
 }  // namespace
 
-int main() {
-  threads_outlive_a_shutdown();
-  refused_while_a_later_device_has_blocks();
-  refused_by_the_driver_at_a_later_device();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -133,7 +133,7 @@ void random_programs(const char* policy, uint64_t seed) {
 }
 
 // A stitched block is seen at its own address, and not at its granules' homes.
-void a_stitched_block_is_a_segment() {
+TEST(a_stitched_block_is_a_segment) {
   test::running() = "stitched";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "256MiB"}, {"devices", "1"}});
   test::configure({{"driver", "sim"}, {"limit", "32MiB"}});
@@ -161,7 +161,7 @@ void a_stitched_block_is_a_segment() {
 }
 
 // In the debug mode, freed blocks that are kept from reuse wait; requests are the callers'.
-void debug_blocks() {
+TEST(debug_blocks) {
   test::running() = "debug";
   test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});
   test::configure({{"driver", "sim"}, {"limit", "32MiB"}, {"debug", "guard,poison"}});
@@ -176,13 +176,14 @@ void debug_blocks() {
   OK(glake_configure("debug", "none"));
 }
 
+TEST(random_programs_balanced) {
+  for (uint64_t seed : {1, 2}) random_programs("balanced", seed);
+}
+
+TEST(random_programs_compact) {
+  for (uint64_t seed : {1, 2}) random_programs("compact", seed);
+}
+
 }  // namespace
 
-int main() {
-  a_stitched_block_is_a_segment();
-  debug_blocks();
-  for (const char* policy : {"balanced", "compact"}) {
-    for (uint64_t seed : {1, 2}) random_programs(policy, seed);
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

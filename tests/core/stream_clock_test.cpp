@@ -1,7 +1,8 @@
 // StreamClock on the simulated driver: what is ordered before what, what is complete, and that it
 // makes no call while one stream is in use.
+#include "memory/stream_clock.h"
+
 #include "harness.h"
-#include "memory/streams.h"
 
 using namespace glake;
 
@@ -37,14 +38,14 @@ class Fixture {
   StreamId ids[kStreams] = {};
 };
 
-void ids_are_dense() {
+TEST(ids_are_dense) {
   Fixture f("-1");
   for (StreamId i = 0; i < kStreams; ++i) CHECK(f.ids[i] == i);
   CHECK(f.clock->id_of(0) == 0 && f.clock->count() == kStreams);
   CHECK(f.clock->handle_of(2) == reinterpret_cast<StreamHandle>(f.streams[1]));
 }
 
-void waits_order_work() {
+TEST(waits_order_work) {
   Fixture f("-1");
   StreamClock& clock = *f.clock;
   Ticket t = clock.stamp(1);
@@ -61,7 +62,7 @@ void waits_order_work() {
   CHECK(clock.wait_host(Tickets(later)) && clock.complete(Tickets(t)) && clock.ordered(3, later));
 }
 
-void several_streams_in_one_set() {
+TEST(several_streams_in_one_set) {
   Fixture f("-1");
   StreamClock& clock = *f.clock;
   Tickets all;
@@ -71,7 +72,7 @@ void several_streams_in_one_set() {
   CHECK(clock.wait_host(all) && clock.complete(all));
 }
 
-void completion_is_noticed() {
+TEST(completion_is_noticed) {
   Fixture f("0");
   Ticket t = f.clock->stamp(1);
   f.clock->stamp(2);
@@ -82,7 +83,7 @@ void completion_is_noticed() {
   CHECK(f.clock->ordered(2, t) && f.clock->complete(Tickets(t)) && f.clock->waits() == 0);
 }
 
-void nothing_is_recorded_until_asked() {
+TEST(nothing_is_recorded_until_asked) {
   Fixture f("-1");
   StreamClock& clock = *f.clock;
   Ticket t = clock.stamp(1);
@@ -110,7 +111,7 @@ void nothing_is_recorded_until_asked() {
   CU(cuEventDestroy(work));
 }
 
-void synchronisation_completes_what_was_before() {
+TEST(synchronisation_completes_what_was_before) {
   Fixture f("-1");
   Ticket before = f.clock->stamp(1);
   f.clock->begin_sync();
@@ -121,7 +122,7 @@ void synchronisation_completes_what_was_before() {
 }
 
 // Thousands of marks that never complete: bounded, and still able to order the oldest work.
-void marks_stay_bounded() {
+TEST(marks_stay_bounded) {
   Fixture f("-1");
   Ticket first = f.clock->stamp(1);
   for (int i = 0; i < 2000; ++i) {
@@ -134,7 +135,7 @@ void marks_stay_bounded() {
   CHECK(f.clock->wait_host(Tickets(first)) && f.clock->complete(Tickets(first)));
 }
 
-void one_stream_makes_no_call() {
+TEST(one_stream_makes_no_call) {
   test::fresh_simulator({{"phantom", "1"}});
   auto driver = Driver::open("sim");
   StreamClock clock(*driver, 0);
@@ -146,7 +147,7 @@ void one_stream_makes_no_call() {
   CHECK(simcuda_calls("*") == 0);
 }
 
-void refusals_are_answered() {
+TEST(refusals_are_answered) {
   Fixture f("-1");
   Ticket t = f.clock->stamp(1);
   for (const char* symbol :
@@ -162,15 +163,4 @@ void refusals_are_answered() {
 
 }  // namespace
 
-int main() {
-  ids_are_dense();
-  waits_order_work();
-  several_streams_in_one_set();
-  completion_is_noticed();
-  nothing_is_recorded_until_asked();
-  synchronisation_completes_what_was_before();
-  marks_stay_bounded();
-  one_stream_makes_no_call();
-  refusals_are_answered();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -41,7 +41,7 @@ void* get(size_t bytes, void* stream) {
   return ptr;
 }
 
-void legacy_is_null() {
+TEST(legacy_is_null) {
   Fixture f("the legacy stream is NULL", {{"phantom", "1"}}, "8MiB");
   void* a = get(8 * kMiB, kLegacy);
   void* stream = &stream;
@@ -54,7 +54,7 @@ void legacy_is_null() {
 }
 
 // One handle, two streams: memory freed on one thread's is not the other's to use at once.
-void threads_have_streams_of_their_own() {
+TEST(threads_have_streams_of_their_own) {
   Fixture f("threads have streams of their own", {{"phantom", "1"}, {"complete_after", "-1"}},
             "16MiB");
   std::atomic<int> turn{0};
@@ -102,7 +102,7 @@ void threads_have_streams_of_their_own() {
 }
 
 // Contents, with streams whose work runs as late as is legal.
-void threads_share_memory_safely() {
+TEST(threads_share_memory_safely) {
   for (int round = 0; round < 4; ++round) {
     Fixture f("per-thread streams, contents",
               {{"memory", "64MiB"}, {"seed", std::to_string(round)}, {"schedule", "threaded"}},
@@ -134,7 +134,7 @@ void threads_share_memory_safely() {
   }
 }
 
-void destroyed_streams() {
+TEST(destroyed_streams) {
   Fixture f("destroyed streams", {{"phantom", "1"}, {"complete_after", "-1"}}, "16MiB");
   CUstream s = nullptr, other = nullptr;
   CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
@@ -166,7 +166,7 @@ void destroyed_streams() {
 }
 
 // The work of the destroyed stream is not ordered before that of the new one of the same handle.
-void reused_handles() {
+TEST(reused_handles) {
   Fixture f("reused handles", {{"phantom", "1"}, {"complete_after", "-1"}, {"reuse_handles", "1"}},
             "24MiB");
   CUstream s = nullptr, other = nullptr;
@@ -193,11 +193,4 @@ void reused_handles() {
 
 }  // namespace
 
-int main() {
-  legacy_is_null();
-  threads_have_streams_of_their_own();
-  threads_share_memory_safely();
-  destroyed_streams();
-  reused_handles();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

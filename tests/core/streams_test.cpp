@@ -201,7 +201,7 @@ class Program {
   int64_t foreign_ = 0;
 };
 
-void all_bytes_are_right() {
+TEST(all_bytes_are_right) {
   for (uint64_t seed = 1; seed <= (test::kSlowdown == 1 ? 3 : 1); ++seed) {
     for (const char* policy : {"balanced", "compact"}) {
       test::running() = "seed " + std::to_string(seed) + ", " + policy;
@@ -230,10 +230,10 @@ void forgetting_shows() {
   CHECK(foreign > 0);
 }
 
+TEST(what_forgets_a_stream_shows) {
+  if (test::simulated()) forgetting_shows();  // a GPU may get away with it
+}
+
 }  // namespace
 
-int main() {
-  all_bytes_are_right();
-  if (test::simulated()) forgetting_shows();  // a GPU may get away with it
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

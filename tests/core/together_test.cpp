@@ -90,7 +90,7 @@ Sums snapshot() {
   return sums;
 }
 
-void every_kind_is_in_the_snapshot() {
+TEST(every_kind_is_in_the_snapshot) {
   test::running() = "every kind is in the snapshot";
   start();
   OK(glake_history(1000, GLAKE_CONTEXT_NEVER, 1));
@@ -123,7 +123,7 @@ void every_kind_is_in_the_snapshot() {
 }
 
 // Each free that is asked for completes, however many streams are recorded.
-void a_contiguous_free_completes() {
+TEST(a_contiguous_free_completes) {
   test::running() = "a contiguous free completes";
   start();
   auto context = std::make_unique<test::CurrentContext>();
@@ -140,7 +140,7 @@ void a_contiguous_free_completes() {
 }
 
 // A restored pool: its frees and allocations are events, and what was noted of blocks is renewed.
-void a_restore_is_watched() {
+TEST(a_restore_is_watched) {
   test::running() = "a restore is watched";
   start();
   OK(glake_pool_retain(0, kPool));
@@ -168,7 +168,7 @@ void a_restore_is_watched() {
 }
 
 // A block that a restore frees is nobody else's to open any more.
-void a_restore_ends_shares() {
+TEST(a_restore_ends_shares) {
   test::running() = "a restore ends shares";
   start();
   OK(glake_pool_retain(0, kPool));
@@ -185,7 +185,7 @@ void a_restore_ends_shares() {
 }
 
 // With guards a caller's pointer is not the block's first byte.
-void pins_and_shares_take_the_callers_pointer() {
+TEST(pins_and_shares_take_the_callers_pointer) {
   test::running() = "pins and shares with guards";
   start({{"limit", "96MiB"}, {"debug", "guard"}});
   for (size_t bytes : {size_t{1000}, 5 * kMiB}) {
@@ -211,7 +211,7 @@ void pins_and_shares_take_the_callers_pointer() {
 
 // What the driver refuses to take back is in no segment and no reserved byte, but in its own
 // statistic, until it is paid.
-void refused_releases_are_owed() {
+TEST(refused_releases_are_owed) {
   test::running() = "refused releases are owed";
   start();
   for (int kind : {GLAKE_STITCHED, GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
@@ -240,7 +240,7 @@ void refused_releases_are_owed() {
 
 // Events never outlive their stream for long: destroyed, and the device synchronised, the marks on
 // it are another stream's to use, and its memory anybody's.
-void events_leave_with_their_stream() {
+TEST(events_leave_with_their_stream) {
   test::running() = "events leave with their stream";
   start();
   auto context = std::make_unique<test::CurrentContext>();
@@ -271,7 +271,7 @@ void events_leave_with_their_stream() {
 
 // A freed chunk is no other stream's while there is room for one more, nor its own stream's before
 // recorded ones are ordered; shared or not.
-void chunks_keep_their_tickets() {
+TEST(chunks_keep_their_tickets) {
   test::running() = "chunks keep their tickets";
   start();
   auto context = std::make_unique<test::CurrentContext>();
@@ -297,14 +297,4 @@ void chunks_keep_their_tickets() {
 
 }  // namespace
 
-int main() {
-  chunks_keep_their_tickets();
-  every_kind_is_in_the_snapshot();
-  a_contiguous_free_completes();
-  a_restore_is_watched();
-  a_restore_ends_shares();
-  pins_and_shares_take_the_callers_pointer();
-  refused_releases_are_owed();
-  events_leave_with_their_stream();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

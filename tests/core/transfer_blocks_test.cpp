@@ -73,7 +73,7 @@ struct Blocks {
 };
 
 // Between all kinds of places, of odd sizes at odd addresses, over one path and over many.
-void every_byte() {
+TEST(every_byte) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a10_l40s_x8"}) {
     Node node(preset, {{"memory", "256MiB"}});
     test::Dice dice(7);
@@ -100,7 +100,7 @@ void every_byte() {
 }
 
 // Large pieces go as before; few small ones too.
-void only_where_they_pay() {
+TEST(only_where_they_pay) {
   test::running() = "only where they pay";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   test::Dice dice(3);
@@ -115,7 +115,7 @@ void only_where_they_pay() {
 }
 
 // A path that fails while kernels run is left to others; a slow one is waited for.
-void faults() {
+TEST(faults) {
   test::running() = "faults";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   test::Dice dice(5);
@@ -147,7 +147,7 @@ void faults() {
 }
 
 // Batches, and single copies where there are no batches either: the same bytes.
-void drivers_without() {
+TEST(drivers_without) {
   for (const char* lacks : {"cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"}) {
     test::running() = std::string("a driver without ") + lacks;
     Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -167,7 +167,7 @@ void drivers_without() {
 }
 
 // A graph holds the driver's own copies: a kernel's table would have to live as long as it.
-void captures() {
+TEST(captures) {
   test::running() = "a capture";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   test::Dice dice(11);
@@ -195,7 +195,7 @@ void captures() {
 }
 
 // One pageable block among many pinned ones is found: a kernel's access to it would end a context.
-void a_pageable_block() {
+TEST(a_pageable_block) {
   test::running() = "a pageable block";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   test::Dice dice(13);
@@ -211,7 +211,7 @@ void a_pageable_block() {
   CHECK(simcuda_watch_landings(0, 0) == 0);
 }
 
-void estimates() {
+TEST(estimates) {
   test::running() = "estimates";
   using namespace glake::transfer;
   const BlockCosts costs;
@@ -229,7 +229,7 @@ void estimates() {
   CHECK(better_staged(8 * kMiB, 25, costs) && !better_staged(kMiB, 400, costs));
 }
 
-void overlaps() {
+TEST(overlaps) {
   test::running() = "overlaps";
   using glake::transfer::find_overlap;
   using glake::transfer::Span;
@@ -254,14 +254,4 @@ void overlaps() {
 
 }  // namespace
 
-int main() {
-  estimates();
-  overlaps();
-  every_byte();
-  only_where_they_pay();
-  faults();
-  drivers_without();
-  captures();
-  a_pageable_block();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -56,7 +56,7 @@ class Stream {
 };
 
 // A tracked copy is done when it is, whatever its stream holds behind it.
-void tracked_copies() {
+TEST(tracked_copies) {
   test::running() = "tracked plain copies";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   Buffer dst(0, kMiB), src(kPinned, kMiB);
@@ -103,7 +103,7 @@ void tracked_copies() {
 }
 
 // The copy comes after the work of both streams, and both wait for it.
-void two_streams() {
+TEST(two_streams) {
   Node node("dgx_a100", {{"memory", "256MiB"}});
   for (size_t bytes : {size_t{4096}, 24 * kMiB}) {
     test::running() = "two streams, " + std::to_string(bytes);
@@ -135,7 +135,7 @@ void two_streams() {
   CHECK(test::violations() == "[]");
 }
 
-void pinning() {
+TEST(pinning) {
   test::running() = "pinning";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   std::vector<unsigned char> memory(5 * kMiB);
@@ -168,7 +168,7 @@ void pinning() {
 }
 
 // Memory of a copy that no stream waits for cannot be freed before it is done.
-void frees() {
+TEST(frees) {
   Node node("dgx_a100", {{"memory", "256MiB"}});
   for (size_t bytes : {size_t{512}, 32 * kMiB}) {
     for (unsigned flags : {0u, unsigned{GLAKE_COPY_TRACKED}}) {
@@ -196,11 +196,4 @@ void frees() {
 
 }  // namespace
 
-int main() {
-  tracked_copies();
-  two_streams();
-  pinning();
-  frees();
-  std::printf("transfer_callers_test: all checks hold\n");
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -41,7 +41,7 @@ std::string copy_once(int dst_place, int src_place, size_t bytes, size_t to, siz
   return result;
 }
 
-void sizes_and_alignments() {
+TEST(sizes_and_alignments) {
   const std::pair<int, int> ends[] = {{0, kPinned},   {kPinned, 0},   {5, 0},
                                       {0, kPageable}, {kPageable, 3}, {2, 2}};
   for (const char* seed : {"1", "2"}) {
@@ -64,7 +64,7 @@ void sizes_and_alignments() {
 }
 
 // Relays wherever there are any, also where they do not pay.
-void forced_relays() {
+TEST(forced_relays) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
     test::running() = std::string("relays on ") + preset;
     Node node(preset, {{"memory", "256MiB"}});
@@ -73,7 +73,7 @@ void forced_relays() {
   }
 }
 
-void batches() {
+TEST(batches) {
   test::running() = "batches";
   Node node("dgx_a100", {{"memory", "256MiB"}});
   for (auto [to, from] : {std::pair<int, int>{0, kPinned}, {kPinned, 0}, {1, 0}}) {
@@ -112,7 +112,7 @@ void batches() {
 }
 
 // The fast path: one copy call, and none that allocates or waits.
-void small_copies() {
+TEST(small_copies) {
   test::running() = "small copies";
   Node node("hgx_h100_h200", {{"memory", "64MiB"}});
   Buffer dst(0, 128 * kKiB), src(kPinned, 128 * kKiB);
@@ -140,7 +140,7 @@ void small_copies() {
   CU(cuStreamDestroy(stream));
 }
 
-void refusals() {
+TEST(refusals) {
   test::running() = "refusals";
   Node node("dgx_a100", {{"memory", "64MiB"}});
   Buffer a(0, 4 * kMiB), b(1, 4 * kMiB), host(kPinned, 4 * kMiB), other(kPinned, 4 * kMiB);
@@ -173,7 +173,7 @@ void refusals() {
 }
 
 // Where nothing vouches for the addresses, every part is looked into, at any size.
-void checked() {
+TEST(checked) {
   test::running() = "checked";
   Node node("dgx_a100", {{"memory", "64MiB"}});
   Buffer a(0, 512), b(0, 512), large(0, 4 * kMiB), host(kPinned, 4 * kMiB);
@@ -234,7 +234,7 @@ void checked() {
 }
 
 // Blocks of the debug modes lie between guards, which no copy may touch.
-void checked_between_guards() {
+TEST(checked_between_guards) {
   test::running() = "checked between guards";
   Node node("dgx_a100", {{"memory", "64MiB"}}, true, {{"debug", "guard"}});
   Buffer a(0, 1000), host(kPinned, 8192);
@@ -249,7 +249,7 @@ void checked_between_guards() {
   }
 }
 
-void closed_and_forked() {
+TEST(closed_and_forked) {
   test::running() = "closed and forked";
   {
     Node node("dgx_a100", {{"memory", "64MiB"}});
@@ -281,14 +281,4 @@ void closed_and_forked() {
 
 }  // namespace
 
-int main() {
-  sizes_and_alignments();
-  forced_relays();
-  batches();
-  small_copies();
-  refusals();
-  checked();
-  checked_between_guards();
-  closed_and_forked();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

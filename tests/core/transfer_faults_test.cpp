@@ -44,7 +44,7 @@ struct Fault {
   bool stall;
 };
 
-void one_path() {
+TEST(one_path) {
   const Fault faults[] = {
       {"first hop fails once", 0, kPinned, "host", "g2", 2, 1, false},
       {"first hop fails for good", 0, kPinned, "host", "g4", 1, -1, false},
@@ -87,7 +87,7 @@ void one_path() {
 }
 
 // Half the node's uplinks die in mid copy, as errors: the rest carries it.
-void links_die() {
+TEST(links_die) {
   test::running() = "links die";
   Node node("dgx_a100", {{"memory", "512MiB"}}, true, test::kHeld);
   CHECK(simcuda_configure("dead_link", std::to_string(CUDA_ERROR_UNKNOWN).c_str()) == 0);
@@ -100,7 +100,7 @@ void links_die() {
   pair.check_once();
 }
 
-void no_path_left() {
+TEST(no_path_left) {
   test::running() = "no path left";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Pair pair(0, kPinned);
@@ -137,7 +137,7 @@ std::vector<double> lent_away(const std::vector<std::string>& edges) {
 }
 
 // The plan has relays only, as the direct link is lent: when they fail, the plain copy's path.
-void direct_unplanned() {
+TEST(direct_unplanned) {
   test::running() = "direct, unplanned";
   Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}},
             true, test::kHeld);
@@ -154,7 +154,7 @@ void direct_unplanned() {
 
 // Relays are left to others in mid copy, and then the direct link dies: they are taken again, where
 // the relays may be.
-void left_to_others() {
+TEST(left_to_others) {
   for (const bool allowed : {true, false}) {
     test::running() = allowed ? "left to others" : "lent to others";
     Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}},
@@ -179,7 +179,7 @@ void left_to_others() {
 }
 
 // With checksums a flipped bit is found and its chunk sent again; without, it stays.
-void corrupted() {
+TEST(corrupted) {
   const struct {
     int to, from;
     const char *a, *b;
@@ -234,7 +234,7 @@ void corrupted() {
 
 // A link dies under copies that write the destination. Until they are seen done their memory is not
 // given to anybody, and no other chunk tries the path.
-void given_up() {
+TEST(given_up) {
   for (const bool ordered : {false, true}) {
     test::running() = ordered ? "given up, ordered" : "given up";
     Node node("dgx_a100", {{"memory", "512MiB"}}, true, test::kHeld);
@@ -278,7 +278,7 @@ void given_up() {
 
 // A copy that writes the destination never ends: its bytes are unknown, and nobody sends them
 // again.
-void stuck_for_good() {
+TEST(stuck_for_good) {
   test::running() = "stuck for good";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Pair pair(0, kPinned);
@@ -292,7 +292,7 @@ void stuck_for_good() {
   await_settled(id);
 }
 
-void slow_uplink() {
+TEST(slow_uplink) {
   test::running() = "slow uplink";
   Node node("dgx_a100", {{"phantom", "1"}, {"host_node", "interleave"}}, true, test::kHeld);
   CHECK(glake_copy_wait(0, 0) != GLAKE_OK);
@@ -308,7 +308,7 @@ void slow_uplink() {
 
 // Every driver call of a transfer fails in turn, once and for good: typed errors or a whole copy,
 // no byte twice, and afterwards all works.
-void each_call() {
+TEST(each_call) {
   for (bool ordered : {false, true}) {
     for (int64_t times : {int64_t{1}, int64_t{-1}}) {
       const int step = (times == 1 ? 11 : 23) * test::kSlowdown;
@@ -359,20 +359,4 @@ void each_call() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const std::string only = argc > 1 ? argv[1] : "";
-  auto part = [&](const char* name, void (*body)()) {
-    if (only.empty() || only == name) body();
-  };
-  part("one_path", one_path);
-  part("links_die", links_die);
-  part("no_path_left", no_path_left);
-  part("direct_unplanned", direct_unplanned);
-  part("left_to_others", left_to_others);
-  part("corrupted", corrupted);
-  part("stuck_for_good", stuck_for_good);
-  part("given_up", given_up);
-  part("slow_uplink", slow_uplink);
-  part("each_call", each_call);
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

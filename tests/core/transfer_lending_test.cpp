@@ -26,7 +26,7 @@ std::string demands() {
   return test::text_of([](char* to, size_t room) { return glake_transfer_demands(to, room); });
 }
 
-void loans_under_copies() {
+TEST(loans_under_copies) {
   test::running() = "loans under copies";
   Node node(kPreset, {{"memory", "256MiB"}});
   const int event = glake_transfer_demands_event();
@@ -65,7 +65,7 @@ void loans_under_copies() {
   CHECK(demands().find("\"gpus\": [0, 3]") != std::string::npos);
 }
 
-void refusals() {
+TEST(refusals) {
   test::running() = "refusals";
   const double parts[] = {0.5, 0.5};
   CHECK(glake_transfer_lend(0, parts, 2) == GLAKE_TRANSFER_CLOSED);
@@ -76,7 +76,7 @@ void refusals() {
   OK(glake_transfer_lend(0, nullptr, 0));
 }
 
-void no_topology() {
+TEST(no_topology) {
   test::running() = "no topology";
   Node node(kPreset, {}, false);
   OK(glake_transfer_lend(0, nullptr, 0));
@@ -87,9 +87,4 @@ void no_topology() {
 
 }  // namespace
 
-int main() {
-  loans_under_copies();
-  refusals();
-  no_topology();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

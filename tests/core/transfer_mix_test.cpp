@@ -122,7 +122,7 @@ void threads(const char* schedule) {
 }
 
 // Two at once, and both directions: fair, and near what the machine can do.
-void together() {
+TEST(together) {
   test::running() = "two at once";
   Node node("dgx_a100", {{"phantom", "1"}, {"host_node", "interleave"}});
   constexpr size_t kBytes = 512 * kMiB;
@@ -147,21 +147,17 @@ void together() {
   both(Call(a, 0, from, 0, kBytes), Call(other, 0, b, 0, kBytes), 152.0, 0.9);
 }
 
+void random_mixes(bool held) {
+  for (uint64_t seed = 1; seed <= 12 / test::kSlowdown + 1; ++seed) {
+    random_mix(seed % 2 == 0 ? "dgx1v" : "dgx_a100", seed, seed % 3 == 0, held);
+  }
+}
+
+TEST(mixes) { random_mixes(false); }
+TEST(mixes_by_held_streams) { random_mixes(true); }
+TEST(threads_lazily) { threads("lazy"); }
+TEST(threads_threaded) { threads("threaded"); }
+
 }  // namespace
 
-int main(int argc, char** argv) {
-  const std::string only = argc > 1 ? argv[1] : "";
-  if (only.empty() || only == "mix") {
-    for (uint64_t seed = 1; seed <= 12 / test::kSlowdown + 1; ++seed) {
-      for (const bool held : {false, true}) {
-        random_mix(seed % 2 == 0 ? "dgx1v" : "dgx_a100", seed, seed % 3 == 0, held);
-      }
-    }
-  }
-  if (only.empty() || only == "threads") {
-    threads("lazy");
-    threads("threaded");
-  }
-  if (only.empty() || only == "together") together();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -67,7 +67,7 @@ void chain(const char* preset, int seed) {
 }
 
 // The stream does not come to the transfer until the host says so: nothing is written until then.
-void waits_for_the_stream() {
+TEST(waits_for_the_stream) {
   test::running() = "waits for the stream";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Buffer a(0, kBytes), host(kPinned, kBytes);
@@ -120,7 +120,7 @@ void waits_for_the_stream() {
 }
 
 // A graph can hold a plain copy, and no relays.
-void captured() {
+TEST(captured) {
   test::running() = "captured";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Buffer a(0, kBytes), host(kPinned, kBytes);
@@ -142,7 +142,7 @@ void captured() {
 }
 
 // A driver without waits for values: one plain copy, in order, and the result says why.
-void no_waits() {
+TEST(no_waits) {
   test::running() = "a driver without stream waits";
   for (bool busy : {false, true}) {
     Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
@@ -166,7 +166,7 @@ void no_waits() {
   }
 }
 
-void closes_with_a_stream_that_waits() {
+TEST(closes_with_a_stream_that_waits) {
   test::running() = "close while a stream waits";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
   Buffer a(0, kBytes), host(kPinned, kBytes);
@@ -187,14 +187,12 @@ void closes_with_a_stream_that_waits() {
   }
 }
 
+TEST(chains) {
+  for (int seed = 1; seed <= 3; ++seed) chain("dgx_a100", seed);
+}
+
+TEST(chains_over_nvlink) { chain("dgx1v", 4); }
+
 }  // namespace
 
-int main() {
-  for (int seed = 1; seed <= 3; ++seed) chain("dgx_a100", seed);
-  chain("dgx1v", 4);
-  waits_for_the_stream();
-  no_waits();
-  captured();
-  closes_with_a_stream_that_waits();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

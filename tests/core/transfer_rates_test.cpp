@@ -136,13 +136,9 @@ bool skip(int at, const std::string& name) {
   return wanted[at] != nullptr && std::strcmp(wanted[at], "-") != 0 && name.find(wanted[at]) != 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+TEST(rates_reach_their_bounds) {
   const std::string text = test::platforms_text();
   const Json all = Json::parse(text);
-  if (argc > 1 && std::string(argv[argc - 1]) == "-v") verbose = true, --argc;
-  for (int i = 1; i < std::min(argc, 4); ++i) wanted[i - 1] = argv[i];
   for (const auto& [name, platform] : all.members()) {
     if (name[0] == '_' || name == "per_copy_us" || skip(0, name)) continue;
     for (const auto& [key, entry] : platform.at("bounds").members()) {
@@ -168,5 +164,14 @@ int main(int argc, char** argv) {
       }
     }
   }
-  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const test::Choice choice(argc, argv);
+  if (choice.list || !choice.filter.empty()) return test::run_cases(argc, argv);
+  if (argc > 1 && std::string(argv[argc - 1]) == "-v") verbose = true, --argc;
+  for (int i = 1; i < std::min(argc, 4); ++i) wanted[i - 1] = argv[i];
+  return test::run_cases(argc, argv);
 }

@@ -27,7 +27,7 @@ std::vector<double> rates(const std::vector<glake_timed_copy>& copies, size_t by
 
 bool near(double got, double wanted) { return std::abs(got / wanted - 1) < 0.01; }
 
-void times_are_the_links() {
+TEST(times_are_the_links) {
   test::running() = "times";
   Node node("dgx_a100", {{"phantom", "1"}});
   CHECK(near(rates({to_gpu(0, 0)})[0], 23.75) && near(rates({to_host(7, 1)})[0], 20.35));
@@ -42,7 +42,7 @@ void times_are_the_links() {
   CHECK(near(rates({to_gpu(2, 0)})[0], 23.75));  // and once more
 }
 
-void bounds() {
+TEST(bounds) {
   test::running() = "bounds";
   Node node("dgx1v", {{"memory", "64MiB"}});
   uint64_t ns[65 * 64];
@@ -66,7 +66,7 @@ void bounds() {
 }
 
 // Copies that stand still end with an error; what they use stays until they are done.
-void standing_still() {
+TEST(standing_still) {
   test::running() = "standing still";
   Node node("gb200_tray", {{"phantom", "1"}});
   const glake_timed_copy copy{1, 0, 0, 0};
@@ -80,7 +80,7 @@ void standing_still() {
   OK(glake_time_copies(&copy, 1, kMiB, 2, ns));
 }
 
-void each_call() {
+TEST(each_call) {
   for (int64_t times : {int64_t{1}, int64_t{-1}}) {
     const int step = (times == 1 ? 1 : 5) * test::kSlowdown;
     for (int64_t k = 1;; k += step) {
@@ -105,11 +105,4 @@ void each_call() {
 
 }  // namespace
 
-int main() {
-  times_are_the_links();
-  bounds();
-  standing_still();
-  each_call();
-  std::printf("transfer_timing_test: all checks hold\n");
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -36,7 +36,7 @@ void check_stat(const char* name, const glake_stat (&stat)[3]) {
   }
 }
 
-void as_the_text_says() {
+TEST(as_the_text_says) {
   test::running() = "as the text says";
   start();
   void* a = glake_malloc(5 * kMiB, 0, nullptr);
@@ -86,7 +86,7 @@ void as_the_text_says() {
 
 // Freed, and recorded on more streams than a free block's order can name: active until they are
 // done, with the bytes requested of it.
-void what_waits_is_active() {
+TEST(what_waits_is_active) {
   test::running() = "what waits is active";
   start();
   auto context = std::make_unique<test::CurrentContext>();
@@ -112,7 +112,7 @@ void what_waits_is_active() {
   finish();
 }
 
-void the_limit() {
+TEST(the_limit) {
   test::running() = "the limit";
   start();
   CHECK(glake_limit_fraction(0) == 1.0);
@@ -137,7 +137,7 @@ void the_limit() {
   finish();
 }
 
-void what_is_free() {
+TEST(what_is_free) {
   test::running() = "what is free";
   start();
   size_t free = 0, total = 0, largest = 1;
@@ -163,10 +163,4 @@ void what_is_free() {
 
 }  // namespace
 
-int main() {
-  as_the_text_says();
-  what_waits_is_active();
-  the_limit();
-  what_is_free();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

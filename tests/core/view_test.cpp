@@ -18,7 +18,7 @@ std::unique_ptr<View> make(Address base, std::vector<Run> runs) {
   return view;
 }
 
-void index_finds_views() {
+TEST(index_finds_views) {
   SpanPool pool;
   Arena arena(0, kGiB, 64 * kGranule, pool);
   ViewIndex index;
@@ -41,7 +41,7 @@ void index_finds_views() {
 }
 
 // A view loses its end, in the middle of a run too, and gets it back.
-void an_end_is_taken_off() {
+TEST(an_end_is_taken_off) {
   SpanPool pool;
   Arena arena(0, kGiB, 64 * kGranule, pool);
   ViewIndex index;
@@ -64,7 +64,7 @@ void an_end_is_taken_off() {
 }
 
 // for_each_run against a table of every byte-unit's home address.
-void runs_under_a_stretch() {
+TEST(runs_under_a_stretch) {
   SpanPool pool;
   Arena low(0, kGiB, 512 * kGranule, pool), high(1, 9 * kGiB, 512 * kGranule, pool);
   test::Dice dice(5);
@@ -101,9 +101,4 @@ void runs_under_a_stretch() {
 
 }  // namespace
 
-int main() {
-  index_finds_views();
-  an_end_is_taken_off();
-  runs_under_a_stretch();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -24,7 +24,8 @@ struct Hooks {
   static void* capture(void* self) {
     auto* hooks = static_cast<Hooks*>(self);
     // Would not return if a lock of glake's were held here.
-    if (glake::Process::instance().hooked(glake::kWatched)) glake_visit_history(0, self, ignore);
+    if (glake::Process::instance().hooks().has(glake::kWatched))
+      glake_visit_history(0, self, ignore);
     std::lock_guard<std::mutex> guard(hooks->mutex);
     hooks->alive.insert(hooks->next);
     return reinterpret_cast<void*>(hooks->next++);
@@ -70,7 +71,7 @@ void finish() {
 
 uint64_t address(void* ptr) { return reinterpret_cast<uint64_t>(ptr); }
 
-void events_tell_the_story() {
+TEST(events_tell_the_story) {
   test::running() = "events";
   start();
   void* unknown = glake_malloc(2 * kMiB, 0, nullptr);
@@ -114,7 +115,7 @@ void events_tell_the_story() {
   finish();
 }
 
-void the_ring_keeps_the_last() {
+TEST(the_ring_keeps_the_last) {
   test::running() = "ring";
   start();
   OK(glake_history(4, GLAKE_CONTEXT_NEVER, 1));
@@ -131,11 +132,11 @@ void the_ring_keeps_the_last() {
   GIVES(GLAKE_INVALID_ARGUMENT, glake_history(1, 7, 0));
   OK(glake_history(0, GLAKE_CONTEXT_NEVER, 0));
   CHECK(history().empty());
-  CHECK(!glake::Process::instance().hooked());  // the plain path again
+  CHECK(!glake::Process::instance().hooks().any());  // the plain path again
   finish();
 }
 
-void contexts_are_counted() {
+TEST(contexts_are_counted) {
   test::running() = "contexts";
   start();
   Hooks hooks;
@@ -177,7 +178,7 @@ void contexts_are_counted() {
   CHECK(hooks.alive.empty());
 }
 
-void blocks_held_for_streams_complete_later() {
+TEST(blocks_held_for_streams_complete_later) {
   test::running() = "held back";
   start();
   auto context = std::make_unique<test::CurrentContext>();
@@ -197,7 +198,7 @@ void blocks_held_for_streams_complete_later() {
   finish();
 }
 
-void one_observer_sees_all() {
+TEST(one_observer_sees_all) {
   test::running() = "observer";
   start();
   int seen = 0;
@@ -209,12 +210,12 @@ void one_observer_sees_all() {
   CHECK(seen == 4);  // with the growth
   OK(glake_observe(nullptr, nullptr));
   OK(glake_free(glake_malloc(1000, 0, nullptr)));
-  CHECK(seen == 4 && !glake::Process::instance().hooked(glake::kWatched));
+  CHECK(seen == 4 && !glake::Process::instance().hooks().has(glake::kWatched));
   finish();
 }
 
 // Threads allocate while the watch is turned on and off.
-void threads_and_switches() {
+TEST(threads_and_switches) {
   test::running() = "threads";
   start();
   Hooks hooks;
@@ -248,12 +249,4 @@ void threads_and_switches() {
 
 }  // namespace
 
-int main() {
-  events_tell_the_story();
-  the_ring_keeps_the_last();
-  contexts_are_counted();
-  blocks_held_for_streams_complete_later();
-  one_observer_sees_all();
-  threads_and_switches();
-  return 0;
-}
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -2,7 +2,8 @@
 
 After every step: the allocator's own check, statistics equal to the model's, and each live block's
 bytes still those written to it, so that no two blocks share physical memory through any address.
-HYPOTHESIS_PROFILE=long runs more, at random; the default, "ci", is the same run every time.
+It is the same run every time: a third of it unless TEST_FULL is 1 (make test-all), at random and
+longer with HYPOTHESIS_PROFILE=long.
 """
 
 import ctypes
@@ -35,6 +36,7 @@ settings.register_profile(
     stateful_step_count=50,
     suppress_health_check=list(HealthCheck),
 )
+settings.register_profile("short", settings.get_profile("ci"), max_examples=50)
 settings.register_profile("long", settings.get_profile("ci"), derandomize=False, max_examples=2000)
 
 KIB, MIB, UNIT, GRANULE = 1 << 10, 1 << 20, 512, 2 << 20
@@ -390,4 +392,6 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+TestMachine.settings = settings.get_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("TEST_FULL") == "1" else "short")
+)

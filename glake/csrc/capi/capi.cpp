@@ -83,7 +83,8 @@ int glake_record_stream(void* ptr, void* stream) {
   return guarded([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
-    if (process.hooked(glake::kTraced)) process.trace().recorded(ptr, glake::stream_of(stream));
+    if (process.hooks().has(glake::kTraced))
+      process.trace().recorded(ptr, glake::stream_of(stream));
     b.heap->record_stream(&b, glake::stream_of(stream));
   });
 }
@@ -191,7 +192,7 @@ int glake_mark_step(int device) {
   return guarded([&] {
     Process& process = Process::instance();
     process.device(device).report().mark_step();
-    if (process.hooked(glake::kTraced)) process.trace().step();
+    if (process.hooks().has(glake::kTraced)) process.trace().step();
   });
 }
 

@@ -45,7 +45,7 @@ int glake_set_kind(int kind) {
   int before = GLAKE_STITCHED;
   int code = guarded([&] {
     require_kind(kind);
-    before = Process::instance().set_kind(kind);
+    before = Process::instance().kinds().set_kind(kind);
   });
   return code == GLAKE_OK ? before : -code;
 }
@@ -102,8 +102,8 @@ int glake_host_free(void* ptr) {
   return guarded([&] {
     if (ptr == nullptr) return;
     Process& process = Process::instance();
-    if (process.hooked(glake::kCopied)) {
-      process.refuse_copied(ptr, process.host().requested(ptr));
+    if (process.hooks().has(glake::kCopied)) {
+      process.transfer().refuse_copied(ptr, process.host().requested(ptr));
     }
     process.host().free(ptr);
   });

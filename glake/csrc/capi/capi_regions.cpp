@@ -3,7 +3,7 @@
 
 #include "capi/capi_guard.h"
 #include "process/alloc_hooks.h"
-#include "process/process.h"
+#include "process/region_calls.h"
 
 using namespace glake::capi;
 using glake::PoolId;
@@ -40,12 +40,12 @@ int glake_region_pool(const char* name, glake_pool* pool) {
 }
 
 int glake_region_budget(glake_pool region, uint64_t bytes) {
-  return guarded([&] { Process::instance().set_region_budget(region_of(region), bytes); });
+  return guarded([&] { glake::RegionCalls::set_budget(region_of(region), bytes); });
 }
 
 int glake_set_pool(glake_pool pool, glake_pool* before) {
   return guarded([&] {
-    const PoolId was = Process::instance().set_pool(region_of(pool));
+    const PoolId was = Process::instance().kinds().set_pool(region_of(pool));
     if (before != nullptr) *before = {was.first, was.second};
   });
 }
@@ -59,20 +59,22 @@ int glake_region_pause(int device, glake_pool region, int to, const char* folder
     require(named == (to == GLAKE_REGION_DISK), "GLAKE_REGION_DISK, and only it, needs a folder");
     const glake::PauseTo where{to, named ? folder : ""};
     glake::watched_trim(
-        [&] { Process::instance().pause_region(device, region_of(region), where); });
+        [&] { glake::RegionCalls(Process::instance()).pause(device, region_of(region), where); });
   });
 }
 
 int glake_region_resume(int device, glake_pool region, int verify) {
   return guarded([&] {
-    glake::watched_trim(
-        [&] { Process::instance().resume_region(device, region_of(region), verify != 0); });
+    glake::watched_trim([&] {
+      glake::RegionCalls(Process::instance()).resume(device, region_of(region), verify != 0);
+    });
   });
 }
 
 size_t glake_regions(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(Process::instance().regions(), json, capacity); });
+  guarded(
+      [&] { length = copy_out(glake::RegionCalls(Process::instance()).list(), json, capacity); });
   return length;
 }
 

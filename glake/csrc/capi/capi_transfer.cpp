@@ -1,7 +1,7 @@
 // The C interface of transfers.
 #include "capi/capi_guard.h"
 #include "glake/glake.h"
-#include "process/process.h"
+#include "process/transfer_use.h"
 #include "transfer/engine.h"
 
 using namespace glake::capi;
@@ -21,13 +21,13 @@ extern "C" {
 
 int glake_transfer_open(const char* topology, const char* name) {
   return guarded([&] {
-    Process::instance().open_transfer(topology == nullptr ? "" : topology,
-                                      name == nullptr ? "" : name);
+    Process::instance().transfer().open(topology == nullptr ? "" : topology,
+                                        name == nullptr ? "" : name);
   });
 }
 
 int glake_transfer_close(void) {
-  return guarded([] { Process::instance().close_transfer(); });
+  return guarded([] { Process::instance().transfer().close(); });
 }
 
 uint64_t glake_copy_start(const glake_copy_request* request) {

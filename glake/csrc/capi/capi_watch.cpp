@@ -14,7 +14,7 @@ namespace {
 
 // After a change of what is watched. What it let go of is dropped here, where no lock is held.
 void watch_changed() {
-  Process::instance().set_hook(glake::kWatched, Watch::instance().active());
+  Process::instance().hooks().set(glake::kWatched, Watch::instance().active());
   glake::drop_unused_contexts();
 }
 
@@ -72,7 +72,7 @@ void glake_set_tag(const char* tag) {
   Watch::set_tag(tag);
   if (tag == nullptr) return;
   guarded([] {
-    if (Process::instance().hooked(glake::kWatched)) return;
+    if (Process::instance().hooks().has(glake::kWatched)) return;
     Process::instance().check_usable();
     Watch::instance().use_tags();
     watch_changed();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/device_scope.h"
 #include "heap/device_allocator.h"
 
 namespace glake {

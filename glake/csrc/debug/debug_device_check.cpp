@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "debug/debug_device.h"
+#include "driver/device_scope.h"
 #include "heap/device_allocator.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 bool DebugDevice::copy_guards(Batch& batch, const HoldingPtr& h, StreamHandle stream) {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "driver/calls.h"
+#include "driver/relaxed_scope.h"
 
 namespace glake {
 namespace {
@@ -111,14 +112,6 @@ Status Driver::wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
 
 void Driver::expect_threads(int count) {
   if (table_->extras.expect != nullptr) table_->extras.expect(count);
-}
-
-OutsideScope::OutsideScope(Driver& driver) : driver_(driver) {
-  if (driver_.table_->extras.aside != nullptr) driver_.table_->extras.aside(1);
-}
-
-OutsideScope::~OutsideScope() {
-  if (driver_.table_->extras.aside != nullptr) driver_.table_->extras.aside(0);
 }
 
 void Driver::thread_at_work(bool at_work, int rank) {

@@ -1,6 +1,7 @@
 // Streams of one's own, copies, what orders them with the host, and what is at an address.
 
 #include "driver/calls.h"
+#include "driver/device_scope.h"
 
 namespace glake {
 namespace {
@@ -69,8 +70,8 @@ Status Driver::copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitc
   return status(table_->cuMemcpy2DAsync(&shape, stream_of(stream)));
 }
 
-Status Driver::copy_batch(const Address* dsts, const Address* srcs, const Bytes* sizes,
-                          size_t count, StreamHandle stream) {
+Status Driver::copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t count,
+                          StreamHandle stream) {
   static_assert(sizeof(Address) == sizeof(CUdeviceptr) && sizeof(Bytes) == sizeof(size_t),
                 "the driver's arrays are ours");
   if (table_->copy_batch == nullptr) return absent();
@@ -78,12 +79,10 @@ Status Driver::copy_batch(const Address* dsts, const Address* srcs, const Bytes*
   attributes.source_order = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
   size_t first = 0, failed = 0;
   // The arrays are only read; the driver's signature predates const.
-  auto addresses = [](const Address* a) {
-    return reinterpret_cast<CUdeviceptr*>(const_cast<Address*>(a));
-  };
+  auto addresses = [](Address* a) { return reinterpret_cast<CUdeviceptr*>(a); };
   return status(table_->copy_batch(addresses(dsts), addresses(srcs),
-                                   reinterpret_cast<size_t*>(const_cast<Bytes*>(sizes)), count,
-                                   &attributes, &first, 1, &failed, stream_of(stream)));
+                                   reinterpret_cast<size_t*>(sizes), count, &attributes, &first, 1,
+                                   &failed, stream_of(stream)));
 }
 
 bool Driver::has_batches() const { return table_->copy_batch != nullptr; }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "driver/calls.h"
+#include "driver/device_scope.h"
 #include "driver/load.h"
 
 namespace glake {
@@ -30,33 +31,6 @@ const char* call_name(Call call) {
   static const char* const names[kCallKinds] = {"reserve", "create",  "map",  "access", "unmap",
                                                 "release", "free_va", "mark", "wait"};
   return names[static_cast<size_t>(call)];
-}
-
-RelaxedScope::RelaxedScope(Driver& driver) : driver_(driver) {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  status_ = glake::status(driver.table_->cuThreadExchangeStreamCaptureMode(&mode));
-  mode_ = static_cast<int>(mode);
-}
-
-RelaxedScope::~RelaxedScope() {
-  auto mode = static_cast<CUstreamCaptureMode>(mode_);
-  if (status_.ok()) driver_.table_->cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-DeviceScope::DeviceScope(Driver& driver, int device)
-    : driver_(driver), relaxed_(driver), status_(relaxed_.status()) {
-  if (!status_.ok()) return;
-  auto wanted = static_cast<CUcontext>(driver.contexts_[static_cast<size_t>(device)]);
-  CUcontext current = nullptr;
-  status_ = glake::status(driver.table_->cuCtxGetCurrent(&current));
-  if (!status_.ok() || current == wanted) return;
-  status_ = glake::status(driver.table_->cuCtxPushCurrent(wanted));
-  pushed_ = status_.ok();
-}
-
-DeviceScope::~DeviceScope() {
-  CUcontext popped = nullptr;
-  if (pushed_) driver_.table_->cuCtxPopCurrent(&popped);
 }
 
 Driver::Driver() : table_(std::make_unique<driver::Table>()) {}

@@ -99,52 +99,6 @@ namespace driver {
 struct Table;
 }
 
-class Driver;
-
-// Makes the calling thread's capture mode relaxed for one scope, so that no call in it invalidates
-// a capture under way elsewhere, or is refused because of one.
-class RelaxedScope {
- public:
-  explicit RelaxedScope(Driver& driver);
-  ~RelaxedScope();
-  RelaxedScope(const RelaxedScope&) = delete;
-  RelaxedScope& operator=(const RelaxedScope&) = delete;
-  Status status() const { return status_; }
-
- private:
-  Driver& driver_;
-  int mode_ = 0;  // the thread's before
-  Status status_;
-};
-
-// The same, with a device's primary context current: a thread may have none, or another's.
-class DeviceScope {
- public:
-  DeviceScope(Driver& driver, int device);
-  ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-  Status status() const { return status_; }
-
- private:
-  Driver& driver_;
-  RelaxedScope relaxed_;
-  Status status_;
-  bool pushed_ = false;
-};
-
-// A thread waits for another one outside the driver: virtual time need not stand still for it.
-class OutsideScope {
- public:
-  explicit OutsideScope(Driver& driver);
-  ~OutsideScope();
-  OutsideScope(const OutsideScope&) = delete;
-  OutsideScope& operator=(const OutsideScope&) = delete;
-
- private:
-  Driver& driver_;
-};
-
 class Driver {
  public:
   // Opens "cuda", "sim[:preset]" or the path of a library that exports the cu* symbols, and
@@ -233,9 +187,8 @@ class Driver {
                    StreamHandle stream);
   Status copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
                  Bytes rows, StreamHandle stream);
-  // In no order among themselves; not on the legacy stream.
-  Status copy_batch(const Address* dsts, const Address* srcs, const Bytes* sizes, size_t count,
-                    StreamHandle stream);
+  // In no order among themselves; not on the legacy stream. The lists are read alone.
+  Status copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t count, StreamHandle stream);
   bool has_batches() const;
   static Status unsupported();  // what calls answer that the driver lacks
   // `function` makes no driver call and takes no lock that a thread in the driver may hold: under

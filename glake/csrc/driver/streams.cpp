@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "driver/calls.h"
+#include "driver/device_scope.h"
+#include "driver/relaxed_scope.h"
 
 namespace glake {
 

@@ -7,13 +7,13 @@ bool Availability::range_free(const Arena& arena, Address begin, Bytes size) con
   Bytes inside = begin % kGranule;
   if (inside != 0) {
     Bytes rest = kGranule - inside;
-    if (size < rest) return arena.whole_free(g);
+    if (size < rest) return arena.whole().has(g);
     if (arena.free_suffix(g) < rest) return false;
     size -= rest;
     ++g;
   }
   uint64_t whole = size / kGranule;
-  if (arena.free_run(g, whole) != whole) return false;
+  if (arena.whole().free_run(g, whole) != whole) return false;
   Bytes tail = size % kGranule;
   return tail == 0 || arena.free_prefix(g + whole) >= tail;
 }
@@ -93,7 +93,7 @@ bool Availability::edge_allows(const Arena& arena, Address begin, Bytes size, St
 }
 
 bool Availability::edge_usable(Arena& arena, uint64_t g, StreamId s) const {
-  if (device_.clock.count() == 1 || arena.whole_free(g)) return true;
+  if (device_.clock.count() == 1 || arena.whole().has(g)) return true;
   const GranulePool::Edge& edge = heap_.granules.edge(arena, g);
   if (edge.users != 0 && edge.stream != s) return false;
   Address begin = arena.granule_at(g), end = begin + kGranule;

@@ -1,5 +1,6 @@
 #include "heap/contiguous_blocks.h"
 
+#include "heap/mapping_turn.h"
 #include "heap/out_of_memory.h"
 #include "heap/reclaim.h"
 #include "watch/watch.h"
@@ -15,9 +16,7 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
     Chunk* c = device_.contiguous.reuse(kind, whole, r.stream, device_.clock, false);
     if (c != nullptr) return hand_out(c, r, stream);
   }
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   device_.contiguous.settle();
   HotGuard hot(device_.hot);
   device_.refused_now = false;

@@ -18,8 +18,10 @@
 #include "heap/debug_hooks.h"
 #include "heap/heap.h"
 #include "heap/thread_cache.h"
-#include "memory/contiguous.h"
-#include "memory/streams.h"
+#include "memory/block_pool.h"
+#include "memory/contiguous_pool.h"
+#include "memory/fair_mutex.h"
+#include "memory/stream_clock.h"
 
 namespace glake {
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "driver/device_scope.h"
 #include "heap/frees.h"
+#include "heap/mapping_turn.h"
 #include "heap/pause.h"
 #include "heap/search.h"
 #include "heap/slow_path.h"
@@ -66,9 +68,7 @@ void DeviceAllocator::close() {
                                               counted(live, "live block") + "; free them");
     }
     Pools(device_).abandon();
-    std::lock_guard<FairMutex> slow_guard(device_.slow);
-    DeviceScope scope(device_.driver, device_.number);
-    device_.require(scope.status(), "to make its context current");
+    MappingTurn turn(device_);
     HotGuard hot(device_.hot);
     Reclaim(device_).give_back(hot);
   }
@@ -148,9 +148,7 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
       return device_.own->make_block(r, found, stream);
     }
   }
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Block* b =
       SlowPath(*device_.own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);

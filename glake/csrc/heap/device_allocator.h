@@ -14,6 +14,7 @@
 #include "heap/report.h"
 #include "heap/sharing.h"
 #include "heap/snapshot_walk.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 

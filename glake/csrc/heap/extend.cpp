@@ -19,14 +19,14 @@ void each_free_stretch(const View& view, Visit&& visit) {
   uint64_t start = 0, length = 0;
   for (const Run& run : view.runs) {
     for (uint64_t i = 0; i < run.count;) {
-      uint64_t free = run.arena->free_run(run.granule + i, run.count - i);
+      uint64_t free = run.arena->whole().free_run(run.granule + i, run.count - i);
       if (length == 0) start = run.at + i;
       length += free;
       i += free;
       if (i == run.count) break;
       if (length != 0) visit(start, length);
       length = 0;
-      i += run.arena->busy_run(run.granule + i, run.count - i);
+      i += run.arena->whole().busy_run(run.granule + i, run.count - i);
     }
   }
   if (length != 0) visit(start, length);

@@ -5,6 +5,8 @@
 #include "base/tuning.h"
 #include "heap/device.h"
 #include "heap/frees.h"
+#include "memory/region.h"
+#include "memory/reservation.h"
 
 namespace glake {
 

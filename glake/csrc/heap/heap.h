@@ -17,11 +17,13 @@
 #include "heap/request.h"
 #include "heap/reuse_rule.h"
 #include "heap/wait_budget.h"
-#include "memory/address_space.h"
 #include "memory/arena.h"
 #include "memory/block.h"
 #include "memory/granule_pool.h"
+#include "memory/region.h"
+#include "memory/reservation.h"
 #include "memory/view.h"
+#include "memory/view_space.h"
 
 namespace glake {
 
@@ -64,6 +66,8 @@ class Heap {
   // Orders the next work of the block's stream after what is enqueued on its recorded streams.
   // False, and nothing is known, if the driver refuses.
   bool order_after_recorded(Block* block);
+  // 1 if the block's own stream is among the recorded ones (Sharing::share, ContiguousBlocks).
+  static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
   // True if a free will have to wait for streams recorded on the block.
   static bool frees_later(const Block& b) {
     return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
@@ -84,7 +88,7 @@ class Heap {
 
   Arena& arena_of(Address a) { return small->contains(a) ? *small : *large; }
   Arena& home_of(const Request& r) { return r.small() ? *small : *large; }
-  Granules whole_free() const { return {large->whole_free_count() + small->whole_free_count()}; }
+  Granules whole_free() const { return {large->whole().count() + small->whole().count()}; }
   // By how much its arenas may grow: under the limit, and within a region's budget.
   Granules room() const;
   Granules budget_room() const;
@@ -109,10 +113,6 @@ class Heap {
   Bytes most_live = 0;             // of the device, as large requests that missed have seen it
   uint64_t live = 0;               // blocks in callers' hands or thread caches
   bool started = false;            // false too once close() has begun to give the ranges back
-
- private:
-  // 1 if the block's own stream is among the recorded ones (Sharing::share, ContiguousBlocks).
-  static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
 };
 
 }  // namespace glake

@@ -4,6 +4,8 @@
 #include <set>
 #include <vector>
 
+#include "memory/fair_mutex.h"
+
 namespace glake {
 
 void Invariants::check() {

@@ -108,7 +108,7 @@ Bytes LargestFit::longest_in_views(const Request& r) {
       for (uint64_t i = 0; i < run.count; ++i) {
         const Bytes at = (run.at + i) * kGranule;
         const Bytes prefix = run.arena->free_prefix(run.granule + i);
-        const bool used = !run.arena->whole_free(run.granule + i);
+        const bool used = !run.arena->whole().has(run.granule + i);
         if (prefix != 0) consider_all(at + prefix, prefix, used);
         const Bytes had = prefix != 0 ? start_had(r, *run.arena, run.granule + i, prefix) : 0;
         if (had != 0 && had != prefix) consider_all(at + had, had, used);

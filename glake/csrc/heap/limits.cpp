@@ -1,7 +1,9 @@
 #include "heap/limits.h"
 
+#include "heap/mapping_turn.h"
 #include "heap/reclaim.h"
 #include "heap/trim.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 
@@ -36,9 +38,7 @@ void Limits::check_headroom(Bytes bytes) const {
 
 Bytes Limits::set_headroom(Bytes bytes) {
   check_headroom(bytes);
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.driver.set_headroom(device_.number, bytes);
   device_.forget_refusals({0});

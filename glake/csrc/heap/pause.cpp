@@ -266,7 +266,7 @@ void Pause::drop_freed() {
     Arena& arena = *h.run.arena;
     const uint64_t end = h.run.granule + h.run.count;
     auto free = [&](uint64_t g) {
-      return h.held == 0 && arena.whole_free(g) && heap_.granules.aliases(arena, g) == 0;
+      return h.held == 0 && arena.whole().has(g) && heap_.granules.aliases(arena, g) == 0;
     };
     for (uint64_t g = h.run.granule, n = 0; g < end; g += n) {
       const bool drops = free(g);

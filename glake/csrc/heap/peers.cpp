@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "heap/mapping_turn.h"
+#include "memory/fair_mutex.h"
+
 namespace glake {
 
 void Peers::grant_all() {
@@ -15,9 +18,7 @@ void Peers::grant_all() {
 }
 
 void Peers::enable(int peer) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   const std::vector<int>& now = device_.grants;
   if (std::find(now.begin(), now.end(), peer) != now.end()) return;
   bool yes = false;

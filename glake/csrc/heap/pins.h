@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "memory/contiguous.h"
+#include "memory/contiguous_pool.h"
 #include "memory/granule_pool.h"
 #include "memory/view.h"
 

@@ -4,11 +4,13 @@
 
 #include "heap/checkpoints.h"
 #include "heap/frees.h"
+#include "heap/mapping_turn.h"
 #include "heap/pause.h"
 #include "heap/reclaim.h"
 #include "heap/search.h"
 #include "heap/slow_path.h"
 #include "heap/trim.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 
@@ -128,9 +130,7 @@ Block* Pools::allocate(PoolId id, Bytes bytes, StreamHandle stream) {
       if (Block* b = quick(*pool, request(*pool, bytes, stream), stream)) return b;
     }
   }
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = open(id);
   Pause(pool).drop_freed();
@@ -142,9 +142,7 @@ Block* Pools::allocate(PoolId id, Bytes bytes, StreamHandle stream) {
 }
 
 Block* Pools::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stream) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = need(id);
   Pause(pool).drop_freed();
@@ -166,9 +164,7 @@ Block* Pools::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stre
 
 void Pools::empty(PoolId id) {
   if (id == PoolId{}) return Reclaim(device_).empty_cache();
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.refusals.kept = {0};
   device_.settle(hot);
@@ -195,9 +191,7 @@ Checkpoint Pools::checkpoint(PoolId id) {
 }
 
 RestoreLog Pools::restore(PoolId id, const Checkpoint& then) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = need(id);
   Pause(pool).drop_freed();

@@ -4,6 +4,7 @@
 
 #include "heap/contiguous_blocks.h"
 #include "heap/frees.h"
+#include "heap/mapping_turn.h"
 #include "heap/out_of_memory.h"
 #include "heap/pools.h"
 #include "heap/trim.h"
@@ -11,9 +12,7 @@
 namespace glake {
 
 void Reclaim::empty_cache() {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   // Whoever gives memory back wants less of it held: what was live before says no more how much
   // may be hoarded rather than waited for.
@@ -23,9 +22,7 @@ void Reclaim::empty_cache() {
 }
 
 void Reclaim::claim_outside(int64_t bytes) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   if (bytes <= 0) {
     device_.outside -= std::min(static_cast<Bytes>(-bytes), device_.outside);

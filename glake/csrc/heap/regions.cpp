@@ -1,15 +1,16 @@
 #include "heap/regions.h"
 
+#include "driver/device_scope.h"
+#include "heap/mapping_turn.h"
 #include "heap/pause.h"
 #include "heap/pools.h"
 #include "heap/trim.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 
 std::vector<SavedPart> Regions::begin_pause(PoolId id) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& heap = Pools(device_).need(id);
   Pause(heap).require_pausable();
@@ -70,9 +71,7 @@ void Regions::cancel_pause(PoolId id) {
 }
 
 Regions::Resumed Regions::begin_resume(PoolId id) {
-  std::lock_guard<FairMutex> slow_guard(device_.slow);
-  DeviceScope scope(device_.driver, device_.number);
-  device_.require(scope.status(), "to make its context current");
+  MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& heap = Pools(device_).need(id);
   const std::string text = Pause(heap).text();

@@ -1,5 +1,5 @@
 // Pausing and resuming a device's private pools: the books. The copies between
-// (process_regions.cpp) are made with no lock held; while they are, the pool's state keeps
+// (process/region_calls.cpp) are made with no lock held; while they are, the pool's state keeps
 // everybody from its memory.
 #pragma once
 

@@ -8,7 +8,7 @@
 
 #include "glake/glake.h"
 #include "memory/block.h"
-#include "memory/streams.h"
+#include "memory/stream_clock.h"
 
 namespace glake {
 

@@ -174,7 +174,7 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
   };
   for (const Run& run : view.runs) {
     for (uint64_t i = 0; i < run.count;) {
-      uint64_t free = run.arena->free_run(run.granule + i, run.count - i);
+      uint64_t free = run.arena->whole().free_run(run.granule + i, run.count - i);
       if (length == 0) start = run.at + i;
       length += free;
       i += free;
@@ -188,7 +188,7 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
         if (ready(at)) return static_cast<int64_t>(at);
       }
       length = 0;
-      i += run.arena->busy_run(run.granule + i, run.count - i);
+      i += run.arena->whole().busy_run(run.granule + i, run.count - i);
     }
   }
   return -1;

@@ -1,6 +1,7 @@
 #include "heap/sharing.h"
 
 #include "heap/pause.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
 

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "memory/fair_mutex.h"
 #include "watch/watch.h"
 
 namespace glake {

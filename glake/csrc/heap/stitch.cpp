@@ -28,7 +28,7 @@ Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector
   };
   for (Arena* arena : {heap_.large.get(), heap_.small.get()}) {
     // Extents without a whole granule are passed over; behind the last that has one is nothing.
-    uint64_t left = arena->whole_free_count();
+    uint64_t left = arena->whole().count();
     for (Span* head = arena->largest();
          head != nullptr && head->extent >= kGranule && left != 0 && have < want;
          head = arena->next_smaller(head)) {

@@ -13,8 +13,6 @@ void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
 
 }  // namespace
 
-void SpinLock::relax() { sched_yield(); }
-
 Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
   Slot& home = slots_[slot_of(size, stream)];
   std::lock_guard<SpinLock> guard(lock_);

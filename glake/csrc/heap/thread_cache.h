@@ -11,27 +11,13 @@
 
 #include "base/stats.h"
 #include "base/tuning.h"
+#include "heap/spin_lock.h"
 #include "memory/block.h"
 
 namespace glake {
 
 class DeviceAllocator;
 class Heap;
-
-// Held for some ten instructions by its thread; by another only when memory is being reclaimed.
-class SpinLock {
- public:
-  void lock() {
-    while (taken_.exchange(true, std::memory_order_acquire)) {
-      while (taken_.load(std::memory_order_relaxed)) relax();
-    }
-  }
-  void unlock() { taken_.store(false, std::memory_order_release); }
-
- private:
-  static void relax();
-  std::atomic<bool> taken_{false};
-};
 
 class alignas(64) ThreadCache {
  public:

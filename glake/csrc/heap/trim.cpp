@@ -14,13 +14,13 @@ Granules Trim::trim(Granules want, HotGuard& hot) {
   for (Arena* arena : {heap_.large.get(), heap_.small.get()}) {
     const Span* at = nullptr;
     for (uint64_t g = 0; g < arena->granule_count() && given < want && !heap_.rule.captured();) {
-      uint64_t skip = arena->busy_run(g, arena->granule_count() - g);
+      uint64_t skip = arena->whole().busy_run(g, arena->granule_count() - g);
       if (skip != 0) {
         g += skip;
         continue;
       }
       uint64_t most = std::min(arena->granule_count() - g, (want - given).count);
-      uint64_t n = settled_run(*arena, g, arena->free_run(g, most), at);
+      uint64_t n = settled_run(*arena, g, arena->whole().free_run(g, most), at);
       if (n == 0) {
         ++g;
         continue;

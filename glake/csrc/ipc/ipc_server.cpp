@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "driver/device_scope.h"
+
 namespace glake {
 namespace {
 

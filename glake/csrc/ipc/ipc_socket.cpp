@@ -7,25 +7,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 
 namespace glake {
 namespace {
 
 constexpr int kPatienceMs = 30000;  // for a process that is stopped or drowned in work
-
-struct Registry {
-  std::mutex mutex;
-  std::vector<int> fds;
-};
-
-Registry& registry() {
-  static auto* all = new Registry;  // never destroyed: threads may outlive main
-  return *all;
-}
 
 sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
   sockaddr_un address{};
@@ -40,57 +28,10 @@ sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
 
 }  // namespace
 
-void IpcSockets::before_fork() { registry().mutex.lock(); }
-void IpcSockets::in_parent() { registry().mutex.unlock(); }
-void IpcSockets::in_child() {
-  for (int fd : registry().fds) close(fd);
-  registry().fds.clear();
-  registry().mutex.unlock();
-}
-
-IpcFd IpcFd::open(const std::function<int()>& make) {
-  Registry& all = registry();
-  std::lock_guard<std::mutex> guard(all.mutex);
-  IpcFd made;
-  all.fds.reserve(all.fds.size() + 1);
-  made.fd_ = make();
-  if (made.fd_ >= 0) all.fds.push_back(made.fd_);
-  return made;
-}
-
-void IpcFd::open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made) {
-  Registry& all = registry();
-  std::lock_guard<std::mutex> guard(all.mutex);
-  all.fds.reserve(all.fds.size() + kIpcBatch);
-  made->reserve(made->size() + kIpcBatch);
-  for (int fd : make()) {
-    all.fds.push_back(fd);
-    made->emplace_back();
-    made->back().fd_ = fd;
-  }
-}
-
-IpcFd& IpcFd::operator=(IpcFd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-void IpcFd::reset() {
-  if (fd_ < 0) return;
-  Registry& all = registry();
-  std::lock_guard<std::mutex> guard(all.mutex);
-  auto found = std::find(all.fds.begin(), all.fds.end(), fd_);
-  // Not there in a forked child, which has closed it: the number may be somebody else's by now.
-  if (found != all.fds.end()) {
-    *found = all.fds.back();
-    all.fds.pop_back();
-    close(fd_);
-  }
-  fd_ = -1;
-}
-
 IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds) {
-  iovec part{const_cast<void*>(data), size};
+  const char* first = static_cast<const char*>(data);
+  std::vector<char> bytes(first, first + size);  // sendmsg() takes no const
+  iovec part{bytes.data(), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kIpcBatch)] = {};
   msghdr message{};
   message.msg_iov = &part;

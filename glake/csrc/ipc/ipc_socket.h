@@ -1,48 +1,18 @@
-// The sockets between processes that share memory. Every descriptor is known to a registry, so that
-// a forked child closes its copies: a connection ends when its own process lets go of it.
+// The sockets between processes that share memory, and the messages over them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "ipc/ipc_fd.h"
 #include "ipc/ipc_text.h"
 
 namespace glake {
 
-// Locked across a fork.
-class IpcSockets {
- public:
-  static void before_fork();
-  static void in_parent();
-  static void in_child();
-};
-
-// A descriptor of the registry, closed at the scope's end.
-class IpcFd {
- public:
-  IpcFd() = default;
-  ~IpcFd() { reset(); }
-  IpcFd(IpcFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  IpcFd& operator=(IpcFd&& other) noexcept;
-  IpcFd(const IpcFd&) = delete;
-  IpcFd& operator=(const IpcFd&) = delete;
-  // What `make` opens, with no fork in between; empty, with errno kept, if that is negative.
-  static IpcFd open(const std::function<int()>& make);
-  // Several at once, out of one call; none may be negative.
-  static void open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made);
-  void reset();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
-
 constexpr uint32_t kIpcMagic = 0x676c6b31;
-constexpr size_t kIpcBatch = 32;  // descriptors in one message
+constexpr size_t kIpcBatch = IpcFd::kMostAtOnce;  // descriptors in one message
 
 enum class IpcOp : uint32_t { kOpen = 1, kNext = 2 };
 

@@ -4,25 +4,9 @@
 #include <string>
 
 namespace glake {
-namespace {
-
-// Bits set, where all or none of a mask of neighbouring bits is the common case.
-uint64_t bits_of(uint64_t bits, uint64_t mask) {
-  if (bits == 0) return 0;
-  if (bits == mask) {
-    return 64 - static_cast<uint64_t>(__builtin_clzll(mask) + __builtin_ctzll(mask));
-  }
-  return static_cast<uint64_t>(__builtin_popcountll(bits));
-}
-
-}  // namespace
-
 Arena::Arena(int id, Address base, Bytes size, SpanPool& pool)
-    : id_(id), base_(base), size_(size), pool_(pool) {
-  uint64_t granules = size / kGranule;
-  edges_.resize(granules);
-  free_bits_.resize((granules + 63) / 64, 0);
-  full_words_.resize((free_bits_.size() + 63) / 64, 0);
+    : id_(id), base_(base), size_(size), pool_(pool), whole_(size / kGranule) {
+  edges_.resize(size / kGranule);
   first_ = pool_.make();
   first_->begin = base;
   first_->size = size;
@@ -108,7 +92,7 @@ Span* Arena::take(Span* head, Address begin, Bytes size) {
   first->piece_next = nullptr;
   if (left_tail != nullptr) index(head, left_tail);
   if (right_head != nullptr) index(right_head, tail);
-  mark_busy(begin, end);
+  whole_.remove(granule_of(begin), granule_of(end - 1) + 1);
   free_ -= size;
   return first;
 }
@@ -163,77 +147,17 @@ void Arena::mark_free(Address begin, Address end, Address extent_begin, Address 
   uint64_t last = granule_of(end - 1) + 1;
   if (granule_at(first) < extent_begin) ++first;
   if (granule_at(last) > extent_end) --last;
-  for_each_word(first, last, [this](uint64_t& word, uint64_t mask) {
-    whole_free_ += bits_of(mask & ~word, mask);
-    word |= mask;
-  });
+  whole_.add(first, last);
 }
-
-void Arena::mark_busy(Address begin, Address end) {
-  for_each_word(granule_of(begin), granule_of(end - 1) + 1, [this](uint64_t& word, uint64_t mask) {
-    whole_free_ -= bits_of(mask & word, mask);
-    word &= ~mask;
-  });
-}
-
-// Calls change(word, mask) for the words of granules [first, last).
-template <typename Change>
-void Arena::for_each_word(uint64_t first, uint64_t last, Change&& change) {
-  while (first < last) {
-    uint64_t in_word = first & 63;
-    uint64_t n = std::min(last - first, 64 - in_word);
-    uint64_t mask = (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << in_word;
-    uint64_t word = first >> 6;
-    change(free_bits_[word], mask);
-    uint64_t bit = uint64_t{1} << (word & 63);
-    if (free_bits_[word] == ~uint64_t{0}) {
-      full_words_[word >> 6] |= bit;
-    } else {
-      full_words_[word >> 6] &= ~bit;
-    }
-    first += n;
-  }
-}
-
-uint64_t Arena::run(uint64_t g, uint64_t most, uint64_t flip) const {
-  most = std::min(most, granule_count() - g);
-  uint64_t length = 0;
-  while (length < most) {
-    uint64_t at = g + length;
-    uint64_t stop = (free_bits_[at >> 6] ^ flip) >> (at & 63);
-    uint64_t left = 64 - (at & 63);
-    uint64_t here = stop == 0 ? left : static_cast<uint64_t>(__builtin_ctzll(stop));
-    length += here;
-    if (here < left) break;
-  }
-  return std::min(length, most);
-}
-
-uint64_t Arena::free_run(uint64_t g, uint64_t most) const { return run(g, most, ~uint64_t{0}); }
-uint64_t Arena::busy_run(uint64_t g, uint64_t most) const { return run(g, most, 0); }
 
 Span* Arena::extent_at_prefix(uint64_t g) const {
-  if (!whole_free(g)) return edges_[g].prefix_extent;
-  // Extents never touch, so a run of free granules is one extent's: find its first, a word at a
-  // time, over wholly free words 64 at a time.
-  uint64_t word = g >> 6;
-  uint64_t busy = ~free_bits_[word] & ((uint64_t{2} << (g & 63)) - 1);
-  while (busy == 0 && word != 0) {
-    --word;
-    uint64_t gaps = ~full_words_[word >> 6] & ((uint64_t{2} << (word & 63)) - 1);
-    if (gaps == 0) {
-      word &= ~uint64_t{63};
-      continue;
-    }
-    word = (word & ~uint64_t{63}) + 63 - static_cast<uint64_t>(__builtin_clzll(gaps));
-    busy = ~free_bits_[word];
-  }
-  uint64_t first = busy == 0 ? 0 : word * 64 + 64 - static_cast<uint64_t>(__builtin_clzll(busy));
-  return edges_[first].whole_extent;
+  if (!whole_.has(g)) return edges_[g].prefix_extent;
+  // Extents never touch, so a run of free granules is one extent's.
+  return edges_[whole_.first_of_run(g)].whole_extent;
 }
 
 Span* Arena::extent_at_suffix(uint64_t g) const {
-  return whole_free(g) ? extent_at_prefix(g) : edges_[g].suffix_extent;
+  return whole_.has(g) ? extent_at_prefix(g) : edges_[g].suffix_extent;
 }
 
 Span* Arena::free_span_at(Address a) const {
@@ -312,12 +236,12 @@ std::string Arena::check() const {
     uint64_t end = granule_of(s->end());
     for (uint64_t g = first; g < end; ++g) {
       ++whole;
-      if (!whole_free(g)) return "a free granule is marked busy";
+      if (!whole_.has(g)) return "a free granule is marked busy";
     }
   }
   if (at != base_ + size_) return "spans do not reach the arena's end";
   if (free != free_) return "free bytes are miscounted";
-  if (whole != whole_free_) return "whole free granules are miscounted";
+  if (whole != whole_.count()) return "whole free granules are miscounted";
   return "";
 }
 

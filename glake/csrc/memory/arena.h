@@ -6,54 +6,12 @@
 #include <vector>
 
 #include "base/types.h"
+#include "memory/completion.h"
 #include "memory/extent_index.h"
-#include "memory/slabs.h"
-#include "memory/tickets.h"
+#include "memory/free_granules.h"
+#include "memory/span.h"
 
 namespace glake {
-
-struct Block;
-
-enum class SpanState : uint8_t { kBusy, kFree, kAbsent };
-
-struct Span {
-  Address begin = 0;
-  Bytes size = 0;
-  Span* prev = nullptr;  // address order
-  Span* next = nullptr;
-  SpanState state = SpanState::kAbsent;
-  StreamId stream = 0;         // busy: whose work uses it
-  Span* piece_next = nullptr;  // busy: the next of the same block (on a view, a block has several)
-
-  // Free, at an extent's two ends: the other end. At its head: its size and place in the index;
-  // absent: its neighbours in the list of those.
-  Span* mate = nullptr;
-  Bytes extent = 0;
-  Span* left = nullptr;
-  Span* right = nullptr;
-  Tickets tickets;  // free: the work that may still use it
-
-  Address end() const { return begin + size; }
-};
-
-class SpanPool {
- public:
-  Span* make() {
-    if (idle_ == nullptr) return store_.make();
-    Span* s = idle_;
-    idle_ = s->next;
-    *s = Span{};
-    return s;
-  }
-  void recycle(Span* s) {
-    s->next = idle_;
-    idle_ = s;
-  }
-
- private:
-  Slabs<Span> store_;
-  Span* idle_ = nullptr;
-};
 
 class Arena {
  public:
@@ -92,15 +50,11 @@ class Arena {
   uint64_t granule_of(Address a) const { return (a - base_) / kGranule; }
   Address granule_at(uint64_t g) const { return base_ + g * kGranule; }
   uint64_t granule_count() const { return edges_.size(); }
-  bool whole_free(uint64_t g) const { return (free_bits_[g >> 6] >> (g & 63)) & 1; }
-  // How many granules from g on are wholly free, up to `most`.
-  uint64_t free_run(uint64_t g, uint64_t most) const;
-  // How many granules from g on are not wholly free, up to `most`.
-  uint64_t busy_run(uint64_t g, uint64_t most) const;
-  uint64_t whole_free_count() const { return whole_free_; }
+  // Those that are wholly free.
+  const FreeGranules& whole() const { return whole_; }
   // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
-  Bytes free_prefix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].prefix; }
-  Bytes free_suffix(uint64_t g) const { return whole_free(g) ? kGranule : edges_[g].suffix; }
+  Bytes free_prefix(uint64_t g) const { return whole_.has(g) ? kGranule : edges_[g].prefix; }
+  Bytes free_suffix(uint64_t g) const { return whole_.has(g) ? kGranule : edges_[g].suffix; }
   // The free span that covers `a`, which begins a free granule or a free prefix or suffix of
   // one.
   Span* free_span_at(Address a) const;
@@ -122,7 +76,6 @@ class Arena {
     Span* whole_extent = nullptr;  // at the first wholly free granule of an extent
   };
 
-  uint64_t run(uint64_t g, uint64_t most, uint64_t flip) const;
   void index(Span* head, Span* tail);
   void unindex(Span* head);
   void set_edges(Span* head, Address begin, Address end);
@@ -130,9 +83,6 @@ class Arena {
   Span* absorb(Span* left, Span* right);
   static bool merge_tickets(Span* into, const Span* from, const Completion* completion);
   void mark_free(Address begin, Address end, Address extent_begin, Address extent_end);
-  void mark_busy(Address begin, Address end);
-  template <typename Change>
-  void for_each_word(uint64_t first, uint64_t last, Change&& change);
   void link_absent(Span* s);
   void unlink_absent(Span* s);
 
@@ -143,10 +93,8 @@ class Arena {
   Span* first_ = nullptr;
   Span* absent_ = nullptr;
   ExtentIndex extents_;
-  std::vector<uint64_t> free_bits_;   // a bit for each wholly free granule
-  std::vector<uint64_t> full_words_;  // a bit for each word of those that is all ones
+  FreeGranules whole_;
   std::vector<Edge> edges_;
-  uint64_t whole_free_ = 0;
   Bytes free_ = 0;
 };
 

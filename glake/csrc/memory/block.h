@@ -11,6 +11,7 @@
 #include "driver/driver.h"
 #include "memory/arena.h"
 #include "memory/slabs.h"
+#include "memory/stream_set.h"
 #include "memory/tickets.h"
 
 namespace glake {
@@ -23,28 +24,6 @@ enum class BlockState : uint8_t {
   kIdle,    // in the pool of block records
   kLive,    // held by a caller
   kCached,  // freed, kept whole by a thread's cache for the same size and stream
-};
-
-// A short list that is empty for almost all who have one, and then takes a pointer's room.
-class StreamSet {
- public:
-  const StreamId* begin() const { return some() ? ids_->data() : nullptr; }
-  const StreamId* end() const { return begin() + size(); }
-  bool empty() const { return size() == 0; }
-  size_t size() const { return some() ? ids_->size() : 0; }
-  bool has(StreamId id) const { return std::find(begin(), end(), id) != end(); }
-  void add(StreamId id) {
-    if (!some()) ids_ = std::make_unique<std::vector<StreamId>>();
-    if (!has(id)) ids_->push_back(id);
-  }
-  void remove(StreamId id) {
-    if (some()) ids_->erase(std::remove(ids_->begin(), ids_->end(), id), ids_->end());
-  }
-  void clear() { ids_.reset(); }
-
- private:
-  bool some() const { return ids_ != nullptr; }
-  std::unique_ptr<std::vector<StreamId>> ids_;
 };
 
 struct Block {
@@ -81,38 +60,6 @@ struct Owned {
   Address begin = 0;   // of the live block there, as its caller has it
   Bytes bytes = 0;     // that the caller asked for; 0: no live block is there
   std::string paused;  // why its bytes are not there, and the way out; empty: they are
-};
-
-// Records are reused, never returned to the system, so a stale pointer's lookup reads no freed
-// memory.
-class BlockPool {
- public:
-  Block* make() {
-    if (idle_.empty()) return store_.make();
-    Block* b = idle_.back();
-    idle_.pop_back();
-    return b;
-  }
-  // Every block that holds memory: live, cached, or freed and held back.
-  template <typename Visit>
-  void for_each(Visit&& visit) const {
-    store_.for_each([&](const Block& b) {
-      if (b.pieces != nullptr) visit(b);
-    });
-  }
-  void recycle(Block* b) {
-    b->state.store(BlockState::kIdle, std::memory_order_release);
-    b->pieces = nullptr;
-    b->view = nullptr;
-    b->chunk = nullptr;
-    b->share = 0;
-    b->recorded.clear();
-    idle_.push_back(b);
-  }
-
- private:
-  Slabs<Block> store_;
-  std::vector<Block*> idle_;
 };
 
 }  // namespace glake

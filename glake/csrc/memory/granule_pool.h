@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "driver/driver.h"
-#include "memory/address_space.h"
 #include "memory/arena.h"
+#include "memory/view_space.h"
 
 namespace glake {
 

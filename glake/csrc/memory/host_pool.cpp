@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/tuning.h"
+#include "driver/device_scope.h"
 
 namespace glake {
 

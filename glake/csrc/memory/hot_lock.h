@@ -58,27 +58,6 @@ class HotLock {
   std::atomic<int> contention_{0};
 };
 
-class FairMutex {
- public:
-  void lock() {
-    std::unique_lock<std::mutex> guard(mutex_);
-    uint64_t mine = next_++;
-    turn_.wait(guard, [this, mine] { return serving_ == mine; });
-  }
-  void unlock() {
-    {
-      std::lock_guard<std::mutex> guard(mutex_);
-      ++serving_;
-    }
-    turn_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable turn_;
-  uint64_t next_ = 0, serving_ = 0;
-};
-
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain word");
 
 }  // namespace glake

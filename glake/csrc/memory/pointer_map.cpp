@@ -2,70 +2,11 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
+#include "memory/region.h"
 
 namespace glake {
 
 PointerMap::Page PointerMap::pages_[PointerMap::kPages];
-
-Region::Region(Address base, Bytes size, Bytes slot, Heap* heap)
-    : base_(base), size_(size), shift_(__builtin_ctzll(slot)), heap_(heap) {}
-
-void Region::prepare(Address begin, Bytes bytes) {
-  for (Address a = round_down(begin, kRegionAlign); a < begin + bytes; a += kRegionAlign) {
-    std::atomic<Slot*>& slots = PointerMap::pages_[a / kRegionAlign].slots;
-    if (slots.load(std::memory_order_relaxed) != nullptr) continue;
-    // Zero pages appear as they are touched: a table of a mostly empty page costs little.
-    void* memory = mmap(nullptr, table_bytes(), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw Error(GLAKE_OUT_OF_MEMORY,
-                  "no host memory for a pointer table of " + size_text(table_bytes()) +
-                      ", which each GiB of device memory needs: raise the limit of address space "
-                      "(ulimit -v), or free host memory");
-    }
-    slots.store(static_cast<Slot*>(memory), std::memory_order_release);
-  }
-}
-
-void Region::insert(Block* block) {
-  Slot& head = *slot(block->ptr);
-  block->slot_next = head.load(std::memory_order_relaxed);
-  head.store(block, std::memory_order_release);
-}
-
-void Region::erase(Block* block) {
-  Slot& head = *slot(block->ptr);
-  Block* b = head.load(std::memory_order_relaxed);
-  if (b == block) {
-    head.store(block->slot_next, std::memory_order_release);
-    return;
-  }
-  while (b != nullptr && b->slot_next != block) b = b->slot_next;
-  if (b != nullptr) b->slot_next = block->slot_next;
-}
-
-Block* Region::find(Address ptr) const {
-  const Slot* head = slot(ptr);
-  Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
-  while (b != nullptr && b->ptr != ptr) b = b->slot_next;
-  return b;
-}
-
-Block* Region::around(Address ptr, Address low) const {
-  const Address least = std::max(low, base_) >> shift_;
-  for (Address i = ptr >> shift_;; --i) {
-    const Slot* head = slot(i << shift_);
-    // Blocks do not overlap: of those that begin before it, only the last may hold it.
-    Block* last = nullptr;
-    Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
-    for (; b != nullptr; b = b->slot_next) {
-      if (b->ptr <= ptr && (last == nullptr || b->ptr > last->ptr)) last = b;
-    }
-    if (last != nullptr) return ptr - last->ptr < last->size ? last : nullptr;
-    if (i == least) return nullptr;
-  }
-}
 
 void PointerMap::add(Region* region) {
   for (Address a = region->base(); a < region->base() + region->size(); a += kRegionAlign) {

@@ -89,13 +89,4 @@ class Tickets {
   bool wide_ = false;
 };
 
-// Whether the work tickets name is known to be complete.
-class Completion {
- public:
-  virtual bool complete(const Tickets& tickets) const = 0;
-
- protected:
-  ~Completion() = default;
-};
-
 }  // namespace glake

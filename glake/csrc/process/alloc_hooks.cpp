@@ -35,7 +35,7 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
 
 DebugDevice* debug_of(Process& process, void* ptr) {
   Region* region =
-      process.hooked(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
+      process.hooks().has(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
   return region != nullptr ? debug_of(*region->heap()) : nullptr;
 }
 
@@ -60,20 +60,21 @@ Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, vo
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
                     bool guards, const Allocate& allocate) {
   process.check_usable();
-  if (process.hooked(kUnread)) process.prepare();
+  if (process.hooks().has(kUnread)) process.prepare();
   void* ptr = nullptr;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
     ThreadCache& cache = process.cache(device);
-    DebugDevice* debug = guards && process.hooked(kDebug) ? debug_of(*cache.device()) : nullptr;
+    DebugDevice* debug =
+        guards && process.hooks().has(kDebug) ? debug_of(*cache.device()) : nullptr;
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
     Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
     ptr = b->data();
-    if (process.hooked(kWatched) || process.hooked(kDebug)) {
+    if (process.hooks().has(kWatched) || process.hooks().has(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
     }
     if (debug != nullptr) ptr = debug->allocated(b, bytes, Watch::tag(), op.context());
-    if (process.hooked(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
+    if (process.hooks().has(kTraced)) process.trace().allocated(ptr, bytes, stream, Watch::tag());
   }
   drop_unused_contexts();
   return ptr;
@@ -81,10 +82,10 @@ void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stre
 
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream) {
   process.check_usable();
-  if (process.hooked(kUnread)) process.prepare();
+  if (process.hooks().has(kUnread)) process.prepare();
   Asked asked;
-  const PoolId pool = process.hooked(kKinds) ? Process::pool_of_thread() : PoolId{};
-  if (process.hooked(kKinds)) asked.kind = process.kind_of(bytes, &asked.by_size);
+  const PoolId pool = process.hooks().has(kKinds) ? ThreadKinds::pool_of_thread() : PoolId{};
+  if (process.hooks().has(kKinds)) asked.kind = process.kinds().kind_of(bytes, &asked.by_size);
   if (pool != PoolId{}) {
     if (asked.kind == GLAKE_STITCHED || asked.by_size) {
       return pool_malloc(process, bytes, device, stream, pool);
@@ -102,15 +103,15 @@ void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stre
 
 void hooked_free(Process& process, void* ptr) {
   process.check_usable();
-  if (process.hooked(kCopied)) process.refuse_copied(ptr);
+  if (process.hooks().has(kCopied)) process.transfer().refuse_copied(ptr);
   {
     DebugDevice* debug = debug_of(process, ptr);
     HoldingPtr holding = debug != nullptr ? debug->take(reinterpret_cast<Address>(ptr)) : nullptr;
     Watch::Operation op(GLAKE_CONTEXT_ALL);
     Block& b = taken(process, debug, holding, ptr);
-    if (process.hooked(kTraced)) process.trace().freed(ptr);
+    if (process.hooks().has(kTraced)) process.trace().freed(ptr);
     ThreadCache& cache = process.cache(b.heap->number);
-    if (process.hooked(kWatched) || process.hooked(kDebug)) {
+    if (process.hooks().has(kWatched) || process.hooks().has(kDebug)) {
       Bytes bytes = holding != nullptr ? holding->requested : b.requested;
       bool held = holding == nullptr && Heap::frees_later(b);
       PoolId pool = b.heap->pool_id();
@@ -147,7 +148,7 @@ void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream
   auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
     return cache.device()->pools().allocate(pool, size, stream);
   };
-  if (process.hooked()) {
+  if (process.hooks().any()) {
     return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
                          allocate);
   }
@@ -165,13 +166,13 @@ void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, Strea
 
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then) {
   DeviceAllocator& own = process.device(device);
-  if (!process.hooked()) return own.pools().restore(pool, then);
+  if (!process.hooks().any()) return own.pools().restore(pool, then);
   RestoreLog log;
   {
     Watch::Operation op(GLAKE_CONTEXT_STATE);
     log = own.pools().restore(pool, then);
-    bool watched = process.hooked(kWatched) || process.hooked(kDebug);
-    bool traced = process.hooked(kTraced);
+    bool watched = process.hooks().has(kWatched) || process.hooks().has(kDebug);
+    bool traced = process.hooks().has(kTraced);
     glake_pool id{pool.first, pool.second};
     Watch& watch = Watch::instance();
     for (const SavedBlock& b : log.freed) {

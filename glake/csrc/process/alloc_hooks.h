@@ -34,7 +34,7 @@ RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpo
 // Gives memory back to the driver; the events of it carry the caller's context.
 void watched_trim(const std::function<void()>& trim);
 
-// The same for a process of which hooked() is true.
+// The same for a process with a hook.
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void hooked_free(Process& process, void* ptr);
 

@@ -4,6 +4,8 @@
 
 #include "base/alone.h"
 #include "debug/debug_device.h"
+#include "heap/paused_heap.h"
+#include "memory/contiguous_index.h"
 #include "transfer/engine.h"  // whose owner is destroyed here
 #include "watch/watch.h"
 
@@ -13,15 +15,33 @@ namespace {
 pthread_key_t thread_key;
 bool inside_before_fork = false;  // under mutex_, which is held across fork
 
+// The block of the escape pool at `ptr`, which no reserved region holds.
+Block* escaped(Address ptr) {
+  bool inside = false;
+  Block* b = ContiguousIndex::find(ptr, &inside);
+  if (b != nullptr && b->ptr == ptr) return b;
+  throw Error(
+      GLAKE_INVALID_POINTER,
+      hex(ptr) + (inside ? " lies inside a block; glake knows it by its first byte's address only"
+                         : " is not glake's memory"));
+}
+
 }  // namespace
 
 std::atomic<Process*> Process::instance_{nullptr};
 __thread Process::Thread* Process::this_thread_ = nullptr;
 __thread bool Alone::inside_ = false;
 
+// What happens around a fork.
+struct Process::Fork {
+  static void before();
+  static void in_parent();
+  static void in_child();
+};
+
 Process::Process() {
   pthread_key_create(&thread_key, &Process::thread_ended);
-  pthread_atfork(&Process::before_fork, &Process::in_parent, &Process::in_child);
+  pthread_atfork(&Fork::before, &Fork::in_parent, &Fork::in_child);
 }
 
 Process& Process::start() {
@@ -31,32 +51,32 @@ Process& Process::start() {
 }
 
 // The lock is held across fork, so that a child that may still use glake finds whole books.
-void Process::before_fork() {
+void Process::Fork::before() {
   const bool inside = Alone::now();
   Alone::set(inside || checked());
   instance().mutex_.lock();
   inside_before_fork = inside;
   instance().trace_.flush();
-  IpcSockets::before_fork();
+  IpcFd::before_fork();
   Watch::instance().lock();
 }
 
-void Process::in_parent() {
+void Process::Fork::in_parent() {
   Watch::instance().unlock();
-  IpcSockets::in_parent();
+  IpcFd::in_parent();
   const bool inside = inside_before_fork;
   instance().mutex_.unlock();
   Alone::set(inside);
 }
 
-void Process::in_child() {
-  IpcSockets::in_child();
+void Process::Fork::in_child() {
+  IpcFd::in_child();
   Process& process = instance();
   Watch::instance().unlock();
-  process.set_hook(kTraced, false);  // the file is the parent's
+  process.hooks_.set(kTraced, false);  // the file is the parent's
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
-    process.hooks_.store(0);  // the plain path says why nothing works here
+    process.hooks_.clear();  // the plain path says why nothing works here
   }
   const bool inside = inside_before_fork;
   process.mutex_.unlock();
@@ -129,7 +149,7 @@ Block& Process::block(void* ptr, bool take) {
   bool ours = region != nullptr && address - region->base() < region->size();
   Block* b = ours ? region->peek(address) : escaped(address);
   // With guards, a caller's pointer is not the block's first byte.
-  DebugDevice* debug = ours && !take && hooked(kDebug) ? debug_of(*region->heap()) : nullptr;
+  DebugDevice* debug = ours && !take && hooks_.has(kDebug) ? debug_of(*region->heap()) : nullptr;
   if (debug != nullptr) address = debug->inner(address);
   if (ours && (b == nullptr || debug != nullptr)) b = region->heap()->find(*region, address);
   if (b == nullptr) {
@@ -143,25 +163,14 @@ Block& Process::block(void* ptr, bool take) {
   return *b;
 }
 
-// The block of the escape pool at `ptr`, which no reserved region holds.
-Block* Process::escaped(Address ptr) {
-  bool inside = false;
-  Block* b = ContiguousIndex::find(ptr, &inside);
-  if (b != nullptr && b->ptr == ptr) return b;
-  throw Error(
-      GLAKE_INVALID_POINTER,
-      hex(ptr) + (inside ? " lies inside a block; glake knows it by its first byte's address only"
-                         : " is not glake's memory"));
-}
-
 Bytes Process::requested(void* ptr, const Block& b) const {
-  bool inside = hooked(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
+  bool inside = hooks_.has(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
   return inside ? b.requested - debug_of(*b.heap)->overhead() : b.requested;
 }
 
 CallerBlock Process::caller_block(void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
-  DebugDevice* debug = hooked(kDebug) ? debug_of(*b.heap) : nullptr;
+  DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b.heap) : nullptr;
   return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
 }
 
@@ -170,16 +179,16 @@ Options& Process::read_options() {
     options_ = Options::from_environment();
     if (!options_.trace.empty()) start_trace(options_.trace);
     options_read_ = true;
-    use_kinds(0);
+    kinds_.use_options(options_);
     use_debug();
-    set_hook(kUnread, false);
+    hooks_.set(kUnread, false);
   }
   return options_;
 }
 
 void Process::use_debug() {
   Watch::instance().set_debug(options_.debug.any(), options_.debug.trace);
-  set_hook(kDebug, options_.debug.any());
+  hooks_.set(kDebug, options_.debug.any());
 }
 
 void Process::prepare() {
@@ -201,12 +210,12 @@ Driver& Process::open_driver() {
 void Process::start_trace(const std::string& path) {
   stop_trace();
   trace_.start(path);
-  set_hook(kTraced, true);
+  hooks_.set(kTraced, true);
 }
 
 void Process::stop_trace() {
   check_usable();
-  set_hook(kTraced, false);
+  hooks_.set(kTraced, false);
   trace_.stop();
 }
 
@@ -229,7 +238,7 @@ void Process::configure(const std::string& key, const std::string& value) {
     }
   }
   options_ = changed;
-  use_kinds(0);
+  kinds_.use_options(options_);
   use_debug();
 }
 
@@ -251,7 +260,7 @@ const char* Process::driver_path() {
 
 void Process::shutdown() {
   check_usable();
-  close_transfer();
+  transfer_.close();
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto& device : devices_) {
     uint64_t live = device != nullptr ? device->live_blocks() : 0;
@@ -279,10 +288,10 @@ void Process::shutdown() {
   stop_trace();
   driver_.reset();
   driver_path_.clear();
-  set_hook(kUnread, true);  // first: no signal may find the plain path
+  hooks_.set(kUnread, true);  // first: no signal may find the plain path
   options_read_ = false;
   options_ = Options{};
-  use_kinds(0);
+  kinds_.use_options(options_);
   use_debug();
 }
 
@@ -294,6 +303,17 @@ void Process::unpin(void* ptr) {
     if (device->sharing().unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
   }
   throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned, or not as often as unpinned");
+}
+
+Driver& Process::driver() {
+  check_usable();
+  std::lock_guard<std::mutex> guard(mutex_);
+  return open_driver();
+}
+
+bool Process::enqueues_copies() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return options_.enqueue_copies;
 }
 
 HostPool& Process::host() {
@@ -321,40 +341,40 @@ void Process::settle_ipc() {
   if (started != nullptr) started->settle();
 }
 
-// A thread's kind and pool, given up when the thread ends.
-struct Process::ThreadKind {
-  int kind = GLAKE_STITCHED;
-  PoolId pool{};
-  bool own() const { return kind != GLAKE_STITCHED || pool != PoolId{}; }
-  ~ThreadKind() {
-    if (!own()) return;
-    std::lock_guard<std::mutex> guard(instance().mutex_);
-    instance().use_kinds(-1);
+Owned Process::owned(Address at) {
+  Region* region = PointerMap::find(at);
+  const bool ours = region != nullptr && at - region->base() < region->size();
+  bool paused = false;
+  Block* b = ours ? region->heap()->around(*region, at, &paused) : ContiguousIndex::around(at);
+  if (b == nullptr && !ours) return {};
+  Owned found;
+  found.device = (ours ? region->heap() : b->heap)->number;
+  if (b == nullptr || b->state.load() != BlockState::kLive) return found;
+  CallerBlock held{b->ptr, b->requested, b->ptr};
+  DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b->heap) : nullptr;
+  if (debug != nullptr) {  // between its guards
+    void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
+    held = caller_block(inner, *b);
+    // One of before the guards.
+    if (held.begin != b->ptr) held = {b->ptr, b->requested, b->ptr};
   }
-  static ThreadKind& mine() {
-    thread_local ThreadKind kind;
-    return kind;
+  if (at < held.ptr || at - held.ptr >= held.bytes) return found;
+  found.begin = held.ptr;
+  found.bytes = held.bytes;
+  if (paused) {
+    RegionBook& book = RegionBook::instance();
+    const PoolId pool = b->heap->pool_id();
+    found.paused = book.text(pool) + " on " + device_text(found.device) +
+                   ", which is paused: " + book.way_back(pool) + " first";
   }
-};
-
-// Under mutex_.
-void Process::use_kinds(int step) {
-  kinds_ += step;
-  contiguous_from_ = options_.contiguous_from;
-  contiguous_kind_ = options_.contiguous_kind;
-  set_hook(kKinds, kinds_ != 0 || options_.contiguous_from != 0);
-}
-
-std::vector<int> Process::used_devices() {
-  std::vector<int> used;
-  for_each_device([&](DeviceAllocator& device) { used.push_back(device.number()); });
-  return used;
+  return found;
 }
 
 Bytes Process::set_headroom(int device, Bytes bytes) {
   if (device != kAllDevices) return this->device(device).limits().set_headroom(bytes);
   prepare();
-  const std::vector<int> used = used_devices();
+  std::vector<int> used;
+  for_each_device([&](DeviceAllocator& each) { used.push_back(each.number()); });
   for (int each : used) this->device(each).limits().check_headroom(bytes);
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -373,37 +393,6 @@ Bytes Process::headroom(int device) {
   std::lock_guard<std::mutex> guard(mutex_);
   const bool used = device != kAllDevices && devices_[device] != nullptr;
   return used ? devices_[device]->limits().headroom() : options_.headroom;
-}
-
-int Process::kind_of(Bytes bytes, bool* by_size) const {
-  int kind = ThreadKind::mine().kind;
-  *by_size = kind == GLAKE_STITCHED;
-  if (kind != GLAKE_STITCHED) return kind;
-  Bytes from = contiguous_from_.load();
-  return from != 0 && bytes >= from ? contiguous_kind_.load() : GLAKE_STITCHED;
-}
-
-int Process::set_kind(int kind) {
-  ThreadKind& mine = ThreadKind::mine();
-  int before = mine.kind;
-  const bool own_before = mine.own();
-  std::lock_guard<std::mutex> guard(mutex_);
-  mine.kind = kind;
-  use_kinds((mine.own() ? 1 : 0) - (own_before ? 1 : 0));
-  return before;
-}
-
-PoolId Process::pool_of_thread() { return ThreadKind::mine().pool; }
-
-PoolId Process::set_pool(PoolId pool) {
-  check_usable();
-  ThreadKind& mine = ThreadKind::mine();
-  const PoolId before = mine.pool;
-  const bool own_before = mine.own();
-  std::lock_guard<std::mutex> guard(mutex_);
-  mine.pool = pool;
-  use_kinds((mine.own() ? 1 : 0) - (own_before ? 1 : 0));
-  return before;
 }
 
 }  // namespace glake

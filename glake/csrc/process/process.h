@@ -10,30 +10,12 @@
 #include "heap/device_allocator.h"
 #include "ipc/ipc.h"
 #include "memory/host_pool.h"
+#include "process/hook_flags.h"
+#include "process/thread_kinds.h"
+#include "process/transfer_host.h"
 #include "watch/trace_writer.h"
 
 namespace glake {
-
-namespace transfer {
-class Engine;
-}
-
-// Where a paused region's bytes go: GLAKE_REGION_*.
-struct PauseTo {
-  int kind;
-  std::string folder;
-};
-
-// What an allocation or free must do besides: a bit each. Almost always none, so that the hot path
-// asks one question.
-enum AllocHook : uint32_t {
-  kTraced = 1,
-  kWatched = 2,  // watch/watch.h
-  kDebug = 4,    // debug/debug_device.h
-  kKinds = 8,    // some blocks come from the escape pool, or from a thread's own pool
-  kUnread = 16,  // the options, which may ask for the others, have not been read yet
-  kCopied = 32,  // copies of no stream's order are under way: what they use must not be freed
-};
 
 class Process {
  public:
@@ -47,12 +29,12 @@ class Process {
   // question.
   static Process* plain() {
     Process* process = instance_.load(std::memory_order_acquire);
-    return process != nullptr && !process->hooked() ? process : nullptr;
+    return process != nullptr && !process->hooks_.any() ? process : nullptr;
   }
   // Whether calls from signal handlers are refused: with the option `debug`, and until it is read.
   static bool checked() {
     Process* process = instance_.load(std::memory_order_acquire);
-    return process == nullptr || process->hooked(kDebug) || process->hooked(kUnread);
+    return process == nullptr || process->hooks_.has(kDebug) || process->hooks_.has(kUnread);
   }
 
   // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
@@ -93,55 +75,30 @@ class Process {
   void shutdown();
   // Ends a caller's pin; the block may be gone. Throws Error if `ptr` has none.
   void unpin(void* ptr);
+  Driver& driver();        // opened at first use
+  bool enqueues_copies();  // option copy_order
   HostPool& host();
   Ipc& ipc();
   void settle_ipc();  // what the driver refused to take back of other processes' blocks
-  // The transfer engine (csrc/transfer/); see TransferUse. Throw Error.
-  void open_transfer(const std::string& topology, const std::string& name);
-  void close_transfer();
-  int used_device();              // the first device in use here; 0 if none is
-  void refuse_copied(void* ptr);  // throws Error if such a copy uses the block
-  void refuse_copied(void* ptr, Bytes bytes);
+  TransferHost& transfer() { return transfer_; }
 
-  // What an allocation of the calling thread is: its own kind if it has set one, else by the option
-  // `contiguous` (`by_size`). set_kind() returns the kind before.
-  int kind_of(Bytes bytes, bool* by_size) const;
-  int set_kind(int kind);
-  // Where the calling thread's later blocks come from: a private pool, or {0, 0}. Returns the pool
-  // before.
-  static PoolId pool_of_thread();
-  PoolId set_pool(PoolId pool);
+  ThreadKinds& kinds() { return kinds_; }
 
   // Of a device, or of all in use and to come: as DeviceAllocator has it. Throw Error.
   static constexpr int kAllDevices = -1;
   Bytes set_headroom(int device, Bytes bytes);
   Bytes headroom(int device);
 
-  // Regions (heap/regions.h). Throw Error.
-  void pause_region(int device, PoolId id, const PauseTo& to);
-  void resume_region(int device, PoolId id, bool verify);
-  void set_region_budget(PoolId id, Bytes bytes);
-  std::string regions();
-
   // One more after each shutdown: what names something of before is void.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
-  bool hooked() const { return hooks_.load(std::memory_order_acquire) != 0; }
-  bool hooked(AllocHook d) const { return (hooks_.load(std::memory_order_acquire) & d) != 0; }
-  void set_hook(AllocHook d, bool on) {
-    if (on) {
-      hooks_.fetch_or(d);
-    } else {
-      hooks_.fetch_and(~static_cast<uint32_t>(d));
-    }
-  }
+  HookFlags& hooks() { return hooks_; }
 
   TraceWriter& trace() { return trace_; }
   void start_trace(const std::string& path);  // neither in a forked child
   void stop_trace();
 
  private:
-  friend class TransferUse;
   // A thread's caches, one per device it has used.
   struct Thread {
     uint64_t generation = 0;
@@ -150,21 +107,15 @@ class Process {
   };
   // A plain pointer in the static block: one instruction to read, also in a dlopened library.
   static __attribute__((tls_model("initial-exec"))) __thread Thread* this_thread_;
-  struct ThreadKind;
   Process();
-  Block* escaped(Address ptr);
-  void use_kinds(int step);
   static Process& start();
   static std::atomic<Process*> instance_;
-  std::vector<int> used_devices();
   Options& read_options();
-  void use_debug();
   Driver& open_driver();
+  void use_debug();
   ThreadCache& open_cache(int device);
   static void thread_ended(void* thread);
-  static void before_fork();
-  static void in_parent();
-  static void in_child();
+  struct Fork;
 
   std::mutex mutex_;  // of everything below; not taken on the hot path
   bool options_read_ = false;
@@ -176,30 +127,11 @@ class Process {
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;
   std::unique_ptr<Ipc> ipc_;
-  std::mutex transfer_mutex_;  // of opening and closing it; taken before mutex_
-  std::unique_ptr<transfer::Engine> transfer_;
-  std::atomic<transfer::Engine*> transfer_in_use_{nullptr};
-  std::atomic<int> transfer_users_{0};
-  int kinds_ = 0;  // threads with a kind or a pool of their own
-  // Read on the way of every allocation, set under mutex_.
-  std::atomic<Bytes> contiguous_from_{0};
-  std::atomic<int> contiguous_kind_{GLAKE_CONTIGUOUS_VMM};
-  std::atomic<uint32_t> hooks_{kUnread};
+  TransferHost transfer_{*this};
+  HookFlags hooks_;
+  ThreadKinds kinds_{mutex_, hooks_};
   std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
   std::atomic<bool> forked_{false};
-};
-
-// Keeps the transfer engine open while a call uses it. Throws Error if it is not open.
-class TransferUse {
- public:
-  TransferUse();
-  ~TransferUse() { Process::instance().transfer_users_.fetch_sub(1); }
-  TransferUse(const TransferUse&) = delete;
-  TransferUse& operator=(const TransferUse&) = delete;
-  transfer::Engine* operator->() const { return engine_; }
-
- private:
-  transfer::Engine* engine_;
 };
 
 }  // namespace glake

@@ -4,7 +4,7 @@
 #include <string>
 #include <thread>
 
-#include "process/process.h"
+#include "process/transfer_use.h"
 #include "transfer/engine.h"
 
 namespace glake {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "driver/device_scope.h"
 #include "driver/driver.h"
 #include "heap/saved_bytes.h"
 

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "replay/facts.h"
+#include "replay/holder_counter.h"
 #include "replay/steps.h"
 
 namespace py = pybind11;

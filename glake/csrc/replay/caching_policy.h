@@ -136,12 +136,6 @@ class CachingPolicy : public Policy {
   bool complete(uint64_t tick) const;
   bool fits(uint64_t more) const { return more <= capacity_ - physical_; }
 
-  const uint64_t capacity_;
-  uint64_t physical_ = 0;
-  DriverCalls calls_;
-  Pool small_{true};
-  Pool large_{false};
-
  private:
   struct Marker {
     uint64_t enqueued;
@@ -157,6 +151,14 @@ class CachingPolicy : public Policy {
   void release_cached();
   std::string describe_oom(uint64_t bytes, uint32_t stream) const;
 
+ protected:
+  const uint64_t capacity_;
+  uint64_t physical_ = 0;
+  DriverCalls calls_;
+  Pool small_{true};
+  Pool large_{false};
+
+ private:
   const int64_t complete_after_;
   uint64_t now_ = 0;
   uint64_t held_bytes_ = 0;

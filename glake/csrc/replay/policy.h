@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "driver_calls.h"
+#include "replay_error.h"
 
 namespace glake::replay {
 
@@ -23,11 +24,6 @@ constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;
 // The most a device can be given: as many granules as the simulator has handles.
 constexpr uint64_t kMostBytes = uint64_t{1} << 43;
 constexpr int64_t kNever = -1;
-
-class ReplayError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 enum class BlockState : uint8_t { kLive, kFree, kPending };
 

@@ -34,13 +34,6 @@ std::string quoted(std::string_view text) {
 
 }  // namespace
 
-TraceError::TraceError(std::string file, uint64_t line, std::string field,
-                       const std::string& reason)
-    : std::runtime_error(file + ":" + std::to_string(line) + ": " + field + ": " + reason),
-      file_(std::move(file)),
-      line_(line),
-      field_(std::move(field)) {}
-
 void TraceParser::fail(const std::string& field, const std::string& reason) const {
   throw TraceError(file_, line_, field, reason);
 }

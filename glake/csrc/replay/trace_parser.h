@@ -8,41 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trace_error.h"
+#include "trace_sink.h"
+
 namespace glake::replay {
-
-enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
-
-// A line no trace may hold: which file, which line (1-based) and which field of it.
-class TraceError : public std::runtime_error {
- public:
-  TraceError(std::string file, uint64_t line, std::string field, const std::string& reason);
-  const std::string& file() const { return file_; }
-  uint64_t line() const { return line_; }
-  const std::string& field() const { return field_; }
-
- private:
-  std::string file_;
-  uint64_t line_;
-  std::string field_;
-};
-
-// `slot` numbers the live blocks densely, the last one freed first; it is of no meaning on a step.
-struct ParsedEvent {
-  Op op = Op::kStep;
-  uint64_t id = 0;     // of the block, or the step's number
-  uint64_t bytes = 0;  // of the block: allocated, freed or recorded
-  uint32_t slot = 0;
-  uint32_t stream = 0;   // of an allocation or a record_stream
-  std::string_view tag;  // of an allocation; valid during the call
-};
-
-// Told what a trace holds, in order.
-class TraceSink {
- public:
-  virtual ~TraceSink() = default;
-  virtual void event(const ParsedEvent& event) = 0;
-  virtual void fact(std::string_view key, std::string_view value) = 0;
-};
 
 // Takes a trace's text in chunks cut anywhere, and keeps only what is live. After a TraceError the
 // parser is of no further use.

@@ -71,7 +71,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void record(void** event, const c10::Stream&, const c10::DeviceIndex,
               const c10::EventFlag) const override {
-    *event = const_cast<Guard*>(this);  // any address but null: recorded
+    static char recorded;  // any address but null
+    *event = &recorded;
   }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/device_scope.h"
 #include "plan/plan_json.h"
 
 namespace glake::transfer {

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "transfer/any_copy.h"
 #include "transfer/buffers/host_pins.h"
 #include "transfer/buffers/staging.h"
 #include "transfer/call/plain_copies.h"
@@ -26,19 +27,6 @@
 #include "transfer/run/timing.h"
 
 namespace glake::transfer {
-
-// A copy of any kind, without memory of its own.
-class AnyCopy {
- public:
-  template <typename Kind>
-  explicit AnyCopy(Kind copy) : copy_(std::move(copy)) {}
-  Copy* operator->() {
-    return std::visit([](Copy& copy) { return &copy; }, copy_);
-  }
-
- private:
-  std::variant<PlainCopy, TrackedCopy, EnqueuedCopy, RoutedCopy> copy_;
-};
 
 class Engine {
  public:

@@ -141,3 +141,5 @@ RUNS = {
     3: [*LOADS, "put"],
     1: [*EVERYWHERE, *LOADS],
 }
+# Of these, what `make test` leaves to `make test-all`: 2 ranks run every case.
+FULL_WIDTH = {(4, name) for name in [*SOME, "unused"] if name not in ("plain", "moe")}

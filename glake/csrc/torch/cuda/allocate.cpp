@@ -8,6 +8,8 @@
 #include "base/numbers.h"
 #include "base/types.h"
 #include "torch/cuda/allocator.h"
+#include "torch/cuda/on_device.h"
+#include "torch/cuda/outside_claim.h"
 #include "torch/cuda/rounding.h"
 
 namespace glake::adapter {

@@ -4,9 +4,17 @@
 
 #include <algorithm>
 
+#include "torch/cuda/on_device.h"
+#include "torch/cuda/outside_claim.h"
+
 namespace glake::adapter {
 
 ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) {
+  auto found = pools_.find({device, pool});
+  return found == pools_.end() ? nullptr : &found->second;
+}
+
+const ForeignPools::Pool* ForeignPools::find(int device, c10::MempoolId_t pool) const {
   auto found = pools_.find({device, pool});
   return found == pools_.end() ? nullptr : &found->second;
 }

@@ -66,9 +66,7 @@ class ForeignPools {
   };
   using Key = std::pair<int, c10::MempoolId_t>;
   Pool* find(int device, c10::MempoolId_t pool);
-  const Pool* find(int device, c10::MempoolId_t pool) const {
-    return const_cast<ForeignPools*>(this)->find(device, pool);
-  }
+  const Pool* find(int device, c10::MempoolId_t pool) const;
 
   // Around a change of foreign memory: keeps the peaks of both kinds of memory together.
   class Observed {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "torch/cuda/on_device.h"
+
 namespace glake::adapter {
 
 namespace {

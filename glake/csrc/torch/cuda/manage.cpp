@@ -5,6 +5,7 @@
 
 #include "base/types.h"
 #include "torch/cuda/allocator.h"
+#include "torch/cuda/on_device.h"
 
 namespace glake::adapter {
 

@@ -77,39 +77,4 @@ inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   return mine.handle;
 }
 
-// The current device, set back at the end. (c10's own guard would bring in the whole runtime.)
-class OnDevice {
- public:
-  explicit OnDevice(int device)
-      : before_(c10::cuda::ExchangeDevice(static_cast<c10::DeviceIndex>(device))) {}
-  ~OnDevice() { (void)c10::cuda::SetDevice(before_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  c10::DeviceIndex before_;
-};
-
-// Room under the limit for memory that is not glake's; given back at the end unless kept.
-class OutsideClaim {
- public:
-  OutsideClaim(const CudaLibrary& library, int device, size_t bytes)
-      : library_(library), device_(device), bytes_(static_cast<int64_t>(bytes)) {
-    granted_ = library_.claim_outside(device_, bytes_) == GLAKE_OK;
-  }
-  ~OutsideClaim() {
-    if (granted_ && !kept_) (void)library_.claim_outside(device_, -bytes_);
-  }
-  OutsideClaim(const OutsideClaim&) = delete;
-  OutsideClaim& operator=(const OutsideClaim&) = delete;
-  bool granted() const { return granted_; }  // if not, glake_last_error() says why
-  void keep() { kept_ = true; }
-
- private:
-  const CudaLibrary& library_;
-  int device_;
-  int64_t bytes_;
-  bool granted_ = false, kept_ = false;
-};
-
 }  // namespace glake::adapter

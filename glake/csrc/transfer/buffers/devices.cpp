@@ -1,5 +1,7 @@
 #include "transfer/buffers/devices.h"
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 
 Devices::Devices(Driver& driver, Allocator& allocator)

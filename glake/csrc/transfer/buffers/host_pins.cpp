@@ -7,6 +7,7 @@
 #include <chrono>
 #include <vector>
 
+#include "driver/device_scope.h"
 #include "transfer/buffers/host_access.h"
 
 namespace glake::transfer {

@@ -48,15 +48,4 @@ class Parts {
   Bytes total_ = 0;
 };
 
-// Ranges that do not overlap, joined where they touch.
-class RangeSet {
- public:
-  void add(Range range);
-  Bytes bytes() const;
-  const std::vector<Range>& ranges() const { return ranges_; }
-
- private:
-  std::vector<Range> ranges_;  // in order
-};
-
 }  // namespace glake::transfer

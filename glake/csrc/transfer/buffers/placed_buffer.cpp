@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "driver/device_scope.h"
 #include "driver/driver.h"
 
 namespace glake::transfer {

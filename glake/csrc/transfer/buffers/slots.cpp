@@ -1,21 +1,9 @@
 #include "transfer/buffers/slots.h"
 
+#include "driver/device_scope.h"
 #include "memory/host_pool.h"
 
 namespace glake::transfer {
-
-Slot& Slot::operator=(Slot&& other) noexcept {
-  reset();
-  owner_ = std::exchange(other.owner_, nullptr);
-  place_ = other.place_;
-  bytes_ = other.bytes_;
-  at_ = other.at_;
-  return *this;
-}
-
-void Slot::reset() {
-  if (owner_ != nullptr) std::exchange(owner_, nullptr)->take_back(place_, bytes_, at_);
-}
 
 // Of a machine with one socket all host memory is alike.
 int Slots::place_of(const Place& place) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json_text.h"
+#include "driver/device_scope.h"
 
 namespace glake::transfer {
 
@@ -18,35 +19,6 @@ void follow(Driver& driver, int device, StreamHandle stream, int other_device, S
     driver.destroy_event(event);  // the driver keeps what is enqueued of it
   }
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "joining two streams: " + driver.describe(s));
-}
-
-int PlainCopy::wait(uint64_t, std::string* text) {
-  if (id_.captured()) return GLAKE_OK;  // it runs when the graph does
-  // Another thread's own default stream cannot be named here.
-  const bool mine = !is_thread_stream(id_.stream()) || id_.stream() == this_thread_stream();
-  const Status s = mine ? driver_.synchronize_stream(id_.device(), id_.stream())
-                        : driver_.synchronize(id_.device());
-  if (s.ok()) return GLAKE_OK;
-  *text = "waiting for a plain copy's stream: " + driver_.describe(s);
-  return GLAKE_DRIVER_ERROR;
-}
-
-bool PlainCopy::done() {
-  bool idle = id_.captured();
-  if (!idle) driver_.stream_idle(id_.device(), id_.stream(), &idle);
-  return idle;
-}
-
-void PlainCopy::hold_stream(int device, StreamHandle stream) {
-  devices_.open(device);
-  follow(driver_, device, stream, id_.device(), id_.stream());
-}
-
-std::string PlainCopy::result() {
-  JsonText out;
-  out.text("state", done() ? "done" : "running").flag("relayed", false);
-  out.flag("captured", id_.captured());
-  return out.raw("paths", "[]").raw("refusals", "[]").done();
 }
 
 bool PlainCopies::possible(const Request& request) {

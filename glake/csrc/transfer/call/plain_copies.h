@@ -11,26 +11,6 @@
 
 namespace glake::transfer {
 
-class PlainCopy final : public Copy {
- public:
-  PlainCopy(Driver& driver, Devices& devices, PlainId id)
-      : driver_(driver), devices_(devices), id_(id) {}
-
-  int wait(uint64_t timeout_ns, std::string* text) override;
-  bool done() override;
-  bool settled() override { return done(); }
-  void hold_stream(int device, StreamHandle stream) override;
-  void cancel() override {}
-  void release() override {}
-  void progress(Bytes* done, Bytes* total) override { *done = *total = 0; }
-  std::string result() override;
-
- private:
-  Driver& driver_;
-  Devices& devices_;
-  PlainId id_;
-};
-
 // Later work of `stream` waits for what `other` holds now. Throws Error.
 void follow(Driver& driver, int device, StreamHandle stream, int other_device, StreamHandle other);
 

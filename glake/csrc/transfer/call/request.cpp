@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "driver/device_scope.h"
 #include "memory/host_pool.h"
 #include "transfer/buffers/host_access.h"
 #include "transfer/call/overlap.h"

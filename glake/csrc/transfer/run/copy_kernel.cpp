@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/device_scope.h"
 #include "transfer/run/kernels/copy_blocks_ptx.h"
 
 namespace glake::transfer {

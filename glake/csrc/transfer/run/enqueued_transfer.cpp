@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "driver/device_scope.h"
 #include "plan/plan_json.h"
 
 namespace glake::transfer {

@@ -61,7 +61,6 @@ class EnqueuedTransfer {
   void finish(const Outcome& outcome);
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  const Request request;
   const TransferPlan& plan() const { return plan_; }
   const std::string& error() const { return error_; }  // "": none; settled when it is over
   const std::vector<std::unique_ptr<Carried>>& paths() const { return paths_; }
@@ -83,6 +82,10 @@ class EnqueuedTransfer {
   void join();
   std::string failure_of(const Carried& path);
 
+ public:
+  const Request request;
+
+ private:
   const Tools tools_;
   const PlannedPath direct_;
   TransferPlan plan_;

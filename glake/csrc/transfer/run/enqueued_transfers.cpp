@@ -153,16 +153,4 @@ void EnqueuedTransfers::close(uint64_t most_ns) {
   known_.clear();
 }
 
-void EnqueuedCopy::hold_stream(int device, StreamHandle stream) {
-  devices_.open(device);
-  if (transfer_->over()) return;
-  const Status s = driver_.wait_stream(device, stream, transfer_->ended());
-  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "holding a stream: " + driver_.describe(s));
-}
-
-void EnqueuedCopy::progress(Bytes* done, Bytes* total) {
-  *total = transfer_->request.parts.total();
-  *done = owner_.landed(transfer_);
-}
-
 }  // namespace glake::transfer

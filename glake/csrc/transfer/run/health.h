@@ -39,14 +39,4 @@ class PathHealth {
   std::string why_;
 };
 
-// By the path's name; what it gives lives as long as the book.
-class HealthBook {
- public:
-  PathHealth& of(const std::string& path) { return book_[path]; }
-  const std::map<std::string, PathHealth>& all() const { return book_; }
-
- private:
-  std::map<std::string, PathHealth> book_;
-};
-
 }  // namespace glake::transfer

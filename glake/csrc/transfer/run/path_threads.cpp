@@ -5,6 +5,8 @@
 #include <string>
 #include <system_error>
 
+#include "driver/outside_scope.h"
+
 namespace glake::transfer {
 
 PathThreads::Worker& PathThreads::worker(int gpu) {

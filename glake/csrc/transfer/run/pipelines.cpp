@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 namespace {
 

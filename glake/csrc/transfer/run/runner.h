@@ -11,6 +11,7 @@
 #include "base/json_text.h"
 #include "transfer/call/live_ranges.h"
 #include "transfer/run/enqueued_transfer.h"
+#include "transfer/run/health_book.h"
 #include "transfer/run/scheduler.h"
 #include "transfer/run/submitter.h"
 

@@ -11,20 +11,6 @@ constexpr size_t kPage = 4096, kWordStride = 64;  // a cache line each
 
 }  // namespace
 
-StreamGate& StreamGate::operator=(StreamGate&& other) noexcept {
-  open();
-  owner_ = std::exchange(other.owner_, nullptr);
-  word_ = other.word_;
-  value_ = other.value_;
-  return *this;
-}
-
-void StreamGate::open() noexcept {
-  if (owner_ == nullptr) return;
-  __atomic_store_n(word_, value_, __ATOMIC_RELEASE);
-  std::exchange(owner_, nullptr)->give(word_);
-}
-
 StreamGate StreamGates::take() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (spare_.empty()) {

@@ -7,36 +7,13 @@
 #include <vector>
 
 #include "driver/driver.h"
+#include "transfer/run/stream_gate.h"
 
 namespace glake {
 class HostPool;
 }
 
 namespace glake::transfer {
-
-class StreamGates;
-
-// One word, lent to one transfer. Its number only grows, so it may be lent again while a stream
-// has not come to the wait for an earlier one yet.
-class StreamGate {
- public:
-  StreamGate() = default;
-  StreamGate(StreamGates* owner, uint32_t* word, uint32_t value)
-      : owner_(owner), word_(word), value_(value) {}
-  StreamGate(StreamGate&& other) noexcept { *this = std::move(other); }
-  StreamGate& operator=(StreamGate&& other) noexcept;
-  ~StreamGate() { open(); }
-
-  Address at() const { return reinterpret_cast<Address>(word_); }
-  uint32_t value() const { return value_; }
-  explicit operator bool() const { return owner_ != nullptr; }
-  void open() noexcept;
-
- private:
-  StreamGates* owner_ = nullptr;
-  uint32_t* word_ = nullptr;
-  uint32_t value_ = 0;
-};
 
 class StreamGates {
  public:

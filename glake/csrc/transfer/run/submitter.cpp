@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 namespace {
 

@@ -14,6 +14,7 @@
 #include "transfer/buffers/slots.h"
 #include "transfer/buffers/staging.h"
 #include "transfer/run/chunk_copier.h"
+#include "transfer/run/chunk_listener.h"
 #include "transfer/run/transfer.h"
 #include "transfer/run/work_streams.h"
 
@@ -28,22 +29,6 @@ struct SubmitterTools {
   CopyKernel& kernel;
   std::mutex& mutex;  // of transfers, runs and path states: the runner's
   uint64_t copy_ns;   // what starting a copy costs
-};
-
-// Whom a submitter tells.
-class ChunkListener {
- public:
-  // A chunk of the transfer has landed, failed or been dropped. The lock is held, and may be given
-  // up meanwhile.
-  virtual void chunk_ended(std::unique_lock<std::mutex>* lock,
-                           const std::shared_ptr<Transfer>& transfer) = 0;
-  // Under the lock: a hop of the run is slower than planned.
-  virtual void fell_behind(const PathRun& run, size_t hop) = 0;
-  // Without the lock: a copy of it may read and write for ever.
-  virtual void given_up(const std::shared_ptr<Transfer>& transfer) = 0;
-
- protected:
-  ~ChunkListener() = default;
 };
 
 // A chunk under way over a run.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 namespace {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/plan_json.h"
+#include "transfer/run/health_book.h"
 
 namespace glake::transfer {
 namespace {

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "transfer/buffers/range_set.h"
 #include "transfer/call/request.h"
+#include "transfer/run/health_book.h"
 #include "transfer/run/path_run.h"
 #include "transfer/run/stream_gates.h"
 
@@ -48,6 +50,24 @@ class Transfer {
   std::string destination_state() const;
   std::string json(uint64_t now) const;
 
+ private:
+  // What is still to be taken of one socket's memory; where that plays no part, of all.
+  struct Pool {
+    std::deque<Range> ranges;
+    Bytes bytes = 0;
+  };
+  size_t pool_at(Bytes offset) const;
+  size_t own_pool(const PathRun& run) const;
+  const Pool* pool_for(const PathRun& run) const;
+  Pool* pool_for(const PathRun& run);
+  int index_for(const PathRun& run) const;
+  Rate planned_rate(size_t pool) const;
+  bool live(const PathRun& run) const;
+  bool may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) const;
+  bool best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
+  bool ahead_of_share(const PathRun& run) const;
+
+ public:
   const Request request;
   State state = State::kRunning;
   bool listed = false;  // among those that run, or were
@@ -70,22 +90,6 @@ class Transfer {
   std::condition_variable changed;
 
  private:
-  // What is still to be taken of one socket's memory; where that plays no part, of all.
-  struct Pool {
-    std::deque<Range> ranges;
-    Bytes bytes = 0;
-  };
-  size_t pool_at(Bytes offset) const;
-  size_t own_pool(const PathRun& run) const;
-  const Pool* pool_for(const PathRun& run) const;
-  Pool* pool_for(const PathRun& run);
-  int index_for(const PathRun& run) const;
-  Rate planned_rate(size_t pool) const;
-  bool live(const PathRun& run) const;
-  bool may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) const;
-  bool best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
-  bool ahead_of_share(const PathRun& run) const;
-
   std::vector<Pool> pools_;
   std::string error_details_;
 };

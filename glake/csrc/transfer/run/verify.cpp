@@ -1,6 +1,7 @@
 // Checksums: whether a chunk arrived as it was sent, for those who trust no link or relay buffer.
 #include <cstring>
 
+#include "driver/device_scope.h"
 #include "transfer/run/submitter.h"
 
 namespace glake::transfer {

@@ -2,18 +2,6 @@
 
 namespace glake::transfer {
 
-LentEvent& LentEvent::operator=(LentEvent&& other) noexcept {
-  reset();
-  owner_ = std::exchange(other.owner_, nullptr);
-  device_ = other.device_;
-  id_ = other.id_;
-  return *this;
-}
-
-void LentEvent::reset() {
-  if (owner_ != nullptr) std::exchange(owner_, nullptr)->give(device_, id_);
-}
-
 Status WorkStreams::next(int device, const Hop& hop, unsigned flows, bool alone,
                          StreamHandle* stream) {
   Way& way = ways_[{device, hop.from.gpu, hop.from.node, hop.to.gpu, hop.to.node}];

@@ -11,9 +11,9 @@
 
 #include "base/types.h"
 #include "driver/driver.h"
-#include "memory/address_space.h"
 #include "memory/block.h"
-#include "memory/streams.h"
+#include "memory/stream_clock.h"
+#include "memory/view_space.h"
 
 namespace glake {
 
@@ -108,21 +108,6 @@ class ContiguousPool {
   std::atomic<uint64_t> physical_{0};         // granules the driver counts, owed ones included
   std::atomic<uint64_t> owed_physical_{0};    // granules of owed_
   std::vector<std::unique_ptr<Chunk>> owed_;  // under slow
-};
-
-// Process-wide: from an address to the chunk that holds it.
-class ContiguousIndex {
- public:
-  static void add(Chunk* chunk);
-  static void remove(Chunk* chunk);
-  // The record of the chunk at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
-  static Block* find(Address ptr, bool* inside);
-  static Block* around(Address ptr);  // of the chunk that holds `ptr`; null: none
-
- private:
-  static ContiguousIndex& instance();
-  std::mutex mutex_;
-  std::map<Address, std::pair<Bytes, Block*>> chunks_;
 };
 
 }  // namespace glake

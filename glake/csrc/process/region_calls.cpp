@@ -1,8 +1,8 @@
-// Pausing and resuming a region: the device's books (heap/regions.h), and the copies between.
+#include "process/region_calls.h"
+
 #include <algorithm>
 
 #include "heap/saved_bytes.h"
-#include "process/process.h"
 #include "process/region_copier.h"
 
 namespace glake {
@@ -17,14 +17,14 @@ Error naming(const Error& error, PoolId id) {
 
 }  // namespace
 
-void Process::pause_region(int device, PoolId id, const PauseTo& to) {
-  Regions own = this->device(device).regions();
-  HostPool& pinned = host();
+void RegionCalls::pause(int device, PoolId id, const PauseTo& to) {
+  Regions own = process_.device(device).regions();
+  HostPool& pinned = process_.host();
   std::vector<SavedPart> parts = own.begin_pause(id);
   std::unique_ptr<SavedBytes> saved;
   try {
     saved = std::make_unique<SavedBytes>(pinned, to.kind, to.folder);
-    RegionCopier copier(*driver_, pinned, device);
+    RegionCopier copier(process_.driver(), pinned, device);
     for (const SavedPart& part : parts) {
       if (copier.copying(part.at, part.at + part.bytes)) {
         throw Error(GLAKE_REGION_REFUSED,
@@ -45,9 +45,9 @@ void Process::pause_region(int device, PoolId id, const PauseTo& to) {
   own.finish_pause(id, std::move(saved));
 }
 
-void Process::resume_region(int device, PoolId id, bool verify) {
-  Regions own = this->device(device).regions();
-  HostPool& pinned = host();
+void RegionCalls::resume(int device, PoolId id, bool verify) {
+  Regions own = process_.device(device).regions();
+  HostPool& pinned = process_.host();
   const Regions::Resumed resumed = own.begin_resume(id);
   if (resumed.saved == nullptr) return;
   auto live = [&](Address at) {
@@ -59,7 +59,7 @@ void Process::resume_region(int device, PoolId id, bool verify) {
     return block != resumed.live.begin() && at < std::prev(block)->second;
   };
   try {
-    RegionCopier copier(*driver_, pinned, device);
+    RegionCopier copier(process_.driver(), pinned, device);
     resumed.saved->load(copier, verify, live);
   } catch (const Error& e) {
     own.cancel_resume(id);
@@ -71,7 +71,7 @@ void Process::resume_region(int device, PoolId id, bool verify) {
   own.end_resume(id);
 }
 
-void Process::set_region_budget(PoolId id, Bytes bytes) {
+void RegionCalls::set_budget(PoolId id, Bytes bytes) {
   RegionName* region = RegionBook::instance().find(id);
   if (region == nullptr) {
     throw Error(GLAKE_INVALID_ARGUMENT,
@@ -80,9 +80,9 @@ void Process::set_region_budget(PoolId id, Bytes bytes) {
   region->budget.store(bytes);
 }
 
-std::string Process::regions() {
+std::string RegionCalls::list() {
   std::string json = "[";
-  for_each_device([&](DeviceAllocator& device) {
+  process_.for_each_device([&](DeviceAllocator& device) {
     for (const RegionInfo& info : device.regions().list()) {
       const RegionName* region = RegionBook::instance().find(info.pool);
       std::string one = "{";

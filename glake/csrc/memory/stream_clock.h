@@ -4,11 +4,12 @@
 // call is made.
 #pragma once
 
-#include <deque>
 #include <unordered_map>
 #include <vector>
 
 #include "driver/driver.h"
+#include "memory/completion.h"
+#include "memory/stream_marks.h"
 #include "memory/tickets.h"
 
 namespace glake {
@@ -86,11 +87,12 @@ class StreamClock : public Completion {
   Status close();
 
  private:
-  struct Mark {
-    uint64_t epoch;
-    EventId event;
-  };
   struct Stream {
+    // Another thread's own default stream, which this one cannot ask about.
+    bool foreign() const { return is_thread_stream(handle) && handle != this_thread_stream(); }
+    // What the driver answered to a call about it.
+    void told(Status s) { gone |= s.stream_gone(); }
+
     StreamHandle handle = 0;
     uint64_t open = 1;             // the epoch frees are stamped with now
     uint64_t completed = 0;        // every epoch up to this one is complete
@@ -100,7 +102,7 @@ class StreamClock : public Completion {
     uint64_t number = 0;           // the driver's; 0: not known
     bool gone = false;             // destroyed: no mark will ever be recorded there
     bool capturing = false;        // when last asked
-    std::deque<Mark> marks;        // closed epochs not known complete, oldest first
+    StreamMarks marks;             // of closed epochs not known complete
     std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
   };
 
@@ -109,16 +111,11 @@ class StreamClock : public Completion {
   bool same_stream(StreamId id);
   StreamId replace(StreamId id);
   StreamId revive(StreamId id, StreamHandle handle);
-  bool foreign(const Stream& s) const;
-  void refused(StreamId id, Status s) { streams_[id].gone |= s.stream_gone(); }
   bool may_query(StreamId id);
   void close_epoch(StreamId id);
-  void poll_one(Stream& s);
   bool mark(StreamId id);
   bool record(StreamId id);
   void completed_up_to(StreamId id, uint64_t epoch);
-  void thin(std::deque<Mark>& marks);
-  const Mark* covering(StreamId id, uint64_t epoch) const;
 
   Driver& driver_;
   int device_;

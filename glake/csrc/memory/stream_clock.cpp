@@ -1,4 +1,4 @@
-#include "memory/streams.h"
+#include "memory/stream_clock.h"
 
 #include "base/tuning.h"
 
@@ -26,27 +26,23 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   return id;
 }
 
-bool StreamClock::foreign(const Stream& s) const {
-  return is_thread_stream(s.handle) && s.handle != this_thread_stream();
-}
-
 bool StreamClock::capturing(StreamId id) {
   Stream& s = streams_[id];
   if (s.gone) return false;
-  if (foreign(s)) return s.capturing;
+  if (s.foreign()) return s.capturing;
   bool yes = false;
   Status status = driver_.is_capturing(device_, s.handle, &yes);
-  refused(id, status);
+  s.told(status);
   s.capturing = status.ok() && yes;
   return s.capturing;
 }
 
 bool StreamClock::usable(StreamId id) {
   Stream& s = streams_[id];
-  if (s.gone || foreign(s)) return false;
+  if (s.gone || s.foreign()) return false;
   bool yes = false;
   Status status = driver_.is_capturing(device_, s.handle, &yes);
-  refused(id, status);
+  s.told(status);
   s.capturing = status.ok() && yes;
   return status.ok() && !yes;
 }
@@ -58,7 +54,7 @@ bool StreamClock::same_stream(StreamId id) {
   if (s.handle == 0 || is_thread_stream(s.handle)) return true;
   uint64_t number = 0;
   Status status = driver_.stream_number(device_, s.handle, &number);
-  refused(id, status);
+  s.told(status);
   if (!status.ok()) return false;
   if (s.number != 0 && s.number != number) {
     replace(id);
@@ -140,7 +136,7 @@ bool StreamClock::may_query(StreamId id) {
   if (streams_.size() > Tuning::kPollsATurn) return false;
   for (StreamId other = 0; other < streams_.size(); ++other) {
     const Stream& s = streams_[other];
-    bool not_captured = s.gone || (foreign(s) ? !s.capturing : usable(other));
+    bool not_captured = s.gone || (s.foreign() ? !s.capturing : usable(other));
     if (!not_captured) return false;
   }
   return true;
@@ -165,19 +161,6 @@ void StreamClock::close_epoch(StreamId id) {
   }
 }
 
-// A mark covers every earlier epoch, so the older half can be halved when work never completes.
-void StreamClock::thin(std::deque<Mark>& marks) {
-  std::deque<Mark> kept;
-  for (size_t i = 0; i < marks.size(); ++i) {
-    if (i < marks.size() / 2 && i % 2 == 0) {
-      spare_events_.push_back(marks[i].event);
-    } else {
-      kept.push_back(marks[i]);
-    }
-  }
-  marks.swap(kept);
-}
-
 bool StreamClock::mark(StreamId id) { return usable(id) && same_stream(id) && record(id); }
 
 bool StreamClock::record(StreamId id) {
@@ -191,12 +174,11 @@ bool StreamClock::record(StreamId id) {
   }
   Status recorded = driver_.record(device_, event, s.handle);
   if (!recorded.ok()) {
-    refused(id, recorded);
+    s.told(recorded);
     spare_events_.push_back(event);
     return false;
   }
-  if (s.marks.size() >= Tuning::kMostMarks) thin(s.marks);
-  s.marks.push_back({s.open, event});
+  s.marks.add({s.open, event}, spare_events_);
   ++s.open;
   s.frees = 0;
   ++marks_;
@@ -204,49 +186,33 @@ bool StreamClock::record(StreamId id) {
 }
 
 void StreamClock::poll() {
-  for (Stream& s : streams_) poll_one(s);
+  for (Stream& s : streams_) s.marks.poll(driver_, &s.completed, spare_events_);
 }
 
 void StreamClock::ask(Ticket t) {
   Stream& s = streams_[t.stream];
   if (s.polled == turns_ || polls_ == Tuning::kPollsATurn) return;
-  if (s.marks.empty() && (s.gone || foreign(s))) return;
+  if (s.marks.empty() && (s.gone || s.foreign())) return;
   ++polls_;
   s.polled = turns_;
-  if (covering(t.stream, t.epoch) != nullptr) {
-    poll_one(s);
+  if (s.marks.covering(t.epoch) != nullptr) {
+    s.marks.poll(driver_, &s.completed, spare_events_);
   } else {
     close_epoch(t.stream);
   }
 }
 
-void StreamClock::poll_one(Stream& s) {
-  while (!s.marks.empty()) {
-    if (!driver_.query(s.marks.front().event).ok()) break;
-    s.completed = s.marks.front().epoch;
-    spare_events_.push_back(s.marks.front().event);
-    s.marks.pop_front();
-  }
-}
-
-const StreamClock::Mark* StreamClock::covering(StreamId id, uint64_t epoch) const {
-  for (const Mark& m : streams_[id].marks) {
-    if (m.epoch >= epoch) return &m;
-  }
-  return nullptr;
-}
-
 bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
   for (Ticket t : tickets) {
     if (ordered(waiter, t)) continue;
-    const Mark* m = covering(t.stream, t.epoch);
+    const StreamMarks::Mark* m = streams_[t.stream].marks.covering(t.epoch);
     if (m == nullptr) {
       if (!mark(t.stream)) return false;
-      m = covering(t.stream, t.epoch);
+      m = streams_[t.stream].marks.covering(t.epoch);
     }
     if (!usable(waiter)) return false;
     Status waited = driver_.wait_stream(device_, streams_[waiter].handle, m->event);
-    refused(waiter, waited);
+    streams_[waiter].told(waited);
     if (!waited.ok()) return false;
     streams_[waiter].waited[t.stream] = m->epoch;
     ++waits_;
@@ -255,17 +221,17 @@ bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
 }
 
 bool StreamClock::can_wait(StreamId waiter, Ticket t) {
-  const bool marked = covering(t.stream, t.epoch) != nullptr || usable(t.stream);
+  const bool marked = streams_[t.stream].marks.covering(t.epoch) != nullptr || usable(t.stream);
   return marked && usable(waiter);
 }
 
 bool StreamClock::wait_host(const Tickets& tickets) {
   for (Ticket t : tickets) {
     if (t.epoch <= streams_[t.stream].completed) continue;
-    const Mark* m = covering(t.stream, t.epoch);
+    const StreamMarks::Mark* m = streams_[t.stream].marks.covering(t.epoch);
     if (m == nullptr) {
       if (!mark(t.stream)) return false;
-      m = covering(t.stream, t.epoch);
+      m = streams_[t.stream].marks.covering(t.epoch);
     }
     if (!driver_.wait_host(m->event).ok()) return false;
   }
@@ -278,7 +244,7 @@ std::vector<EventId> StreamClock::last_marks() {
   poll();
   std::vector<EventId> last;
   for (const Stream& s : streams_) {
-    if (!s.marks.empty()) last.push_back(s.marks.back().event);
+    if (!s.marks.empty()) last.push_back(s.marks.last());
   }
   return last;
 }
@@ -306,17 +272,11 @@ void StreamClock::end_sync() {
 void StreamClock::completed_up_to(StreamId id, uint64_t epoch) {
   Stream& s = streams_[id];
   s.completed = std::max(s.completed, epoch);
-  while (!s.marks.empty() && s.marks.front().epoch <= s.completed) {
-    spare_events_.push_back(s.marks.front().event);
-    s.marks.pop_front();
-  }
+  s.marks.drop(s.completed, spare_events_);
 }
 
 Status StreamClock::close() {
-  for (Stream& s : streams_) {
-    for (const Mark& m : s.marks) spare_events_.push_back(m.event);
-    s.marks.clear();
-  }
+  for (Stream& s : streams_) s.marks.drop(UINT64_MAX, spare_events_);
   while (!spare_events_.empty()) {
     Status s = driver_.destroy_event(spare_events_.back());
     if (!s.ok()) return s;

@@ -1,0 +1,25 @@
+// A device's primary context made current for one scope, as a thread may have none, or another's;
+// and its capture mode relaxed (relaxed_scope.h).
+#pragma once
+
+#include "driver/driver.h"
+#include "driver/relaxed_scope.h"
+
+namespace glake {
+
+class DeviceScope {
+ public:
+  DeviceScope(Driver& driver, int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  Status status() const { return status_; }
+
+ private:
+  Driver& driver_;
+  RelaxedScope relaxed_;
+  Status status_;
+  bool pushed_ = false;
+};
+
+}  // namespace glake

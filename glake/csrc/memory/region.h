@@ -1,0 +1,62 @@
+// A reserved range, and for each of its slots the blocks that start in it. A slot is 512 B where
+// small blocks live and 1 MiB elsewhere, where almost always at most one block starts.
+//
+// Host memory is taken by need, a GiB of device addresses at a time: a table of the whole range
+// would be more address space than a limited process may have (`ulimit -v`).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+#include "base/types.h"
+#include "memory/block.h"
+#include "memory/pointer_map.h"
+
+namespace glake {
+
+class Region {
+ public:
+  Region(Address base, Bytes size, Bytes slot, Heap* heap);
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  Address base() const { return base_; }
+  Bytes size() const { return size_; }
+  Heap* heap() const { return heap_; }
+
+  // Makes the slots of [begin, begin + bytes), before any block starts there. Throws Error. One
+  // thread at a time, which need not hold the device's lock.
+  void prepare(Address begin, Bytes bytes);
+  void insert(Block* block);  // under the device's lock
+  void erase(Block* block);   // under the device's lock
+  // The block at exactly `ptr` if it leads its slot, which needs no lock; else null: ask find().
+  inline Block* peek(Address ptr) const;
+  Block* find(Address ptr) const;  // under the device's lock
+  // The block that holds the byte at `ptr`, and begins at `low` or later; null: none. Under the
+  // device's lock; in time linear in how far into the block that is.
+  Block* around(Address ptr, Address low) const;
+
+ private:
+  friend class PointerMap;
+  // Null where no slots have been made.
+  inline Slot* slot(Address ptr) const;
+  Bytes table_bytes() const { return (kRegionAlign >> shift_) * sizeof(Slot); }
+
+  Address base_;
+  Bytes size_;
+  int shift_;
+  Heap* heap_;
+};
+
+inline Slot* Region::slot(Address ptr) const {
+  Slot* slots = PointerMap::pages_[ptr / kRegionAlign].slots.load(std::memory_order_acquire);
+  return slots != nullptr ? &slots[ptr % kRegionAlign >> shift_] : nullptr;
+}
+
+inline Block* Region::peek(Address ptr) const {
+  const Slot* head = slot(ptr);
+  Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
+  return b != nullptr && b->ptr.load(std::memory_order_relaxed) == ptr ? b : nullptr;
+}
+
+}  // namespace glake

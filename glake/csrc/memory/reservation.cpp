@@ -1,0 +1,57 @@
+#include "memory/reservation.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "memory/pointer_map.h"
+
+namespace glake {
+namespace {
+
+// What a process may do about a refused reservation where its addresses are limited.
+std::string address_limit_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return "; this process may have " + size_text(limit.rlim_cur) +
+         " of addresses in all (ulimit -v), and glake needs about five times the device's memory, "
+         "5 GiB at least: raise that limit (ulimit -v unlimited), or, above that, take a smaller "
+         "simulated device (GLAKE_SIM_MEMORY)";
+}
+
+}  // namespace
+
+Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : driver_(driver) {
+  // Asked for with room to align: drivers differ in the alignments they grant.
+  bytes = round_up(bytes, kRegionAlign);
+  reserved_bytes_ = bytes + kRegionAlign;
+  Status s = driver_.reserve(reserved_bytes_, &reserved_);
+  if (!s.ok()) {
+    throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
+                "the driver refused to reserve " + std::to_string(reserved_bytes_ / kGiB) +
+                    " GiB of addresses: " + driver_.describe(s) + address_limit_text());
+  }
+  try {
+    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, heap);
+  } catch (...) {
+    driver_.free_range(reserved_, reserved_bytes_);
+    throw;
+  }
+  PointerMap::add(region_.get());
+}
+
+Reservation::~Reservation() {
+  if (region_ != nullptr && reserved_ != 0) PointerMap::remove(region_.get());
+}
+
+Status Reservation::release() {
+  if (reserved_ == 0) return {};
+  Status s = driver_.free_range(reserved_, reserved_bytes_);
+  if (s.ok()) {
+    PointerMap::remove(region_.get());
+    reserved_ = 0;
+  }
+  return s;
+}
+
+}  // namespace glake

@@ -1,0 +1,32 @@
+// A reservation, aligned to 1 GiB inside what the driver gave, entered in the pointer map.
+#pragma once
+
+#include <memory>
+
+#include "base/types.h"
+#include "driver/driver.h"
+#include "memory/region.h"
+
+namespace glake {
+
+class Reservation {
+ public:
+  // Throws Error when the driver refuses.
+  Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot);
+  ~Reservation();  // leaves the addresses reserved unless release() has run
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  Address base() const { return region_->base(); }
+  Bytes size() const { return region_->size(); }
+  Region& region() { return *region_; }
+  Status release();
+
+ private:
+  Driver& driver_;
+  Address reserved_ = 0;
+  Bytes reserved_bytes_ = 0;
+  std::unique_ptr<Region> region_;
+};
+
+}  // namespace glake

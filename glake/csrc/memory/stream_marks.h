@@ -1,0 +1,37 @@
+// The events recorded on one stream, each behind an epoch of frees, that are not known to have
+// happened: oldest first. Events that are done with go to the caller's list of spare ones.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "driver/driver.h"
+
+namespace glake {
+
+class StreamMarks {
+ public:
+  struct Mark {
+    uint64_t epoch;
+    EventId event;
+  };
+
+  bool empty() const { return marks_.empty(); }
+  EventId last() const { return marks_.back().event; }
+  // The first behind the epoch, or null. It stays where it is until add(), poll() or drop().
+  const Mark* covering(uint64_t epoch) const;
+
+  void add(const Mark& mark, std::vector<EventId>& spare);
+  // Asks the driver which have happened; the last epoch of those is then complete.
+  void poll(Driver& driver, uint64_t* completed, std::vector<EventId>& spare);
+  // Those of epochs up to this one.
+  void drop(uint64_t epoch, std::vector<EventId>& spare);
+
+ private:
+  void thin(std::vector<EventId>& spare);
+
+  std::deque<Mark> marks_;
+};
+
+}  // namespace glake

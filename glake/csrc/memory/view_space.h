@@ -1,0 +1,46 @@
+// Addresses for views: best fit over the device's view reservations, in granules.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+#include "driver/driver.h"
+#include "memory/deferred_releases.h"
+#include "memory/pointer_map.h"
+#include "memory/refusals.h"
+#include "memory/region.h"
+#include "memory/reservation.h"
+
+namespace glake {
+
+class ViewSpace {
+ public:
+  ViewSpace(Driver& driver, Heap* heap, Bytes chunk)
+      : driver_(driver), heap_(heap), chunk_(round_up(chunk, kRegionAlign)) {}
+  // Throws Error when a new reservation is needed and refused.
+  Address take(Granules n);
+  void give(Address base, Granules n);
+  Region& region_of(Address a) { return *PointerMap::find(a); }
+  Status release();  // every reservation; the first refusal stops it
+
+ private:
+  using Places = std::map<Address, Granules>;
+  void enter(Address base, Granules n);
+  Places::iterator leave(Places::iterator place);
+
+  Driver& driver_;
+  Heap* heap_;
+  Bytes chunk_;
+  std::vector<std::unique_ptr<Reservation>> reservations_;
+  Places free_;
+  std::set<std::pair<uint64_t, Address>> by_size_;  // the same, by granules and address
+};
+
+}  // namespace glake

@@ -1,0 +1,31 @@
+// Pausing and resuming a region: the device's books (heap/regions.h), and the copies between.
+// Throws Error.
+#pragma once
+
+#include <string>
+
+#include "process/process.h"
+
+namespace glake {
+
+// Where a paused region's bytes go: GLAKE_REGION_*.
+struct PauseTo {
+  int kind;
+  std::string folder;
+};
+
+class RegionCalls {
+ public:
+  explicit RegionCalls(Process& process) : process_(process) {}
+
+  void pause(int device, PoolId id, const PauseTo& to);
+  void resume(int device, PoolId id, bool verify);
+  static void set_budget(PoolId id, Bytes bytes);
+  // All regions on all devices in use, as JSON.
+  std::string list();
+
+ private:
+  Process& process_;
+};
+
+}  // namespace glake

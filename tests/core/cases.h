@@ -1,0 +1,118 @@
+// Test cases by name. A program's cases are registered where they are defined:
+//
+//   TEST(a_block_is_found) { CHECK(...); }
+//   int main(int argc, char** argv) { return test::run_cases(argc, argv); }
+//
+// `PROGRAM --list` prints their names, `PROGRAM --filter 'GLOB'` runs those that match. Each case
+// runs in a process of its own, so that one that fails, or crashes, does not keep the others from
+// running; a case that is the only one chosen runs in the program itself, where a debugger finds
+// it. A line `NAME: ok (3 ms)` or `NAME: FAILED why` ends what a case prints.
+#pragma once
+
+#include <fnmatch.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace test {
+
+// What the command line chooses of a program's cases.
+struct Choice {
+  bool list = false;
+  std::string filter;
+
+  Choice(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--list") == 0) list = true;
+      if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) filter = argv[++i];
+    }
+  }
+  // True if the case is to be run; with --list, its name is printed instead.
+  bool takes(const char* name) const {
+    if (!filter.empty() && fnmatch(filter.c_str(), name, 0) != 0) return false;
+    if (list) std::puts(name);
+    return !list;
+  }
+};
+
+struct Case {
+  const char* name;
+  void (*run)();
+
+  Case(const char* called, void (*body)()) : name(called), run(body) { all().push_back(*this); }
+  static std::vector<Case>& all() {
+    static std::vector<Case> cases;
+    return cases;
+  }
+};
+
+#define TEST(name)                                \
+  void name();                                    \
+  const ::test::Case case_of_##name(#name, name); \
+  void name()
+
+// The number that the first argument is, if it is one.
+inline int number_argument(int argc, char** argv, int otherwise) {
+  return argc > 1 && argv[1][0] != '-' ? std::atoi(argv[1]) : otherwise;
+}
+
+// Why the child process did not end well; "": it did.
+inline std::string run_apart(const Case& one) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child < 0) return "no process could be started";
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a program that is killed leaves no case behind
+    one.run();
+    std::exit(0);
+  }
+  int end = 0;
+  if (waitpid(child, &end, 0) != child) return "its process was lost";
+  if (WIFSIGNALED(end)) return std::string("killed: ") + strsignal(WTERMSIG(end));
+  return WEXITSTATUS(end) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(end));
+}
+
+// Runs what the command line chooses; returns main()'s exit status.
+inline int run_cases(int argc, char** argv) {
+  const Choice choice(argc, argv);
+  std::vector<Case> chosen;
+  for (const Case& each : Case::all()) {
+    if (choice.takes(each.name)) chosen.push_back(each);
+  }
+  if (choice.list) return 0;
+  if (chosen.empty()) {
+    std::printf("no case is called %s\n", choice.filter.c_str());
+    return 2;
+  }
+  int failed = 0;
+  for (const Case& each : chosen) {
+    using Clock = std::chrono::steady_clock;
+    const auto begun = Clock::now();
+    std::string why;
+    if (chosen.size() == 1) {
+      each.run();  // a check that fails ends the program
+    } else {
+      why = run_apart(each);
+    }
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
+    if (why.empty()) {
+      std::printf("%s: ok (%lld ms)\n", each.name, static_cast<long long>(took.count()));
+    } else {
+      std::printf("%s: FAILED %s\n", each.name, why.c_str());
+      ++failed;
+    }
+    std::fflush(stdout);
+  }
+  std::printf("%zu passed, %d failed\n", chosen.size() - static_cast<size_t>(failed), failed);
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace test

@@ -1,0 +1,51 @@
+"""What the harness of the C++ tests does with cases that fail."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from native_cases import ROOT, native
+
+PROGRAM = """
+#include "cases.h"
+
+TEST(first_fails) { std::exit(3); }
+TEST(second_crashes) { raise(SIGSEGV); }
+TEST(third_holds) { std::puts("reached"); }
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("harness")
+    source, built = folder / "cases.cpp", folder / "cases"
+    source.write_text(PROGRAM)
+    compiler = native.find_tool("c++")
+    include = str(ROOT / "tests" / "core")
+    subprocess.run([compiler, "-std=c++17", "-I", include, source, "-o", built], check=True)
+    return built
+
+
+def run(program: Path, *arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_cases_after_a_failure_and_a_crash_are_run(program: Path) -> None:
+    status, lines = run(program)
+    assert status == 1
+    assert lines[0] == "first_fails: FAILED exit status 3"
+    assert lines[1].startswith("second_crashes: FAILED killed: Segmentation fault")
+    assert lines[2] == "reached"
+    assert lines[3].startswith("third_holds: ok (")
+    assert lines[4] == "1 passed, 2 failed"
+
+
+def test_one_case_runs_in_the_program(program: Path) -> None:
+    assert run(program, "--filter", "first*")[0] == 3
+
+
+def test_cases_are_listed(program: Path) -> None:
+    assert run(program, "--list") == (0, ["first_fails", "second_crashes", "third_holds"])

@@ -1,0 +1,32 @@
+"""The C++ tests of the simulated driver, its runtime and NCCL."""
+
+import pytest
+from native_cases import WHOLE, called, cases, check, items, native
+
+PROGRAMS = [name for name in native.programs() if name.startswith(("test_", "conformance"))]
+
+
+@pytest.mark.parametrize(("program", "case"), items(PROGRAMS))
+def test_case(program: str, case: str) -> None:
+    check(program, case)
+
+
+@pytest.mark.parametrize("program", [name for name in native.programs() if cases(name) != [WHOLE]])
+def test_listed_cases_are_those_of_the_source(program: str) -> None:
+    status, text = called(program, "--list")
+    assert status == 0
+    assert sorted(text.splitlines()) == sorted(cases(program))
+
+
+def test_filter_chooses_cases() -> None:
+    status, text = called("arena_test", "--filter", "tickets*")
+    assert status == 0
+    assert "tickets_of_neighbours: ok" in text
+    assert "1 passed" in text
+    assert "random_programs" not in text
+
+
+def test_filter_that_no_case_matches_is_an_error() -> None:
+    status, text = called("arena_test", "--filter", "none_of_them")
+    assert status == 2
+    assert "none_of_them" in text

@@ -1,0 +1,196 @@
+"""Checks how glake/csrc's classes are written: what `make lint` keeps of CONTRIBUTING's rules.
+
+    python tools/classes.py [--list]
+
+At most 40 methods a class; one class a header, with the structs that it gives and takes; methods
+before data; no const_cast; no constructor that takes another of its class and more. --list prints
+every class with the number of its methods. Written for this code's own style, not for any C++.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "glake" / "csrc"
+MOST_METHODS = 40  # not counting those that override another's
+# What may stay, each with its reason.
+MAY = {
+    "glake/csrc/driver/driver.h: Driver": "a method a driver call, and no state to divide",
+    "glake/csrc/torch/cuda/foreign_blocks.cpp: const_cast": "torch's const pointer is a key",
+    "glake/csrc/torch/cuda/watch.cpp: const_cast": "torch gives const pointers, C takes others",
+    "glake/csrc/torch/numbers/generators.h: classes": "issue 17: torch/numbers is left as it is",
+}
+
+
+class Class(NamedTuple):
+    """One class or struct with a body."""
+
+    file: Path
+    kind: str
+    name: str
+    methods: list[str]
+    data_first: str  # a data member that stands before a method, or ""
+    copies: str  # a constructor that takes the class itself and more, or ""
+    nested: bool
+
+
+def code_of(text: str) -> str:
+    """The text without comments, strings and preprocessor lines."""
+    text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
+    text = re.sub(r'R"(\w*)\((?:.|\n)*?\)\1"', '""', text)
+    text = re.sub(r"(?<=\d)'(?=\d)", "", text)
+    return re.sub(
+        r"//[^\n]*|/\*(?:.|\n)*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", " ", text
+    )
+
+
+def closing(code: str, at: int) -> int:
+    """Where the bracket that opens at `at` is closed."""
+    depth = 0
+    for i in range(at, len(code)):
+        depth += (code[i] in "{(") - (code[i] in "})")
+        if depth == 0:
+            return i
+    raise ValueError(f"a bracket is not closed: {code[at : at + 60]!r}")
+
+
+HEAD = re.compile(
+    r"(?<!enum )\b(class|struct|union)\s+(?:alignas\([^)]*\)\s*)?(?:\[\[\w+\]\]\s*)?"
+    r"([\w:]+)(?:\s+final)?\s*(?::[^:;{}()][^;{}]*)?\{"
+)
+
+
+def members(body: str) -> Iterator[str]:
+    """The declarations of a class's body, nested bodies cut off."""
+    at, start = 0, 0
+    while at < len(body):
+        if body[at] == "(":
+            at = closing(body, at)
+        elif body[at] == "{":
+            end = closing(body, at)
+            declaration = body[start:at]
+            rest = body[end + 1 :].lstrip()
+            if "=" in declaration and "operator" not in declaration and ")" not in declaration:
+                at = body.index(";", end)  # the value of a constant or member
+            elif rest.startswith((";", ",")) or re.match(r"\w+\s*(=|;|\{)", rest):
+                at = end + 1 + (len(body[end + 1 :]) - len(rest))
+                at = at + rest.index(";") if ";" in rest else len(body)
+            elif re.search(r"\)\s*(const)?\s*(noexcept)?\s*:(?!:)", declaration) and re.match(
+                r"[,{]", rest
+            ):
+                at = end  # a constructor's initialiser; its body follows
+                at += 1
+                continue
+            else:
+                at = end
+            yield declaration
+            start = at + 1
+        elif body[at] == ";":
+            yield body[start:at]
+            start = at + 1
+        at += 1
+
+
+def is_method(declaration: str) -> str:
+    """The name of the method declared, or "" for anything else."""
+    declaration = re.sub(r"\b(public|private|protected)\s*:(?!:)", " ", declaration).strip()
+    declaration = re.sub(r"\b(alignas|decltype|noexcept|explicit)\s*\([^()]*\)", " ", declaration)
+    if (
+        not declaration
+        or re.match(r"(using|typedef|friend|static_assert|enum|class|struct|union)\b", declaration)
+        or (
+            re.match(r"template\s*<", declaration) and re.search(r"\b(friend|using)\b", declaration)
+        )
+    ):
+        return ""
+    declaration = re.sub(r"\[[^\]]*\]", " ", declaration)
+    while re.search(r"<[^<>]*>", declaration) and "operator" not in declaration:
+        declaration = re.sub(r"<[^<>]*>", " ", declaration)
+    found = re.match(r"[^=(]*?(~?\w+|operator\s*(?:\(\)|[^\s(]+|\w+))\s*\(", declaration)
+    if found is None:
+        return ""
+    after = declaration[found.end() :]
+    # A pointer to a function: `int (*call)(int)`.
+    if after.lstrip().startswith("*"):
+        return ""
+    return found[1]
+
+
+def is_data(declaration: str) -> str:
+    """The name of the non-static data member declared, or ""."""
+    declaration = re.sub(r"\b(public|private|protected)\s*:(?!:)", " ", declaration).strip()
+    if not declaration or re.match(
+        r"(using|typedef|friend|static_assert|enum|class|struct|union|static|template|constexpr)\b",
+        declaration,
+    ):
+        return ""
+    return re.split(r"[={\[]", declaration)[0].split()[-1]
+
+
+def classes(path: Path) -> Iterator[Class]:
+    """The classes of one file, in order."""
+    code = code_of(path.read_text())
+    ends: list[int] = []
+    for head in HEAD.finditer(code):
+        ends = [end for end in ends if end > head.start()]
+        end = closing(code, head.end() - 1)
+        body = code[head.end() : end]
+        methods: list[str] = []
+        data = data_first = copies = ""
+        own = head[2].split("::")[-1]
+        for declaration in members(body):
+            if method := is_method(declaration):
+                given = re.search(r"\b(= delete|= default)", declaration)
+                if given is None and not re.search(
+                    r"\b(override|GLAKE_OVERRIDE_\w+)\b", declaration
+                ):
+                    methods.append(method)
+                if given is None and data and not data_first:
+                    data_first = f"{data} before {method}"
+                if method == own and re.search(
+                    rf"\(\s*(?:const\s+)?{own}\s*&\s*\w*\s*,", declaration
+                ):
+                    copies = " ".join(declaration.split())
+            elif name := is_data(declaration):
+                data = data or name
+        yield Class(path, head[1], head[2], methods, data_first, copies, bool(ends))
+        ends.append(end)
+
+
+def main() -> int:
+    """Prints what breaks a rule; exit code 1 if anything does."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    wrong: list[str] = []
+    for path in sorted([*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cpp")]):
+        name = path.relative_to(ROOT)
+        if "const_cast" in code_of(path.read_text()):
+            wrong.append(f"{name}: const_cast")
+        found = list(classes(path))
+        for each in found:
+            if options.list:
+                print(f"{name}: {each.kind} {each.name}: {len(each.methods)}")
+            if len(each.methods) > MOST_METHODS:
+                wrong.append(f"{name}: {each.name} has {len(each.methods)} methods")
+            if each.data_first and each.kind == "class":
+                wrong.append(f"{name}: {each.name}: {each.data_first}")
+            if each.copies:
+                wrong.append(f"{name}: {each.copies} copies and does more")
+        outer = [each.name for each in found if each.kind == "class" and not each.nested]
+        if path.suffix == ".h" and len(outer) > 1:
+            wrong.append(f"{name}: classes {', '.join(outer)}")
+    wrong = [line for line in wrong if not line.startswith(tuple(MAY))]
+    for line in wrong:
+        print(line)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
