@@ -52,14 +52,14 @@ class Goodput:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """A log's records; a line that a kill tore is left out."""
+    """A log's records; a line that a kill tore, or that is somebody else's, is left out."""
     found = []
     for line in path.read_text(errors="replace").splitlines():
         try:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict):
+        if isinstance(record, dict) and "event" in record:
             found.append(record)
     return found
 

@@ -459,8 +459,8 @@ def test_goodput_is_of_the_last_run() -> None:
     assert goodput([*last, *again]).share == 1  # nothing had killed it
 
 
-def test_a_line_that_a_kill_tore_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "log.jsonl").write_text('{"event": "step", "st')
+def test_a_line_that_a_kill_tore_is_ended_and_others_lines_are_left(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"mine": 1}\n{"event": "step", "st')
     made = log.Log.Config(progress=False).build(rank=0, steps=1, folder=str(tmp_path))
     made.event("end")
     made.close()
