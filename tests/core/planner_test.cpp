@@ -389,7 +389,8 @@ TEST(rows_of_spread_memory) { check_rows(glake::topology::kSpread); }
 TEST(rows_of_striped_memory) { check_rows(kStriped); }
 
 TEST(random_machines) {
-  for (uint64_t seed = 1; seed <= 300 / test::kSlowdown; ++seed) play_machine(seed);
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(300 / test::kSlowdown); ++seed)
+    play_machine(seed);
 }
 
 }  // namespace
