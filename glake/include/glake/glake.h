@@ -474,6 +474,20 @@ GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
 /* An eventfd, readable after these have changed. The engine's own, until its end. -1: failed. */
 GLAKE_API int glake_transfer_demands_event(void);
 
+/* Relays on GPUs of the node that this process's driver does not show: the relay service that
+ * listens at `path` copies there (docs/relayd.md). `gpus` are their numbers in the topology, behind
+ * the driver's own, `there` those the service has for them. They must be lent, too. */
+GLAKE_API int glake_transfer_open_relays(const char* path, const int* gpus, const int* there,
+                                         size_t count);
+/* Pinned host memory that such relays read and write in place, until glake_shared_free() or the
+ * engine's end. NULL: see glake_last_error. No copy of it may be under way when it is freed. */
+GLAKE_API void* glake_shared_alloc(size_t bytes);
+GLAKE_API int glake_shared_free(void* ptr);
+/* The other side of it, of a process that sees all GPUs, and listens at `path` for this user's
+ * processes until glake_relay_close(). `driver` as in GLAKE_DRIVER. One in a process. */
+GLAKE_API int glake_relay_open(const char* driver, const char* path);
+GLAKE_API int glake_relay_close(void);
+
 /* Pins host memory in pieces; `background` != 0: on a thread of its own, while copies of what is
  * not pinned yet go as copies of pageable memory do. The engine's end unpins it. */
 GLAKE_API int glake_register_host(void* base, size_t bytes, int background);

@@ -26,9 +26,11 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
     : driver_(driver),
       topology_(topology),
       gpus_(topology != nullptr ? std::min(devices, topology->gpus()) : devices),
+      reached_(gpus_ < 32 ? (uint32_t{1} << gpus_) - 1 : kAllGpus),
       board_(std::min(gpus_, topology::kMaxGpus)),
       shares_(topology, copy_ns()),
-      forecast_(topology) {
+      forecast_(topology),
+      allowed_relays_(reached_) {
   if (topology == nullptr) return;
   if (topology->gpus() < devices) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology->gpus()) +
@@ -54,7 +56,7 @@ TransferPlan Scheduler::direct_plan(const Request& request) const {
 TransferPlan Scheduler::plan_alone(const Request& request) {
   if (planner_ == nullptr) return direct_plan(request);
   std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<TransferPlan> plans = planner_->plan({{request.src, request.dst}});
+  std::vector<TransferPlan> plans = planner_->plan({request.demand()});
   if (plans[0].paths.empty()) return direct_plan(request);
   return std::move(plans[0]);
 }
@@ -77,7 +79,7 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
   if (planner_ == nullptr || request.parts.total() < kLongCopy) return false;
   add_enqueued(&running);
   if (running.empty()) return false;
-  running.push_back({request.src, request.dst});
+  running.push_back(request.demand());
   std::lock_guard<std::mutex> guard(mutex_);
   return worthwhile(request, planner_->plan(running).back());
 }
@@ -88,11 +90,11 @@ std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
   if (planner_ == nullptr) return plans;
   add_enqueued(&running);
   if (running.empty()) return plans;
-  running.push_back({request.src, request.dst});
+  running.push_back(request.demand());
   const uint32_t idle = ~busy_gpus();
   std::lock_guard<std::mutex> guard(mutex_);
   plans.push_back(planner_->plan(running).back());
-  plans.push_back(planner_->plan({{request.src, request.dst, 1, idle}})[0]);
+  plans.push_back(planner_->plan({{request.src, request.dst, 1, idle & request.relays}})[0]);
   const auto none = [](const TransferPlan& plan) { return plan.paths.empty(); };
   plans.erase(std::remove_if(plans.begin() + 1, plans.end(), none), plans.end());
   return plans;
@@ -283,12 +285,19 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
 
 // Under the lock. A GPU this process copies to or from has its context anyway.
 void Scheduler::allow_relays() {
-  const uint32_t allowed = relays();
-  for (int gpu = 0; gpu < gpus_; ++gpu) {
+  const uint32_t allowed = relays() & reached_;
+  for (int gpu = 0; gpu < topology_->gpus(); ++gpu) {
     const uint32_t bit = uint32_t{1} << gpu;
     if (((allowed ^ allowed_relays_) & bit) != 0) planner_->set_relay(gpu, (allowed & bit) != 0);
   }
   allowed_relays_ = allowed;
+}
+
+void Scheduler::add_relays(uint32_t remote) {
+  if (planner_ == nullptr) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  reached_ |= remote;
+  allow_relays();
 }
 
 void Scheduler::use_gpus(const Request& request) {
