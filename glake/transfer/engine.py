@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
-from glake.errors import GlakeError, InvalidArgument, TransferClosed
+from glake.errors import GlakeError, InvalidArgument, InvalidDevice, TransferClosed
 from glake.transfer import handle, intercepted, keeper, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
 from glake.transfer.relay import modes
+from glake.transfer.topology import node as nodes
+from glake.transfer.topology.node import Node
 
 if TYPE_CHECKING:
     from glake.transfer.relay.client import RelayClient
@@ -54,7 +56,9 @@ class Engine:
         """Opens it."""
         global _open
         self.relays = modes.chosen(relays)
-        self.topology = _topology(topology)
+        self._node = _node(topology) if self.relays == "lent" else None
+        hides = self._node is not None and self._node.hides_some
+        self.topology = self._node.renumbered() if self._node and hides else _topology(topology)
         self._lender: RelayClient | None = None
         self._process = os.getpid()
         with _lock:
@@ -97,11 +101,25 @@ class Engine:
     def _borrow(self) -> None:
         """Begins to use what other processes lend, if that is wanted and there is any."""
         gpus = _C.device_count()
-        if self.relays != "lent" or gpus < 2 or self.topology.platform.gpus < 2:
+        if self._node is None or self._node.topology.platform.gpus < 2:
             return
+        if len(self._node.seen) != gpus:
+            raise InvalidDevice(
+                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} shows "
+                f"{len(self._node.seen)} of the node's GPUs, the driver has {gpus}: set it before "
+                "the process starts"
+            )
+        if self._node.hides_some and gpus > 1:
+            return  # it uses those it sees, and knows of no others
         from glake.transfer.relay.client import RelayClient
 
-        self._lender = RelayClient(self.topology, modes.own_gpus(gpus), gpus)
+        self._lender = RelayClient(self._node, modes.own_gpus(gpus))
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether copies go over GPUs that this process does not see: memory of `pinned()` is then
+        such that the relay service reaches it."""
+        return self._lender is not None and self._node is not None and self._node.hides_some
 
     def _exit(self) -> None:
         # Before the interpreter, and the driver, end: nobody is left to be told of an error.
@@ -372,6 +390,14 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
     if isinstance(given, Path) or "/" in given or given.endswith(".json"):
         return topologies.from_file(given)
     return topologies.from_preset(given)
+
+
+def _node(given: topologies.Topology | str | Path | None) -> Node:
+    _C.device_count()
+    if given is None:
+        return nodes.current()
+    topology = _topology(given)  # of the GPUs the process sees, whatever others there may be
+    return Node(topology, tuple(range(topology.platform.gpus)))
 
 
 def default_engine() -> Engine:

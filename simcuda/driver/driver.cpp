@@ -214,8 +214,13 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   if (result != CUDA_SUCCESS) return result;
   made->contexts.start(made->devices);
   made->pools.start(made->devices);
+  std::unique_ptr<SharedLinks> links;
+  if (options.pace != 0) {
+    result = made->machine->share_links(options, made->topology, &links);
+    if (result != CUDA_SUCCESS) return result;
+  }
   made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
-                        &made->streams);
+                        &made->streams, std::move(links));
   made->calls.start(&made->scheduler, options.driver_lock);
   *driver = std::move(made);
   return CUDA_SUCCESS;

@@ -30,6 +30,7 @@ class Client:
 
     gpus: tuple[int, ...]
     visible: int
+    most: int  # GPUs lent to it
     relays: tuple[int, ...] = ()
     demands: tuple[Demand, ...] = ()
     parts: tuple[float, ...] = field(default=(), repr=False)
@@ -51,7 +52,7 @@ class Ledger:
         self._planner = TransferPlanner(graph)
         self._planner.lend([1 - KEPT] * len(self._limits))
         self._ungated = TransferPlanner(graph, gate=_LEAST_GAIN)
-        self._best: dict[tuple[tuple[int, ...], int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._best: dict[tuple[tuple[int, ...], int, int, tuple[int, ...]], tuple[int, ...]] = {}
         self.clients: dict[int, Client] = {}
 
     @property
@@ -60,11 +61,13 @@ class Ledger:
         names = self._graph.edges()
         return [("+".join(names[edge] for edge, _ in terms), most) for terms, most in self._limits]
 
-    def join(self, number: int, gpus: Iterable[int], visible: int) -> None:
-        """A new client. BadMessage if the machine has no such GPUs."""
+    def join(self, number: int, gpus: Iterable[int], visible: int, hidden: bool = False) -> None:
+        """A new client. With `hidden` the service copies on the others' GPUs for it, in contexts of
+        its own, and lends it all of them. BadMessage if the machine has no such GPUs."""
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
-        client = Client(self._known(gpus, visible), visible)
+        most = self._graph.gpus if hidden else self._most
+        client = Client(self._known(gpus, visible), visible, most)
         client.relays = self._relays_for(client)
         self.clients[number] = client
 
@@ -170,7 +173,7 @@ class Ledger:
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
-        key = client.gpus, client.visible, kept
+        key = client.gpus, client.visible, client.most, kept
         if key not in self._best:
             self._best[key] = self._best_relays(client, kept)
         return self._best[key]
@@ -182,8 +185,10 @@ class Ledger:
         ways = [(gpu,) for gpu in rest] + self._pairs(own, rest)
         chosen = list(kept)
         rate = self._reached(client, chosen)
-        while rest and len(chosen) < self._most:
-            room = self._most - len(chosen)
+        if len(rest) <= client.most - len(chosen):  # all of them: no use in choosing
+            return tuple(chosen + rest)
+        while rest and len(chosen) < client.most:
+            room = client.most - len(chosen)
             ways = [way for way in ways if len(way) <= room and not {*way} & {*chosen}]
             rates = {way: self._reached(client, [*chosen, *way]) for way in ways}
             worth = {way: rate + (rates[way] - rate) / len(way) for way in ways}  # per GPU

@@ -9,7 +9,7 @@ namespace glake::transfer {
 namespace {
 
 constexpr size_t kMostClients = 64;
-constexpr time_t kSendSeconds = 5;
+constexpr time_t kAnswerSeconds = 5;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ void RelayDoor::run() {
     Descriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     workers_.remove_if([](const auto& worker) { return worker->over(); });
     if (!client || !same_user(client.get()) || workers_.size() >= kMostClients) continue;
-    const timeval patience{kSendSeconds, 0};
+    const timeval patience{kAnswerSeconds, 0};
     setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     workers_.push_back(std::make_unique<RelayWorker>(gpus_, std::move(client)));
   }

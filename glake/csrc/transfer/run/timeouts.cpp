@@ -7,7 +7,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kLook = 100'000;                // ns between two questions to the service
+constexpr uint64_t kAskAgain = 100'000;                // ns between two questions to the service
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 
 }  // namespace
@@ -114,7 +114,7 @@ void Submitter::reap(uint64_t timeout_ns) {
       std::string why;
       while (RemoteGpus::state(flight.remote, &why) == RemoteCopy::State::kUnderWay) {
         if (driver_.now_ns() >= end) return false;
-        driver_.wait_any({}, kLook);
+        driver_.wait_any({}, kAskAgain);
       }
       return true;
     }
