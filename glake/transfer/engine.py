@@ -57,8 +57,10 @@ class Engine:
         global _open
         self.relays = modes.chosen(relays)
         self._node = _node(topology) if self.relays == "lent" else None
-        hides = self._node is not None and self._node.hides_some
-        self.topology = self._node.renumbered() if self._node and hides else _topology(topology)
+        if topology is None and self._node is not None:
+            self.topology = self._node.renumbered()
+        else:
+            self.topology = _topology(topology)
         self._lender: RelayClient | None = None
         self._process = os.getpid()
         with _lock:
@@ -109,8 +111,6 @@ class Engine:
                 f"{len(self._node.seen)} of the node's GPUs, the driver has {gpus}: set it before "
                 "the process starts"
             )
-        if self._node.hides_some and gpus > 1:
-            return  # it uses those it sees, and knows of no others
         from glake.transfer.relay.client import RelayClient
 
         self._lender = RelayClient(self._node, modes.own_gpus(gpus))
@@ -119,7 +119,7 @@ class Engine:
     def shares_host_memory(self) -> bool:
         """Whether copies go over GPUs that this process does not see: memory of `pinned()` is then
         such that the relay service reaches it."""
-        return self._lender is not None and self._node is not None and self._node.hides_some
+        return self._lender is not None and self._lender.served
 
     def _exit(self) -> None:
         # Before the interpreter, and the driver, end: nobody is left to be told of an error.
@@ -393,11 +393,11 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
 
 
 def _node(given: topologies.Topology | str | Path | None) -> Node:
-    _C.device_count()
+    seen = _C.device_count()
     if given is None:
         return nodes.current()
     topology = _topology(given)  # of the GPUs the process sees, whatever others there may be
-    return Node(topology, tuple(range(topology.platform.gpus)))
+    return Node(topology, tuple(range(min(seen, topology.platform.gpus))))
 
 
 def default_engine() -> Engine:

@@ -75,6 +75,11 @@ class RelayClient:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
+    @property
+    def served(self) -> bool:
+        """Whether the service copies for us on GPUs we do not see."""
+        return bool(self._reached)
+
     def stats(self) -> dict[str, Any]:
         """Its state, and how many grants have come."""
         found = {"service": self.state, "grants": self.grants}
@@ -126,8 +131,8 @@ class RelayClient:
         self._socket = connection
         try:
             gpus = self._own(_C.transfer_demands()["gpus"])
-            total, hidden = self._topology.platform.gpus, self._node.hides_some
-            hello = Hello(protocol.VERSION, os.getpid(), self._key, gpus, total, hidden)
+            total = self._topology.platform.gpus
+            hello = Hello(protocol.VERSION, os.getpid(), self._key, gpus, total, self._node.seen)
             connection.sendall(protocol.encode(hello))
             self._demands.clear()
             self._reached.clear()

@@ -59,7 +59,7 @@ class Hello:
     key: str  # of the topology
     gpus: tuple[int, ...]  # its own
     visible: int  # GPUs of the node, numbered from 0
-    hidden: bool  # it sees one of them: the service copies for it on the others
+    seen: tuple[int, ...]  # of those, the ones its driver shows it
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Hello:
@@ -70,8 +70,13 @@ class Hello:
             text("key", given["key"], 64),
             _gpus("gpus", given["gpus"]),
             whole("visible", given["visible"], 1, MOST_GPUS),
-            flag("hidden", given["hidden"]),
+            _gpus("seen", given["seen"]),
         )
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it sees one GPU of several: the service copies for it on the others."""
+        return len(self.seen) == 1 < self.visible
 
 
 @dataclass(frozen=True)

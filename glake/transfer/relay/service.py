@@ -166,7 +166,7 @@ class Service:
             await self._open_door()
         self._number += 1
         number = self._number
-        self._ledger.join(number, first.gpus, first.visible, first.hidden)
+        self._ledger.join(number, first.gpus, first.visible, first.seen)
         connection = self._connections[number] = _Connection(pid or first.pid, writer)
         if self._timer is not None:
             self._timer.cancel()

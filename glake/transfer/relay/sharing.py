@@ -29,8 +29,9 @@ class Client:
     """One process: the GPUs it uses, those it may relay over, what it copies now."""
 
     gpus: tuple[int, ...]
-    visible: int
-    most: int  # GPUs lent to it
+    visible: int  # GPUs of the machine
+    may: tuple[int, ...]  # those that may relay for it
+    most: int  # of them, lent to it
     relays: tuple[int, ...] = ()
     demands: tuple[Demand, ...] = ()
     parts: tuple[float, ...] = field(default=(), repr=False)
@@ -52,7 +53,7 @@ class Ledger:
         self._planner = TransferPlanner(graph)
         self._planner.lend([1 - KEPT] * len(self._limits))
         self._ungated = TransferPlanner(graph, gate=_LEAST_GAIN)
-        self._best: dict[tuple[tuple[int, ...], int, int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._best: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.clients: dict[int, Client] = {}
 
     @property
@@ -61,13 +62,23 @@ class Ledger:
         names = self._graph.edges()
         return [("+".join(names[edge] for edge, _ in terms), most) for terms, most in self._limits]
 
-    def join(self, number: int, gpus: Iterable[int], visible: int, hidden: bool = False) -> None:
-        """A new client. With `hidden` the service copies on the others' GPUs for it, in contexts of
-        its own, and lends it all of them. BadMessage if the machine has no such GPUs."""
+    def join(
+        self,
+        number: int,
+        gpus: Iterable[int],
+        visible: int,
+        seen: Iterable[int] | None = None,
+    ) -> None:
+        """A new client, which sees these GPUs (None: all). If it sees one of several the service
+        copies on the others for it, in contexts of its own, and lends it all of them. BadMessage
+        if the machine has no such GPUs."""
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
-        most = self._graph.gpus if hidden else self._most
-        client = Client(self._known(gpus, visible), visible, most)
+        may = self._known(range(visible) if seen is None else seen, visible)
+        most = self._most
+        if len(may) == 1 < visible:
+            may, most = tuple(range(visible)), visible
+        client = Client(self._known(gpus, visible), visible, may, most)
         client.relays = self._relays_for(client)
         self.clients[number] = client
 
@@ -173,7 +184,7 @@ class Ledger:
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
-        key = client.gpus, client.visible, client.most, kept
+        key = client.gpus, client.visible, client.may, client.most, kept
         if key not in self._best:
             self._best[key] = self._best_relays(client, kept)
         return self._best[key]
@@ -181,7 +192,7 @@ class Ledger:
     def _best_relays(self, client: Client, kept: tuple[int, ...]) -> tuple[int, ...]:
         own = client.gpus[0]
         rest = [(own + step) % client.visible for step in range(1, client.visible)]
-        rest = [gpu for gpu in rest if gpu not in {*client.gpus, *kept}]
+        rest = [g for g in rest if g in client.may and g not in {*client.gpus, *kept}]
         ways = [(gpu,) for gpu in rest] + self._pairs(own, rest)
         chosen = list(kept)
         rate = self._reached(client, chosen)

@@ -44,6 +44,8 @@ class Node:
     def renumbered(self) -> Topology:
         """The topology by this process's numbers; edges and limits stay in their order."""
         devices = self.topology.devices
+        if self.order == tuple(range(len(self.order))):
+            return self.topology
         return replace(
             self.topology,
             platform=_renumbered(self.topology.platform, self.order),
