@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,6 +75,8 @@ class Engine:
             _open = self
             if self.relays != "all":
                 _C.transfer_lend(0, [])
+            elif relays is None and topology is None:
+                self._spare_others()
             self._borrow()
         atexit.register(self._exit)
 
@@ -120,6 +123,24 @@ class Engine:
         """Whether copies go over GPUs that this process does not see: memory of `pinned()` is then
         such that the relay service reaches it."""
         return self._lender is not None and self._lender.served
+
+    def _spare_others(self) -> None:
+        """Nobody has said that this process may use every GPU it sees: those that others compute on
+        are no relays of it."""
+        if modes.told() or not self.topology.source.startswith("this machine"):
+            return
+        used = nodes.used_by_others(os.environ)
+        if not used:
+            return
+        free = [gpu for gpu in range(_C.device_count()) if gpu not in used]
+        _C.transfer_lend(sum(1 << gpu for gpu in free), [])
+        named = ", ".join(f"cuda:{gpu} (process {process})" for gpu, process in used.items())
+        warnings.warn(
+            f"glake: other processes use {named}: copies are not relayed over those. "
+            "GLAKE_RELAYS=all relays over every GPU, lent shares them by a service",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _exit(self) -> None:
         # Before the interpreter, and the driver, end: nobody is left to be told of an error.

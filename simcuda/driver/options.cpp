@@ -40,10 +40,13 @@ bool safe_name(const std::string& text) {
 }  // namespace
 
 bool is_option(const std::string& key) {
-  for (const char* known :
-       {"preset", "platforms", "devices", "memory", "context_memory", "phantom", "seed", "schedule",
-        "machine", "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
-        "batch_small_ns", "batch_large_ns", "completion", "driver_lock", "visible_devices", "pace"}) {
+  for (const char* known : {"preset",         "platforms",       "devices",
+                            "memory",         "context_memory",  "phantom",
+                            "seed",           "schedule",        "machine",
+                            "machine_dir",    "max_maps",        "host_node",
+                            "reuse_handles",  "costs",           "cost_file",
+                            "batch_small_ns", "batch_large_ns",  "completion",
+                            "driver_lock",    "visible_devices", "pace"}) {
     if (key == known) return true;
   }
   return false;

@@ -61,7 +61,8 @@ std::chrono::nanoseconds Scheduler::rest() {
   }
   if (next <= now) return kPacedShortest;
   if (next - now > 1'000'000'000) return kPacedLook;
-  return std::clamp(std::chrono::nanoseconds(shared_->real_ns(next - now)), kPacedShortest, kPacedLook);
+  return std::clamp(std::chrono::nanoseconds(shared_->real_ns(next - now)), kPacedShortest,
+                    kPacedLook);
 }
 
 // Work that waits for other work begins though nobody waits for either.

@@ -1,5 +1,9 @@
 """Processes that see different GPUs of a node: one topology, by each one's own numbers."""
 
+import os
+from types import SimpleNamespace
+
+import machines
 import pytest
 
 from glake.errors import BadMessage
@@ -10,6 +14,7 @@ from glake.transfer.relay.numbers import Numbers
 from glake.transfer.relay.sharing import Ledger
 from glake.transfer.topology import node
 from glake.transfer.topology.node import Node
+from glake.transfer.topology.nvml import Nvml
 
 PLATFORMS = ["dgx_a100", "dgx1v", "hgx_h100_h200", "gb200_tray"]
 SIMULATED = {"GLAKE_DRIVER": "sim:dgx1v", "GLAKE_SIM_VISIBLE_DEVICES": "1"}
@@ -79,6 +84,18 @@ def test_one_that_sees_one_gpu_is_lent_the_others(platform: str) -> None:
     assert {*books.clients[1].relays} <= {1}
     with pytest.raises(BadMessage, match="cuda:15"):
         books.join(2, [0], graph.gpus, [0, 15])
+
+
+def test_gpus_that_others_compute_on() -> None:
+    class Busy(machines.FakeNvml):
+        def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
+            pids = {1: [os.getpid()], 2: [77, os.getpid()], 3: [78]}.get(handle, [])
+            return [SimpleNamespace(pid=pid) for pid in pids]
+
+    busy = Nvml(Busy(machines.hgx_h100()))
+    assert node.used_by_others({}, busy) == {2: 77, 3: 78}
+    assert node.used_by_others({"CUDA_VISIBLE_DEVICES": "3,1"}, busy) == {0: 78}
+    assert node.used_by_others({}, Nvml(machines.hgx_h100().nvml())) == {}
 
 
 @pytest.mark.parametrize(

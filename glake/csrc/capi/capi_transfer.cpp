@@ -150,7 +150,10 @@ void* glake_shared_alloc(size_t bytes) {
 }
 
 int glake_shared_free(void* ptr) {
-  return guarded([&] { TransferUse()->free_shared(ptr); });
+  return guarded([&] {
+    if (glake::transfer::RemoteGpus::free_left(reinterpret_cast<uintptr_t>(ptr))) return;
+    TransferUse()->free_shared(ptr);
+  });
 }
 
 int glake_relay_open(const char* driver, const char* path) {

@@ -277,7 +277,11 @@ void Engine::open_relays(const std::string& path, const std::vector<std::pair<in
                                         " uses those it sees");
   }
   devices_.open(0);
-  remote_.open(path, 0, gpus);
+  std::vector<RemoteGpus::Relay> relays;
+  for (const auto& [gpu, there] : gpus) {
+    relays.push_back({gpu, there, topology_->linked(gpu, 0) || topology_->same_switch(gpu, 0)});
+  }
+  remote_.open(path, 0, relays);
   scheduler_.add_relays(remote_.opened());
   runner_.replan();
 }

@@ -25,6 +25,11 @@ def chosen(given: str | None, environ: Mapping[str, str] | None = None) -> str:
     return "lent" if one_of_several(environ) else "all"
 
 
+def told(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether GLAKE_RELAYS names one."""
+    return config.read(os.environ if environ is None else environ).relays is not None
+
+
 # By what launchers tell each process: processes on the node, else in all; its rank on the node.
 _ON_NODE = (
     "LOCAL_WORLD_SIZE",  # torchrun

@@ -31,7 +31,7 @@ class Client:
     gpus: tuple[int, ...]
     visible: int  # GPUs of the machine
     may: tuple[int, ...]  # those that may relay for it
-    most: int  # of them, lent to it
+    served: bool  # the service copies there for it
     relays: tuple[int, ...] = ()
     demands: tuple[Demand, ...] = ()
     parts: tuple[float, ...] = field(default=(), repr=False)
@@ -75,10 +75,9 @@ class Ledger:
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
         may = self._known(range(visible) if seen is None else seen, visible)
-        most = self._most
-        if len(may) == 1 < visible:
-            may, most = tuple(range(visible)), visible
-        client = Client(self._known(gpus, visible), visible, may, most)
+        served = len(may) == 1 < visible
+        may = tuple(range(visible)) if served else may
+        client = Client(self._known(gpus, visible), visible, may, served)
         client.relays = self._relays_for(client)
         self.clients[number] = client
 
@@ -184,7 +183,7 @@ class Ledger:
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
-        key = client.gpus, client.visible, client.may, client.most, kept
+        key = client.gpus, client.visible, client.may, client.served, kept
         if key not in self._best:
             self._best[key] = self._best_relays(client, kept)
         return self._best[key]
@@ -196,10 +195,10 @@ class Ledger:
         ways = [(gpu,) for gpu in rest] + self._pairs(own, rest)
         chosen = list(kept)
         rate = self._reached(client, chosen)
-        if len(rest) <= client.most - len(chosen):  # all of them: no use in choosing
+        if client.served:
             return tuple(chosen + rest)
-        while rest and len(chosen) < client.most:
-            room = client.most - len(chosen)
+        while rest and len(chosen) < self._most:
+            room = self._most - len(chosen)
             ways = [way for way in ways if len(way) <= room and not {*way} & {*chosen}]
             rates = {way: self._reached(client, [*chosen, *way]) for way in ways}
             worth = {way: rate + (rates[way] - rate) / len(way) for way in ways}  # per GPU

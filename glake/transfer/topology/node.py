@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from glake import config
+from glake.errors import DriverAbsent
 from glake.platforms import Edge, Joint, Platform
 from glake.transfer.topology import sources
 from glake.transfer.topology.nvml import Gpu, Nvml
@@ -62,6 +63,24 @@ def current(environ: Mapping[str, str] | None = None) -> Node:
     if topology.source.startswith("simulated") and not config.read(environ).sim_visible_devices:
         shown = list(range(topology.platform.gpus))
     return Node(topology, tuple(shown))
+
+
+def used_by_others(environ: Mapping[str, str], source: Nvml | None = None) -> dict[int, int]:
+    """Of the GPUs this process sees, by its numbers, those another process computes on: which.
+
+    Empty where NVML does not tell. In a container with process numbers of its own, this process is
+    another one, too, on the GPUs it uses itself.
+    """
+    try:
+        gpus = (source or Nvml()).read().gpus
+    except DriverAbsent:
+        return {}
+    found = {}
+    for device, gpu in enumerate(visible(gpus, environ, lambda _: None)):
+        others = [process for process in gpus[gpu].processes if process != os.getpid()]
+        if others:
+            found[device] = others[0]
+    return found
 
 
 def _gpus(topology: Topology, environ: Mapping[str, str]) -> list[Gpu]:

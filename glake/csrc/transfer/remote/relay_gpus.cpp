@@ -46,9 +46,9 @@ void RelayGpus::take(int gpu, Bytes bytes) {
   std::lock_guard<std::mutex> guard(mutex_);
   Bytes& used = open_.at(gpu);
   if (used + bytes > kAllBuffers) {
-    throw Error(GLAKE_OUT_OF_MEMORY,
-                "all " + std::to_string(kAllBuffers / kMiB) + " MiB of buffers on " +
-                    device_text(gpu) + " are other clients'");
+    throw Error(GLAKE_OUT_OF_MEMORY, "all " + std::to_string(kAllBuffers / kMiB) +
+                                         " MiB of buffers on " + device_text(gpu) +
+                                         " are other clients'");
   }
   used += bytes;
 }
@@ -91,8 +91,8 @@ void RelayBuffer::grant() {
   DeviceScope scope(driver, gpu_);
   const Status s = scope.status().ok() ? driver.set_access(at_, bytes_, reach) : scope.status();
   if (s.ok()) return;
-  throw Error(GLAKE_DRIVER_ERROR, "access to a relay's buffer on " + device_text(gpu_) + ": " +
-                                      driver.describe(s));
+  throw Error(GLAKE_DRIVER_ERROR,
+              "access to a relay's buffer on " + device_text(gpu_) + ": " + driver.describe(s));
 }
 
 void RelayBuffer::drop() {

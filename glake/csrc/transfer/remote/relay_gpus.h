@@ -50,8 +50,8 @@ class RelayGpus {
 
   Driver& driver() { return *driver_; }
   int count() const { return driver_->device_count(); }
-  void open(int gpu);        // its context, once; throws Error
-  int any();                 // one that is open, or the first, opened; throws Error
+  void open(int gpu);               // its context, once; throws Error
+  int any();                        // one that is open, or the first, opened; throws Error
   std::vector<int> reach(int gpu);  // those open that reach its memory, itself among them
   void take(int gpu, Bytes bytes);  // of its buffers' room; throws Error
   void give(int gpu, Bytes bytes);

@@ -3,11 +3,20 @@
 #include <algorithm>
 
 namespace glake::transfer {
+namespace {
+
+std::mutex left_mutex;
+// Memory that outlives its engine: the caller's to free.
+std::map<Address, std::unique_ptr<SharedMemory>>& left_memory() {
+  static auto* memory = new std::map<Address, std::unique_ptr<SharedMemory>>;
+  return *memory;
+}
+
+}  // namespace
 
 bool RemoteGpus::on_way(const Path& path) const {
-  return std::any_of(path.hops.begin(), path.hops.end(), [&](const Hop& hop) {
-    return remote(hop.from.gpu) || remote(hop.to.gpu);
-  });
+  return std::any_of(path.hops.begin(), path.hops.end(),
+                     [&](const Hop& hop) { return remote(hop.from.gpu) || remote(hop.to.gpu); });
 }
 
 bool RemoteGpus::carries(const Hop& hop) const {
@@ -20,22 +29,21 @@ int RemoteGpus::worker_of(const Hop& hop) const {
   return hop.from.host() || remote(hop.from.gpu) ? hop.to.gpu : hop.from.gpu;
 }
 
-void RemoteGpus::open(const std::string& path, int device,
-                      const std::vector<std::pair<int, int>>& gpus) {
+void RemoteGpus::open(const std::string& path, int device, const std::vector<Relay>& relays) {
   LinkPtr link = this->link();
   if (link == nullptr || !link->alive()) {
     const auto made = std::make_shared<RemoteLink>(driver_, device, path);
     std::lock_guard<std::mutex> guard(mutex_);
     opened_ = 0;
     if (link != nullptr) old_.push_back(std::move(link));
-    old_.erase(std::remove_if(old_.begin(), old_.end(),
-                              [](const LinkPtr& old) { return old->idle(); }),
-               old_.end());
+    old_.erase(
+        std::remove_if(old_.begin(), old_.end(), [](const LinkPtr& old) { return old->idle(); }),
+        old_.end());
     link_ = link = made;
   }
-  for (const auto& [gpu, there] : gpus) {
-    link->open(gpu, there);
-    opened_ |= uint32_t{1} << gpu;
+  for (const Relay& relay : relays) {
+    link->open(relay.here, relay.there, relay.near);
+    opened_ |= uint32_t{1} << relay.here;
   }
 }
 
@@ -160,8 +168,21 @@ void RemoteGpus::close() {
   opened_ = 0;
   link_ = nullptr;
   old_.clear();
+  for (const auto& [bytes, spare] : stages_) {
+    for (const Address at : spare) regions_.erase(at);
+  }
   stages_.clear();
+  std::lock_guard<std::mutex> left(left_mutex);
+  for (auto& [at, region] : regions_) {  // callers may have it still
+    region.memory->unpin();
+    left_memory()[at] = std::move(region.memory);
+  }
   regions_.clear();
+}
+
+bool RemoteGpus::free_left(Address at) {
+  std::lock_guard<std::mutex> guard(left_mutex);
+  return left_memory().erase(at) != 0;
 }
 
 }  // namespace glake::transfer

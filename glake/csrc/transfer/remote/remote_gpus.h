@@ -39,9 +39,13 @@ class RemoteGpus {
   int worker_of(const Hop& hop) const;
   uint32_t opened() const { return opened_.load(); }  // as bits
 
-  // Reaches the service and has buffers of these GPUs: (number here, number there). `device`: the
-  // process's own, whose context is open. Throws Error; those before it stay.
-  void open(const std::string& path, int device, const std::vector<std::pair<int, int>>& gpus);
+  struct Relay {
+    int here, there;  // its numbers: the topology's, the service's
+    bool near;        // this process's GPU reaches its memory
+  };
+  // Reaches the service and has buffers of these GPUs. `device`: the process's own, whose context
+  // is open. Throws Error; those before it stay.
+  void open(const std::string& path, int device, const std::vector<Relay>& relays);
 
   Address lend(int gpu, Bytes bytes);  // throws Error where there is no room
   bool room(const Path& path, Bytes bytes);
@@ -50,6 +54,8 @@ class RemoteGpus {
   // Host memory that the service reaches too, pinned. Throws Error.
   Address allocate_host(Bytes bytes, int device);
   void free_host(Address at);  // no copy of it is under way; throws Error
+  // The same of memory whose engine has ended. False: there is none.
+  static bool free_left(Address at);
   bool reaches(Address at, Bytes bytes);
   // A piece of such memory for one chunk of other host memory, kept until close().
   Address lend_stage(Bytes bytes, int device);

@@ -84,7 +84,7 @@ void RemoteLink::broken(const std::string& why) {
   }
 }
 
-void RemoteLink::open(int gpu, int there) {
+void RemoteLink::open(int gpu, int there, bool near) {
   if (has(gpu)) return;
   Order order;
   order.kind = Order::kOpen;
@@ -96,7 +96,7 @@ void RemoteLink::open(int gpu, int there) {
   if (!answer.descriptor || answer.bytes == 0 || answer.bytes % kGranule != 0) {
     throw Error(GLAKE_COPY_REFUSED, "the relay service gave no buffer");
   }
-  map(&buffer, answer.descriptor.get());
+  map(&buffer, answer.descriptor.get(), near);
   Lock lock(mutex_);
   buffers_[gpu] = std::move(buffer);
 }
@@ -104,7 +104,7 @@ void RemoteLink::open(int gpu, int there) {
 // That a process may map memory of a GPU it does not see, for one it does, no reference of CUDA
 // says; NCCL relies on it (src/transport/p2p.cc: "CUDA 10.1 and later can use P2P with invisible
 // devices"). So this is where it shows.
-void RemoteLink::map(Buffer* buffer, int fd) {
+void RemoteLink::map(Buffer* buffer, int fd, bool near) {
   DeviceScope scope(driver_, device_);
   Status s = scope.status();
   const char* what = "a context";
@@ -113,17 +113,18 @@ void RemoteLink::map(Buffer* buffer, int fd) {
     what = name;
     s = call();
   };
+  step("addresses", [&] { return driver_.reserve(buffer->bytes, &buffer->at); });
+  if (!near && s.ok()) return;
   step("importing it", [&] { return driver_.import_fd(fd, &buffer->handle); });
   if (!s.ok()) buffer->handle = 0;
-  step("addresses", [&] { return driver_.reserve(buffer->bytes, &buffer->at); });
   step("mapping it", [&] { return driver_.map(buffer->at, buffer->handle, buffer->bytes); });
-  buffer->mapped = s.ok();
+  buffer->mapped = s.ok() && buffer->handle != 0;
   step("access", [&] { return driver_.set_access(buffer->at, buffer->bytes, {device_}); });
   if (s.ok()) return;
   unmap(buffer);
-  throw Error(GLAKE_COPY_REFUSED,
-              "this process may not use memory of a GPU it does not see (" + std::string(what) +
-                  ": " + driver_.describe(s) + "): let it see all GPUs of the node");
+  throw Error(GLAKE_COPY_REFUSED, "this process may not use memory of a GPU it does not see (" +
+                                      std::string(what) + ": " + driver_.describe(s) +
+                                      "): let it see all GPUs of the node");
 }
 
 void RemoteLink::unmap(Buffer* buffer) {

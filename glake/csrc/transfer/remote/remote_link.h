@@ -28,8 +28,9 @@ class RemoteLink {
   RemoteLink& operator=(const RemoteLink&) = delete;
   ~RemoteLink();  // nothing is lent any more
 
-  // A buffer on the GPU that the service numbers `there`. Throws Error.
-  void open(int gpu, int there);
+  // A buffer on the GPU that the service numbers `there`. `near`: ours reaches it; else it is for
+  // the first of two relays, and this process has names for its bytes alone. Throws Error.
+  void open(int gpu, int there, bool near);
   bool has(int gpu);
   bool alive();
   bool idle();  // nothing is lent
@@ -73,7 +74,7 @@ class RemoteLink {
   void broken(const std::string& why);
   bool find_room(const Buffer& buffer, Bytes bytes, Bytes* at) const;
   Order copy_order(uint32_t kind, int gpu, Address buffer, Bytes bytes);
-  void map(Buffer* buffer, int fd);
+  void map(Buffer* buffer, int fd, bool near);
   void unmap(Buffer* buffer);
 
   Driver& driver_;

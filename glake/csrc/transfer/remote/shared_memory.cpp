@@ -33,7 +33,7 @@ SharedMemory::SharedMemory(Driver& driver, int device, Bytes bytes)
 
 SharedMemory::SharedMemory(Driver& driver, int device, Bytes bytes, Descriptor descriptor)
     : driver_(driver), device_(device), bytes_(bytes), file_(std::move(descriptor)) {
-  struct stat info {};
+  struct stat info{};
   const int seals = file_ ? fcntl(file_.get(), F_GET_SEALS) : -1;
   if (seals < 0 || fstat(file_.get(), &info) != 0) fail("it is no such file");
   // One that shrinks under a copy would end this process.
@@ -50,16 +50,22 @@ void SharedMemory::map() {
   DeviceScope scope(driver_, device_);
   Status s = scope.status();
   if (s.ok()) s = driver_.register_host(base_, bytes_);
-  if (s.ok()) return;
+  pinned_ = s.ok();
+  if (pinned_) return;
   munmap(base_, bytes_);
   throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
               "host memory for two processes: pinning it: " + driver_.describe(s));
 }
 
-SharedMemory::~SharedMemory() {
+void SharedMemory::unpin() {
+  if (!pinned_) return;
   DeviceScope scope(driver_, device_);
-  const Status s = scope.status().ok() ? driver_.unregister_host(base_) : scope.status();
-  if (s.ok()) munmap(base_, bytes_);  // else the driver still knows it
+  if (scope.status().ok() && driver_.unregister_host(base_).ok()) pinned_ = false;
+}
+
+SharedMemory::~SharedMemory() {
+  unpin();
+  if (!pinned_) munmap(base_, bytes_);  // else the driver still knows it
 }
 
 }  // namespace glake::transfer

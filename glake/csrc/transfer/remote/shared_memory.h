@@ -21,6 +21,8 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
   ~SharedMemory();  // no copy of it is under way
 
+  void unpin();  // nobody copies it any more; the memory stays
+
   Address at() const { return reinterpret_cast<Address>(base_); }
   Bytes bytes() const { return bytes_; }
   int descriptor() const { return file_.get(); }
@@ -28,7 +30,9 @@ class SharedMemory {
   bool holds(Address address, Bytes bytes) const {
     return address >= at() && address - at() < bytes_ && bytes <= bytes_ - (address - at());
   }
-  bool holds_part(Bytes from, Bytes bytes) const { return from <= bytes_ && bytes <= bytes_ - from; }
+  bool holds_part(Bytes from, Bytes bytes) const {
+    return from <= bytes_ && bytes <= bytes_ - from;
+  }
 
  private:
   void map();
@@ -38,6 +42,7 @@ class SharedMemory {
   Bytes bytes_;
   Descriptor file_;
   void* base_ = nullptr;
+  bool pinned_ = false;
 };
 
 }  // namespace glake::transfer

@@ -21,8 +21,9 @@ constexpr time_t kSendSeconds = 5;
 Descriptor new_socket(const std::string& path, sockaddr_un* address) {
   address->sun_family = AF_UNIX;
   if (path.size() >= sizeof address->sun_path) {
-    throw Error(GLAKE_INVALID_ARGUMENT, path + " is too long for a socket: set XDG_RUNTIME_DIR to "
-                                               "a shorter one");
+    throw Error(GLAKE_INVALID_ARGUMENT, path +
+                                            " is too long for a socket: set XDG_RUNTIME_DIR to "
+                                            "a shorter one");
   }
   std::memcpy(address->sun_path, path.c_str(), path.size() + 1);
   Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -89,8 +90,8 @@ Got take_packet(int socket, void* packet, size_t bytes, Descriptor* descriptor, 
       *descriptor = Descriptor(fd);
     }
   }
-  const bool whole = got == static_cast<ssize_t>(bytes) &&
-                     (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+  const bool whole =
+      got == static_cast<ssize_t>(bytes) && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
   return whole ? Got::kPacket : Got::kGone;
 }
 

@@ -233,8 +233,7 @@ bool Submitter::has_room(const PathRun& run, Bytes bytes) {
 // Whether the chunk passes through a pinned buffer at the host's end.
 bool Submitter::staged(const Flight& flight) const {
   const Request& request = flight.transfer->request;
-  return request.pageable ||
-         (request.unshared && tools_.remote.on_way(flight.run->planned.path));
+  return request.pageable || (request.unshared && tools_.remote.on_way(flight.run->planned.path));
 }
 
 // The relay service makes this hop's copy.

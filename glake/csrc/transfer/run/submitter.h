@@ -57,7 +57,7 @@ struct Flight {
   std::vector<Slot> slots;  // between hop i and i + 1
   Slot stage;               // pinned, in place of a pageable end
   KernelBuffers kernel;
-  LentEvent event;  // recorded behind this hop's copies
+  LentEvent event;         // recorded behind this hop's copies
   RemoteFlight remote;     // instead, where the relay service makes them
   std::string remote_why;  // that failed
   StreamHandle stream = 0;

@@ -7,7 +7,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kAskAgain = 100'000;                // ns between two questions to the service
+constexpr uint64_t kAskAgain = 100'000;          // ns between two questions to the service
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 
 }  // namespace
