@@ -50,9 +50,11 @@ def rank(mib: int) -> None:
     source = t.pinned((size,))
     target = t.Raw(_C.malloc(size, 0), size, 0)
     print(json.dumps({"ready": True}), flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        part = size // int(line)
         began = simcuda.now_ns()
-        handle = t.copy(target, source, stream=t.UNORDERED)
+        target_part = t.Raw(target.address, part, 0)
+        handle = t.copy(target_part, source[:part], stream=t.UNORDERED)
         handle.wait()
         found = handle.result()
         over = {each["path"]: each["bytes"] for each in found.paths if each["bytes"]}
@@ -93,9 +95,10 @@ class Ranks:
         for process in self.processes:
             self.answer(process)
 
-    def begin(self, process: subprocess.Popen[str]) -> None:
+    def begin(self, process: subprocess.Popen[str], part: int = 1) -> None:
+        """It loads one `part`-th of its memory."""
         assert process.stdin is not None
-        process.stdin.write("go\n")
+        process.stdin.write(f"{part}\n")
         process.stdin.flush()
 
     def answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -108,10 +111,10 @@ class Ranks:
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def load(self) -> list[dict[str, Any]]:
+    def load(self, part: int = 1) -> list[dict[str, Any]]:
         """All of them at once."""
         for process in self.processes:
-            self.begin(process)
+            self.begin(process, part)
         return [self.answer(process) for process in self.processes]
 
     def in_use(self) -> dict[str, int]:
@@ -154,14 +157,20 @@ class Ranks:
         self.where.cleanup()
 
 
+def pace_of(platform: str) -> int:
+    """Real nanoseconds to one of the machine's: a chunk must take long beside a message."""
+    from glake.transfer.bounds import bound
+
+    return max(1, round(10 * bound(platform, "cpu", "cuda:0", host="pages")))
+
+
 def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
-    """One row of the table: the better of two rounds would flatter; the second is taken, as the
-    first one's paths are opened."""
+    """One row of the table, after a short round in which paths are opened."""
     from glake.transfer.bounds import joint_bound
 
     ranks = Ranks(platform, count, mib, pace)
     try:
-        ranks.load()
+        ranks.load(16)
         found = ranks.load()
     finally:
         ranks.end()
@@ -233,7 +242,7 @@ def main() -> None:
     parser.add_argument("--platform", action="append")
     parser.add_argument("--ranks", type=int, action="append")
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--pace", type=int, default=1000)
+    parser.add_argument("--pace", type=int, help="default: 11 real seconds a GiB of the bound")
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -246,13 +255,14 @@ def main() -> None:
     if not given.json and not given.kill:
         print("simulated     platform  ranks  plain   GB/s  bound  share   jain  least..most")
     for platform in given.platform or PLATFORMS:
+        pace = given.pace or pace_of(platform)
         for count in (8,) if given.kill else given.ranks or RANKS:
             if given.kill:
-                row = kill(platform, count, given.mib, given.pace)
+                row = kill(platform, count, given.mib, pace)
                 short |= bool(row["bytes_left"] or row["clients_left"] or row["last_ended_with"])
                 text = str(row)
             else:
-                row = measure(platform, count, given.mib, given.pace)
+                row = measure(platform, count, given.mib, pace)
                 short |= row["share"] < LEAST_SHARE or row["jain"] < LEAST_JAIN
                 text = (
                     f"{platform:>22} {count:6} {row['plain']:6.1f} {row['rate']:6.1f} "

@@ -8,7 +8,7 @@ namespace {
 
 // Real time between two looks: at words that the host writes, and for others' copies that end and
 // leave ours more of a link.
-constexpr std::chrono::nanoseconds kPacedLook{1'000'000}, kPacedShortest{20'000};
+constexpr std::chrono::nanoseconds kPacedLook{5'000'000}, kPacedShortest{20'000};
 
 }  // namespace
 
@@ -70,8 +70,9 @@ void Scheduler::keep_time() {
   Lock lock(*mutex_);
   while (!stopping_) {
     tick(&lock);
-    if (pending_.empty()) {
-      work_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
+    const auto idle = [&] { return pending_.empty() && waiters_.empty(); };
+    if (idle()) {
+      work_.wait(lock, [&] { return stopping_ || !idle(); });
     } else {
       work_.wait_for(lock, rest());
     }

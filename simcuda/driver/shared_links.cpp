@@ -103,6 +103,7 @@ uint64_t SharedLinks::now_ns() const { return (system_ns() - state_->epoch_ns) /
 // Moves all bytes from the moment they were last moved to, one change of rates after the other.
 void SharedLinks::advance(uint64_t now_ns) {
   State& state = *state_;
+  if (now_ns <= state.now_ns) return;
   std::vector<Flow*> moving;
   std::vector<Route> routes;
   std::vector<const Route*> given;

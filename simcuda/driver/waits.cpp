@@ -154,8 +154,8 @@ bool Scheduler::may_leave(const Waiter& waiter) {
 
 void Scheduler::make_progress(Lock* lock, Waiter* waiter) {
   if (paced()) {
-    tick(lock);
-    if (!may_leave(*waiter)) waiter->wake.wait_for(*lock, rest());
+    work_.notify_one();
+    waiter->wake.wait_for(*lock, kStall);  // the timekeeper releases it
     return;
   }
   if (may_advance() || (turns_.empty() && stalled())) {
@@ -298,7 +298,7 @@ CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
     sleep(lock, static_cast<uint64_t>(us * 1000));
   }
   if (op->timed) return apply(lock, {op});
-  if (polled_) return CUDA_ERROR_NOT_READY;
+  if (polled_ || paced()) return CUDA_ERROR_NOT_READY;
   if (registered_here()) return query_in_turn(lock, op);
   if (may_advance()) {
     if (!advance(lock) && !deadline_due()) {

@@ -29,8 +29,8 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
       reached_(gpus_ < 32 ? (uint32_t{1} << gpus_) - 1 : kAllGpus),
       board_(std::min(gpus_, topology::kMaxGpus)),
       shares_(topology, copy_ns()),
-      forecast_(topology),
-      allowed_relays_(reached_) {
+      allowed_relays_(reached_),
+      forecast_(topology) {
   if (topology == nullptr) return;
   if (topology->gpus() < devices) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology->gpus()) +
