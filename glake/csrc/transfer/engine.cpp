@@ -10,6 +10,13 @@ namespace {
 constexpr Bytes kAlwaysPlain = kMiB;         // below it no plan is asked for
 constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing that is late
 constexpr uint64_t kForever = UINT64_MAX;
+constexpr Bytes kLeastTold = 8 * kMiB;
+
+// Large copies of a rank that sees one GPU are told to the relay service also where one path is all
+// they have now: it would lend that path's links to other ranks, who see them idle, else.
+bool told(RemoteGpus& remote, const Request& request) {
+  return remote.opened() != 0 && request.relays == kAllGpus && request.parts.total() >= kLeastTold;
+}
 
 std::unique_ptr<topology::Topology> parsed(const std::string& platform, const std::string& name) {
   if (platform.empty()) return nullptr;
@@ -149,7 +156,8 @@ uint64_t Engine::start(Request request) {
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   const TransferPlan plan = scheduler_.plan_alone(request);
-  if (possible && !request.pageable && !wanted && !scheduler_.worthwhile(request, plan) &&
+  if (possible && !request.pageable && !wanted && !told(remote_, request) &&
+      !scheduler_.worthwhile(request, plan) &&
       !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
     const uint64_t id = plain(request, false);
     scheduler_.note_plain(request, plan.plain);
@@ -176,8 +184,9 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 uint64_t Engine::start_ordered(Request request, bool possible) {
   std::vector<TransferPlan> plans = scheduler_.plans_beside(request, runner_.demands());
   // So do those of relays that are not this process's to chain to its streams.
-  const bool waits = std::any_of(plans.begin(), plans.end(),
-                                 [&](const TransferPlan& plan) { return remote(plan); });
+  const bool waits =
+      told(remote_, request) || std::any_of(plans.begin(), plans.end(),
+                                            [&](const TransferPlan& plan) { return remote(plan); });
   if (request.pageable || waits || (request.flags & kChecksum) != 0) {
     return start_here(std::move(request), plans.front().plain);
   }
