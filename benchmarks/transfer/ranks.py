@@ -190,6 +190,7 @@ def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
         "share": together / bound,
         "jain": sum(rates) ** 2 / (count * sum(rate * rate for rate in rates)),
         "rates": rates,
+        "over": [each["over"] for each in found],
     }
 
 
