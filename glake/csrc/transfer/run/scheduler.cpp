@@ -15,6 +15,7 @@ constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edg
 constexpr Bytes kLongCopy = 8 * kMiB;  // that others should reckon with
 // A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
 constexpr double kCallsWeigh = 2;
+constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
@@ -58,6 +59,7 @@ TransferPlan Scheduler::plan_alone(const Request& request) {
   std::lock_guard<std::mutex> guard(mutex_);
   std::vector<TransferPlan> plans = planner_->plan({request.demand()});
   if (plans[0].paths.empty()) return direct_plan(request);
+  leave_thin_paths(&plans[0]);
   return std::move(plans[0]);
 }
 
@@ -200,7 +202,19 @@ std::vector<TransferPlan> Scheduler::plan_together(const std::vector<Demand>& ru
   std::vector<Demand> demands = running;
   add_enqueued(&demands);
   std::lock_guard<std::mutex> guard(mutex_);
-  return planner_->plan(demands);
+  std::vector<TransferPlan> plans = planner_->plan(demands);
+  for (TransferPlan& plan : plans) leave_thin_paths(&plan);
+  return plans;
+}
+
+// A part of a link is no throttle: a copy over it takes what it finds. Of links that are planned
+// for other ranks a client has a little all the same, so that it may begin at once; once it has
+// wider ones of its own it leaves those alone.
+void Scheduler::leave_thin_paths(TransferPlan* plan) {
+  if (!served_) return;
+  const auto thin = [&](const PlannedPath& path) { return path.rate < kThin * plan->rate; };
+  auto& paths = plan->paths;
+  paths.erase(std::remove_if(paths.begin(), paths.end(), thin), paths.end());
 }
 
 void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
@@ -278,6 +292,10 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   }
   lent_relays_ = relays;
   allow_relays();
+  if (served_) {  // what was learnt of links was what other ranks left of them then
+    for (const auto& [edge, until] : learnt_) planner_->set_scale(edge, 1);
+    learnt_.clear();
+  }
   std::lock_guard<std::mutex> parts(small_mutex_);
   forecast_.set_parts(factors);
   parts_ = std::move(factors);
@@ -297,6 +315,7 @@ void Scheduler::add_relays(uint32_t remote) {
   if (planner_ == nullptr) return;
   std::lock_guard<std::mutex> guard(mutex_);
   reached_ |= remote;
+  served_ = true;
   allow_relays();
 }
 

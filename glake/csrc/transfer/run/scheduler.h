@@ -85,6 +85,7 @@ class Scheduler {
   };
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
+  void leave_thin_paths(TransferPlan* plan);
   uint32_t busy_gpus();
   void add_enqueued(std::vector<Demand>* demands);
   Rate ours(int edge);
@@ -92,7 +93,8 @@ class Scheduler {
   Driver& driver_;
   const topology::Topology* topology_;
   const int gpus_;
-  uint32_t reached_;  // GPUs of the driver's, and those added; under mutex_
+  uint32_t reached_;                 // GPUs of the driver's, and those added; under mutex_
+  std::atomic<bool> served_{false};  // some were added
   DemandBoard board_;
   LinkShares shares_;
   std::vector<std::pair<int, double>> lessons_;  // edges and their scale; the runner's lock
