@@ -379,6 +379,14 @@ class Config:
     sim_call_time: bool = _option(
         "0", _flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM
     )
+    sim_visible_devices: bool = _option(
+        "0", _flag, "0 or 1", "1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine", _SIM
+    )
+    sim_pace: int = _option(
+        "0", _whole(0, 1000000), "a whole number to 1000000",
+        "real nanoseconds to one of the clock that all processes of a shared machine have "
+        "(0: each has its own, which runs by itself)", _SIM,
+    )  # fmt: skip
     sim_machine: str | None = _option(
         "", _optional(_machine), "a name of letters, digits, _, - and .",
         "machine that several processes share (default: private)", _SIM,

@@ -24,6 +24,7 @@ LAYERS = (
     ("memory", "watch"),
     ("heap",),
     ("debug", "ipc"),
+    ("transfer/remote",),
     ("transfer/buffers",),
     ("transfer/call",),
     ("transfer/run",),

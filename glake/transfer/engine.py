@@ -7,17 +7,20 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
-from glake.errors import GlakeError, InvalidArgument, TransferClosed
+from glake.errors import GlakeError, InvalidArgument, InvalidDevice, TransferClosed
 from glake.transfer import completion_watcher, handle, intercepted, registration, runs
 from glake.transfer import topology as topologies
 from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
 from glake.transfer.handle import Transfer, stream_of
 from glake.transfer.relay import modes
+from glake.transfer.topology import node as nodes
+from glake.transfer.topology.node import Node
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +65,11 @@ class Engine:
         """Opens it."""
         global _open
         self.relays = modes.chosen(relays)
-        self.topology = _topology(topology)
+        self._node = _node(topology) if self.relays == "lent" else None
+        if topology is None and self._node is not None:
+            self.topology = self._node.renumbered()
+        else:
+            self.topology = _topology(topology)
         self._lender: RelayClient | None = None
         self._process = os.getpid()
         with _lock:
@@ -76,6 +83,8 @@ class Engine:
             _open = self
             if self.relays != "all":
                 _C.transfer_lend(0, [])
+            elif relays is None and topology is None:
+                self._spare_others()
             self._borrow()
         atexit.register(self._exit)
 
@@ -105,11 +114,41 @@ class Engine:
     def _borrow(self) -> None:
         """Begins to use what other processes lend, if that is wanted and there is any."""
         gpus = _C.device_count()
-        if self.relays != "lent" or gpus < 2 or self.topology.platform.gpus < 2:
+        if self._node is None or self._node.topology.platform.gpus < 2:
             return
+        if len(self._node.seen) != gpus:
+            raise InvalidDevice(
+                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} shows "
+                f"{len(self._node.seen)} of the node's GPUs, the driver has {gpus}: set it before "
+                "the process starts"
+            )
         from glake.transfer.relay.client import RelayClient
 
-        self._lender = RelayClient(self.topology, modes.own_gpus(gpus), gpus)
+        self._lender = RelayClient(self._node, modes.own_gpus(gpus))
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether copies go over GPUs that this process does not see: memory of `pinned()` is then
+        such that the relay service reaches it."""
+        return self._lender is not None and self._lender.served
+
+    def _spare_others(self) -> None:
+        """Nobody has said that this process may use every GPU it sees: those that others compute on
+        are no relays of it."""
+        if modes.told() or not self.topology.source.startswith("this machine"):
+            return
+        used = nodes.used_by_others(os.environ)
+        if not used:
+            return
+        free = [gpu for gpu in range(_C.device_count()) if gpu not in used]
+        _C.transfer_lend(sum(1 << gpu for gpu in free), [])
+        named = ", ".join(f"cuda:{gpu} (process {process})" for gpu, process in used.items())
+        warnings.warn(
+            f"glake: other processes use {named}: copies are not relayed over those. "
+            "GLAKE_RELAYS=all relays over every GPU, lent shares them by a service",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _exit(self) -> None:
         # Before the interpreter, and the driver, end: nobody is left to be told of an error.
@@ -424,6 +463,14 @@ def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topo
     if isinstance(given, Path) or "/" in given or given.endswith(".json"):
         return topologies.from_file(given)
     return topologies.from_preset(given)
+
+
+def _node(given: topologies.Topology | str | Path | None) -> Node:
+    seen = _C.device_count()
+    if given is None:
+        return nodes.current()
+    topology = _topology(given)  # of the GPUs the process sees, whatever others there may be
+    return Node(topology, tuple(range(min(seen, topology.platform.gpus))))
 
 
 def default_engine() -> Engine:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument
 from glake.transfer.buffers import Buffer, buffer_of
-from glake.transfer.engine import default_engine
+from glake.transfer.engine import default_engine, open_engine
 from glake.transfer.registration import Registration
 
 if TYPE_CHECKING:
@@ -72,10 +72,27 @@ def pinned(shape: int | tuple[int, ...], dtype: npt.DTypeLike | torch.dtype = "u
 def pinned_block(size: int, freed: Callable[[int], object] | None = None) -> tuple[Any, int]:
     """(a ctypes array over a block of the pool, its address). When the array is collected `freed`
     is called with the address, and the block goes back to the pool."""
+    shared = open_engine()
+    if shared is not None and shared.shares_host_memory:
+        return _shared_block(size, freed)
     address = _C.host_malloc(size)
     memory = (ctypes.c_char * size).from_address(address)
     # At exit the process ends with its memory; arrays may be in use until then.
     weakref.finalize(memory, _give_back, address, freed).atexit = False
+    return memory, address
+
+
+def _shared_block(size: int, freed: Callable[[int], object] | None) -> tuple[Any, int]:
+    address = _C.shared_alloc(size)
+    memory = (ctypes.c_char * size).from_address(address)
+
+    def give_back() -> None:
+        if freed is not None:
+            freed(address)
+        with contextlib.suppress(GlakeError):  # the engine has ended, and it with it
+            _C.shared_free(address)
+
+    weakref.finalize(memory, give_back).atexit = False
     return memory, address
 
 

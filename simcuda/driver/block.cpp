@@ -14,15 +14,9 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
 }  // namespace
 
 // Joins the holders of an extent that another process made.
-CUresult Memory::hold_seen(uint32_t extent, uint32_t generation, const char* gone) {
-  if (!machine_->hold(extent, generation)) return fail(CUDA_ERROR_INVALID_VALUE, gone);
-  const int gpu = machine_->at(extent).device;
-  if (gpus_->device(gpu) >= 0) return CUDA_SUCCESS;
-  machine_->drop(extent);
-  return fail(CUDA_ERROR_NOT_SUPPORTED, "the memory is of the machine's GPU " +
-                                            std::to_string(gpu) +
-                                            ", which CUDA_VISIBLE_DEVICES hides from this process; "
-                                            "simcuda opens memory of GPUs it sees");
+CUresult Memory::hold_extent(uint32_t extent, uint32_t generation, const char* gone) {
+  if (machine_->hold(extent, generation)) return CUDA_SUCCESS;
+  return fail(CUDA_ERROR_INVALID_VALUE, gone);
 }
 
 // A local handle for an extent this process already holds.
@@ -35,7 +29,7 @@ uint64_t Memory::adopt(uint32_t extent) {
   handle.offset = physical.offset;
   handle.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   handle.prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  handle.prop.location.id = gpus_->device(physical.device);
+  handle.prop.location.id = gpus_->number(physical.device);
   handle.prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   ++live_handles_[handle.prop.location.id];
   return handles_.add(handle);
@@ -115,8 +109,16 @@ CUresult Memory::open_block(uint32_t extent, uint32_t generation, size_t request
     *address = known->second;
     return CUDA_SUCCESS;
   }
-  CUresult result = hold_seen(extent, generation, "cuIpcOpenMemHandle: the memory is gone");
+  CUresult result = hold_extent(extent, generation, "cuIpcOpenMemHandle: the memory is gone");
   if (result != CUDA_SUCCESS) return result;
+  if (gpus_->device(machine_->at(extent).device) < 0) {
+    const std::string gpu = std::to_string(machine_->at(extent).device);
+    machine_->drop(extent);
+    return fail(CUDA_ERROR_NOT_SUPPORTED,
+                "the memory is of the machine's GPU " + gpu +
+                    ", which CUDA_VISIBLE_DEVICES hides from this process; simcuda opens legacy "
+                    "memory of GPUs it sees");
+  }
   const uint64_t id = adopt(extent);
   result = place(id, requested, address);
   if (result != CUDA_SUCCESS) {
@@ -164,7 +166,9 @@ CUresult Memory::import_fd(int fd, uint64_t* id) {
     *id = known->second;
     return CUDA_SUCCESS;
   }
-  result = hold_seen(extent, machine_->at(extent).generation, "the descriptor's memory is gone");
+  // Of a GPU that CUDA_VISIBLE_DEVICES hides, too: "CUDA 10.1 and later can use P2P with invisible
+  // devices" (NCCL, src/transport/p2p.cc, of ranks that see one GPU each and import handles).
+  result = hold_extent(extent, machine_->at(extent).generation, "the descriptor's memory is gone");
   if (result != CUDA_SUCCESS) return result;
   *id = adopt(extent);
   shared_[extent] = *id;

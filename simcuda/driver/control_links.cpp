@@ -19,6 +19,9 @@ int control(Body&& body) {
 }
 
 int set_link(Driver* driver, uint64_t at_ns, const char* from, const char* to, double rate) {
+  if (driver->scheduler.paced()) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "links that all processes share keep their speed");
+  }
   const CUresult result = driver->scheduler.links.set(at_ns, from, to, rate);
   if (result == CUDA_SUCCESS) driver->scheduler.links_changed();
   return result;

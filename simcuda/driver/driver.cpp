@@ -174,7 +174,8 @@ CUresult describe(Options* options) {
 }
 
 static CUresult choose_gpus(const Options& options, VisibleGpus* gpus) {
-  const char* list = obey_visible_devices ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  const bool obey = obey_visible_devices || options.visible_devices;
+  const char* list = obey ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
   if (list == nullptr) {
     gpus->all(options.devices);
   } else {
@@ -200,8 +201,8 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   result = Machine::open(options, options.devices, &made->machine);
   if (result == CUDA_SUCCESS) {
     std::vector<uint32_t> reach;
-    for (int owner = 0; owner < made->devices; ++owner) {
-      reach.push_back(1u << owner);
+    for (int owner = 0; owner < made->gpus.machine(); ++owner) {
+      reach.push_back(owner < made->devices ? 1u << owner : 0);
       for (int other = 0; other < made->devices; ++other) {
         if (made->topology.peers(made->gpus.gpu(other), made->gpus.gpu(owner)))
           reach.back() |= 1u << other;
@@ -213,8 +214,13 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   if (result != CUDA_SUCCESS) return result;
   made->contexts.start(made->devices);
   made->pools.start(made->devices);
+  std::unique_ptr<SharedLinks> links;
+  if (options.pace != 0) {
+    result = made->machine->share_links(options, made->topology, &links);
+    if (result != CUDA_SUCCESS) return result;
+  }
   made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
-                        &made->streams);
+                        &made->streams, std::move(links));
   made->calls.start(&made->scheduler, options.driver_lock);
   *driver = std::move(made);
   return CUDA_SUCCESS;

@@ -19,6 +19,7 @@
 #include "plan/topology.h"
 #include "pool.h"
 #include "scheduler.h"
+#include "shared_links.h"
 #include "stream.h"
 #include "types.h"
 #include "visible.h"

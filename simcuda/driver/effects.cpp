@@ -346,6 +346,8 @@ void Scheduler::stop() {
     changed_.notify_all();
     for (Waiter* waiter : waiters_) waiter->wake.notify_one();
   }
+  work_.notify_all();
+  if (timekeeper_.joinable()) timekeeper_.join();
   for (auto& [stream, worker] : workers_) worker->thread.join();
   // Cut the links first: a long chain must not be destroyed recursively.
   for (auto& [seq, op] : pending_) {

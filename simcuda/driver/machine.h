@@ -11,6 +11,7 @@
 #include <string>
 
 #include "options.h"
+#include "shared_links.h"
 #include "types.h"
 
 namespace simcuda {
@@ -66,6 +67,11 @@ class Machine {
   int memory_fd() const { return memory_fd_; }  // -1: phantom
   uint64_t id() const { return id_; }
   bool shared() const { return !directory_.empty(); }
+  const std::string& directory() const { return directory_; }
+  int slot() const { return slot_; }
+  // The clock and the links of a shared machine (option pace).
+  CUresult share_links(const Options& options, const Topology& topology,
+                       std::unique_ptr<SharedLinks>* links);
   void leave();  // gives back what this process holds; the last one out removes the files
 
  private:

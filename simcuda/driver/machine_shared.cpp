@@ -26,7 +26,7 @@ namespace simcuda {
 namespace {
 
 constexpr uint64_t kMagic = 0x676c616b65730003;
-constexpr const char* kFiles[] = {"members", "state", "exports", "memory", "lock"};
+constexpr const char* kFiles[] = {"members", "state", "exports", "memory", "links", "lock"};
 
 int open_file(const std::string& path) {
   return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -197,6 +197,7 @@ CUresult Machine::open_files(const std::string& directory) {
 CUresult Machine::enter_state(const Options& options, int devices, bool first) {
   if (first) {
     // Nobody is here: whatever the files hold is from the dead.
+    unlink((directory_ + "/links").c_str());
     madvise(state_, sizeof(MachineState), MADV_REMOVE);
     if (ftruncate(memory_fd_, 0) != 0 || ftruncate(memory_fd_, off_t{1} << 46) != 0) {
       return os_error("memory file", directory_);
@@ -229,6 +230,20 @@ CUresult Machine::enter_state(const Options& options, int devices, bool first) {
   Guard guard(this);
   forget_member(slot_);  // whoever had the slot before is dead
   return CUDA_SUCCESS;
+}
+
+CUresult Machine::share_links(const Options& options, const Topology& topology,
+                              std::unique_ptr<SharedLinks>* links) {
+  if (!shared()) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "option pace is of a machine that processes share: name it (option machine)");
+  }
+  if (options.threaded || options.polled) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "option pace goes with schedule lazy and completion instant");
+  }
+  const JoinLock lock(directory_, true);
+  return SharedLinks::open(directory_, options.pace, slot_, topology, links);
 }
 
 void Machine::leave() {

@@ -34,7 +34,7 @@ CUresult Memory::start(Machine* machine, const VisibleGpus* gpus, bool phantom,
                        std::vector<uint32_t> reach, int64_t max_maps) {
   machine_ = machine;
   gpus_ = gpus;
-  devices_ = static_cast<int>(reach.size());
+  devices_ = gpus->count();
   reach_ = std::move(reach);
   backing_.start(phantom, machine->memory_fd(), max_maps);
   void* table = mmap(nullptr, kOwnerBytes, PROT_READ | PROT_WRITE,

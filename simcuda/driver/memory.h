@@ -48,7 +48,8 @@ struct MemoryCounts {
 class Memory {
  public:
   ~Memory();
-  // `reach`: for each device, a bit for every other one that can be granted access to its memory.
+  // `reach`: for each number of a GPU, a bit for every device that can be granted access to its
+  // memory.
   CUresult start(Machine* machine, const VisibleGpus* gpus, bool phantom,
                  std::vector<uint32_t> reach, int64_t max_maps);
 
@@ -97,7 +98,7 @@ class Memory {
   CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
   void remove_block(Reservation* block);
   uint64_t adopt(uint32_t extent);
-  CUresult hold_seen(uint32_t extent, uint32_t generation, const char* gone);
+  CUresult hold_extent(uint32_t extent, uint32_t generation, const char* gone);
 
   Machine* machine_ = nullptr;
   const VisibleGpus* gpus_ = nullptr;

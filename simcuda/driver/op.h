@@ -84,6 +84,7 @@ struct Op {
   double remaining = 0;  // bytes still to move
   bool timed = false;
   uint64_t latency_end_ns = 0, end_ns = 0;
+  int shared = -1;  // its number among all processes' copies (shared_links.h)
   size_t untimed_deps = 0;
 
   // Injected faults (links.h).

@@ -40,10 +40,13 @@ bool safe_name(const std::string& text) {
 }  // namespace
 
 bool is_option(const std::string& key) {
-  for (const char* known :
-       {"preset", "platforms", "devices", "memory", "context_memory", "phantom", "seed", "schedule",
-        "machine", "machine_dir", "max_maps", "host_node", "reuse_handles", "costs", "cost_file",
-        "batch_small_ns", "batch_large_ns", "completion", "driver_lock"}) {
+  for (const char* known : {"preset",         "platforms",       "devices",
+                            "memory",         "context_memory",  "phantom",
+                            "seed",           "schedule",        "machine",
+                            "machine_dir",    "max_maps",        "host_node",
+                            "reuse_handles",  "costs",           "cost_file",
+                            "batch_small_ns", "batch_large_ns",  "completion",
+                            "driver_lock",    "visible_devices", "pace"}) {
     if (key == known) return true;
   }
   return false;
@@ -95,6 +98,13 @@ bool set_option(Options* options, const std::string& key, const std::string& val
   } else if (key == "driver_lock") {
     takes = "0 or 1";
     ok = parse_flag(value, &options->driver_lock);
+  } else if (key == "visible_devices") {
+    takes = "0 or 1";
+    ok = parse_flag(value, &options->visible_devices);
+  } else if (key == "pace") {
+    takes = "0, or real nanoseconds to one of the clock";
+    ok = parse_integer(value, 0, 1000000, &number);
+    options->pace = static_cast<uint64_t>(number);
   } else if (key == "machine") {
     takes = "a name of letters, digits, '_', '-' and '.'";
     ok = safe_name(value);

@@ -21,12 +21,14 @@ struct Options {
   uint64_t context_memory = 0;  // that each context takes of its device
   uint64_t seed = 0;
   bool threaded = false;
-  bool polled = false;          // who waits with a deadline asks again and again, as on a GPU
-  bool driver_lock = false;     // some calls keep others out and wait for work (driver_lock.h)
-  std::string machine;          // "": private to the process
-  std::string machine_dir;      // "": /dev/shm
-  bool reuse_handles = false;   // a new stream may have the handle of a destroyed one
-  int64_t max_maps = 0;         // 0: the kernel's vm.max_map_count
+  bool polled = false;           // who waits with a deadline asks again and again, as on a GPU
+  bool visible_devices = false;  // CUDA_VISIBLE_DEVICES counts (visible.h)
+  uint64_t pace = 0;           // of the clock all processes share (shared_links.h); 0: each its own
+  bool driver_lock = false;    // some calls keep others out and wait for work (driver_lock.h)
+  std::string machine;         // "": private to the process
+  std::string machine_dir;     // "": /dev/shm
+  bool reuse_handles = false;  // a new stream may have the handle of a destroyed one
+  int64_t max_maps = 0;        // 0: the kernel's vm.max_map_count
   std::string host_node = "0";  // socket of host memory: a number, "local" or "interleave"
   uint64_t batch_small_ns = 2400, batch_large_ns = 100;  // of each copy in a batch, by its size
 };

@@ -48,7 +48,8 @@ CUresult tell_faults(const std::vector<OpPtr>& copies, bool again) {
 }
 
 void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topology, Memory* memory,
-                      const HostMemory* host, Streams* streams) {
+                      const HostMemory* host, Streams* streams,
+                      std::unique_ptr<SharedLinks> shared) {
   mutex_ = mutex;
   topology_ = topology;
   memory_ = memory;
@@ -62,9 +63,17 @@ void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topol
   life_ = ++lives;
   links.start(topology);
   landings = {};
+  shared_ = std::move(shared);
+  if (paced()) {
+    now_ns_ = shared_->now_ns();
+    timekeeper_ = std::thread([this] { keep_time(); });
+  }
 }
 
-uint64_t Scheduler::now_ns() const { return threaded_ ? wall_ns() - epoch_ns_ : now_ns_; }
+uint64_t Scheduler::now_ns() const {
+  if (paced()) return shared_->now_ns();
+  return threaded_ ? wall_ns() - epoch_ns_ : now_ns_;
+}
 
 // Of an event: the copies of its stream since the event before it. Finished ones without a fault
 // are of no interest.
@@ -161,6 +170,7 @@ void Scheduler::admit(Stream* stream, const OpPtr& op) {
   } else if (op->untimed_deps == 0) {
     ready_.push_back(op);
   }
+  if (paced()) work_.notify_one();
   if (threaded_) {
     changed_.notify_all();
   } else if (nobody_at_work()) {
@@ -180,6 +190,7 @@ void Scheduler::begin(const OpPtr& op) {
     op->latency_end_ns = now_ns_ + op->latency_ns + op->stall_ns;
     op->remaining = static_cast<double>(op->bytes) * static_cast<double>(op->rows);
     if (op->fault != CUDA_SUCCESS) op->remaining = 0;
+    if (paced()) enter(op);
     running_.push_back(op);
   }
 }
@@ -281,6 +292,7 @@ std::vector<OpPtr> Scheduler::take_done() {
 
 // Moves to the next completion or deadline. What takes no time happens before the clock moves.
 bool Scheduler::advance(Lock* lock) {
+  if (paced()) return tick(lock);
   // A word is read after the writes to it that are over, not before.
   if (start_ready() || run_prompt(lock) || poll_waiters()) return true;
   if (deadline_due()) return false;  // whoever waited for this moment goes on first

@@ -20,6 +20,7 @@
 #include "memory.h"
 #include "op.h"
 #include "options.h"
+#include "shared_links.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -29,7 +30,7 @@ using Lock = std::unique_lock<std::mutex>;
 class Scheduler {
  public:
   void start(const Options& options, std::mutex* mutex, Topology* topology, Memory* memory,
-             const HostMemory* host, Streams* streams);
+             const HostMemory* host, Streams* streams, std::unique_ptr<SharedLinks> shared);
   // Drops what is pending and ends the threads. The mutex must not be held.
   void stop();
 
@@ -56,6 +57,7 @@ class Scheduler {
   void end(const OpPtr& op);
   void sleep(Lock* lock, uint64_t ns);
   bool polled() const { return polled_ && !threaded_; }
+  bool paced() const { return shared_ != nullptr; }  // its clock and links are all processes'
   // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on: by the call's cost
   // where completion is polled, else to the next thing that happens.
   CUresult query(Lock* lock, const OpPtr& op);
@@ -92,6 +94,12 @@ class Scheduler {
   // Timing.
   bool advance(Lock* lock);  // to the next thing that happens; false: nothing can
   bool start_ready();
+  // The same where the clock goes on by itself (paced.cpp).
+  bool tick(Lock* lock);
+  void enter(const OpPtr& op);
+  bool take_over(Op* op);
+  std::chrono::nanoseconds rest();
+  void keep_time();
   void begin(const OpPtr& op);
   void finish(const OpPtr& op);
   bool poll_waiters();
@@ -156,6 +164,9 @@ class Scheduler {
   Streams* streams_ = nullptr;
   bool phantom_ = false, threaded_ = false, polled_ = false, stopping_ = false;
   std::mutex* mutex_ = nullptr;
+  std::unique_ptr<SharedLinks> shared_;
+  std::thread timekeeper_;
+  std::condition_variable work_;  // for it
   std::mt19937_64 random_;
 
   size_t room_ = 0;  // pending work at which to make room again

@@ -41,6 +41,7 @@ std::string trimmed(const std::string& text) {
 void VisibleGpus::all(int gpus) {
   gpus_.clear();
   for (int gpu = 0; gpu < gpus; ++gpu) gpus_.push_back(gpu);
+  visible_ = gpus;
 }
 
 void VisibleGpus::choose(const std::string& list, int gpus) {
@@ -48,19 +49,32 @@ void VisibleGpus::choose(const std::string& list, int gpus) {
   for (size_t at = 0; at <= list.size();) {
     const size_t comma = std::min(list.find(',', at), list.size());
     const int gpu = named(trimmed(list.substr(at, comma - at)), gpus);
-    if (gpu == kNone) return;
-    if (device(gpu) >= 0) {
+    if (gpu == kNone) break;
+    if (number(gpu) >= 0) {
       gpus_.clear();
-      return;
+      break;
     }
     gpus_.push_back(gpu);
     at = comma + 1;
   }
+  hide_rest(gpus);
+}
+
+void VisibleGpus::hide_rest(int gpus) {
+  visible_ = static_cast<int>(gpus_.size());
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    if (number(gpu) < 0) gpus_.push_back(gpu);
+  }
+}
+
+int VisibleGpus::number(int gpu) const {
+  const auto at = std::find(gpus_.begin(), gpus_.end(), gpu);
+  return at == gpus_.end() ? -1 : static_cast<int>(at - gpus_.begin());
 }
 
 int VisibleGpus::device(int gpu) const {
-  const auto at = std::find(gpus_.begin(), gpus_.end(), gpu);
-  return at == gpus_.end() ? -1 : static_cast<int>(at - gpus_.begin());
+  const int found = number(gpu);
+  return found < visible_ ? found : -1;
 }
 
 }  // namespace simcuda

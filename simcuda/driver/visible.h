@@ -16,12 +16,19 @@ class VisibleGpus {
   // named twice leaves none, as PyTorch's reading of the variable says of the driver.
   void choose(const std::string& list, int gpus);
 
-  int count() const { return static_cast<int>(gpus_.size()); }
+  int count() const { return visible_; }
   int gpu(int device) const { return gpus_[static_cast<size_t>(device)]; }
   int device(int gpu) const;  // -1: the process does not see it
+  // Also of GPUs that it does not see, whose memory it may have from another process: those have
+  // numbers from count() on.
+  int number(int gpu) const;
+  int machine() const { return static_cast<int>(gpus_.size()); }  // all of them
 
  private:
-  std::vector<int> gpus_;
+  void hide_rest(int gpus);
+
+  int visible_ = 0;
+  std::vector<int> gpus_;  // those it sees, then the others
 };
 
 }  // namespace simcuda

@@ -43,6 +43,7 @@ bool asleep(int thread) {
 bool Scheduler::registered_here() const { return registered_with == life_; }
 
 void Scheduler::register_thread(bool join) {
+  if (paced()) return;  // the clock waits for nobody
   if (join == registered_here()) return;
   if (join && expected_ > 0) --expected_;
   registered_with = join ? life_ : 0;
@@ -63,6 +64,7 @@ void Scheduler::register_thread(Lock* lock, int rank) {
 }
 
 void Scheduler::expect(int threads) {
+  if (paced()) return;
   expected_ = std::max(0, expected_ + threads);
   if (nobody_at_work()) hand_over();
 }
@@ -151,6 +153,11 @@ bool Scheduler::may_leave(const Waiter& waiter) {
 }
 
 void Scheduler::make_progress(Lock* lock, Waiter* waiter) {
+  if (paced()) {
+    work_.notify_one();
+    waiter->wake.wait_for(*lock, kStall);  // the timekeeper releases it
+    return;
+  }
   if (may_advance() || (turns_.empty() && stalled())) {
     if (advance(lock)) return;
     if (!deadline_due()) {
@@ -189,6 +196,7 @@ bool Scheduler::await(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadli
   if (timed()) return true;
   Waiter waiter;
   waiter.ops = ops;
+  if (paced()) now_ns_ = shared_->now_ns();
   waiter.deadline_ns = std::max(deadline_ns, now_ns_);
   waiter.registered = registered_here();
   if (waiter.deadline_ns == now_ns_) {
@@ -262,7 +270,7 @@ void Scheduler::sleep(Lock* lock, uint64_t ns) {
     lock->lock();
     return;
   }
-  await(lock, {}, now_ns_ + ns);
+  await(lock, {}, now_ns() + ns);
 }
 
 // A registered thread that polls lets the others go on, and time if all of them wait.
@@ -290,7 +298,7 @@ CUresult Scheduler::query(Lock* lock, const OpPtr& op) {
     sleep(lock, static_cast<uint64_t>(us * 1000));
   }
   if (op->timed) return apply(lock, {op});
-  if (polled_) return CUDA_ERROR_NOT_READY;
+  if (polled_ || paced()) return CUDA_ERROR_NOT_READY;
   if (registered_here()) return query_in_turn(lock, op);
   if (may_advance()) {
     if (!advance(lock) && !deadline_due()) {

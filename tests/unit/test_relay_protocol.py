@@ -16,7 +16,7 @@ from glake.transfer.relay import directory, modes, protocol
 from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Refused, Status
 
 MESSAGES = [
-    Hello(1, 12, "abc", (0, 3), 8),
+    Hello(1, 12, "abc", (0, 3), 8, (0, 3, 5)),
     Demands(7, (), ((-1, -2, 0, 0, 1.0), (1, 0, 2, 0, 0.5))),
     Ask("status"),
     Grant(7, (1, 2), (0.0, 0.25, 1.0)),
@@ -58,6 +58,7 @@ def altered(message: Any, **changes: Any) -> bytes:
         (altered(MESSAGES[0], gpus=[0, 0]), "gpus"),
         (altered(MESSAGES[0], gpus=[16]), r"gpus\[0\]"),
         (altered(MESSAGES[0], visible=17), "visible"),
+        (altered(MESSAGES[0], seen=[1, 1]), "seen"),
         (altered(MESSAGES[1], demands=[[0, 0, 1, 0]]), r"demands\[0\]"),
         (altered(MESSAGES[1], demands=[[-1, 0, -1, 0, 1]]), "GPU"),
         (altered(MESSAGES[1], demands=[[0, 0, 1, 0, 0]]), "weight|number"),
@@ -172,4 +173,6 @@ def test_modes() -> None:
     with pytest.raises(InvalidOption, match="RELAYS"):
         modes.chosen(None, {"GLAKE_RELAYS": "some"})
     assert modes.own_gpus(8, {"LOCAL_RANK": "3"}) == (3,)
+    assert modes.own_gpus(8, {"SLURM_LOCALID": "3"}) == (3,)
+    assert modes.own_gpus(1, {"LOCAL_RANK": "3"}) == (0,)
     assert modes.own_gpus(2, {"LOCAL_RANK": "3"}) == modes.own_gpus(8, {}) == ()

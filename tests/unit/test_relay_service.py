@@ -72,7 +72,9 @@ class Peer:
         self.connection = connection
         connection.settimeout(PATIENCE)
         hello = {"version": protocol.VERSION, "pid": os.getpid(), "key": files.key}
-        self.send(Hello(**{**hello, "gpus": (gpu,), "visible": 8, **changes}))
+        self.send(
+            Hello(**{**hello, "gpus": (gpu,), "visible": 8, "seen": tuple(range(8)), **changes})
+        )
 
     def send(self, message: protocol.Message) -> None:
         self.connection.sendall(protocol.encode(message))
@@ -140,7 +142,8 @@ def test_strangers_hurt_nobody(serving: directory.Files) -> None:
     for changes, named in (
         ({"key": "0" * 16}, "another topology"),
         ({"version": 0}, "version"),
-        ({"gpus": (7,), "visible": 3}, "cuda:7"),
+        ({"gpus": (7,), "visible": 3, "seen": (0, 1)}, "cuda:7"),
+        ({"seen": (0, 9)}, "cuda:9"),
         ({"visible": 16}, "16 GPUs"),
     ):
         assert named in Peer(serving, **changes).refused()
@@ -148,7 +151,7 @@ def test_strangers_hurt_nobody(serving: directory.Files) -> None:
     late.send(Demands(1, (1,), ((-1, 5, 1, 0, 1.0),)))
     assert "socket 5" in late.refused()
     twice = Peer(serving, 1)
-    twice.send(Hello(protocol.VERSION, 1, serving.key, (), 8))
+    twice.send(Hello(protocol.VERSION, 1, serving.key, (), 8, (0, 1)))
     assert "after hello" in twice.refused()
     half = starting.connect(serving)
     assert half is not None

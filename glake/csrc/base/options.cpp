@@ -200,7 +200,8 @@ const std::vector<std::string>& other_keys() {
       "sim_machine",        "sim_machine_dir", "sim_call_us",    "sim_call_delay_us",
       "sim_complete_after", "sim_costs",       "sim_cost_file",  "sim_host_node",
       "intercept",          "intercept_min",   "intercept_json", "intercept_topology",
-      "intercept_visible",  "sim_driver_lock", "sim_call_time"};
+      "intercept_visible",  "sim_driver_lock", "sim_call_time",  "sim_pace",
+      "sim_visible_devices"};
   return *keys;
 }
 

@@ -3,12 +3,16 @@
 #include "glake/glake.h"
 #include "process/transfer_use.h"
 #include "transfer/engine.h"
+#include "transfer/remote/relay_door.h"
 
 using namespace glake::capi;
 using glake::Process;
 using glake::TransferUse;
 
 namespace {
+
+std::mutex door_mutex;
+std::unique_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
 
 // How a wait ended, as the status of the call.
 void require_end(int end, std::string text) {
@@ -123,6 +127,48 @@ int glake_transfer_lend(uint32_t relays, const double* factors, size_t count) {
   return guarded([&] {
     require(factors != nullptr || count == 0, "glake_transfer_lend needs its factors");
     TransferUse()->lend(relays, std::vector<double>(factors, factors + count));
+  });
+}
+
+int glake_transfer_open_relays(const char* path, const int* gpus, const int* there, size_t count) {
+  return guarded([&] {
+    require(path != nullptr && ((gpus != nullptr && there != nullptr) || count == 0),
+            "glake_transfer_open_relays needs a path and GPUs");
+    std::vector<std::pair<int, int>> named;
+    for (size_t i = 0; i < count; ++i) named.emplace_back(gpus[i], there[i]);
+    TransferUse()->open_relays(path, named);
+  });
+}
+
+void* glake_shared_alloc(size_t bytes) {
+  void* found = nullptr;
+  guarded([&] {
+    require(bytes != 0, "glake_shared_alloc needs a size");
+    found = TransferUse()->allocate_shared(bytes);
+  });
+  return found;
+}
+
+int glake_shared_free(void* ptr) {
+  return guarded([&] {
+    if (glake::transfer::RemoteGpus::free_left(reinterpret_cast<uintptr_t>(ptr))) return;
+    TransferUse()->free_shared(ptr);
+  });
+}
+
+int glake_relay_open(const char* driver, const char* path) {
+  return guarded([&] {
+    require(driver != nullptr && path != nullptr, "glake_relay_open needs a driver and a path");
+    std::lock_guard<std::mutex> guard(door_mutex);
+    require(door == nullptr, "this process serves as a relay already");
+    door = std::make_unique<glake::transfer::RelayDoor>(driver, path);
+  });
+}
+
+int glake_relay_close(void) {
+  return guarded([] {
+    std::lock_guard<std::mutex> guard(door_mutex);
+    door.reset();
   });
 }
 

@@ -42,6 +42,7 @@ struct Status {
   int code = 0;
   bool ok() const { return code == 0; }
   static Status no_memory();
+  static Status unready();  // of which not_ready() holds
   bool out_of_memory() const;
   bool not_ready() const;
   bool stream_gone() const;  // destroyed, or its context is

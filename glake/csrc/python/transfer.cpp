@@ -187,6 +187,37 @@ void bind_lending(py::module_& module) {
       "A descriptor that is readable when they have changed.");
 }
 
+void bind_remote(py::module_& module) {
+  module.def(
+      "transfer_open_relays",
+      [](const std::string& path, const std::vector<int>& gpus, const std::vector<int>& there) {
+        if (gpus.size() != there.size()) raise(GLAKE_INVALID_ARGUMENT, "as many GPUs as numbers");
+        check(released(glake_transfer_open_relays, path.c_str(), gpus.data(), there.data(),
+                       gpus.size()));
+      },
+      py::arg("path"), py::arg("gpus"), py::arg("there"),
+      "Has the service at `path` relay on GPUs that this process does not see.");
+  module.def(
+      "shared_alloc",
+      [](const py::int_& bytes) {
+        void* const at = released(glake_shared_alloc, to_bytes(bytes));
+        if (at == nullptr) raise_last();
+        return reinterpret_cast<uintptr_t>(at);
+      },
+      py::arg("bytes"), "Pinned host memory that relays of the service reach; its address.");
+  module.def(
+      "shared_free",
+      [](const py::int_& address) { check(released(glake_shared_free, to_block(address))); },
+      py::arg("address"), "Frees it.");
+  module.def(
+      "relay_open",
+      [](const std::string& driver, const std::string& path) {
+        check(released(glake_relay_open, driver.c_str(), path.c_str()));
+      },
+      py::arg("driver"), py::arg("path"), "Copies for processes that see one GPU.");
+  module.def("relay_close", [] { check(released(glake_relay_close)); }, "Ends that.");
+}
+
 bool pinned(const py::int_& address, uint64_t timeout_ns) {
   const int status = released(glake_register_host_wait, to_block(address), timeout_ns);
   if (status == GLAKE_BUSY_TIMEOUT) return false;
@@ -233,6 +264,7 @@ void bind_transfer(py::module_& module) {
   bind_handles(module);
   bind_engine(module);
   bind_lending(module);
+  bind_remote(module);
   bind_host_memory(module);
 }
 

@@ -11,6 +11,13 @@ namespace {
 constexpr Bytes kAlwaysPlain = kMiB;         // below it no plan is asked for
 constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing that is late
 constexpr uint64_t kForever = UINT64_MAX;
+constexpr Bytes kLeastTold = 8 * kMiB;
+
+// Large copies of a rank that sees one GPU are told to the relay service also where one path is all
+// they have now: it would lend that path's links to other ranks, who see them idle, else.
+bool told(RemoteGpus& remote, const Request& request) {
+  return remote.opened() != 0 && request.relays == kAllGpus && request.parts.total() >= kLeastTold;
+}
 
 std::unique_ptr<topology::Topology> parsed(const std::string& platform, const std::string& name) {
   if (platform.empty()) return nullptr;
@@ -29,11 +36,12 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
       allocator_(std::move(allocator)),
       topology_(parsed(platform, name)),
       devices_(driver, *allocator_),
+      remote_(driver, devices_.count()),
       scheduler_(driver, topology_.get(), devices_.count()),
-      slots_(driver, *allocator_, topology_.get()),
+      slots_(driver, *allocator_, topology_.get(), remote_),
       kernel_(driver),
       ranges_(*allocator_),
-      runner_({driver, devices_, slots_, staging_, kernel_, mutex_, scheduler_.copy_ns()},
+      runner_({driver, devices_, slots_, staging_, kernel_, remote_, mutex_, scheduler_.copy_ns()},
               scheduler_, ranges_),
       enqueue_(enqueue),
       order_(driver, allocator_->host(), runner_),
@@ -141,6 +149,7 @@ uint64_t Engine::start(Request request) {
                                         ", whose stream it is, does not reach the memory");
   }
   devices_.open(request.stream_device);
+  choose_relays(&request);
   if (request.ordered && captured(request.stream_device, request.stream)) {
     if (!wanted && possible) return plain(request, true);
     throw Error(
@@ -148,7 +157,8 @@ uint64_t Engine::start(Request request) {
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   const TransferPlan plan = scheduler_.plan_alone(request);
-  if (possible && !request.pageable && !wanted && !scheduler_.worthwhile(request, plan) &&
+  if (possible && !request.pageable && !wanted && !told(remote_, request) &&
+      !scheduler_.worthwhile(request, plan) &&
       !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
     const uint64_t id = plain(request, false);
     scheduler_.note_plain(request, plan.plain);
@@ -174,7 +184,11 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, bool possible) {
   std::vector<TransferPlan> plans = scheduler_.plans_beside(request, runner_.demands());
-  if (request.pageable || (request.flags & kChecksum) != 0) {
+  // So do those of relays that are not this process's to chain to its streams.
+  const bool waits =
+      told(remote_, request) || std::any_of(plans.begin(), plans.end(),
+                                            [&](const TransferPlan& plan) { return remote(plan); });
+  if (request.pageable || waits || (request.flags & kChecksum) != 0) {
     return start_here(std::move(request), plans.front().plain);
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
@@ -237,6 +251,57 @@ void Engine::lend(uint32_t relays, std::vector<double> factors) {
   scheduler_.lend(relays, std::move(factors));
   runner_.replan();
 }
+
+// Relays that the service carries copies for take one range, host memory at one end. What they do
+// not reach passes through memory they do.
+void Engine::choose_relays(Request* request) {
+  const uint32_t remote = remote_.opened();
+  if (remote == 0) return;
+  const bool host = request->src.host() || request->dst.host();
+  if (!host || request->parts.count() != 1 || (request->flags & kChecksum) != 0) {
+    request->relays = ~remote;
+    return;
+  }
+  const Part& part = request->parts[0];
+  const Address at = request->src.host() ? part.src : part.dst;
+  request->unshared = !remote_.reaches(at, part.bytes);
+}
+
+bool Engine::remote(const TransferPlan& plan) const {
+  return std::any_of(plan.paths.begin(), plan.paths.end(),
+                     [&](const PlannedPath& path) { return remote_.on_way(path.path); });
+}
+
+void Engine::open_relays(const std::string& path, const std::vector<std::pair<int, int>>& gpus) {
+  const int known = topology_ == nullptr ? 0 : topology_->gpus();
+  for (const auto& [gpu, there] : gpus) {
+    if (gpu < devices_.count() || gpu >= known) {
+      throw Error(GLAKE_INVALID_DEVICE, device_text(gpu) + " is no GPU of the topology (" +
+                                            counted(static_cast<uint64_t>(known), "GPU") +
+                                            ") that the driver does not show");
+    }
+  }
+  if (devices_.count() != 1) {
+    throw Error(GLAKE_COPY_REFUSED, "a process that sees " +
+                                        counted(static_cast<uint64_t>(devices_.count()), "GPU") +
+                                        " uses those it sees");
+  }
+  devices_.open(0);
+  std::vector<RemoteGpus::Relay> relays;
+  for (const auto& [gpu, there] : gpus) {
+    relays.push_back({gpu, there, topology_->linked(gpu, 0) || topology_->same_switch(gpu, 0)});
+  }
+  remote_.open(path, 0, relays);
+  scheduler_.add_relays(remote_.opened());
+  runner_.replan();
+}
+
+void* Engine::allocate_shared(Bytes bytes) {
+  const int device = devices_.some();
+  return reinterpret_cast<void*>(remote_.allocate_host(bytes, device));
+}
+
+void Engine::free_shared(void* ptr) { remote_.free_host(reinterpret_cast<Address>(ptr)); }
 
 HostPins& Engine::pins() {
   pins_.use(devices_.some());
@@ -330,6 +395,7 @@ void Engine::close() {
   pins_.close();
   timer_.close();
   slots_.close();
+  remote_.close();
   kernel_.close();
   order_.close();
   pipelines_.close();

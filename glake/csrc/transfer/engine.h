@@ -21,6 +21,7 @@
 #include "transfer/buffers/staging.h"
 #include "transfer/call/plain_copies.h"
 #include "transfer/call/tracked_copies.h"
+#include "transfer/remote/remote_gpus.h"
 #include "transfer/run/copy_kernel.h"
 #include "transfer/run/enqueued_transfers.h"
 #include "transfer/run/routed_copy.h"
@@ -47,6 +48,13 @@ class Engine {
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
   HostPins& pins();
+  // Relays on GPUs of the node that the driver does not show, by the service that listens at
+  // `path`: (number in the topology, number there). Throws Error.
+  void open_relays(const std::string& path, const std::vector<std::pair<int, int>>& gpus);
+  // Pinned host memory that such relays read and write at its place; others' chunks are copied
+  // first. Throws Error.
+  void* allocate_shared(Bytes bytes);
+  void free_shared(void* ptr);
   CopyTimer& timer() { return timer_; }
   // Whether a copy outside any stream's order reads or writes there.
   bool copying(Address begin, Address end) { return ranges_.use(begin, end); }
@@ -73,11 +81,14 @@ class Engine {
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
   bool captured(int device, StreamHandle stream);
   bool kernel_pays(const Request& request, const TransferPlan& plan);
+  void choose_relays(Request* request);
+  bool remote(const TransferPlan& plan) const;
 
   Driver& driver_;
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<topology::Topology> topology_;  // null: nothing is known of the links
   Devices devices_;
+  RemoteGpus remote_;
   Scheduler scheduler_;
   Slots slots_;
   CopyKernel kernel_;

@@ -484,6 +484,20 @@ GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
 /* An eventfd that becomes readable when these change. The engine owns it. -1 on failure. */
 GLAKE_API int glake_transfer_demands_event(void);
 
+/* Relays on GPUs of the node that this process's driver does not show: the relay service that
+ * listens at `path` copies there (docs/relayd.md). `gpus` are their numbers in the topology, behind
+ * the driver's own, `there` those the service has for them. They must be lent, too. */
+GLAKE_API int glake_transfer_open_relays(const char* path, const int* gpus, const int* there,
+                                         size_t count);
+/* Pinned host memory that such relays read and write in place, until glake_shared_free() or the
+ * engine's end. NULL: see glake_last_error. No copy of it may be under way when it is freed. */
+GLAKE_API void* glake_shared_alloc(size_t bytes);
+GLAKE_API int glake_shared_free(void* ptr);
+/* The other side of it, of a process that sees all GPUs, and listens at `path` for this user's
+ * processes until glake_relay_close(). `driver` as in GLAKE_DRIVER. One in a process. */
+GLAKE_API int glake_relay_open(const char* driver, const char* path);
+GLAKE_API int glake_relay_close(void);
+
 /* Pins host memory in pieces. With `background` != 0 a thread does it, and copies of what is not
  * pinned yet are made like those of pageable memory. The engine's end unpins the memory. */
 GLAKE_API int glake_register_host(void* base, size_t bytes, int background);

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glake.errors import BadMessage
+from glake.transfer import fields
 
 VERSION = 1
 MOST_BYTES = 1 << 20  # of a message of a peer that has shown the secret
@@ -19,18 +20,17 @@ _ADDRESSES = 1 << 63
 
 def whole(given: dict[str, Any], field: str, low: int, high: int) -> int:
     """A whole number from `low` to `high`. BadMessage."""
-    value = given[field]
-    if type(value) is not int or not low <= value <= high:
-        raise BadMessage(f"{field}: {repr(value)[:60]} is not a whole number of {low} to {high}")
-    return value
+    return fields.whole(field, given[field], low, high)
 
 
 def text(given: dict[str, Any], field: str, most: int) -> str:
     """Printable text. BadMessage."""
-    value = given[field]
-    if type(value) is not str or len(value) > most or not value.isprintable():
-        raise BadMessage(f"{field}: {repr(value)[:60]} is not a text of at most {most} characters")
-    return value
+    return fields.text(field, given[field], most)
+
+
+def flag(given: dict[str, Any], field: str) -> bool:
+    """True or false. BadMessage."""
+    return fields.flag(field, given[field])
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ class Told:
     @classmethod
     def read(cls, given: dict[str, Any]) -> Told:
         """Checked."""
-        if type(given["writable"]) is not bool:
-            raise BadMessage("writable: not true or false")
-        return cls(whole(given, "id", 0, _MOST), whole(given, "bytes", 0, _MOST), given["writable"])
+        size = whole(given, "bytes", 0, _MOST)
+        return cls(whole(given, "id", 0, _MOST), size, flag(given, "writable"))
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,12 @@ class Stage:
     @classmethod
     def read(cls, given: dict[str, Any]) -> Stage:
         """Checked."""
-        if type(given["checked"]) is not bool:
-            raise BadMessage("checked: not true or false")
         return cls(
             whole(given, "id", 0, _MOST),
             text(given, "name", MOST_NAME),
             whole(given, "offset", 0, _MOST),
             whole(given, "bytes", 1, _MOST),
-            given["checked"],
+            flag(given, "checked"),
         )
 
 

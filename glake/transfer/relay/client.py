@@ -14,14 +14,16 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from glake import _C
 from glake.errors import GlakeError, RelayRefused, RelayUnavailable
 from glake.transfer.relay import directory, protocol, starting
 from glake.transfer.relay.directory import Files
+from glake.transfer.relay.numbers import Numbers
 from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
-from glake.transfer.topology import Topology
+from glake.transfer.topology.node import Node
 
 Ends = tuple[int, int, int, int]
 
@@ -36,18 +38,20 @@ class RelayClient:
     """The client of the process's engine, which is open over `topology`.
 
     Args:
-        topology: as every client of the service has it.
-        gpus: this process's own, before it has copied anything.
-        visible: GPUs the driver has.
+        node: all of the node's GPUs, as every client of the service has them.
+        gpus: this process's own, by its numbers, before it has copied anything.
         idle: seconds a service that we start stays without clients.
     """
 
-    def __init__(
-        self, topology: Topology, gpus: tuple[int, ...], visible: int, idle: float = starting.IDLE
-    ) -> None:
+    def __init__(self, node: Node, gpus: tuple[int, ...], idle: float = starting.IDLE) -> None:
         """Starts the thread."""
-        self._topology, self._gpus, self._visible, self._idle = topology, gpus, visible, idle
-        self._key = directory.key_of(topology)
+        self._node, self._topology, self._idle = node, node.topology, idle
+        self._gpus = gpus
+        self._numbers = Numbers(node)
+        self._files: Files | None = None
+        self._reached: set[int] = set()  # hidden GPUs on which the service copies for us
+        self._unreached: dict[int, str] = {}  # and those on which it does not, and why
+        self._key = directory.key_of(self._topology)
         self._event = _C.transfer_demands_event()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopped = threading.Event()
@@ -71,9 +75,18 @@ class RelayClient:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
+    @property
+    def served(self) -> bool:
+        """Whether the service copies for us on GPUs we do not see."""
+        return bool(self._reached)
+
     def stats(self) -> dict[str, Any]:
         """Its state, and how many grants have come."""
-        return {"service": self.state, "grants": self.grants}
+        found = {"service": self.state, "grants": self.grants}
+        if self._node.hides_some:
+            found["hidden"] = sorted(self._reached)
+            found["not_reached"] = {f"cuda:{gpu}": why for gpu, why in self._unreached.items()}
+        return found
 
     def _run(self) -> None:
         wait = _FIRST_WAIT
@@ -111,16 +124,20 @@ class RelayClient:
 
     def _converse(self) -> None:
         """Until stopped. OSError, GlakeError when the connection ends otherwise."""
-        files = Files(directory.private(), self._key)
+        self._files = files = Files(directory.private(), self._key)
         connection = starting.reach(files, self._topology, self._idle, self._stopped)
         if connection is None:
             return
         self._socket = connection
         try:
             gpus = self._own(_C.transfer_demands()["gpus"])
-            hello = Hello(protocol.VERSION, os.getpid(), self._key, gpus, self._visible)
+            total = self._topology.platform.gpus
+            hello = Hello(protocol.VERSION, os.getpid(), self._key, gpus, total, self._node.seen)
             connection.sendall(protocol.encode(hello))
             self._demands.clear()
+            self._reached.clear()
+            self._unreached.clear()
+            self._lent = None
             self._told = None
             self._exchange(connection)
         finally:
@@ -160,7 +177,7 @@ class RelayClient:
         """Tells of new demands at once, of those that have ended after a while."""
         found = _C.transfer_demands()
         now = time.monotonic()
-        under_way = [tuple(ends) for ends in found["demands"]]
+        under_way = [self._numbers.ends_there(ends) for ends in found["demands"]]
         for ends in self._demands:
             if ends not in under_way and self._demands[ends] == float("inf"):
                 self._demands[ends] = now + LINGER
@@ -175,7 +192,7 @@ class RelayClient:
         connection.sendall(protocol.encode(Demands(self._serial, told[0], demands)))
 
     def _own(self, used: list[int]) -> tuple[int, ...]:
-        return tuple(sorted({*self._gpus, *used}))
+        return tuple(sorted(self._numbers.there(gpu) for gpu in {*self._gpus, *used}))
 
     def _take(self, unread: bytearray) -> None:
         """Applies the newest of the grants that have come whole."""
@@ -195,10 +212,33 @@ class RelayClient:
             return
         lent = grant.relays, grant.limits
         if lent != self._lent:  # it costs the engine its plans
-            _C.transfer_lend(sum(1 << gpu for gpu in grant.relays), list(grant.limits))
+            relays = self._usable(self._numbers.here(gpu) for gpu in grant.relays)
+            limits = self._numbers.limits_here(grant.limits)
+            _C.transfer_lend(sum(1 << gpu for gpu in relays), limits)
             self._lent = lent
         self.grants += 1
         self.state = "lent"
+
+    def _usable(self, relays: Iterable[int]) -> list[int]:
+        """Those of the lent GPUs, by our numbers, that we see or the service copies on."""
+        usable = []
+        for gpu in relays:
+            if gpu >= len(self._node.seen) and not self._reach(gpu):
+                continue
+            usable.append(gpu)
+        return usable
+
+    def _reach(self, gpu: int) -> bool:
+        if gpu in self._reached or gpu in self._unreached:
+            return gpu in self._reached
+        assert self._files is not None
+        there = self._numbers.there(gpu)
+        try:
+            _C.transfer_open_relays(str(self._files.copies), [gpu], [there])
+            self._reached.add(gpu)
+        except GlakeError as error:  # the others may do
+            self._unreached[gpu] = str(error)
+        return gpu in self._reached
 
     def forget(self) -> None:
         """In a forked child: the connection is the parent's, and must end with it."""

@@ -3,7 +3,7 @@
 `$XDG_RUNTIME_DIR/glake-relay`, else `glake-relay-UID` in the directory for temporary files. It and
 its files are the user's alone; one that is somebody else's, or open to others, is refused. By
 topology key: KEY.sock, KEY.lock (the one service has it), KEY.log, KEY.json (what it is over),
-KEY.starting (a client that starts one has it).
+KEY.starting (a client that starts one has it), KEY.copy (where it copies for clients).
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ class Files:
     def socket(self) -> Path:
         """Of the service, 0600."""
         return self.where / f"{self.key}.sock"
+
+    @property
+    def copies(self) -> Path:
+        """Of the service, where it copies for processes that see one GPU, 0600."""
+        return self.where / f"{self.key}.copy"
 
     @property
     def lock(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from glake import config
@@ -21,11 +22,48 @@ def chosen(given: str | None, environ: Mapping[str, str] | None = None) -> str:
     named = config.read(environ).relays
     if named is not None:
         return named
-    return "lent" if environ.get("LOCAL_WORLD_SIZE", "1") not in ("", "1") else "all"
+    return "lent" if one_of_several(environ) else "all"
+
+
+def told(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether GLAKE_RELAYS names one."""
+    return config.read(os.environ if environ is None else environ).relays is not None
+
+
+# By what launchers tell each process: processes on the node, else in all; its rank on the node.
+_ON_NODE = (
+    "LOCAL_WORLD_SIZE",  # torchrun
+    "OMPI_COMM_WORLD_LOCAL_SIZE",  # Open MPI
+    "MPI_LOCALNRANKS",  # MPICH, Intel MPI
+    "PMI_LOCAL_SIZE",
+    "SLURM_STEP_TASKS_PER_NODE",  # srun: "8", "8(x2)", "8,4": of the first nodes
+)
+_IN_ALL = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
+_RANKS = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PMI_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+
+
+def one_of_several(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher (torchrun, mpirun, srun, or bare RANK and WORLD_SIZE) says that this is
+    one of several processes. Where only their number on all nodes is told, some may be here."""
+    for name in _ON_NODE:
+        if environ.get(name):
+            return re.match(r"\d+", environ[name]) is None or not re.fullmatch(
+                r"1(\(x\d+\))?", environ[name]
+            )
+    return any(environ.get(name, "1") not in ("", "1") for name in _IN_ALL)
 
 
 def own_gpus(visible: int, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The GPU that torchrun's convention gives this process, if it sees it."""
+    """The GPU that launchers' convention gives this process, if it sees it: that of its rank on the
+    node, or the only one."""
     environ = os.environ if environ is None else environ
-    rank = environ.get("LOCAL_RANK", "")
+    if visible == 1:
+        return (0,)
+    rank = next((environ[name] for name in _RANKS if environ.get(name)), "")
     return (int(rank),) if rank.isdecimal() and int(rank) < visible else ()

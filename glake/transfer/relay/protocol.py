@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 from glake.errors import BadMessage
+from glake.transfer.fields import flag, listed, number, refuse, text, whole
 
-VERSION = 1
+VERSION = 2
 MOST_REQUEST = 1 << 16  # of a message to the service
 MOST_ANSWER = 1 << 22  # of one from it
 MOST_DEMANDS = 32
@@ -26,57 +26,27 @@ _HEAD = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size
 
 Demand = tuple[int, int, int, int, float]  # GPU and node of the source and destination, weight
-T = TypeVar("T")
-
-
-def _refuse(field: str, value: Any, takes: str) -> NoReturn:
-    text = repr(value)
-    raise BadMessage(f"{field}: {text[:60] + '...' if len(text) > 63 else text} is not {takes}")
-
-
-def _whole(field: str, value: Any, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        _refuse(field, value, f"a whole number from {low} to {high}")
-    return value
-
-
-def _number(field: str, value: Any, low: float, high: float) -> float:
-    if type(value) not in (int, float) or not low <= value <= high:
-        _refuse(field, value, f"a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _text(field: str, value: Any, most: int) -> str:
-    if type(value) is not str or len(value) > most or not value.isprintable():
-        _refuse(field, value, f"a printable text of at most {most} characters")
-    return value
-
-
-def _list(field: str, value: Any, most: int, each: Callable[[str, Any], T]) -> tuple[T, ...]:
-    if type(value) is not list or len(value) > most:
-        _refuse(field, value, f"a list of at most {most}")
-    return tuple(each(f"{field}[{i}]", item) for i, item in enumerate(value))
 
 
 def _gpus(field: str, value: Any) -> tuple[int, ...]:
-    gpus = _list(field, value, MOST_GPUS, lambda name, gpu: _whole(name, gpu, 0, MOST_GPUS - 1))
+    gpus = listed(field, value, MOST_GPUS, lambda name, gpu: whole(name, gpu, 0, MOST_GPUS - 1))
     if len(set(gpus)) != len(gpus):
-        _refuse(field, value, "free of repetitions")
+        refuse(field, value, "free of repetitions")
     return gpus
 
 
 def _demand(field: str, value: Any) -> Demand:
     if type(value) is not list or len(value) != 5:
-        _refuse(field, value, "five numbers: GPU, node, GPU, node, weight")
-    gpus = [_whole(field, value[i], -1, MOST_GPUS - 1) for i in (0, 2)]
-    nodes = [_whole(field, value[i], -2, MOST_NODES - 1) for i in (1, 3)]
+        refuse(field, value, "five numbers: GPU, node, GPU, node, weight")
+    gpus = [whole(field, value[i], -1, MOST_GPUS - 1) for i in (0, 2)]
+    nodes = [whole(field, value[i], -2, MOST_NODES - 1) for i in (1, 3)]
     if max(gpus) < 0:
-        _refuse(field, value, "a copy with a GPU at one end")
-    return gpus[0], nodes[0], gpus[1], nodes[1], _number(field, value[4], 0.1, 10)
+        refuse(field, value, "a copy with a GPU at one end")
+    return gpus[0], nodes[0], gpus[1], nodes[1], number(field, value[4], 0.1, 10)
 
 
 def _part(field: str, value: Any) -> float:
-    return _number(field, value, 0, 1)
+    return number(field, value, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -88,18 +58,25 @@ class Hello:
     pid: int
     key: str  # of the topology
     gpus: tuple[int, ...]  # its own
-    visible: int  # GPUs it sees, numbered from 0
+    visible: int  # GPUs of the node, numbered from 0
+    seen: tuple[int, ...]  # of those, the ones its driver shows it
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Hello:
         """Checked."""
         return cls(
-            _whole("version", given["version"], 0, 1 << 30),
-            _whole("pid", given["pid"], 1, 1 << 30),
-            _text("key", given["key"], 64),
+            whole("version", given["version"], 0, 1 << 30),
+            whole("pid", given["pid"], 1, 1 << 30),
+            text("key", given["key"], 64),
             _gpus("gpus", given["gpus"]),
-            _whole("visible", given["visible"], 1, MOST_GPUS),
+            whole("visible", given["visible"], 1, MOST_GPUS),
+            _gpus("seen", given["seen"]),
         )
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it sees one GPU of several: the service copies for it on the others."""
+        return len(self.seen) == 1 < self.visible
 
 
 @dataclass(frozen=True)
@@ -115,9 +92,9 @@ class Demands:
     def read(cls, given: dict[str, Any]) -> Demands:
         """Checked."""
         return cls(
-            _whole("serial", given["serial"], 0, 1 << 53),
+            whole("serial", given["serial"], 0, 1 << 53),
             _gpus("gpus", given["gpus"]),
-            _list("demands", given["demands"], MOST_DEMANDS, _demand),
+            listed("demands", given["demands"], MOST_DEMANDS, _demand),
         )
 
 
@@ -132,7 +109,7 @@ class Ask:
     def read(cls, given: dict[str, Any]) -> Ask:
         """Checked."""
         if given["what"] not in ("status", "stop"):
-            _refuse("what", given["what"], "status or stop")
+            refuse("what", given["what"], "status or stop")
         return cls(given["what"])
 
 
@@ -149,9 +126,9 @@ class Grant:
     def read(cls, given: dict[str, Any]) -> Grant:
         """Checked."""
         return cls(
-            _whole("serial", given["serial"], 0, 1 << 53),
+            whole("serial", given["serial"], 0, 1 << 53),
             _gpus("relays", given["relays"]),
-            _list("limits", given["limits"], MOST_LIMITS, _part),
+            listed("limits", given["limits"], MOST_LIMITS, _part),
         )
 
 
@@ -166,9 +143,7 @@ class Refused:
     @classmethod
     def read(cls, given: dict[str, Any]) -> Refused:
         """Checked."""
-        if type(given["lasting"]) is not bool:
-            _refuse("lasting", given["lasting"], "true or false")
-        return cls(_text("reason", given["reason"], 1000), given["lasting"])
+        return cls(text("reason", given["reason"], 1000), flag("lasting", given["lasting"]))
 
 
 @dataclass(frozen=True)
@@ -182,7 +157,7 @@ class Status:
     def read(cls, given: dict[str, Any]) -> Status:
         """Checked."""
         if type(given["books"]) is not dict:
-            _refuse("books", given["books"], "an object")
+            refuse("books", given["books"], "an object")
         return cls(given["books"])
 
 
@@ -193,8 +168,8 @@ FROM_SERVICE = (Grant, Refused, Status)
 
 def encode(message: Message) -> bytes:
     """Length and text."""
-    text = json.dumps({"kind": message.kind, **asdict(message)}, allow_nan=False).encode()
-    return _HEAD.pack(len(text)) + text
+    content = json.dumps({"kind": message.kind, **asdict(message)}, allow_nan=False).encode()
+    return _HEAD.pack(len(content)) + content
 
 
 def length(head: bytes, most: int) -> int:
@@ -205,26 +180,26 @@ def length(head: bytes, most: int) -> int:
     return size
 
 
-def decode(text: bytes, known: tuple[type[Any], ...]) -> Any:
+def decode(content: bytes, known: tuple[type[Any], ...]) -> Any:
     """The message; BadMessage, which names the field, unless it is one of `known`."""
 
     def no_number(name: str) -> NoReturn:
         raise BadMessage(f"{name} is no number")
 
     try:
-        given = json.loads(text, parse_constant=no_number)
+        given = json.loads(content, parse_constant=no_number)
     except BadMessage:
         raise
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"no JSON: {error}") from error
     if type(given) is not dict:
-        _refuse("message", given, "an object")
+        refuse("message", given, "an object")
     kind = given.pop("kind", None)
     for each in known:
         if each.kind != kind:
             continue
         fields = {one.name for one in dataclasses.fields(each)}
         if set(given) != fields:
-            _refuse(kind, sorted(given), f"{', '.join(sorted(fields))}")
+            refuse(kind, sorted(given), f"{', '.join(sorted(fields))}")
         return each.read(given)
-    _refuse("kind", kind, f"one of {', '.join(each.kind for each in known)}")
+    refuse("kind", kind, f"one of {', '.join(each.kind for each in known)}")

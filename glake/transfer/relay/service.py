@@ -12,7 +12,8 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
-from glake.errors import BadMessage, RelayRefused
+from glake import _C, config
+from glake.errors import BadMessage, GlakeError, RelayRefused
 from glake.files import lock
 from glake.transfer.place import graph_of
 from glake.transfer.relay import directory, protocol
@@ -74,6 +75,7 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once, self._ordered = at_once, False
+        self._door: asyncio.Future[None] | None = None  # for those that see one GPU
 
     async def run(self, listening: socket.socket) -> None:
         """Returns when it is over; the socket is closed then."""
@@ -93,6 +95,7 @@ class Service:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(sharing, *self._tasks, return_exceptions=True)
+            await asyncio.to_thread(_C.relay_close)
         _log.info("over")
 
     def _wait_idle(self) -> None:
@@ -132,6 +135,16 @@ class Service:
             with contextlib.suppress(OSError):
                 writer.close()
 
+    async def _open_door(self) -> None:
+        """Copies for clients that see one GPU, from now on. RelayRefused if that cannot be."""
+        if self._door is None:
+            driver, path = config.read(os.environ).driver, str(self._files.copies)
+            self._door = asyncio.ensure_future(asyncio.to_thread(_C.relay_open, driver, path))
+        try:
+            await asyncio.shield(self._door)
+        except GlakeError as error:
+            raise RelayRefused(f"no copies on GPUs that a process does not see: {error}") from error
+
     def _stop(self) -> None:
         self._ordered = True  # clients need not start another
         self._over.set()
@@ -149,9 +162,11 @@ class Service:
         if not isinstance(first, Hello):
             raise BadMessage(f"kind: {first.kind} before hello")
         self._check(first)
+        if first.hidden:
+            await self._open_door()
         self._number += 1
         number = self._number
-        self._ledger.join(number, first.gpus, first.visible)
+        self._ledger.join(number, first.gpus, first.visible, first.seen)
         connection = self._connections[number] = _Connection(pid or first.pid, writer)
         if self._timer is not None:
             self._timer.cancel()
@@ -273,6 +288,7 @@ def serve(
         finally:
             with contextlib.suppress(OSError):
                 where.socket.unlink()  # nobody else makes one while the lock is held
+            where.copies.unlink(missing_ok=True)
     finally:
         os.umask(before)
         os.close(held)

@@ -29,7 +29,9 @@ class Client:
     """One process: the GPUs it uses, those it may relay over, what it copies now."""
 
     gpus: tuple[int, ...]
-    visible: int
+    visible: int  # GPUs of the machine
+    may: tuple[int, ...]  # those that may relay for it
+    served: bool  # the service copies there for it
     relays: tuple[int, ...] = ()
     demands: tuple[Demand, ...] = ()
     parts: tuple[float, ...] = field(default=(), repr=False)
@@ -51,7 +53,7 @@ class Ledger:
         self._planner = TransferPlanner(graph)
         self._planner.lend([1 - KEPT] * len(self._limits))
         self._ungated = TransferPlanner(graph, gate=_LEAST_GAIN)
-        self._best: dict[tuple[tuple[int, ...], int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._best: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.clients: dict[int, Client] = {}
 
     @property
@@ -60,11 +62,22 @@ class Ledger:
         names = self._graph.edges()
         return [("+".join(names[edge] for edge, _ in terms), most) for terms, most in self._limits]
 
-    def join(self, number: int, gpus: Iterable[int], visible: int) -> None:
-        """A new client. BadMessage if the machine has no such GPUs."""
+    def join(
+        self,
+        number: int,
+        gpus: Iterable[int],
+        visible: int,
+        seen: Iterable[int] | None = None,
+    ) -> None:
+        """A new client, which sees these GPUs (None: all). If it sees one of several the service
+        copies on the others for it, in contexts of its own, and lends it all of them. BadMessage
+        if the machine has no such GPUs."""
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
-        client = Client(self._known(gpus, visible), visible)
+        may = self._known(range(visible) if seen is None else seen, visible)
+        served = len(may) == 1 < visible
+        may = tuple(range(visible)) if served else may
+        client = Client(self._known(gpus, visible), visible, may, served)
         client.relays = self._relays_for(client)
         self.clients[number] = client
 
@@ -170,7 +183,7 @@ class Ledger:
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
-        key = client.gpus, client.visible, kept
+        key = client.gpus, client.visible, client.may, client.served, kept
         if key not in self._best:
             self._best[key] = self._best_relays(client, kept)
         return self._best[key]
@@ -178,10 +191,12 @@ class Ledger:
     def _best_relays(self, client: Client, kept: tuple[int, ...]) -> tuple[int, ...]:
         own = client.gpus[0]
         rest = [(own + step) % client.visible for step in range(1, client.visible)]
-        rest = [gpu for gpu in rest if gpu not in {*client.gpus, *kept}]
+        rest = [g for g in rest if g in client.may and g not in {*client.gpus, *kept}]
         ways = [(gpu,) for gpu in rest] + self._pairs(own, rest)
         chosen = list(kept)
         rate = self._reached(client, chosen)
+        if client.served:
+            return tuple(chosen + rest)
         while rest and len(chosen) < self._most:
             room = self._most - len(chosen)
             ways = [way for way in ways if len(way) <= room and not {*way} & {*chosen}]

@@ -16,7 +16,7 @@ from glake.files import lock
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
 from glake.transfer.relay.protocol import Ask, Refused, Status
-from glake.transfer.topology import Topology
+from glake.transfer.topology import Topology, node
 
 IDLE = 30.0  # seconds without a client after which a service that we start ends
 START_SECONDS = 20.0  # for a service to come up: Python on a busy machine
@@ -57,8 +57,8 @@ def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[byt
     if not sys.executable:
         raise RelayUnavailable("there is no Python interpreter to run the relay service with")
     described = ("--described", str(files.topology), "--idle", repr(idle))
-    # Its options are its own; it needs no driver and no allocator.
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("GLAKE_")}
+    # Its options are its own. It has the driver, which it opens for clients that see one GPU.
+    clean = node.service_environment()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     log = os.open(files.log, flags, 0o600)
     try:

@@ -55,6 +55,7 @@ class Gpu:
     c2c: float = 0.0
     mig: bool = False
     mig_uuids: tuple[str, ...] = ()
+    processes: tuple[int, ...] = ()  # that compute on it, by the numbers the driver has for them
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,12 @@ class Nvml:
             c2c=self._c2c(handle),
             mig=mig,
             mig_uuids=self._mig_uuids(handle) if mig else (),
+            processes=self._processes(handle),
         )
+
+    def _processes(self, handle: Any) -> tuple[int, ...]:
+        found = self._ask(self._name("nvmlDeviceGetComputeRunningProcesses"), handle) or ()
+        return tuple(sorted(int(each.pid) for each in found))
 
     def _mig_uuids(self, handle: Any) -> tuple[str, ...]:
         nvml = self._nvml

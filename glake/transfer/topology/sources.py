@@ -43,7 +43,7 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
 
     InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
     """
-    environ = _in_force() if environ is None else environ
+    environ = in_force() if environ is None else environ
     options = config.read(environ)
     if options.driver == "sim" or options.driver.startswith("sim:"):
         return _measured(_simulated(options), calibrated)
@@ -58,7 +58,7 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
     return _measured(topology, calibrated)
 
 
-def _in_force() -> Mapping[str, str]:
+def in_force() -> Mapping[str, str]:
     """The environment, with the driver that is open in it: options given in code are not there."""
     core = sys.modules.get("glake._C")  # not loaded here: then it has no driver
     if core is not None and core.driver_path():

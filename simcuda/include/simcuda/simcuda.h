@@ -51,6 +51,9 @@ struct CUevent_st;
  *               stand still until the link has a rate again
  *   max_maps    kernel mappings to allow, instead of vm.max_map_count; beyond 7/8 of it calls
  *               return CUDA_ERROR_MAP_FAILED
+ *   visible_devices  1: CUDA_VISIBLE_DEVICES hides GPUs of the machine (default 0)
+ *   pace        with `machine`: real nanoseconds to one of the clock that all of its processes have,
+ *               as they have its links (default 0: each its own clock and links)
  *   machine     name of a machine several processes share (default: private to the process)
  *   machine_dir where shared machines keep their files (default /dev/shm)
  *   call_us     any time. "name=first+further" pairs overriding the cost table

@@ -142,4 +142,4 @@ RUNS = {
     1: [*EVERYWHERE, *LOADS],
 }
 # Of these, what `make test` leaves to `make test-all`: 2 ranks run every case.
-FULL_WIDTH = {(4, name) for name in [*SOME, "unused"] if name not in ("plain", "moe")}
+FULL_WIDTH = {(4, name) for name in [*EVERYWHERE, "unused"] if name not in ("plain", "moe")}

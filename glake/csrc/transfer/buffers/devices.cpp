@@ -1,5 +1,7 @@
 #include "transfer/buffers/devices.h"
 
+#include <algorithm>
+
 #include "driver/device_scope.h"
 
 namespace glake::transfer {
@@ -66,9 +68,10 @@ void Devices::prepare(const Path& path) {
   }
   for (const Hop& hop : path.hops) {
     for (int gpu : {hop.from.gpu, hop.to.gpu}) {
-      if (gpu >= count_) require(gpu, " in the driver");
-      if (gpu >= 0) open(gpu);
+      if (gpu >= 0 && gpu < count_) open(gpu);
     }
+    // Buffers of GPUs that the driver does not show are mapped for ours already (remote_link.h).
+    if (std::max(hop.from.gpu, hop.to.gpu) >= count_) continue;
     if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;
     reach(hop.to.gpu, hop.from.gpu);
   }

@@ -16,6 +16,7 @@ int Slots::place_of(const Place& place) const {
 Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
   Bytes size = least;
   while (size < bytes) size *= 2;
+  if (remote_.remote(place.gpu)) return {this, place.gpu, size, remote_.lend(place.gpu, size)};
   int where = 0;
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -32,6 +33,12 @@ Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
   if (where >= kAnyHost) ++count_;
   free_[{where, size}].reserve(count_ + placed_.size());  // so that taking it back cannot fail
   return {this, where, size, at};
+}
+
+Slot Slots::lend_shared(Bytes bytes) {
+  Bytes size = kLeastSlot;
+  while (size < bytes) size *= 2;
+  return {this, kSharedHost, size, remote_.lend_stage(size, allocator_.used_device())};
 }
 
 // Where the system has no memory on that socket, or does not let us choose, anywhere must do.
@@ -97,6 +104,8 @@ void Slots::give(int place, Address at) {
 }
 
 void Slots::take_back(int place, Bytes bytes, Address at) noexcept {
+  if (place == kSharedHost) return remote_.give_stage(at, bytes);
+  if (remote_.remote(place)) return remote_.give_back(at, bytes);
   std::lock_guard<std::mutex> guard(mutex_);
   free_[{place, bytes}].push_back(at);  // room was reserved when it was made
 }

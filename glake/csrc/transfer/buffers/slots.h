@@ -15,6 +15,7 @@
 #include "transfer/buffers/allocator.h"
 #include "transfer/buffers/placed_buffer.h"
 #include "transfer/buffers/slot.h"
+#include "transfer/remote/remote_gpus.h"
 
 namespace glake::transfer {
 
@@ -23,14 +24,17 @@ constexpr Bytes kLeastSlot = 512 * kKiB;
 class Slots {
  public:
   // `topology` may be null. Host memory of a socket is had there, where the system allows it.
-  Slots(Driver& driver, Allocator& allocator, const topology::Topology* topology)
-      : driver_(driver), allocator_(allocator), topology_(topology) {}
+  Slots(Driver& driver, Allocator& allocator, const topology::Topology* topology,
+        RemoteGpus& remote)
+      : driver_(driver), allocator_(allocator), topology_(topology), remote_(remote) {}
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
   // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
   // (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
+  // Of pinned host memory that the relay service reaches.
+  Slot lend_shared(Bytes bytes);
   void take_back(int place, Bytes bytes, Address at) noexcept;
   // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
   void trim() noexcept;
@@ -42,7 +46,7 @@ class Slots {
  private:
   // A GPU; -1: host memory wherever the driver pins it; below: of one socket. And the size.
   using Key = std::pair<int, Bytes>;
-  static constexpr int kAnyHost = -1;
+  static constexpr int kAnyHost = -1, kSharedHost = -1000;
   int place_of(const Place& place) const;
   Address fresh(int* place, Bytes bytes);
   Address fresh_host(int socket, Bytes bytes);
@@ -52,6 +56,7 @@ class Slots {
   Driver& driver_;
   Allocator& allocator_;
   const topology::Topology* const topology_;
+  RemoteGpus& remote_;
   mutable std::mutex mutex_;  // of everything below; held across no driver call
   std::map<Key, std::vector<Address>> free_;
   std::vector<std::unique_ptr<PlacedBuffer>> placed_;

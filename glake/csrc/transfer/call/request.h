@@ -28,9 +28,12 @@ struct Request {
 
   Parts parts;
   Place dst, src;
-  bool known = false;     // all of both ends has been looked into
-  bool pageable = false;  // the host end is not pinned: chunks pass through pinned buffers
-  bool ordered = false;   // after and before the caller's work on `stream`
+  Demand demand() const { return {src, dst, 1, relays}; }
+  bool known = false;          // all of both ends has been looked into
+  bool pageable = false;       // the host end is not pinned: chunks pass through pinned buffers
+  bool unshared = false;       // nor reached by the relay service: its chunks pass through others
+  uint32_t relays = kAllGpus;  // GPUs that may relay for it, as bits
+  bool ordered = false;        // after and before the caller's work on `stream`
   int stream_device = 0;
   StreamHandle stream = 0;
   unsigned flags = 0;

@@ -1,5 +1,7 @@
 #include "transfer/run/chunk_copier.h"
 
+#include <algorithm>
+
 #include "plan/block_ways.h"
 
 namespace glake::transfer {
@@ -50,7 +52,7 @@ Status ChunkCopier::copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* e
 
 Status ChunkCopier::copy_one(const ChunkHop& chunk, Address dst, Address src, Bytes bytes) {
   const Hop& hop = chunk.hop;
-  return between_gpus(hop)
+  return between_gpus(hop) && std::max(hop.from.gpu, hop.to.gpu) < devices_.count()
              ? driver_.copy_peer(dst, hop.to.gpu, src, hop.from.gpu, bytes, chunk.stream)
              : driver_.copy(dst, src, bytes, chunk.stream);
 }
@@ -59,6 +61,7 @@ Status ChunkCopier::copy_one(const ChunkHop& chunk, Address dst, Address src, By
 // better, or all there is.
 Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure) {
   const Hop& hop = chunk.hop;
+  if (std::max(hop.from.gpu, hop.to.gpu) >= devices_.count()) return driver_.unsupported();
   const BlockCosts costs = block_costs(copy_ns_);
   BlockLoad load;
   for (const Piece& piece : pieces_) load.add(piece.bytes, costs);

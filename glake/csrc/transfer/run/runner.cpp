@@ -86,7 +86,7 @@ std::vector<Demand> Runner::demands() {
   Lock lock(mutex());
   std::vector<Demand> demands;
   for (const auto& transfer : running_) {
-    demands.push_back({transfer->request.src, transfer->request.dst});
+    demands.push_back(transfer->request.demand());
   }
   return demands;
 }
@@ -162,7 +162,7 @@ std::vector<TransferPtr> Runner::plan_anew() {
   }
   std::vector<Demand> demands;
   for (const auto& transfer : all) {
-    demands.push_back({transfer->request.src, transfer->request.dst});
+    demands.push_back(transfer->request.demand());
   }
   scheduler_.apply(lessons);
   const std::vector<TransferPlan> plans = scheduler_.plan_together(demands);

@@ -15,6 +15,7 @@ constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edg
 constexpr Bytes kLongCopy = 8 * kMiB;  // that others should reckon with
 // A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
 constexpr double kCallsWeigh = 2;
+constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
@@ -26,8 +27,10 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
     : driver_(driver),
       topology_(topology),
       gpus_(topology != nullptr ? std::min(devices, topology->gpus()) : devices),
+      reached_(gpus_ < 32 ? (uint32_t{1} << gpus_) - 1 : kAllGpus),
       board_(std::min(gpus_, topology::kMaxGpus)),
       shares_(topology, copy_ns()),
+      allowed_relays_(reached_),
       forecast_(topology) {
   if (topology == nullptr) return;
   if (topology->gpus() < devices) {
@@ -54,8 +57,9 @@ TransferPlan Scheduler::direct_plan(const Request& request) const {
 TransferPlan Scheduler::plan_alone(const Request& request) {
   if (planner_ == nullptr) return direct_plan(request);
   std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<TransferPlan> plans = planner_->plan({{request.src, request.dst}});
+  std::vector<TransferPlan> plans = planner_->plan({request.demand()});
   if (plans[0].paths.empty()) return direct_plan(request);
+  leave_thin_paths(&plans[0]);
   return std::move(plans[0]);
 }
 
@@ -77,7 +81,7 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
   if (planner_ == nullptr || request.parts.total() < kLongCopy) return false;
   add_enqueued(&running);
   if (running.empty()) return false;
-  running.push_back({request.src, request.dst});
+  running.push_back(request.demand());
   std::lock_guard<std::mutex> guard(mutex_);
   return worthwhile(request, planner_->plan(running).back());
 }
@@ -88,11 +92,11 @@ std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
   if (planner_ == nullptr) return plans;
   add_enqueued(&running);
   if (running.empty()) return plans;
-  running.push_back({request.src, request.dst});
+  running.push_back(request.demand());
   const uint32_t idle = ~busy_gpus();
   std::lock_guard<std::mutex> guard(mutex_);
   plans.push_back(planner_->plan(running).back());
-  plans.push_back(planner_->plan({{request.src, request.dst, 1, idle}})[0]);
+  plans.push_back(planner_->plan({{request.src, request.dst, 1, idle & request.relays}})[0]);
   const auto none = [](const TransferPlan& plan) { return plan.paths.empty(); };
   plans.erase(std::remove_if(plans.begin() + 1, plans.end(), none), plans.end());
   return plans;
@@ -198,7 +202,19 @@ std::vector<TransferPlan> Scheduler::plan_together(const std::vector<Demand>& ru
   std::vector<Demand> demands = running;
   add_enqueued(&demands);
   std::lock_guard<std::mutex> guard(mutex_);
-  return planner_->plan(demands);
+  std::vector<TransferPlan> plans = planner_->plan(demands);
+  for (TransferPlan& plan : plans) leave_thin_paths(&plan);
+  return plans;
+}
+
+// A part of a link is no throttle: a copy over it takes what it finds. Of links that are planned
+// for other ranks a client has a little all the same, so that it may begin at once; once it has
+// wider ones of its own it leaves those alone.
+void Scheduler::leave_thin_paths(TransferPlan* plan) {
+  if (!served_) return;
+  const auto thin = [&](const PlannedPath& path) { return path.rate < kThin * plan->rate; };
+  auto& paths = plan->paths;
+  paths.erase(std::remove_if(paths.begin(), paths.end(), thin), paths.end());
 }
 
 void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
@@ -276,6 +292,10 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   }
   lent_relays_ = relays;
   allow_relays();
+  if (served_) {  // what was learnt of links was what other ranks left of them then
+    for (const auto& [edge, until] : learnt_) planner_->set_scale(edge, 1);
+    learnt_.clear();
+  }
   std::lock_guard<std::mutex> parts(small_mutex_);
   forecast_.set_parts(factors);
   parts_ = std::move(factors);
@@ -283,12 +303,20 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
 
 // Under the lock. A GPU this process copies to or from has its context anyway.
 void Scheduler::allow_relays() {
-  const uint32_t allowed = relays();
-  for (int gpu = 0; gpu < gpus_; ++gpu) {
+  const uint32_t allowed = relays() & reached_;
+  for (int gpu = 0; gpu < topology_->gpus(); ++gpu) {
     const uint32_t bit = uint32_t{1} << gpu;
     if (((allowed ^ allowed_relays_) & bit) != 0) planner_->set_relay(gpu, (allowed & bit) != 0);
   }
   allowed_relays_ = allowed;
+}
+
+void Scheduler::add_relays(uint32_t remote) {
+  if (planner_ == nullptr) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  reached_ |= remote;
+  served_ = true;
+  allow_relays();
 }
 
 void Scheduler::use_gpus(const Request& request) {

@@ -66,6 +66,8 @@ class Scheduler {
   // Which GPUs may relay, besides those this process copies to or from, and its part of each limit
   // of the topology. Throws Error.
   void lend(uint32_t relays, std::vector<double> factors);
+  // GPUs beyond the driver's that may relay, too, as bits.
+  void add_relays(uint32_t remote);
   bool has_parts();  // it has been lent some
   uint32_t relays() const { return lent_relays_ | board_.used(); }
   void use_gpus(const Request& request);
@@ -83,6 +85,7 @@ class Scheduler {
   };
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
+  void leave_thin_paths(TransferPlan* plan);
   uint32_t busy_gpus();
   void add_enqueued(std::vector<Demand>* demands);
   Rate ours(int edge);
@@ -90,13 +93,15 @@ class Scheduler {
   Driver& driver_;
   const topology::Topology* topology_;
   const int gpus_;
+  uint32_t reached_;                 // GPUs of the driver's, and those added; under mutex_
+  std::atomic<bool> served_{false};  // some were added
   DemandBoard board_;
   LinkShares shares_;
   std::vector<std::pair<int, double>> lessons_;  // edges and their scale; the runner's lock
   std::mutex mutex_;                             // of the planner and of what it was told
   std::unique_ptr<Planner> planner_;
   std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
-  uint32_t allowed_relays_ = kAllGpus;
+  uint32_t allowed_relays_;
   std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
   std::mutex small_mutex_;          // of what follows; taken last
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end

@@ -14,6 +14,8 @@ namespace {
 constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
 constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
 constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
+constexpr uint64_t kRemotePoll = 20'000;       // ns between two looks for the service's answers
+constexpr Bytes kMostRemote = kClientBuffer / 4;
 
 }  // namespace
 
@@ -79,7 +81,7 @@ void Submitter::run() {
       lock.unlock();
       begin(std::move(flight));
       lock.lock();
-    } else if (!flights_.empty() || next_moment(driver_.now_ns()) != UINT64_MAX) {
+    } else if (!flights_.empty() || crowded_ || next_moment(driver_.now_ns()) != UINT64_MAX) {
       lock.unlock();
       wait();
       lock.lock();
@@ -141,10 +143,13 @@ void Submitter::doze(Lock* lock) {
 bool Submitter::claim(Flight* flight, uint64_t now) {
   std::stable_sort(entries_.begin(), entries_.end(),
                    [](const Entry& a, const Entry& b) { return a.turn < b.turn; });
+  crowded_ = false;
   for (Entry& entry : entries_) {
     PathRun& run = *entry.run;
-    const Bytes bytes = entry.transfer->allowance(run, now, tools_.copy_ns);
+    Bytes bytes = entry.transfer->allowance(run, now, tools_.copy_ns);
     if (bytes == 0 || run.hops.front().moment(now, tools_.copy_ns) > now) continue;
+    if (!has_room(run, bytes)) continue;
+    if (tools_.remote.on_way(run.planned.path)) bytes = std::min(bytes, kMostRemote);
     entry.turn = ++turns_;
     flight->transfer = entry.transfer;
     flight->run = &run;
@@ -167,8 +172,12 @@ void Submitter::begin(Flight flight) {
   try {
     outfit(&flight);
   } catch (const std::exception& e) {
+    const auto* const error = dynamic_cast<const Error*>(&e);
+    // Another thread had the last of a buffer of the relay service's: the chunk waits for room.
+    crowded_ = error != nullptr && error->code() == GLAKE_OUT_OF_MEMORY &&
+               tools_.remote.on_way(flight.run->planned.path);
     Lock lock(tools_.mutex);
-    flight.transfer->close_run(flight.run, e.what());
+    if (!crowded_) flight.transfer->close_run(flight.run, e.what());
     --flight.run->in_first_hop;
     return_chunk(&flight, "");
     lock.unlock();
@@ -187,8 +196,10 @@ void Submitter::outfit(Flight* flight) {
   for (size_t i = 0; i + 1 < hops.size(); ++i) {
     flight->slots.push_back(tools_.slots.lend(hops[i].to, flight->range.bytes()));
   }
-  if (!flight->transfer->request.pageable) return;
-  flight->stage = tools_.slots.lend(Place{}, flight->range.bytes());
+  if (!staged(*flight)) return;
+  flight->stage = tools_.remote.on_way(flight->run->planned.path)
+                      ? tools_.slots.lend_shared(flight->range.bytes())
+                      : tools_.slots.lend(Place{}, flight->range.bytes());
   if (!flight->transfer->request.src.host()) return;
   tools_.staging.copy(flight->transfer->request.parts, flight->range, flight->stage.at(),
                       Staging::Way::kIn);
@@ -211,8 +222,65 @@ void Submitter::drop_chunk(Flight* flight, const std::string& why) {
   run.health->fail(driver_.now_ns(), why);
 }
 
+// Buffers of the relay service's are few: a chunk waits for one.
+bool Submitter::has_room(const PathRun& run, Bytes bytes) {
+  if (!tools_.remote.on_way(run.planned.path)) return true;
+  Bytes size = kLeastSlot;
+  while (size < std::min(bytes, kMostRemote)) size *= 2;
+  if (tools_.remote.room(run.planned.path, size)) return true;
+  crowded_ = true;
+  return false;
+}
+
+// Whether the chunk passes through a pinned buffer at the host's end.
+bool Submitter::staged(const Flight& flight) const {
+  const Request& request = flight.transfer->request;
+  return request.pageable || (request.unshared && tools_.remote.on_way(flight.run->planned.path));
+}
+
+// The relay service makes this hop's copy.
+Status Submitter::order(Flight* flight, Bytes* enqueued) {
+  const Request& request = flight->transfer->request;
+  const Bytes begin = flight->range.begin;  // such a transfer is one part
+  const bool first = flight->hop == 0, last = flight->last();
+  Address from = flight->stage ? flight->stage.at() : request.parts[0].src + begin;
+  Address to = flight->stage ? flight->stage.at() : request.parts[0].dst + begin;
+  if (!first) from = flight->slots[flight->hop - 1].at();
+  if (!last) to = flight->slots[flight->hop].at();
+  try {
+    flight->remote = tools_.remote.begin(flight->step(), to, from, flight->range.bytes());
+  } catch (const Error& e) {
+    flight->remote_why = e.what();
+    return driver_.unsupported();
+  }
+  *enqueued = flight->range.bytes();
+  return {};
+}
+
+// Of a copy that is under way.
+Status Submitter::ask(Flight* flight) {
+  if (!flight->remote) return driver_.wait_event(flight->event.id(), 0);
+  switch (RemoteGpus::state(flight->remote, &flight->remote_why)) {
+    case RemoteCopy::State::kUnderWay:
+      return Status::unready();
+    case RemoteCopy::State::kFailed:
+      return driver_.unsupported();
+    case RemoteCopy::State::kDone:
+      break;
+  }
+  return {};
+}
+
 Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
-  const int device = flight->device = ChunkHop::device_of(flight->step());
+  flight->remote = {};
+  flight->remote_why.clear();
+  if (tools_.remote.carries(flight->step())) {
+    flight->seen_done = flight->marked = false;
+    flight->device = flight->step().from.host() ? flight->step().to.gpu : flight->step().from.gpu;
+    flight->stream = 0;
+    return order(flight, enqueued);
+  }
+  const int device = flight->device = tools_.remote.worker_of(flight->step());
   flight->seen_done = flight->marked = false;
   DeviceScope scope(driver_, device);
   Status s = scope.status();
@@ -241,7 +309,7 @@ Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
 
 std::string Submitter::failure(const Flight& flight, Status status) const {
   return "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name() + ": " +
-         driver_.describe(status);
+         (flight.remote_why.empty() ? driver_.describe(status) : flight.remote_why);
 }
 
 // Whether the chunk's next copy waits for a better moment.
@@ -327,8 +395,13 @@ void Submitter::wait() {
     expected = std::min(expected, flight.expected);
     until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
     if (flight.seen_done) until = now;
-    events_.push_back(flight.event.id());
+    if (flight.remote) {
+      until = std::min(until, now + kRemotePoll);
+    } else {
+      events_.push_back(flight.event.id());
+    }
   }
+  if (crowded_) until = std::min(until, now + kRemotePoll);
   // What the wait itself has to say is said again of the copy it is about.
   if (until > now) driver_.wait_any(events_, until - now, expected);
   const uint64_t then = driver_.now_ns();
@@ -341,7 +414,7 @@ void Submitter::wait() {
       return;
     }
     Status status;
-    if (!flights_[i].seen_done) status = driver_.wait_event(flights_[i].event.id(), 0);
+    if (!flights_[i].seen_done) status = ask(&flights_[i]);
     if (!status.not_ready()) {
       Flight flight = std::move(flights_[i]);
       flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -357,7 +430,8 @@ void Submitter::wait() {
 // Nothing may still read or write the buffers when they go to another chunk. False: the driver does
 // not say.
 bool Submitter::quiesce(const Flight& flight) {
-  return copier_.quiesce(flight.device, flight.stream);
+  // The service answers of a copy that failed when nothing uses the memory any more.
+  return flight.remote ? true : copier_.quiesce(flight.device, flight.stream);
 }
 
 void Submitter::complete(Flight flight, Status status) {

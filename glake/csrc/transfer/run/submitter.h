@@ -13,6 +13,7 @@
 #include "transfer/buffers/devices.h"
 #include "transfer/buffers/slots.h"
 #include "transfer/buffers/staging.h"
+#include "transfer/remote/remote_gpus.h"
 #include "transfer/run/chunk_copier.h"
 #include "transfer/run/chunk_listener.h"
 #include "transfer/run/transfer.h"
@@ -27,6 +28,7 @@ struct SubmitterTools {
   Slots& slots;
   Staging& staging;
   CopyKernel& kernel;
+  RemoteGpus& remote;
   std::mutex& mutex;  // of transfers, runs and path states: the runner's
   uint64_t copy_ns;   // what starting a copy costs
 };
@@ -40,7 +42,9 @@ struct Flight {
   std::vector<Slot> slots;  // between hop i and i + 1
   Slot stage;               // pinned, in place of a pageable end
   KernelBuffers kernel;
-  LentEvent event;  // recorded behind this hop's copies
+  LentEvent event;         // recorded behind this hop's copies
+  RemoteFlight remote;     // instead, where the relay service makes them
+  std::string remote_why;  // that failed
   StreamHandle stream = 0;
   int device = -1;  // the stream's
   uint64_t expected = 0, deadline = 0;
@@ -94,6 +98,10 @@ class Submitter {
   void begin(Flight flight);
   void outfit(Flight* flight);
   Status enqueue(Flight* flight, Bytes* enqueued);
+  Status order(Flight* flight, Bytes* enqueued);
+  Status ask(Flight* flight);
+  bool has_room(const PathRun& run, Bytes bytes);
+  bool staged(const Flight& flight) const;
   void launch(Flight flight);
   bool hold(Flight* flight);
   uint64_t next_moment(uint64_t now);
@@ -129,6 +137,7 @@ class Submitter {
   // Its thread's alone.
   WorkStreams streams_;
   std::vector<Flight> flights_;
+  bool crowded_ = false;  // a chunk waits for room in a buffer of the relay service's
   ChunkCopier copier_;
   std::vector<EventId> events_;  // scratch, as what follows
   std::vector<Piece> pieces_;

@@ -7,6 +7,7 @@
 namespace glake::transfer {
 namespace {
 
+constexpr uint64_t kAskAgain = 100'000;          // ns between two questions to the service
 constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 
 }  // namespace
@@ -68,6 +69,10 @@ bool Submitter::look_for_lost(Lock* lock) {
   bool untold = false;
   for (const Flight& flight : lost_) {
     if (flight.seen_done) continue;
+    if (flight.remote) {
+      untold = true;  // it is asked on this submitter's thread
+      continue;
+    }
     if (flight.marked) asked.emplace_back(flight.lost, flight.event.id());
     untold = untold || !flight.marked;
   }
@@ -104,6 +109,15 @@ void Submitter::reap(uint64_t timeout_ns) {
   }
   const auto over = [&](const Flight& flight) {
     if (flight.seen_done) return true;
+    if (flight.remote) {
+      const uint64_t end = driver_.now_ns() + timeout_ns;
+      std::string why;
+      while (RemoteGpus::state(flight.remote, &why) == RemoteCopy::State::kUnderWay) {
+        if (driver_.now_ns() >= end) return false;
+        driver_.wait_any({}, kAskAgain);
+      }
+      return true;
+    }
     if (!flight.marked) return quiesce(flight);
     const Status s = driver_.wait_event(flight.event.id(), timeout_ns);
     return s.ok() || (!s.not_ready() && quiesce(flight));

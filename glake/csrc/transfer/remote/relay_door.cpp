@@ -1,0 +1,41 @@
+#include "transfer/remote/relay_door.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace glake::transfer {
+namespace {
+
+constexpr size_t kMostClients = 64;
+constexpr time_t kAnswerSeconds = 5;
+
+}  // namespace
+
+RelayDoor::RelayDoor(const std::string& driver, const std::string& path)
+    : gpus_(driver), socket_(listen_at(path)), stop_(eventfd(0, EFD_CLOEXEC)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+RelayDoor::~RelayDoor() {
+  const uint64_t one = 1;
+  if (write(stop_.get(), &one, sizeof one) == sizeof one) thread_.join();
+}
+
+void RelayDoor::run() {
+  for (;;) {
+    pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    poll(waits, 2, -1);
+    if (waits[1].revents != 0) break;
+    Descriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    workers_.remove_if([](const auto& worker) { return worker->over(); });
+    if (!client || !same_user(client.get()) || workers_.size() >= kMostClients) continue;
+    const timeval patience{kAnswerSeconds, 0};
+    setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    workers_.push_back(std::make_unique<RelayWorker>(gpus_, std::move(client)));
+  }
+  workers_.clear();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,30 @@
+// Where clients of the relay service that see one GPU come in: a socket, and a worker for each.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "transfer/remote/relay_worker.h"
+
+namespace glake::transfer {
+
+class RelayDoor {
+ public:
+  // Opens `driver` and listens at `path`. Throws Error.
+  RelayDoor(const std::string& driver, const std::string& path);
+  RelayDoor(const RelayDoor&) = delete;
+  RelayDoor& operator=(const RelayDoor&) = delete;
+  ~RelayDoor();  // workers end when their copies are done
+
+ private:
+  void run();
+
+  RelayGpus gpus_;
+  Descriptor socket_, stop_;
+  std::list<std::unique_ptr<RelayWorker>> workers_;  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,65 @@
+// The GPUs of a relay service: one context each, for all of its clients, and how much of each may
+// be buffers.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "driver/driver.h"
+#include "transfer/remote/wire.h"
+
+namespace glake::transfer {
+
+class RelayGpus;
+
+// A buffer of one GPU's memory that another process may map; all GPUs here that reach it may, too.
+class RelayBuffer {
+ public:
+  // Throws Error: GLAKE_OUT_OF_MEMORY where the GPU's buffers are all in use.
+  RelayBuffer(RelayGpus& gpus, int gpu, Bytes bytes);
+  RelayBuffer(const RelayBuffer&) = delete;
+  RelayBuffer& operator=(const RelayBuffer&) = delete;
+  ~RelayBuffer();  // no copy of it is under way
+
+  Address at() const { return at_; }
+  bool holds(Bytes from, Bytes bytes) const { return from <= bytes_ && bytes <= bytes_ - from; }
+  // To every GPU of the service that reaches it and is open by now. Throws Error.
+  void grant();
+  Descriptor exported();  // throws Error
+
+ private:
+  void map();
+  void drop();
+
+  RelayGpus& gpus_;
+  const int gpu_;
+  const Bytes bytes_;
+  Handle handle_ = 0;
+  Address at_ = 0;
+  bool mapped_ = false;
+};
+
+class RelayGpus {
+ public:
+  // Opens no context yet. Throws Error.
+  explicit RelayGpus(const std::string& driver) : driver_(Driver::open(driver)) {}
+  RelayGpus(const RelayGpus&) = delete;
+  RelayGpus& operator=(const RelayGpus&) = delete;
+  ~RelayGpus();
+
+  Driver& driver() { return *driver_; }
+  int count() const { return driver_->device_count(); }
+  void open(int gpu);               // its context, once; throws Error
+  int any();                        // one that is open, or the first, opened; throws Error
+  std::vector<int> reach(int gpu);  // those open that reach its memory, itself among them
+  void take(int gpu, Bytes bytes);  // of its buffers' room; throws Error
+  void give(int gpu, Bytes bytes);
+
+ private:
+  std::unique_ptr<Driver> driver_;
+  std::mutex mutex_;
+  std::map<int, Bytes> open_;  // bytes of buffers, of each GPU whose context is open
+};
+
+}  // namespace glake::transfer

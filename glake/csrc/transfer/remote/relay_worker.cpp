@@ -1,0 +1,241 @@
+#include "transfer/remote/relay_worker.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace glake::transfer {
+namespace {
+
+constexpr uint64_t kSlice = 50'000;  // ns between two looks for orders while copies are under way
+constexpr size_t kMostRegions = 256, kMostFlights = 1024;
+constexpr int kQuestions = 4;  // each failed copy of a stream fails one
+
+[[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
+
+}  // namespace
+
+RelayWorker::RelayWorker(RelayGpus& gpus, Descriptor socket)
+    : gpus_(gpus), driver_(gpus.driver()), socket_(std::move(socket)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+RelayWorker::~RelayWorker() {
+  shutdown(socket_.get(), SHUT_RDWR);
+  thread_.join();
+}
+
+void RelayWorker::run() {
+  pthread_setname_np(pthread_self(), "glake-relay");
+  try {
+    serve();
+  } catch (const std::exception& e) {  // orders of no sense: it is sent away with the reason
+    answer(0, e.what());
+  }
+  release();
+  socket_.reset();  // the client may go on: nothing touches its memory any more
+  over_ = true;
+}
+
+void RelayWorker::serve() {
+  while (!gone_) {
+    if (flights_.empty()) {
+      pollfd one{socket_.get(), POLLIN, 0};
+      poll(&one, 1, -1);
+    }
+    if (!take_orders()) return;
+    look();
+  }
+}
+
+bool RelayWorker::take_orders() {
+  for (;;) {
+    Order order;
+    Descriptor descriptor;
+    const Got got = take_packet(socket_.get(), &order, sizeof order, &descriptor, false);
+    if (got == Got::kNone) return true;
+    if (got == Got::kGone) return false;
+    obey(order, std::move(descriptor));
+  }
+}
+
+void RelayWorker::obey(const Order& order, Descriptor descriptor) {
+  if (!greeted_) {
+    if (order.kind != Order::kHello || order.at != kWireVersion) {
+      bad("another version of glake: the service's is " + std::to_string(kWireVersion));
+    }
+    greeted_ = true;
+    return answer(order.ticket, "");
+  }
+  try {
+    switch (order.kind) {
+      case Order::kOpen:
+        return open(order);
+      case Order::kRegion: {
+        if (regions_.size() >= kMostRegions) bad("too many regions of host memory");
+        if (regions_.count(order.region) != 0) bad("a region that is there");
+        regions_[order.region] = std::make_unique<SharedMemory>(driver_, gpus_.any(), order.bytes,
+                                                                std::move(descriptor));
+        return answer(order.ticket, "");
+      }
+      case Order::kForget: {
+        drain();
+        regions_.erase(order.region);
+        return answer(order.ticket, "");
+      }
+      case Order::kIn:
+      case Order::kOut:
+      case Order::kAcross:
+        return copy(order);
+      default:
+        break;
+    }
+  } catch (const Error& e) {
+    return answer(order.ticket, e.what());
+  }
+  bad("an order of kind " + std::to_string(order.kind));
+}
+
+void RelayWorker::open(const Order& order) {
+  gpus_.open(order.gpu);
+  Gpu& gpu = open_[order.gpu];
+  if (gpu.buffer == nullptr) {
+    gpu.buffer = std::make_unique<RelayBuffer>(gpus_, order.gpu, kClientBuffer);
+    for (auto& [number, other] : open_) {
+      if (number != order.gpu && other.buffer != nullptr) other.buffer->grant();
+    }
+  }
+  DeviceScope scope(driver_, order.gpu);
+  for (auto& way : gpu.streams) {
+    for (StreamHandle& stream : way) {
+      if (stream != 0) continue;
+      const Status s = scope.status().ok() ? driver_.create_stream(&stream) : scope.status();
+      if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream: " + driver_.describe(s));
+    }
+  }
+  const Descriptor descriptor = gpu.buffer->exported();
+  answer(order.ticket, "", kClientBuffer, descriptor.get());
+}
+
+RelayWorker::Gpu& RelayWorker::known(int gpu) {
+  const auto found = open_.find(gpu);
+  if (found == open_.end() || found->second.buffer == nullptr) {
+    bad("no buffer on " + device_text(gpu));
+  }
+  return found->second;
+}
+
+Address RelayWorker::in_buffer(int gpu, Bytes at, Bytes bytes) {
+  const RelayBuffer& buffer = *known(gpu).buffer;
+  if (bytes == 0 || !buffer.holds(at, bytes)) bad("beyond a buffer's end");
+  return buffer.at() + at;
+}
+
+Address RelayWorker::in_region(const Order& order) {
+  const auto found = regions_.find(order.region);
+  if (found == regions_.end()) bad("a region that is not there");
+  if (!found->second->holds_part(order.at, order.bytes)) bad("beyond a region's end");
+  return found->second->at() + order.at;
+}
+
+EventId RelayWorker::event_on(Gpu* gpu, int number) {
+  if (!gpu->spare.empty()) {
+    const EventId event = gpu->spare.back();
+    gpu->spare.pop_back();
+    return event;
+  }
+  EventId event = 0;
+  const Status s = driver_.create_event(number, &event);
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event: " + driver_.describe(s));
+  return event;
+}
+
+void RelayWorker::copy(const Order& order) {
+  if (flights_.size() >= kMostFlights) bad("too many copies at once");
+  Gpu& gpu = known(order.gpu);
+  const Bytes bytes = order.bytes;
+  const bool across = order.kind == Order::kAcross;
+  const Address here = in_buffer(order.gpu, across ? order.at : order.to, bytes);
+  const Address other = across ? in_buffer(order.peer, order.to, bytes) : in_region(order);
+  const Way way = across ? kAway : order.kind == Order::kIn ? kInward : kOutward;
+  const EventId event = event_on(&gpu, order.gpu);
+  const StreamHandle stream = gpu.streams[way][gpu.turn[way]++ % kFlows];
+  DeviceScope scope(driver_, order.gpu);
+  Status s = scope.status();
+  if (s.ok()) {
+    s = across ? driver_.copy_peer(other, order.peer, here, order.gpu, bytes, stream)
+               : driver_.copy(way == kInward ? here : other, way == kInward ? other : here, bytes,
+                              stream);
+  }
+  const bool begun = s.ok();
+  if (begun) s = driver_.record(order.gpu, event, stream);
+  if (s.ok()) {
+    flights_.push_back({order.ticket, order.gpu, event});
+    return;
+  }
+  gpu.spare.push_back(event);
+  if (begun) driver_.synchronize_stream(order.gpu, stream);
+  throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
+}
+
+// Waits a little for copies, and answers of those that are done.
+void RelayWorker::look() {
+  if (flights_.empty()) return;
+  std::vector<EventId> events;
+  for (const Flight& flight : flights_) events.push_back(flight.event);
+  driver_.wait_any(events, kSlice, UINT64_MAX / 2);
+  const auto done = [&](const Flight& flight) {
+    const Status s = driver_.query(flight.event);
+    if (s.not_ready()) return false;
+    if (!s.ok()) drain();  // nothing may use the buffers when the client is told
+    open_.at(flight.gpu).spare.push_back(flight.event);
+    answer(flight.ticket, s.ok() ? "" : driver_.describe(s));
+    return true;
+  };
+  flights_.erase(std::remove_if(flights_.begin(), flights_.end(), done), flights_.end());
+}
+
+// A client that takes no answers is as good as gone.
+void RelayWorker::answer(uint32_t ticket, const std::string& why, Bytes bytes, int descriptor) {
+  Answer answer;
+  answer.ticket = ticket;
+  answer.failed = why.empty() ? 0 : 1;
+  answer.bytes = bytes;
+  why.copy(answer.why, sizeof answer.why - 1);
+  if (!send_packet(socket_.get(), &answer, sizeof answer, descriptor)) gone_ = true;
+}
+
+// A failed copy makes its stream's question fail once.
+void RelayWorker::drain() {
+  for (auto& [number, gpu] : open_) {
+    for (const auto& way : gpu.streams) {
+      for (const StreamHandle stream : way) {
+        for (int i = 0; stream != 0 && i < kQuestions; ++i) {
+          if (driver_.synchronize_stream(number, stream).ok()) break;
+        }
+      }
+    }
+  }
+}
+
+void RelayWorker::release() {
+  drain();
+  for (const Flight& flight : flights_) open_.at(flight.gpu).spare.push_back(flight.event);
+  flights_.clear();
+  for (auto& [number, gpu] : open_) {
+    DeviceScope scope(driver_, number);
+    for (const EventId event : gpu.spare) driver_.destroy_event(event);
+    for (const auto& way : gpu.streams) {
+      for (const StreamHandle stream : way) {
+        if (stream != 0) driver_.destroy_stream(stream);
+      }
+    }
+  }
+  regions_.clear();
+  open_.clear();
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,67 @@
+// What the relay service does for one client: copies between the client's host memory and buffers
+// on GPUs the client does not see, on a thread that sleeps while there are none.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "transfer/remote/relay_gpus.h"
+#include "transfer/remote/shared_memory.h"
+
+namespace glake::transfer {
+
+class RelayWorker {
+ public:
+  RelayWorker(RelayGpus& gpus, Descriptor socket);
+  RelayWorker(const RelayWorker&) = delete;
+  RelayWorker& operator=(const RelayWorker&) = delete;
+  ~RelayWorker();  // ends it, when its copies are done
+
+  bool over() const { return over_; }  // the client is gone, or was sent away
+
+ private:
+  static constexpr size_t kFlows = 2;  // streams of one way: one's start hides behind another
+  enum Way : size_t { kInward, kOutward, kAway, kWays };
+  struct Gpu {
+    std::unique_ptr<RelayBuffer> buffer;
+    std::array<std::array<StreamHandle, kFlows>, kWays> streams{};
+    std::array<size_t, kWays> turn{};
+    std::vector<EventId> spare;
+  };
+  struct Flight {
+    uint32_t ticket;
+    int gpu;
+    EventId event;
+  };
+
+  void run();
+  void serve();
+  bool take_orders();
+  void obey(const Order& order, Descriptor descriptor);
+  void open(const Order& order);
+  void copy(const Order& order);
+  Gpu& known(int gpu);
+  Address in_buffer(int gpu, Bytes at, Bytes bytes);
+  Address in_region(const Order& order);
+  EventId event_on(Gpu* gpu, int number);
+  void look();
+  void answer(uint32_t ticket, const std::string& why, Bytes bytes = 0, int descriptor = -1);
+  void drain();
+  void release();
+
+  RelayGpus& gpus_;
+  Driver& driver_;
+  Descriptor socket_;
+  bool greeted_ = false, gone_ = false;
+  std::map<int, Gpu> open_;
+  std::map<uint64_t, std::unique_ptr<SharedMemory>> regions_;
+  std::vector<Flight> flights_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,96 @@
+// GPUs of the node that this process does not see, as relays: the relay service's worker there
+// carries a chunk between host memory and a buffer, this process's GPU between the buffer and its
+// own memory. In plans they have the numbers behind the process's own.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/plan.h"
+#include "transfer/remote/remote_link.h"
+
+namespace glake::transfer {
+
+// A copy of one hop, by the service.
+struct RemoteFlight {
+  std::shared_ptr<RemoteLink> link;
+  RemoteCopy copy;
+  explicit operator bool() const { return link != nullptr; }
+};
+
+class RemoteGpus {
+ public:
+  // `local`: GPUs the process sees.
+  RemoteGpus(Driver& driver, int local) : driver_(driver), local_(local) {}
+  RemoteGpus(const RemoteGpus&) = delete;
+  RemoteGpus& operator=(const RemoteGpus&) = delete;
+
+  bool remote(int gpu) const { return gpu >= local_; }
+  // Whether some GPU on the way is one that this process does not see.
+  bool on_way(const Path& path) const;
+  // Whether the service makes this hop's copy.
+  bool carries(const Hop& hop) const;
+  // The GPU of this process that makes it, where the service does not.
+  int worker_of(const Hop& hop) const;
+  uint32_t opened() const { return opened_.load(); }  // as bits
+
+  struct Relay {
+    int here, there;  // its numbers: the topology's, the service's
+    bool near;        // this process's GPU reaches its memory
+  };
+  // Reaches the service and has buffers of these GPUs. `device`: the process's own, whose context
+  // is open. Throws Error; those before it stay.
+  void open(const std::string& path, int device, const std::vector<Relay>& relays);
+
+  Address lend(int gpu, Bytes bytes);  // throws Error where there is no room
+  bool room(const Path& path, Bytes bytes);
+  void give_back(Address at, Bytes bytes) noexcept;
+
+  // Host memory that the service reaches too, pinned. Throws Error.
+  Address allocate_host(Bytes bytes, int device);
+  void free_host(Address at);  // no copy of it is under way; throws Error
+  // The same of memory whose engine has ended. False: there is none.
+  static bool free_left(Address at);
+  bool reaches(Address at, Bytes bytes);
+  // A piece of such memory for one chunk of other host memory, kept until close().
+  Address lend_stage(Bytes bytes, int device);
+  void give_stage(Address at, Bytes bytes) noexcept;
+
+  // Begins the copy of a hop between two buffers, or a buffer and host memory. Throws Error.
+  RemoteFlight begin(const Hop& hop, Address to, Address from, Bytes bytes);
+  // kFailed once, with the reason.
+  static RemoteCopy::State state(const RemoteFlight& flight, std::string* why) {
+    return flight.link->state(flight.copy, why);
+  }
+  void close();
+
+ private:
+  struct Region {
+    std::unique_ptr<SharedMemory> memory;
+    uint64_t id = 0;
+    std::weak_ptr<RemoteLink> known_to;
+  };
+  using LinkPtr = std::shared_ptr<RemoteLink>;
+
+  LinkPtr link();
+  LinkPtr link_or_throw();
+  // The service's name of host memory, which it is told of if need be.
+  std::pair<uint64_t, Bytes> region_of(const LinkPtr& link, Address at, Bytes bytes);
+
+  Driver& driver_;
+  const int local_;
+  std::atomic<uint32_t> opened_{0};
+  std::mutex mutex_;  // of what follows
+  LinkPtr link_;
+  std::vector<LinkPtr> old_;  // whose buffers are still lent
+  std::map<Address, Region> regions_;
+  uint64_t last_region_ = 0;
+  std::map<Bytes, std::vector<Address>> stages_;  // spare ones, by size
+};
+
+}  // namespace glake::transfer

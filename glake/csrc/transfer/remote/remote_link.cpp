@@ -1,0 +1,264 @@
+#include "transfer/remote/remote_link.h"
+
+#include <poll.h>
+
+#include <chrono>
+#include <utility>
+
+namespace glake::transfer {
+namespace {
+
+constexpr std::chrono::seconds kPatience{20};  // for contexts to be opened
+constexpr int kLookMs = 5;
+
+}  // namespace
+
+RemoteLink::RemoteLink(Driver& driver, int device, const std::string& path)
+    : driver_(driver), device_(device), socket_(connect_to(path)) {
+  Order hello;
+  hello.at = kWireVersion;
+  await(send(hello));
+}
+
+RemoteLink::~RemoteLink() {
+  for (auto& [gpu, buffer] : buffers_) unmap(&buffer);
+}
+
+uint32_t RemoteLink::send(Order order, int descriptor) {
+  Lock lock(mutex_);
+  if (broken_.empty()) {
+    order.ticket = ++last_;
+    tickets_[order.ticket];
+    if (send_packet(socket_.get(), &order, sizeof order, descriptor)) return order.ticket;
+    tickets_.erase(order.ticket);
+    broken("it has ended, or takes no orders");
+  }
+  throw Error(GLAKE_COPY_REFUSED, "the relay service: " + broken_);
+}
+
+// Of an order that is no copy: other threads may take its answer meanwhile.
+RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    {
+      Lock lock(mutex_);
+      pump();
+      const auto found = tickets_.find(ticket);
+      if (found->second.over) {
+        Ticket answer = std::move(found->second);
+        tickets_.erase(found);
+        if (answer.why.empty()) return answer;
+        throw Error(GLAKE_COPY_REFUSED, "the relay service: " + answer.why);
+      }
+      if (std::chrono::steady_clock::now() > end) broken("it does not answer");
+    }
+    pollfd one{socket_.get(), POLLIN, 0};
+    poll(&one, 1, kLookMs);
+  }
+}
+
+void RemoteLink::pump() {
+  while (broken_.empty()) {
+    Answer answer;
+    Descriptor descriptor;
+    const Got got = take_packet(socket_.get(), &answer, sizeof answer, &descriptor, false);
+    if (got == Got::kNone) return;
+    if (got == Got::kGone) return broken("it has ended");
+    answer.why[sizeof answer.why - 1] = 0;
+    if (answer.ticket == 0) return broken(answer.why);
+    const auto found = tickets_.find(answer.ticket);
+    if (found == tickets_.end()) continue;  // of a region, which nobody waits for
+    found->second.over = true;
+    found->second.bytes = answer.bytes;
+    found->second.descriptor = std::move(descriptor);
+    if (answer.failed != 0) found->second.why = answer.why[0] != 0 ? answer.why : "it failed";
+  }
+}
+
+// The service has let go of all memory, or is no more: none of its copies is under way.
+void RemoteLink::broken(const std::string& why) {
+  broken_ = why;
+  for (auto& [number, ticket] : tickets_) {
+    if (std::exchange(ticket.over, true)) continue;
+    ticket.why = why;
+  }
+}
+
+void RemoteLink::open(int gpu, int there, bool near) {
+  if (has(gpu)) return;
+  Order order;
+  order.kind = Order::kOpen;
+  order.gpu = there;
+  const Ticket answer = await(send(order));
+  Buffer buffer;
+  buffer.there = there;
+  buffer.bytes = answer.bytes;
+  if (!answer.descriptor || answer.bytes == 0 || answer.bytes % kGranule != 0) {
+    throw Error(GLAKE_COPY_REFUSED, "the relay service gave no buffer");
+  }
+  map(&buffer, answer.descriptor.get(), near);
+  Lock lock(mutex_);
+  buffers_[gpu] = std::move(buffer);
+}
+
+// That a process may map memory of a GPU it does not see, for one it does, no reference of CUDA
+// says; NCCL relies on it (src/transport/p2p.cc: "CUDA 10.1 and later can use P2P with invisible
+// devices"). So this is where it shows.
+void RemoteLink::map(Buffer* buffer, int fd, bool near) {
+  DeviceScope scope(driver_, device_);
+  Status s = scope.status();
+  const char* what = "a context";
+  const auto step = [&](const char* name, auto&& call) {
+    if (!s.ok()) return;
+    what = name;
+    s = call();
+  };
+  step("addresses", [&] { return driver_.reserve(buffer->bytes, &buffer->at); });
+  if (!near && s.ok()) return;
+  step("importing it", [&] { return driver_.import_fd(fd, &buffer->handle); });
+  if (!s.ok()) buffer->handle = 0;
+  step("mapping it", [&] { return driver_.map(buffer->at, buffer->handle, buffer->bytes); });
+  buffer->mapped = s.ok() && buffer->handle != 0;
+  step("access", [&] { return driver_.set_access(buffer->at, buffer->bytes, {device_}); });
+  if (s.ok()) return;
+  unmap(buffer);
+  throw Error(GLAKE_COPY_REFUSED, "this process may not use memory of a GPU it does not see (" +
+                                      std::string(what) + ": " + driver_.describe(s) +
+                                      "): let it see all GPUs of the node");
+}
+
+void RemoteLink::unmap(Buffer* buffer) {
+  DeviceScope scope(driver_, device_);
+  if (buffer->mapped) driver_.unmap(buffer->at, buffer->bytes);
+  if (buffer->at != 0) driver_.free_range(buffer->at, buffer->bytes);
+  if (buffer->handle != 0) driver_.release(buffer->handle);
+  *buffer = Buffer{};
+}
+
+bool RemoteLink::has(int gpu) {
+  Lock lock(mutex_);
+  return buffers_.count(gpu) != 0;
+}
+
+bool RemoteLink::alive() {
+  Lock lock(mutex_);
+  pump();
+  return broken_.empty();
+}
+
+bool RemoteLink::idle() {
+  Lock lock(mutex_);
+  for (const auto& [gpu, buffer] : buffers_) {
+    if (!buffer.lent.empty()) return false;
+  }
+  return true;
+}
+
+// The first gap that is long enough.
+bool RemoteLink::find_room(const Buffer& buffer, Bytes bytes, Bytes* at) const {
+  *at = 0;
+  for (const auto& [from, until] : buffer.lent) {
+    if (from - *at >= bytes) return true;
+    *at = until;
+  }
+  return buffer.bytes - *at >= bytes;
+}
+
+bool RemoteLink::room(int gpu, Bytes bytes) {
+  Lock lock(mutex_);
+  const auto found = buffers_.find(gpu);
+  Bytes at = 0;
+  return found == buffers_.end() || find_room(found->second, bytes, &at);
+}
+
+Address RemoteLink::lend(int gpu, Bytes bytes) {
+  Lock lock(mutex_);
+  const auto found = buffers_.find(gpu);
+  if (found == buffers_.end()) {
+    throw Error(GLAKE_COPY_REFUSED, "the relay service has given no buffer on " + device_text(gpu));
+  }
+  Bytes at = 0;
+  if (!find_room(found->second, bytes, &at)) return 0;
+  found->second.lent.insert({at, at + bytes});
+  return found->second.at + at;
+}
+
+bool RemoteLink::give_back(Address at, Bytes bytes) {
+  Lock lock(mutex_);
+  for (auto& [gpu, buffer] : buffers_) {
+    if (at < buffer.at || at - buffer.at >= buffer.bytes) continue;
+    const Bytes from = at - buffer.at;
+    buffer.lent.erase({from, from + bytes});
+    return true;
+  }
+  return false;
+}
+
+// Orders are obeyed one after the other: copies may follow at once, and fail if this did.
+void RemoteLink::share(uint64_t region, const SharedMemory& memory) {
+  Order order;
+  order.kind = Order::kRegion;
+  order.region = region;
+  order.bytes = memory.bytes();
+  const uint32_t ticket = send(order, memory.descriptor());
+  Lock lock(mutex_);
+  tickets_.erase(ticket);
+}
+
+void RemoteLink::forget(uint64_t region) {
+  Order order;
+  order.kind = Order::kForget;
+  order.region = region;
+  await(send(order));
+}
+
+Order RemoteLink::copy_order(uint32_t kind, int gpu, Address buffer, Bytes bytes) {
+  Lock lock(mutex_);
+  const auto known = buffers_.find(gpu);
+  if (known == buffers_.end()) {
+    throw Error(GLAKE_COPY_REFUSED, "the relay service has given no buffer on " + device_text(gpu));
+  }
+  const Buffer& found = known->second;
+  Order order;
+  order.kind = kind;
+  order.gpu = found.there;
+  order.bytes = bytes;
+  order.to = buffer - found.at;
+  return order;
+}
+
+RemoteCopy RemoteLink::in(int gpu, Address buffer, uint64_t region, Bytes at, Bytes bytes) {
+  Order order = copy_order(Order::kIn, gpu, buffer, bytes);
+  order.region = region;
+  order.at = at;
+  return {send(order)};
+}
+
+RemoteCopy RemoteLink::out(int gpu, Address buffer, uint64_t region, Bytes at, Bytes bytes) {
+  Order order = copy_order(Order::kOut, gpu, buffer, bytes);
+  order.region = region;
+  order.at = at;
+  return {send(order)};
+}
+
+RemoteCopy RemoteLink::across(int gpu, Address from, int peer, Address to, Bytes bytes) {
+  Order order = copy_order(Order::kAcross, gpu, from, bytes);
+  order.at = order.to;
+  const Order other = copy_order(Order::kAcross, peer, to, bytes);
+  order.peer = other.gpu;
+  order.to = other.to;
+  return {send(order)};
+}
+
+RemoteCopy::State RemoteLink::state(RemoteCopy copy, std::string* why) {
+  Lock lock(mutex_);
+  pump();
+  const auto found = tickets_.find(copy.ticket);
+  if (found == tickets_.end()) return RemoteCopy::State::kDone;
+  if (!found->second.over) return RemoteCopy::State::kUnderWay;
+  *why = found->second.why;
+  tickets_.erase(found);
+  return why->empty() ? RemoteCopy::State::kDone : RemoteCopy::State::kFailed;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,70 @@
+// What a process and the relay service say to each other about copies: packets of one size, over a
+// socket that keeps them apart (SOCK_SEQPACKET), and descriptors of memory beside them. Who is at
+// the other end is checked when it connects; every field is checked all the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/types.h"
+
+namespace glake::transfer {
+
+constexpr uint64_t kWireVersion = 1;
+// Of each GPU's memory: for one client, and for all of them.
+constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;
+
+struct Order {
+  enum Kind : uint32_t {
+    kHello,   // at: the version. The first one
+    kOpen,    // a buffer on `gpu`: its descriptor comes with the answer
+    kRegion,  // host memory `region` of `bytes`: its descriptor comes with the order
+    kForget,  // host memory `region`: no copy of it is under way
+    kIn,      // `bytes` from host memory `region` at `at` to the buffer on `gpu` at `to`
+    kOut,     // the other way
+    kAcross,  // from the buffer on `gpu` at `at` to the one on `peer` at `to`
+  };
+  uint32_t kind = kHello;
+  uint32_t ticket = 0;  // the answer has it, too
+  int32_t gpu = 0, peer = 0;
+  uint64_t region = 0, at = 0, to = 0, bytes = 0;
+};
+
+struct Answer {
+  uint32_t ticket = 0;
+  int32_t failed = 0;  // 0: it is done
+  uint64_t bytes = 0;  // of a buffer
+  char why[112] = {};  // it is not
+};
+
+// An owned file descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { reset(); }
+  int get() const { return fd_; }
+  int release();
+  void reset();
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// Sends one packet of `bytes`, with a descriptor unless it is -1. False: the other end is gone, or
+// takes nothing for too long.
+bool send_packet(int socket, const void* packet, size_t bytes, int descriptor = -1);
+// Takes one packet of exactly `bytes`; kNone: there is none now (`wait`: it waits for one).
+enum class Got { kPacket, kNone, kGone };
+Got take_packet(int socket, void* packet, size_t bytes, Descriptor* descriptor, bool wait);
+
+// A listening socket at `path`, only this user's. Throws Error.
+Descriptor listen_at(const std::string& path);
+// A connection to it, whose other end is this user's. Throws Error.
+Descriptor connect_to(const std::string& path);
+// Whether the other end is this user's process.
+bool same_user(int socket);
+
+}  // namespace glake::transfer

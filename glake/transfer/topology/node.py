@@ -1,0 +1,128 @@
+"""All GPUs of the node, whichever of them CUDA_VISIBLE_DEVICES shows this process.
+
+Processes that see different GPUs, or the same in another order, know them by UUID, so that they
+mean the same link by the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from glake import config
+from glake.errors import DriverAbsent
+from glake.platforms import Edge, Joint, Platform
+from glake.transfer.topology import sources
+from glake.transfer.topology.nvml import Gpu, Nvml
+from glake.transfer.topology.topology import Topology
+from glake.transfer.topology.visible import visible
+
+_HIDES = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's topology with all of its GPUs, and the numbers there of those this process sees, in
+    its own order."""
+
+    topology: Topology
+    seen: tuple[int, ...]
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """By this process's number the node's: first those it sees, then the others."""
+        hidden = [gpu for gpu in range(self.topology.platform.gpus) if gpu not in self.seen]
+        return (*self.seen, *hidden)
+
+    @property
+    def hides_some(self) -> bool:
+        """Whether there are GPUs that this process does not see."""
+        return len(self.seen) < self.topology.platform.gpus
+
+    def renumbered(self) -> Topology:
+        """The topology by this process's numbers; edges and limits stay in their order."""
+        devices = self.topology.devices
+        if self.order == tuple(range(len(self.order))):
+            return self.topology
+        return replace(
+            self.topology,
+            platform=_renumbered(self.topology.platform, self.order),
+            devices=tuple(devices[gpu] for gpu in self.order) if devices else (),
+        )
+
+
+def current(environ: Mapping[str, str] | None = None) -> Node:
+    """The node of the driver in force. As sources.current: InvalidDevice, InvalidOption."""
+    environ = sources.in_force() if environ is None else environ
+    everything = {name: value for name, value in environ.items() if name != _HIDES}
+    topology = sources.current(everything)
+    shown = visible(_gpus(topology, everything), environ, lambda _: None)
+    if topology.source.startswith("simulated") and not config.read(environ).sim_visible_devices:
+        shown = list(range(topology.platform.gpus))
+    return Node(topology, tuple(shown))
+
+
+def used_by_others(environ: Mapping[str, str], source: Nvml | None = None) -> dict[int, int]:
+    """Of the GPUs this process sees, by its numbers, those another process computes on: which.
+
+    Empty where NVML does not tell. In a container with process numbers of its own, this process is
+    another one, too, on the GPUs it uses itself.
+    """
+    try:
+        gpus = (source or Nvml()).read().gpus
+    except DriverAbsent:
+        return {}
+    found = {}
+    for device, gpu in enumerate(visible(gpus, environ, lambda _: None)):
+        others = [process for process in gpus[gpu].processes if process != os.getpid()]
+        if others:
+            found[device] = others[0]
+    return found
+
+
+def _gpus(topology: Topology, environ: Mapping[str, str]) -> list[Gpu]:
+    if topology.source.startswith("simulated"):
+        return [Gpu("simulated", "", simulated_uuid(g)) for g in range(topology.platform.gpus)]
+    return list(Nvml().read().gpus)
+
+
+def simulated_uuid(gpu: int) -> str:
+    """As simcuda/driver/gpu_uuid.h has it."""
+    digits = (b"glake-simcuda".ljust(15, b"\0") + bytes([gpu])).hex()
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def service_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a process that serves all processes of the node is started with: the driver, and none
+    of the GPUs hidden. CUDA numbers them as NVML does."""
+    environ = {**os.environ, **(sources.in_force() if environ is None else environ)}
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("GLAKE_") or name == "GLAKE_DRIVER" or name.startswith("GLAKE_SIM_")
+    }
+    kept.pop(_HIDES, None)
+    kept["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return kept
+
+
+def _renumbered(platform: Platform, order: tuple[int, ...]) -> Platform:
+    number = {gpu: at for at, gpu in enumerate(order)}
+
+    def named(text: str) -> str:
+        return re.sub(r"\bg(\d+)\b", lambda found: f"g{number[int(found[1])]}", text)
+
+    return replace(
+        platform,
+        sockets=tuple(tuple(sorted(number[g] for g in gpus)) for gpus in platform.sockets),
+        edges=tuple(
+            Edge(named(each.source), named(each.target), each.gb_per_s) for each in platform.edges
+        ),
+        joint=tuple(
+            Joint(tuple((named(edge), weight) for edge, weight in each.weights), each.gb_per_s)
+            for each in platform.joint
+        ),
+    )

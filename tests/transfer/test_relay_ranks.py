@@ -1,0 +1,123 @@
+"""Ranks that see one GPU each load over the others, with the relay service's help."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glake.transfer.relay import directory, starting
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PATIENCE = 240  # seconds, on a busy machine
+
+
+class Rank:
+    """A process of rank_worker.py that sees one GPU."""
+
+    def __init__(self, runtime: Path, machine: str, gpu: int) -> None:
+        self.gpu, self.errors = gpu, runtime / f"errors-{gpu}"
+        clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
+        more = {
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "XDG_RUNTIME_DIR": str(runtime),
+            "GLAKE_DRIVER": "sim:dgx1v",
+            "GLAKE_SIM_MEMORY": "128MiB",
+            "GLAKE_SIM_MACHINE": machine,
+            "GLAKE_SIM_PACE": "2000",  # what a busy machine delays is little on such a clock
+            "GLAKE_SIM_VISIBLE_DEVICES": "1",
+            "CUDA_VISIBLE_DEVICES": str(gpu),
+            "LOCAL_RANK": str(gpu),
+            "LOCAL_WORLD_SIZE": "2",
+        }
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "rank_worker.py")],
+                env={**clean, **more},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def ask(self, what: str) -> dict[str, Any]:
+        self.tell(what)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.errors.read_text()
+        answer: dict[str, Any] = json.loads(line)
+        assert answer["wrong"] == 0
+        return answer
+
+    def tell(self, what: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+
+    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first state of which it holds."""
+        end = time.monotonic() + PATIENCE
+        while not holds(state := self.ask("state")):
+            assert time.monotonic() < end, (state, self.errors.read_text())
+        return state
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+    machine = f"ranks-{uuid.uuid4().hex[:12]}"
+    started = [Rank(tmp_path, machine, gpu) for gpu in (2, 5)]
+    yield started
+    for rank in started:
+        rank.process.kill()
+        rank.process.wait()
+        for stream in (rank.process.stdin, rank.process.stdout):
+            if stream is not None:
+                stream.close()
+    for socket in tmp_path.glob("glake-relay/*.sock"):
+        books = starting.ask(directory.Files(socket.parent, socket.stem), "status")
+        if books is not None:
+            os.kill(books.books["pid"], signal.SIGTERM)
+
+
+def books_of(runtime: Path) -> dict[str, Any]:
+    (socket,) = runtime.glob("glake-relay/*.sock")
+    found = starting.ask(directory.Files(socket.parent, socket.stem), "status")
+    assert found is not None
+    return found.books
+
+
+def test_two_load_over_gpus_they_do_not_see_and_one_is_killed(
+    ranks: list[Rank], tmp_path: Path
+) -> None:
+    """Every byte is right, whatever the host memory; the other goes on, and has all to itself."""
+    first, second = ranks
+    for rank in ranks:
+        state = rank.until(lambda state: state["relayed"] > 5)
+        assert len(state["hidden"]) == 7, state  # by its own numbers, from 1 on
+        assert state["hidden"] == list(range(1, 8)) and state["not_reached"] == {}
+    books = books_of(tmp_path)
+    assert sorted(client["gpus"] for client in books["clients"]) == [[2], [5]]
+    second.tell("die")
+    assert second.process.wait(PATIENCE) == -signal.SIGKILL
+    end = time.monotonic() + PATIENCE
+    while len(books_of(tmp_path)["clients"]) > 1:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    before = first.ask("state")
+    after = first.until(lambda state: state["relayed"] > before["relayed"] + 5)
+    assert after["service"] == "lent"
+    assert first.ask("end")["wrong"] == 0
+    assert first.process.wait(PATIENCE) == 0
+    assert first.errors.read_text() == ""
+    while books_of(tmp_path)["clients"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
