@@ -221,7 +221,8 @@ int main(int argc, char** argv) {
     std::printf("the kernels could not be loaded: %s\n", name_of(kernel.status()).c_str());
     return 2;
   }
-  std::printf("%d rounds, %s\n", rounds, has_kernels ? "kernels" : "memsets");
+  if (!test::Choice(argc, argv).list)
+    std::printf("%d rounds, %s\n", rounds, has_kernels ? "kernels" : "memsets");
   const int failed = run_checks(argc, argv, kChecks);
   cu.cuDevicePrimaryCtxRelease(0);
   return failed == 0 ? 0 : 1;

@@ -206,10 +206,10 @@ TEST(refusals_lose_nothing) {
   int64_t hits = 0;
   for (const Case& c : kCases) {
     for (int64_t times : {1, 2, -1}) {
-      for (int64_t k = 1; refused(c, k, times); k += test::kSlowdown) ++hits;
+      for (int64_t k = 1; refused(c, k, times); k += test::kShortened) ++hits;
     }
   }
-  CHECK(hits > 90 / test::kSlowdown);
+  CHECK(hits > 90 / test::kShortened);
 }
 
 // The driver takes back nothing of a refused extension: what was mapped before it still serves, and

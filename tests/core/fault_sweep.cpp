@@ -299,7 +299,7 @@ std::pair<int64_t, int64_t> sweep(const Scenario& s, bool all) {
   const int64_t n = run(s, {});
   CHECK(n > 0);
   int64_t runs = 0;
-  for (int64_t k = 1; k <= n; k += test::kSlowdown) {
+  for (int64_t k = 1; k <= n; k += test::kShortened) {
     for (size_t code = 0; code < 3; ++code) {
       for (size_t times = 0; times < 3; ++times) {
         bool turn = times == (code + static_cast<size_t>(k)) % 3;

@@ -321,7 +321,7 @@ TEST(every_call_refused) {
   const std::string machine = machine_name();
   for (const char* kind : {"", "legacy"}) {
     for (int64_t times : {1, 2, -1}) {
-      for (int64_t k = 1;; k += test::kSlowdown) {
+      for (int64_t k = 1;; k += test::kShortened) {
         test::running() = "opening " + std::string(kind) + ", call " + std::to_string(k) +
                           " refused " + std::to_string(times) + " times";
         start(machine);

@@ -15,7 +15,7 @@ using test::kKiB;
 using test::kMiB;
 
 constexpr uint64_t kGranules = 96;
-const int kSteps = 4000 / test::kSlowdown;
+constexpr int kSteps = 4000 / test::kSlowdown;
 constexpr int kStep = 250;  // of those that repeat
 constexpr glake_pool kPool{4, 0};
 

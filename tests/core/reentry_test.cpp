@@ -46,8 +46,8 @@ void observe(void*, const glake_event* event) {
 
 // --- interrupts of a real timer, wherever they come ---
 
-const int kInterrupts = 3000 / test::kSlowdown;
-const int kDeadline = 60 * test::kSlowdown;  // seconds for each mode; one takes about two
+constexpr int kInterrupts = 3000 / test::kSlowdown;
+constexpr int kDeadline = 60 * test::kSlowdown;  // seconds for each mode; one takes about two
 volatile sig_atomic_t interrupts = 0, allowed = 0, held_off = 0, wrong = 0;
 
 // As the program of the person who found it: a handler that allocates and frees. Whatever it

@@ -148,7 +148,7 @@ TEST(together) {
 }
 
 void random_mixes(bool held) {
-  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(12 / test::kSlowdown + 1); ++seed) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(12 / test::kShortened + 1); ++seed) {
     random_mix(seed % 2 == 0 ? "dgx1v" : "dgx_a100", seed, seed % 3 == 0, held);
   }
 }

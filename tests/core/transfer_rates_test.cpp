@@ -137,11 +137,13 @@ bool skip(int at, const std::string& name) {
 }
 
 TEST(rates_reach_their_bounds) {
+  size_t rows = 0;
   const std::string text = test::platforms_text();
   const Json all = Json::parse(text);
   for (const auto& [name, platform] : all.members()) {
     if (name[0] == '_' || name == "per_copy_us" || skip(0, name)) continue;
     for (const auto& [key, entry] : platform.at("bounds").members()) {
+      if (!test::full_width() && rows++ % 3 != 0) continue;
       const double bound = entry.at("bound").number(), plain = entry.at("plain").number();
       if (skip(1, key)) continue;
       int a = 0, b = 0;

@@ -193,7 +193,7 @@ int play_random(uint64_t seed, uint64_t operations, double seconds) {
 int main(int argc, char** argv) {
   board();  // before any child
   report_failures();
-  uint64_t seed = 1, operations = 20000 / test::kSlowdown;
+  uint64_t seed = 1, operations = 20000 / static_cast<uint64_t>(test::kShortened);
   double seconds = 0;
   int status = 0;
   bool files = false;
