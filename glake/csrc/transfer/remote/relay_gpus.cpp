@@ -1,5 +1,7 @@
 #include "transfer/remote/relay_gpus.h"
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 
 RelayGpus::~RelayGpus() {

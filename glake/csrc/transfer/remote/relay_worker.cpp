@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 namespace {
 

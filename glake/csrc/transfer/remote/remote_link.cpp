@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 namespace {
 

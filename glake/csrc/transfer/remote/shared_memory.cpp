@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "driver/device_scope.h"
+
 namespace glake::transfer {
 namespace {
 
