@@ -81,6 +81,7 @@ class Ranks:
             "GLAKE_SIM_VISIBLE_DEVICES": "1",
             "LOCAL_WORLD_SIZE": "8",
             "OMP_NUM_THREADS": "1",
+            "PYTHONFAULTHANDLER": "1",
         }
         self.processes = [
             subprocess.Popen(
@@ -107,7 +108,8 @@ class Ranks:
             raise SystemExit(f"rank {self.processes.index(process)} says nothing")
         line = process.stdout.readline()
         if not line:
-            raise SystemExit(f"rank {self.processes.index(process)} has ended")
+            number, code = self.processes.index(process), process.wait(PATIENCE)
+            raise SystemExit(f"rank {number} has ended with {code}")
         found: dict[str, Any] = json.loads(line)
         return found
 

@@ -36,6 +36,7 @@ class Card:
     link_mb: int | None = None
     c2c: tuple[int, int] | None = None  # links, MB/s of each
     mig: list[str] = field(default_factory=list)
+    processes: list[int] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -130,6 +131,9 @@ class FakeNvml:
 
     def nvmlDeviceGetName(self, handle: int) -> bytes:
         return self._card(handle).name.encode()
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid) for pid in self._card(handle).processes]
 
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
         return handle if isinstance(handle, str) else f"GPU-{handle:08x}"

@@ -1,7 +1,6 @@
 """Processes that see different GPUs of a node: one topology, by each one's own numbers."""
 
 import os
-from types import SimpleNamespace
 
 import machines
 import pytest
@@ -87,12 +86,10 @@ def test_one_that_sees_one_gpu_is_lent_the_others(platform: str) -> None:
 
 
 def test_gpus_that_others_compute_on() -> None:
-    class Busy(machines.FakeNvml):
-        def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
-            pids = {1: [os.getpid()], 2: [77, os.getpid()], 3: [78]}.get(handle, [])
-            return [SimpleNamespace(pid=pid) for pid in pids]
-
-    busy = Nvml(Busy(machines.hgx_h100()))
+    box = machines.hgx_h100()
+    for gpu, processes in {1: [os.getpid()], 2: [77, os.getpid()], 3: [78]}.items():
+        box.cards[gpu].processes = processes
+    busy = Nvml(box.nvml())
     assert node.used_by_others({}, busy) == {2: 77, 3: 78}
     assert node.used_by_others({"CUDA_VISIBLE_DEVICES": "3,1"}, busy) == {0: 78}
     assert node.used_by_others({}, Nvml(machines.hgx_h100().nvml())) == {}

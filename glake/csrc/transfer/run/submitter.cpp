@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
 constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
 constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
-constexpr uint64_t kRemotePoll = 20'000;       // ns between two looks for the service's answers
+constexpr uint64_t kRemotePoll = 5'000;        // ns between two looks for the service's answers
 constexpr Bytes kMostRemote = kClientBuffer / 4;
 
 }  // namespace
