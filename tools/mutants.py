@@ -72,9 +72,14 @@ def edited(text: str, mutant: Mutant) -> str:
 
 
 def copy_checkout(tree: Path) -> None:
-    """Brings the tracked files into `tree`; what has not changed there keeps its time."""
+    """Makes `tree` the tracked files, and what was built; unchanged files keep their time."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
+    names = set(filter(None, listed.stdout.decode().split("\0")))
+    for path in tree.rglob("*"):
+        name = path.relative_to(tree)
+        if path.is_file() and name.parts[0] != BUILD.parts[0] and str(name) not in names:
+            path.unlink()
+    for name in sorted(names):
         source, target = ROOT / name, tree / name
         if not source.is_file():
             continue
