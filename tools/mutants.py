@@ -76,8 +76,8 @@ def copy_checkout(tree: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     names = set(filter(None, listed.stdout.decode().split("\0")))
     for path in tree.rglob("*"):
-        name = path.relative_to(tree)
-        if path.is_file() and name.parts[0] != BUILD.parts[0] and str(name) not in names:
+        within = path.relative_to(tree)
+        if path.is_file() and within.parts[0] != BUILD.parts[0] and str(within) not in names:
             path.unlink()
     for name in sorted(names):
         source, target = ROOT / name, tree / name
