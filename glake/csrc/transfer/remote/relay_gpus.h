@@ -11,35 +11,6 @@
 
 namespace glake::transfer {
 
-class RelayGpus;
-
-// A buffer of one GPU's memory that another process may map; all GPUs here that reach it may, too.
-class RelayBuffer {
- public:
-  // Throws Error: GLAKE_OUT_OF_MEMORY where the GPU's buffers are all in use.
-  RelayBuffer(RelayGpus& gpus, int gpu, Bytes bytes);
-  RelayBuffer(const RelayBuffer&) = delete;
-  RelayBuffer& operator=(const RelayBuffer&) = delete;
-  ~RelayBuffer();  // no copy of it is under way
-
-  Address at() const { return at_; }
-  bool holds(Bytes from, Bytes bytes) const { return from <= bytes_ && bytes <= bytes_ - from; }
-  // To every GPU of the service that reaches it and is open by now. Throws Error.
-  void grant();
-  Descriptor exported();  // throws Error
-
- private:
-  void map();
-  void drop();
-
-  RelayGpus& gpus_;
-  const int gpu_;
-  const Bytes bytes_;
-  Handle handle_ = 0;
-  Address at_ = 0;
-  bool mapped_ = false;
-};
-
 class RelayGpus {
  public:
   // Opens no context yet. Throws Error.

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "transfer/remote/relay_buffer.h"
 #include "transfer/remote/relay_gpus.h"
 #include "transfer/remote/shared_memory.h"
 
