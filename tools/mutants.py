@@ -1,4 +1,4 @@
-"""Shows that the tests find unsafe edits of the allocator core and of the transfer engine.
+"""Shows which unsafe edits of the allocator core and of the transfer engine the tests find.
 
     python tools/mutants.py [--only NAME]... [--log FILE]
 
