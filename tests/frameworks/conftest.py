@@ -28,6 +28,22 @@ def frameworks_python() -> str:
     return FRAMEWORKS_PYTHON
 
 
+@pytest.fixture(scope="session")
+def packages(frameworks_python: str) -> str:
+    """Where that Python has its packages, for a Python with another torch."""
+    command = [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return subprocess.check_output(command, text=True).strip()
+
+
+@pytest.fixture(scope="session")
+def real_python() -> str:
+    """The Python that has a CUDA build of PyTorch."""
+    python = os.environ.get("REAL_PYTHON")
+    if not python:
+        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
+    return python
+
+
 @pytest.fixture
 def job(frameworks_python: str) -> Job:
     """run_job by the Python that has DeepSpeed and the others."""

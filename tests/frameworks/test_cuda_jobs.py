@@ -14,15 +14,8 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 @pytest.mark.parametrize("program", ["accelerate_loop", "hf_trainer", "lightning_fit"])
 def test_fine_tuning_in_memory_that_rests(
-    frameworks_python: str, tmp_path: Path, program: str
+    packages: str, real_python: str, tmp_path: Path, program: str
 ) -> None:
-    real_python = os.environ.get("REAL_PYTHON")
-    if not real_python:
-        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
-    packages = subprocess.check_output(
-        [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        text=True,
-    ).strip()
     told = {}
     for allocator in ("0", "1"):
         asked = {

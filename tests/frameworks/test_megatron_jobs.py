@@ -40,14 +40,7 @@ def test_armed_twice_is_armed_once(frameworks_python: str) -> None:
     assert done.stdout.splitlines()[-1:] == ["as it was"], done.stdout + done.stderr
 
 
-def test_hybrid_optimizer_by_the_cuda_build(frameworks_python: str) -> None:
-    real_python = os.environ.get("REAL_PYTHON")
-    if not real_python:
-        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
-    packages = subprocess.check_output(
-        [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        text=True,
-    ).strip()
+def test_hybrid_optimizer_by_the_cuda_build(packages: str, real_python: str) -> None:
     told = {}
     for allocator in ("0", "1"):
         asked = {"GLAKE_ALLOCATOR": allocator, "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}

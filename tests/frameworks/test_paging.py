@@ -5,22 +5,13 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from glake.dryrun import libraries
 
 PAGING = Path(__file__).resolve().parents[2] / "benchmarks" / "real" / "paging.py"
 MODEL = 16 * 144  # MiB
 
 
-def test_a_model_larger_than_its_gpu_is_paged_in(frameworks_python: str) -> None:
-    real_python = os.environ.get("REAL_PYTHON")
-    if not real_python:
-        pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
-    packages = subprocess.check_output(
-        [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        text=True,
-    ).strip()
+def test_a_model_larger_than_its_gpu_is_paged_in(packages: str, real_python: str) -> None:
     asked = {
         "GLAKE_ALLOCATOR": "1",
         "GLAKE_DRIVER": "cuda",

@@ -53,7 +53,7 @@ def test_the_tests_are_there() -> None:
         file, _, function = test.partition("::")
         assert function.startswith("test_") and function in functions(file), (cell, test)
         of_cuda = file.startswith("tests/real/") or cell[2] == "C"
-        by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON", (ROOT / file).read_text())
+        by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON|real_python", (ROOT / file).read_text())
         assert of_cuda or by_cuda, (cell, test)  # S is what a CUDA build runs
 
 
