@@ -47,8 +47,8 @@ class Engine:
         topology: a preset's name, a platforms file, a Topology, or None for that of GLAKE_DRIVER.
         relays: GPUs that copies may go over besides those they are from or to: "all" visible ones;
             "lent": those that the relay service lends (docs/relayd.md); "own": only those of this
-            process's copies. None: GLAKE_RELAYS, else "lent" if LOCAL_WORLD_SIZE is above 1, else
-            "all".
+            process's copies. None: GLAKE_RELAYS, else "lent" if a launcher (torchrun, mpirun,
+            srun) says that this is one of several processes, else "all".
 
     Raises:
         InvalidArgument: another engine is open, or an argument is wrong.

@@ -1,4 +1,4 @@
-// Whom a submitter tells.
+// What a submitter calls when a chunk has ended, or a path is slower than planned.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// One of them, as its caller sees it.
+// A copy that is enqueued whole (enqueued_transfers.h), as its caller sees it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// An event of the pool, lent to one operation.
+// An event of the pool in work_streams.h, lent to one operation.
 #pragma once
 
 #include "driver/driver.h"

@@ -1,4 +1,5 @@
-// One word, lent to one transfer. Its number only grows, so it may be lent again while a stream
+// A word of pinned host memory (stream_gates.h) for whose value a caller's stream waits, lent to one
+// transfer. The value only grows, so it may be lent again while a stream
 // has not come to the wait for an earlier one yet.
 #pragma once
 
