@@ -2,7 +2,7 @@
 
 It needs PyTorch's CUDA build; with a GPU, GLAKE_ALLOCATOR=1 python examples/hook_memory_saver.py;
 without one:
-glake dry-run --numbers --allocator glake examples/hook_memory_saver.py
+python -m glake dry-run --numbers --allocator glake examples/hook_memory_saver.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A private pool: torch.cuda.MemPool keeps its memory to itself until it ends.
 
 It needs PyTorch's CUDA build; without a GPU:
-glake dry-run --allocator glake examples/private_pool.py
+python -m glake dry-run --allocator glake examples/private_pool.py
 """
 
 import torch

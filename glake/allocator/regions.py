@@ -8,6 +8,7 @@ function raises the errors of glake.errors.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from glake import _C
 from glake.arguments import device_number, size
-from glake.errors import GlakeError, InvalidArgument, RegionRefused, WrongType
+from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
 
 if TYPE_CHECKING:
     from glake.typing import Device
@@ -41,8 +42,9 @@ class Region:
         blocks: how many are live.
         live: bytes in blocks, paused or not.
         reserved: bytes of physical memory that it holds now.
-        paused: bytes of physical memory that resume() takes from the driver.
-        saved: bytes in host memory or in the file.
+        paused: bytes of physical memory that resume() takes from the driver; less as blocks are
+            freed.
+        saved: bytes in host memory or in the file; less as whole chunks of 32 MiB are freed.
     """
 
     name: str
@@ -85,9 +87,8 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        wrong = _leave(opened)
-    if wrong:
-        raise RegionRefused(wrong)
+        if wrong := _leave(opened):
+            raise RegionRefused(wrong)
 
 
 @dataclass(eq=False)
@@ -144,6 +145,7 @@ def pause(
         RegionRefused: it is paused already; a stream is captured; memory is pinned, shared, lent or
             being copied; the folder has no room. Nothing has changed.
         InvalidArgument: no such region, or a wrong argument.
+        InvalidDevice: no such GPU.
         OutOfMemory: there is no pinned host memory for it. Nothing has changed.
         MemoryOwed: it is paused, but the driver refuses to take all of it back.
         DriverError: the driver refused a call. Nothing has changed.
@@ -189,6 +191,7 @@ def resume(name: str, device: Device | None = None, verify: bool = False) -> int
         Corrupted: what was saved, or what has arrived, is not what was there. It stays paused.
         RegionRefused: it is not paused, or a stream is captured.
         InvalidArgument: no such region, or a wrong argument.
+        InvalidDevice: no such GPU.
         DriverError: the driver refused a call. It stays paused.
     """
     pool = _known(name)
@@ -241,15 +244,21 @@ def _known(name: str) -> tuple[int, int]:
     for pool, known in _names.items():
         if known == name:
             return pool
+    if not isinstance(name, str):
+        raise WrongType(f"a region's name is a string, not {name!r}")
+    near = difflib.get_close_matches(name, _names.values(), n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     made = ", ".join(map(repr, sorted(_names.values()))) or "none"
-    raise InvalidArgument(f"there is no region {name!r}; glake.region() has made: {made}")
+    raise InvalidArgument(f"there is no region {name!r}{hint}; glake.region() has made: {made}")
 
 
 def _devices(name: str, device: Device | None) -> list[Region]:
     """Where the region has memory, or its bytes wait."""
-    found = [at for at in regions() if at.name == name and (at.reserved or at.paused)]
+    found = [at for at in regions() if at.name == name and (at.reserved or at.state != _STATES[0])]
     number = None if device is None else device_number(device)
     if number is not None:
+        if number >= (count := _C.device_count()):
+            raise InvalidDevice(f"device {device!r}: there are {count}, numbered from 0")
         found = [at for at in found if at.device == number]
     if not found:
         where = "any device" if number is None else f"cuda:{number}"

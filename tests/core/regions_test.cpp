@@ -86,6 +86,12 @@ std::string regions() {
   return test::text_of([](char* to, size_t room) { return glake_regions(to, room); });
 }
 
+int64_t host_blocks() {
+  return test::number_in(
+      test::text_of([](char* to, size_t room) { return glake_host_stats(to, room); }),
+      "live_blocks");
+}
+
 int pause(glake_pool pool, int to, const Folder& folder) {
   return glake_region_pause(0, pool, to, to == GLAKE_REGION_DISK ? folder.path() : nullptr);
 }
@@ -347,19 +353,51 @@ TEST(threads_and_nesting) {
   CHECK(glake_set_kind(GLAKE_STITCHED) == GLAKE_CONTIGUOUS_VMM);
   OK(glake_set_pool({0, 0}, nullptr));
   const std::string now = test::stats();
-  auto name = [](glake_pool p) {
-    return "glake.pool." + std::to_string(p.first) + "." + std::to_string(p.second);
+  auto reserved = [&](const std::string& name) {
+    return test::number_in(now, "glake.region." + name + ".reserved_bytes");
   };
-  CHECK_TEXT(
-      test::number_in(now, name(f.weights) + ".reserved_bytes") == static_cast<int64_t>(4 * kMiB),
-      regions());
-  CHECK_TEXT(
-      test::number_in(now, name(cache) + ".reserved_bytes") == static_cast<int64_t>(6 * kMiB),
-      regions());
+  CHECK_TEXT(reserved("weights") == static_cast<int64_t>(4 * kMiB), now);
+  CHECK_TEXT(reserved("cache") == static_cast<int64_t>(6 * kMiB), now);
   OK(glake_region_pause(0, cache, GLAKE_REGION_HOST, nullptr));
   stamp(a, 3 * kMiB, 1);
   CHECK(holds(a, 3 * kMiB, 1));
   for (void* ptr : {a, b, c}) OK(glake_free(ptr));
+}
+
+// What is freed while it is paused needs no memory and no saved bytes any more; what is left comes
+// back whole. With nothing left the region still waits for its resume().
+TEST(what_is_freed_is_given_up) {
+  for (int to : {GLAKE_REGION_HOST, GLAKE_REGION_DISK}) {
+    Fixture f("what is freed is given up", "128MiB", {{"memory", "256MiB"}});
+    test::running() += ", to " + std::to_string(to);
+    Folder folder;
+    std::vector<void*> blocks;
+    for (uint32_t i = 0; i < 3; ++i) {
+      blocks.push_back(get(40 * kMiB, f.weights));
+      stamp(blocks.back(), 40 * kMiB, i);
+    }
+    auto region = [](const char* key) { return test::number_in(regions(), key); };
+    OK(pause(f.weights, to, folder));
+    CHECK(region("paused_bytes") == static_cast<int64_t>(120 * kMiB));
+    CHECK(region("saved_bytes") == static_cast<int64_t>(120 * kMiB));
+    OK(glake_free(blocks[0]));
+    OK(glake_free(blocks[1]));
+    CHECK(test::stat("glake.paused_bytes") == static_cast<int64_t>(40 * kMiB));
+    CHECK(region("paused_bytes") == static_cast<int64_t>(40 * kMiB));
+    // Of four chunks of at most 32 MiB the last two have bytes of the last block.
+    CHECK_TEXT(region("saved_bytes") == static_cast<int64_t>(56 * kMiB), regions());
+    CHECK(host_blocks() == (to == GLAKE_REGION_HOST ? 2 : 0));
+    OK(glake_region_resume(0, f.weights, 1));
+    CHECK(used() == static_cast<int64_t>(40 * kMiB) && holds(blocks[2], 40 * kMiB, 2));
+    OK(pause(f.weights, to, folder));
+    OK(glake_free(blocks[2]));
+    OK(glake_empty_cache(0));
+    CHECK(region("state") == 1 && region("paused_bytes") == 0 && region("saved_bytes") == 0);
+    CHECK(host_blocks() == 0);
+    OK(glake_region_resume(0, f.weights, 1));
+    CHECK(used() == 0);
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_region_resume(0, f.weights, 1));
+  }
 }
 
 // One thread pauses and resumes, others allocate elsewhere, ask, and free the region's blocks.

@@ -104,6 +104,7 @@ int glake_empty_cache(int device) {
       debug_of(allocator)->release_kept();
     }
     Process::instance().settle_ipc();
+    allocator.regions().drop_freed();
     glake::watched_trim([&] { allocator.reclaim().empty_cache(); });
   });
 }
@@ -111,7 +112,9 @@ int glake_empty_cache(int device) {
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
   guarded([&] {
-    length = copy_out(Process::instance().device(device).report().json(), json, capacity);
+    DeviceAllocator& allocator = Process::instance().device(device);
+    allocator.regions().drop_freed();
+    length = copy_out(allocator.report().json(), json, capacity);
   });
   return length;
 }

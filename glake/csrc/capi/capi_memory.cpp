@@ -4,6 +4,7 @@
 #include "glake/glake.h"
 #include "process/alloc_hooks.h"
 #include "process/process.h"
+#include "process/region_calls.h"
 
 using namespace glake::capi;
 using glake::Block;
@@ -114,12 +115,20 @@ int glake_host_record_stream(void* ptr, int device, void* stream) {
 }
 
 int glake_host_empty_cache(void) {
-  return guarded([] { Process::instance().host().empty_cache(); });
+  return guarded([] {
+    Process& process = Process::instance();
+    glake::RegionCalls(process).drop_freed();
+    process.host().empty_cache();
+  });
 }
 
 size_t glake_host_stats(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(Process::instance().host().stats_json(), json, capacity); });
+  guarded([&] {
+    Process& process = Process::instance();
+    glake::RegionCalls(process).drop_freed();
+    length = copy_out(process.host().stats_json(), json, capacity);
+  });
   return length;
 }
 

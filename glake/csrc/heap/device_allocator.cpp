@@ -111,7 +111,7 @@ uint64_t DeviceAllocator::live_blocks() {
     for (Heap* heap : device_.heaps()) {
       Frees(*heap).drain_pending(Wait::kAllowed);
       Frees(*heap).drain_whole();
-      Pause(*heap).drop_freed();
+      Pause(*heap).end_if_empty();
       all = all && heap->pending_frees.empty();
     }
     return all;

@@ -282,7 +282,25 @@ void Pause::drop_freed() {
   }
   p->homes.swap(kept);
   p->missing = p->granules() - p->held();
-  if (p->homes.empty() && p->views.empty()) heap_.pool->paused.reset();
+}
+
+void Pause::drop_saved(std::vector<SavedBytes::Place>& places) {
+  PausedHeap* p = heap_.paused();
+  if (!heap_.is_paused() || p->whole || p->saved == nullptr) return;
+  const auto& blocks = heap_.pool->blocks;
+  p->saved->drop(places, [&](Address at) {
+    auto after = blocks.upper_bound(at);
+    if (after == blocks.begin()) return false;
+    const auto& [ptr, block] = *std::prev(after);
+    return at - ptr < block->size;
+  });
+}
+
+void Pause::end_if_empty() {
+  drop_freed();
+  if (!heap_.is_paused() || !heap_.paused()->homes.empty() || !heap_.paused()->views.empty())
+    return;
+  heap_.pool->paused.reset();
 }
 
 void Pause::trim(bool synced, HotGuard& hot) {

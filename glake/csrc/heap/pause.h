@@ -38,6 +38,10 @@ class Pause {
   // What has been freed while its heap was paused is memory that need not come back. Under both
   // locks, as the books of the granules are without hot elsewhere.
   void drop_freed();
+  // The same of the bytes that were saved; their places are the caller's. Under hot.
+  void drop_saved(std::vector<SavedBytes::Place>& places);
+  // Does the first, and a heap of which nothing is left is paused no more.
+  void end_if_empty();
   // While a heap is paused, what Trim::all() does.
   void trim(bool synced, HotGuard& hot);
 

@@ -99,7 +99,7 @@ void Pools::set_flags(PoolId id, unsigned flags) {
   HotGuard hot(device_.hot);
   if (flags == 0 && find(id) == nullptr) return;
   Heap& pool = need(id);
-  Pause(pool).drop_freed();
+  Pause(pool).end_if_empty();
   Pause(pool).require_resumed();
   pool.rule.set_flags(flags);
   if (!pool.rule.whole_only()) Frees(pool).drain_whole();
@@ -133,7 +133,7 @@ Block* Pools::allocate(PoolId id, Bytes bytes, StreamHandle stream) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = open(id);
-  Pause(pool).drop_freed();
+  Pause(pool).end_if_empty();
   Pause(pool).require_resumed();
   start(pool, hot);
   Request r = request(pool, bytes, stream);
@@ -145,7 +145,7 @@ Block* Pools::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stre
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = need(id);
-  Pause(pool).drop_freed();
+  Pause(pool).end_if_empty();
   Pause(pool).require_resumed();
   Request r = request(pool, bytes, stream);
   bool free = ptr % kAlignment == 0 && pool.started;
@@ -194,7 +194,7 @@ RestoreLog Pools::restore(PoolId id, const Checkpoint& then) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = need(id);
-  Pause(pool).drop_freed();
+  Pause(pool).end_if_empty();
   Pause(pool).require_resumed();
   if (!pool.started) {
     if (then.empty()) return {};
@@ -206,8 +206,9 @@ RestoreLog Pools::restore(PoolId id, const Checkpoint& then) {
 void Pools::end_unused() {
   for (auto it = device_.pools.begin(); it != device_.pools.end();) {
     Heap& heap = *it->second;
-    Pause(heap).drop_freed();
     Pool& pool = *heap.pool;
+    // A paused region waits for its resume(), even if all of it has been freed.
+    if (pool.region == nullptr) Pause(heap).end_if_empty();
     bool empty = pool.paused == nullptr && pool.users == 0 && pool.blocks.empty() &&
                  pool.whole.empty() && pool.lent == 0 && heap.pending_frees.empty() &&
                  heap.granules.own().count == 0 && heap.views.count() == 0;

@@ -84,7 +84,7 @@ Regions::Resumed Regions::begin_resume(PoolId id) {
                   " cannot be resumed while a stream is being captured; resume after its end");
   }
   device_.settle(hot);
-  Pause(heap).drop_freed();
+  Pause(heap).end_if_empty();
   if (heap.paused() == nullptr) {
     Pools(device_).end_unused();
     return {};
@@ -121,7 +121,19 @@ void Regions::cancel_resume(PoolId id) {
   Pause(heap).give_homes(hot);
 }
 
+void Regions::drop_freed() {
+  if (!PausedHeap::any()) return;
+  std::vector<SavedBytes::Place> unwanted;  // the last to go, when no lock is held any more
+  std::lock_guard<FairMutex> slow_guard(device_.slow);
+  HotGuard hot(device_.hot);
+  for (auto& [id, heap] : device_.pools) {
+    Pause(*heap).drop_freed();
+    Pause(*heap).drop_saved(unwanted);
+  }
+}
+
 std::vector<RegionInfo> Regions::list() {
+  drop_freed();
   HotGuard hot(device_.hot);
   std::vector<RegionInfo> all;
   for (auto& [id, heap] : device_.pools) {

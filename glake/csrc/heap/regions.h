@@ -40,6 +40,9 @@ class Regions {
   Resumed begin_resume(PoolId id);
   void end_resume(PoolId id);
   void cancel_resume(PoolId id);
+  // Gives up the memory and the saved bytes of blocks that were freed while they were paused, which
+  // frees leave to those who look or take.
+  void drop_freed();
   // This device's regions, and other pools that are paused.
   std::vector<RegionInfo> list();
   Granules paused_granules();  // under hot

@@ -110,11 +110,14 @@ void Report::append_pools(std::string& json) {
     append_number(json, key, static_cast<int64_t>(v));
   };
   for (auto& [id, pool] : device_.pools) {
-    std::string name = std::to_string(id.first) + "." + std::to_string(id.second) + ".";
-    number(("glake.pool." + name + "reserved_bytes").c_str(), pool->granules.own().bytes());
+    const RegionName* region = pool->pool->region;
+    const std::string name = region != nullptr ? "glake.region." + region->name + "."
+                                               : "glake.pool." + std::to_string(id.first) + "." +
+                                                     std::to_string(id.second) + ".";
+    number((name + "reserved_bytes").c_str(), pool->granules.own().bytes());
     const PausedHeap* p = pool->paused();
-    number(("glake.pool." + name + "paused_bytes").c_str(), p != nullptr ? p->missing.bytes() : 0);
-    number(("glake.pool." + name + "users").c_str(), static_cast<uint64_t>(pool->pool->users));
+    number((name + "paused_bytes").c_str(), p != nullptr ? p->missing.bytes() : 0);
+    number((name + "users").c_str(), static_cast<uint64_t>(pool->pool->users));
   }
 }
 

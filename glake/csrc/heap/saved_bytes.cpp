@@ -69,14 +69,28 @@ class Staging {
 SavedBytes::SavedBytes(HostPool& host, int to, std::string folder)
     : host_(host), to_(to), folder_(std::move(folder)) {}
 
-SavedBytes::~SavedBytes() {
-  for (const Chunk& chunk : chunks_) {
-    if (chunk.memory != nullptr) host_.free(chunk.memory);
-  }
-  if (file_ >= 0) close(file_);
+SavedBytes::~SavedBytes() = default;
+
+Bytes SavedBytes::bytes() const {
+  Bytes all = 0;
+  for (const Chunk& chunk : chunks_) all += chunk.dropped() ? 0 : chunk.bytes;
+  return all;
 }
 
-std::string SavedBytes::place() const {
+SavedBytes::Place SavedBytes::place(Bytes at, Bytes bytes) {
+  if (file_ == nullptr) {
+    auto free = [&host = host_](char* memory) { host.free(memory); };
+    return {static_cast<char*>(host_.allocate(bytes)), free};
+  }
+  // Where a file system cannot give up a part of a file, it goes with the whole.
+  auto free = [file = file_, at, bytes](char*) {
+    fallocate(*file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
+              static_cast<off_t>(bytes));
+  };
+  return {nullptr, free};
+}
+
+std::string SavedBytes::place_text() const {
   return to_ == GLAKE_REGION_DISK ? "a file in " + folder_ : "pinned host memory";
 }
 
@@ -94,12 +108,17 @@ void SavedBytes::add(Address at, Bytes bytes, bool block) {
 // Without a name from the first moment on: whatever ends the process, nothing is left.
 void SavedBytes::make_file() {
   std::string path = folder_ + "/glake-region-XXXXXX";
-  file_ = mkostemp(&path[0], O_CLOEXEC);  // 0600
-  if (file_ < 0) {
+  const int file = mkostemp(&path[0], O_CLOEXEC);  // 0600
+  if (file < 0) {
     throw system_error("no file can be made in " + folder_, "name a folder this user may write to");
   }
+  auto done = [](const int* descriptor) {
+    close(*descriptor);
+    delete descriptor;
+  };
+  file_ = std::shared_ptr<const int>(new int(file), done);
   unlink(path.c_str());
-  errno = posix_fallocate(file_, 0, static_cast<off_t>(std::max<Bytes>(total_, 1)));
+  errno = posix_fallocate(file, 0, static_cast<off_t>(std::max<Bytes>(total_, 1)));
   if (errno != 0) {
     throw system_error(size_text(total_) + " cannot be kept in " + folder_,
                        "name a folder with that much room, or pause to host memory");
@@ -108,7 +127,8 @@ void SavedBytes::make_file() {
 
 void SavedBytes::write(const Chunk& chunk, const char* from, Bytes at) {
   for (Bytes done = 0; done < chunk.bytes;) {
-    const ssize_t n = pwrite(file_, from + done, chunk.bytes - done, static_cast<off_t>(at + done));
+    const ssize_t n =
+        pwrite(*file_, from + done, chunk.bytes - done, static_cast<off_t>(at + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       throw system_error("the region's bytes cannot be written to " + folder_,
@@ -120,7 +140,7 @@ void SavedBytes::write(const Chunk& chunk, const char* from, Bytes at) {
 
 void SavedBytes::read(const Chunk& chunk, char* to, Bytes at) {
   for (Bytes done = 0; done < chunk.bytes;) {
-    const ssize_t n = pread(file_, to + done, chunk.bytes - done, static_cast<off_t>(at + done));
+    const ssize_t n = pread(*file_, to + done, chunk.bytes - done, static_cast<off_t>(at + done));
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) errno = EIO;
     if (n <= 0) {
@@ -133,7 +153,7 @@ void SavedBytes::read(const Chunk& chunk, char* to, Bytes at) {
 
 void SavedBytes::check(const Chunk& chunk, uint64_t sum) const {
   if (sum == chunk.sum) return;
-  throw Error(GLAKE_CORRUPTED, "the region's bytes in " + place() +
+  throw Error(GLAKE_CORRUPTED, "the region's bytes in " + place_text() +
                                    " are not those that were saved: something has written there");
 }
 
@@ -146,7 +166,7 @@ std::vector<SavedPart> SavedBytes::within(const std::vector<SavedPart>& parts, s
 
 void SavedBytes::record(BytesCopier& copier) {
   for (const Chunk& chunk : chunks_) {
-    if (chunk.memory != nullptr) copier.record(chunk.memory);
+    if (chunk.memory() != nullptr) copier.record(chunk.memory());
   }
 }
 
@@ -172,31 +192,29 @@ void SavedBytes::write_back(BytesCopier& copier, bool verify,
 void SavedBytes::read_all(BytesCopier& copier) {
   if (to_ == GLAKE_REGION_DISCARD || total_ == 0) return;
   const bool disk = to_ == GLAKE_REGION_DISK;
+  if (disk) make_file();
   for (Bytes at = 0; at < total_; at += kChunk) {
-    chunks_.push_back({nullptr, std::min(kChunk, total_ - at), 0});
-    Chunk& chunk = chunks_.back();
-    if (disk) continue;
-    chunk.memory = static_cast<char*>(host_.allocate(chunk.bytes));
+    const Bytes bytes = std::min(kChunk, total_ - at);
+    chunks_.push_back({place(at, bytes), bytes, 0});
   }
   if (!disk) {
     Crew crew(chunks_.size());
     // Those of one group are summed while the next is on its way.
     for (size_t done = 0, next = 0; done < chunks_.size();) {
       for (; next < chunks_.size() && next < done + 2 * kGroup; ++next) {
-        copier.start(within(parts_, next), chunks_[next].memory, next * kChunk, true);
+        copier.start(within(parts_, next), chunks_[next].memory(), next * kChunk, true);
         if ((next + 1) % kGroup == 0 || next + 1 == chunks_.size()) copier.submit();
       }
       copier.finish_oldest();
       for (const size_t end = std::min(done + kGroup, chunks_.size()); done < end; ++done) {
         Chunk& chunk = chunks_[done];
-        crew.add([&chunk] { chunk.sum = sum_of(chunk.memory, chunk.bytes); });
+        crew.add([&chunk] { chunk.sum = sum_of(chunk.memory(), chunk.bytes); });
       }
     }
     copier.finish();
     crew.finish();
     return;
   }
-  make_file();
   Staging staging(host_, copier, chunks_.front().bytes);
   for (size_t i = 0; i < chunks_.size(); ++i) {
     copier.start(within(parts_, i), staging.memory(), i * kChunk, true);
@@ -213,7 +231,7 @@ void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<S
   std::unique_ptr<Staging> staging, back;
   if (disk) staging = std::make_unique<Staging>(host_, copier, largest);
   if (verify) back = std::make_unique<Staging>(host_, copier, largest);
-  auto memory = [&](size_t i) { return disk ? staging->memory() : chunks_[i].memory; };
+  auto memory = [&](size_t i) { return disk ? staging->memory() : chunks_[i].memory(); };
   auto compare = [&](size_t i) {
     const std::vector<SavedPart> parts = within(wanted, i);
     copier.start(parts, back->memory(), i * kChunk, true);
@@ -222,11 +240,12 @@ void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<S
       const Bytes at = part.offset - i * kChunk;
       if (std::memcmp(back->memory() + at, memory(i) + at, part.bytes) == 0) continue;
       throw Error(GLAKE_CORRUPTED, "the " + size_text(part.bytes) + " at " + hex(part.at) +
-                                       " are not what was written there from " + place());
+                                       " are not what was written there from " + place_text());
     }
   };
   if (disk) {
     for (size_t i = 0; i < chunks_.size(); ++i) {
+      if (chunks_[i].dropped()) continue;
       read(chunks_[i], memory(i), i * kChunk);
       check(chunks_[i], sum_of(memory(i), chunks_[i].bytes));
       copier.start(within(wanted, i), memory(i), i * kChunk, false);
@@ -240,7 +259,8 @@ void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<S
   Crew crew(chunks_.size());
   auto sum_group = [&](size_t first) {
     for (size_t i = first; i < std::min(first + kGroup, chunks_.size()); ++i) {
-      crew.add([&found, i, this] { found[i] = sum_of(chunks_[i].memory, chunks_[i].bytes); });
+      if (chunks_[i].dropped()) continue;
+      crew.add([&found, i, this] { found[i] = sum_of(chunks_[i].memory(), chunks_[i].bytes); });
     }
   };
   sum_group(0);
@@ -248,13 +268,16 @@ void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<S
     crew.finish();
     sum_group(i + kGroup);
     for (const size_t end = std::min(i + kGroup, chunks_.size()); i < end; ++i) {
+      if (chunks_[i].dropped()) continue;
       check(chunks_[i], found[i]);
       copier.start(within(wanted, i), memory(i), i * kChunk, false);
     }
     copier.submit();
   }
   copier.finish();
-  for (size_t i = 0; i < chunks_.size() && verify; ++i) compare(i);
+  for (size_t i = 0; i < chunks_.size() && verify; ++i) {
+    if (!chunks_[i].dropped()) compare(i);
+  }
 }
 
 }  // namespace glake

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/tuning.h"
@@ -25,8 +26,12 @@ class SavedBytes {
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
 
+  // Where one chunk lies, given up with the last copy of it: memory of the host pool, or, where it
+  // is null, a stretch of the file. Not under the allocator's locks.
+  using Place = std::shared_ptr<char>;
+
   int to() const { return to_; }
-  Bytes bytes() const { return total_; }
+  Bytes bytes() const;  // kept, by chunks
 
   // What save() is to keep; one stretch after the other.
   void add(Address at, Bytes bytes, bool block);
@@ -42,10 +47,22 @@ class SavedBytes {
     }
     write_back(copier, verify, wanted);
   }
+  // Chunks without a part for which keep(address) holds are not needed any more, and their places
+  // are the caller's.
+  template <typename Keep>
+  void drop(std::vector<Place>& places, Keep&& keep) {
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+      bool kept = false;
+      for (const SavedPart& part : within(parts_, i)) kept = kept || keep(part.at);
+      if (!kept && !chunks_[i].dropped()) places.push_back(std::move(chunks_[i].place));
+    }
+  }
 
  private:
   struct Chunk {
-    char* memory = nullptr;  // of the host pool; null: in the file
+    bool dropped() const { return place.use_count() == 0; }
+    char* memory() const { return place.get(); }  // null: in the file, or dropped
+    Place place;
     Bytes bytes = 0;
     uint64_t sum = 0;
   };
@@ -54,16 +71,17 @@ class SavedBytes {
   void write_back(BytesCopier& copier, bool verify, const std::vector<SavedPart>& wanted);
   void write_all(BytesCopier& copier, bool verify, const std::vector<SavedPart>& wanted);
   void make_file();
+  Place place(Bytes at, Bytes bytes);
   void write(const Chunk& chunk, const char* from, Bytes at);
   void read(const Chunk& chunk, char* to, Bytes at);
   void check(const Chunk& chunk, uint64_t sum) const;
   std::vector<SavedPart> within(const std::vector<SavedPart>& parts, size_t chunk) const;
-  std::string place() const;
+  std::string place_text() const;
 
   HostPool& host_;
   int to_;
   std::string folder_;
-  int file_ = -1;
+  std::shared_ptr<const int> file_;  // its descriptor, closed after the last place in it
   Bytes total_ = 0;
   std::vector<SavedPart> parts_;  // by offset, none across two chunks
   std::vector<Chunk> chunks_;

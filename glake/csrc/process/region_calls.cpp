@@ -80,6 +80,10 @@ void RegionCalls::set_budget(PoolId id, Bytes bytes) {
   region->budget.store(bytes);
 }
 
+void RegionCalls::drop_freed() {
+  process_.for_each_device([](DeviceAllocator& device) { device.regions().drop_freed(); });
+}
+
 std::string RegionCalls::list() {
   std::string json = "[";
   process_.for_each_device([&](DeviceAllocator& device) {

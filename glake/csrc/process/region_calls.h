@@ -21,6 +21,8 @@ class RegionCalls {
   void pause(int device, PoolId id, const PauseTo& to);
   void resume(int device, PoolId id, bool verify);
   static void set_budget(PoolId id, Bytes bytes);
+  // As Regions::drop_freed(), on all devices in use.
+  void drop_freed();
   // All regions on all devices in use, as JSON.
   std::string list();
 

@@ -18,8 +18,8 @@ void bind_regions(py::module_& module) {
       "region_pool",
       [](const std::string& name) {
         glake_pool pool{};
-        // A NUL in it would end the text early for C.
-        const std::string text = name.find('\0') == std::string::npos ? name : "";
+        // A NUL would end the text early for C, which is to refuse it as it does its like.
+        const std::string text = name.find('\0') == std::string::npos ? name : "\1";
         check(released(glake_region_pool, text.c_str(), &pool));
         return named(pool);
       },

@@ -190,8 +190,9 @@ void after_fork_in_child() {
     size_t live = 0;
     e.blocks.for_each([&](void*, size_t bytes) { live += bytes; });
     if (e.inherited.make_private() && fork.copies && live <= kMostCopied) {
-      e.blocks.for_each(&glake::adapter::ForkedMemory::copy);
+      e.blocks.for_each([&](void* block, size_t bytes) { e.inherited.copy(block, bytes); });
     }
+    e.inherited.forget();
   }
   if (fork.copies) {
     close(fork.copied[0]);

@@ -37,31 +37,53 @@ class ForkedMemory {
   // read-only then, as a fault in the child is better than a write in the parent's tensors.
   bool make_private() {
     if (!known_) return true;
-    constexpr size_t kMost = size_t{1} << 20;  // mappings; 16 times the kernel's usual limit
     void* table = mmap(nullptr, kMost * sizeof(Mapping), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (table == MAP_FAILED) return false;
-    auto* mappings = static_cast<Mapping*>(table);
-    size_t count = 0;
+    mappings_ = static_cast<Mapping*>(table);
     {
       MapsReader maps;  // read to the end before anything is remapped
-      while (count < kMost && maps.next(&mappings[count])) {
-        const Mapping& m = mappings[count];
-        if (m.shared && std::strcmp(m.name, name_) == 0) ++count;
+      while (count_ < kMost && maps.next(&mappings_[count_])) {
+        const Mapping& m = mappings_[count_];
+        if (m.shared && std::strcmp(m.name, name_) == 0) ++count_;
       }
     }
     bool all = true;
-    for (size_t i = 0; i < count; ++i) all = make_private(mappings[i]) && all;
-    munmap(table, kMost * sizeof(Mapping));
+    for (size_t i = 0; i < count_; ++i) all = make_private(mappings_[i]) && all;
     return all;
   }
 
-  // In the child: takes copies of a block's pages, so that what the parent does to them later is
-  // not seen. Writing to a private page is what copies it.
-  static void copy(void* block, size_t bytes) {
+  // In the child, after make_private(): takes copies of a block's pages, so that what the parent
+  // does to them later is not seen. A block of a paused region has no pages, and is left out.
+  void copy(void* block, size_t bytes) const {
+    const auto begin = reinterpret_cast<uintptr_t>(block);
+    const auto end = begin + bytes;
+    // The first mapping that ends after the block begins; the kernel lists them by address.
+    size_t at = 0;
+    for (size_t step = kMost; step != 0; step /= 2) {
+      if (at + step <= count_ && mappings_[at + step - 1].end <= begin) at += step;
+    }
+    for (; at < count_ && mappings_[at].begin < end; ++at) {
+      if ((mappings_[at].protection & PROT_WRITE) == 0) continue;  // nobody can change it
+      copy_pages(begin > mappings_[at].begin ? begin : mappings_[at].begin,
+                 end < mappings_[at].end ? end : mappings_[at].end);
+    }
+  }
+
+  // In the child: the list of mappings is needed no more.
+  void forget() {
+    if (mappings_ != nullptr) munmap(mappings_, kMost * sizeof(Mapping));
+    mappings_ = nullptr;
+    count_ = 0;
+  }
+
+ private:
+  static constexpr size_t kMost = size_t{1} << 20;  // mappings; 16 times the kernel's usual limit
+
+  // Writing to a private page is what copies it.
+  static void copy_pages(uintptr_t begin, uintptr_t end) {
     constexpr uintptr_t kPage = 4096;
-    auto begin = reinterpret_cast<uintptr_t>(block) / kPage * kPage;
-    auto end = reinterpret_cast<uintptr_t>(block) + bytes;
+    begin = begin / kPage * kPage;
     constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14: all in one call
     if (madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite) == 0) return;
     for (uintptr_t page = begin; page < end; page += kPage) {
@@ -70,7 +92,6 @@ class ForkedMemory {
     }
   }
 
- private:
   bool make_private(const Mapping& m) {
     void* at = reinterpret_cast<void*>(m.begin);
     size_t bytes = m.end - m.begin;
@@ -103,6 +124,8 @@ class ForkedMemory {
 
   char name_[sizeof(Mapping::name)] = "";
   bool known_ = false;
+  Mapping* mappings_ = nullptr;
+  size_t count_ = 0;
   int file_ = -1;
   uint64_t file_inode_ = 0;
 };
