@@ -336,6 +336,51 @@ TEST(no_files_left) {
   serves(service);
 }
 
+// A client is told that the service ends when nothing touches its memory any more, not before: it
+// lets others have the memory then.
+TEST(copies_end_before_the_goodbye) {
+  test::running() = "copies end before the goodbye";
+  test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});
+  char folder[] = "/tmp/glake-relay-XXXXXX";
+  CHECK(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/door";
+  auto door = std::make_unique<RelayDoor>("sim", path);
+  const Descriptor socket = connect_to(path);
+  constexpr size_t kBytes = 8 * kMiB;
+  const Descriptor file = file_of(kBytes);
+  const auto* memory = static_cast<const char*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  CHECK(memory != MAP_FAILED);
+  uint32_t ticket = 0;
+  auto send = [&](Order order, int descriptor = -1) {
+    order.ticket = ++ticket;
+    CHECK(glake::transfer::send_packet(socket.get(), &order, sizeof order, descriptor));
+  };
+  auto hear = [&](Answer* answer) {
+    Descriptor with;
+    return glake::transfer::take_packet(socket.get(), answer, sizeof *answer, &with, true);
+  };
+  Order hello;
+  hello.at = kWireVersion;
+  send(hello);
+  send(order_of(Order::kOpen));
+  send(order_of(Order::kRegion, 0, 1, 0, 0, kBytes), file.get());
+  Answer answer;
+  for (int i = 0; i < 3; ++i) CHECK(hear(&answer) == Got::kPacket && answer.failed == 0);
+  // What comes out of the buffer is not what is in memory, so that late writes show.
+  std::memset(const_cast<char*>(memory), 9, kBytes);
+  for (int i = 0; i < 50; ++i) send(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
+  std::thread ends([&] { door.reset(); });
+  while (hear(&answer) == Got::kPacket && answer.ticket != 0) {
+  }
+  CHECK(answer.ticket == 0 && std::string(answer.why) == "it has ended");
+  std::memset(const_cast<char*>(memory), 9, kBytes);
+  ends.join();
+  for (size_t i = 0; i < kBytes; ++i) CHECK(memory[i] == 9);
+  munmap(const_cast<char*>(memory), kBytes);
+  CHECK(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
+}
+
 // Orders of any numbers, many on their way at once, and ends in the middle of them.
 TEST(random_orders) {
   Service service("random orders");
