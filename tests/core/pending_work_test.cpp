@@ -174,8 +174,8 @@ bool all(const void* ptr, size_t bytes, uint8_t value) {
 void recorded_on(size_t streams, bool pooled, size_t bytes) {
   const size_t used = std::min(bytes, 64 * test::kKiB);
   Fixture f("frees recorded on many streams");
-  test::running() += ": " + std::to_string(streams) + (pooled ? " in a pool, " : ", ") +
-                     std::to_string(bytes);
+  test::running() +=
+      ": " + std::to_string(streams) + (pooled ? " in a pool, " : ", ") + std::to_string(bytes);
   auto request = [&] {
     void* ptr = pooled ? glake_pool_malloc(bytes, 0, f.s[0], kPool) : get(bytes, f.s[0]);
     CHECK(ptr != nullptr);
