@@ -74,6 +74,14 @@ TEST(one_path) {
     const std::string stats = test::transfer_stats();
     if (!writes) CHECK_TEXT(test::number_in(stats, "resent") > 0, stats);
     if (writes) CHECK_TEXT(test::number_in(stats, "resent") == 0, stats);
+    if (fault.times < 0) {
+      // It rests for 2 ms at least, in which the next copy is done.
+      CHECK_TEXT(stats.find("quarantined") != std::string::npos, stats);
+      test::finish(pair.start());
+      CHECK_TEXT(
+          test::number_in(test::transfer_stats(), "resent") == test::number_in(stats, "resent"),
+          test::transfer_stats());
+    }
     disarm();
     // The next copy is whole again, and a path that failed once is used again in time.
     int more = 0;
