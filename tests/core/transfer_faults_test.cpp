@@ -367,7 +367,7 @@ TEST(each_call) {
 // others could not.
 TEST(each_enqueued_call) {
   for (int64_t times : {int64_t{1}, int64_t{-1}}) {
-    const int step = 7 * test::kSlowdown;
+    const int step = 11 * test::kSlowdown;
     int64_t k = 2;
     while (call_fails(true, "enqueued", k, times)) k += step;
     CHECK(k > 100);
