@@ -14,7 +14,7 @@ LargestFit::Usable LargestFit::usable(const Request& r, Granules growth) {
   Usable found;
   std::vector<Run> runs;
   Tickets pending;
-  heap_.granules.new_mark();
+  heap_.granules.new_stamp();
   found.whole = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   found.large = std::max({longest_stretch(*heap_.large, r), longest_in_views(r),
                           Extend(heap_).longest_reuse(r).bytes()});
