@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "heap/history.h"
 #include "heap/pins.h"
+#include "heap/placement_history.h"
 #include "heap/pool.h"
 #include "heap/request.h"
 #include "heap/reuse_rule.h"

@@ -313,7 +313,7 @@ Driver& Process::driver() {
 
 bool Process::enqueues_copies() {
   std::lock_guard<std::mutex> guard(mutex_);
-  return options_.enqueue_copies;
+  return options_.copy_order == CopyOrderKind::kEnqueued;
 }
 
 HostPool& Process::host() {
