@@ -40,13 +40,12 @@ bool safe_name(const std::string& text) {
 }  // namespace
 
 bool is_option(const std::string& key) {
-  for (const char* known : {"preset",         "platforms",       "devices",
-                            "memory",         "context_memory",  "phantom",
-                            "seed",           "schedule",        "machine",
-                            "machine_dir",    "max_maps",        "host_node",
-                            "reuse_handles",  "costs",           "cost_file",
-                            "batch_small_ns", "batch_large_ns",  "completion",
-                            "driver_lock",    "visible_devices", "pace"}) {
+  for (const char* known :
+       {"preset",         "platforms",      "devices",       "memory",      "context_memory",
+        "phantom",        "seed",           "schedule",      "machine",     "machine_dir",
+        "max_maps",       "host_node",      "reuse_handles", "costs",       "cost_file",
+        "batch_small_ns", "batch_large_ns", "completion",    "driver_lock", "visible_devices",
+        "pace",           "sticky_errors"}) {
     if (key == known) return true;
   }
   return false;
@@ -98,6 +97,9 @@ bool set_option(Options* options, const std::string& key, const std::string& val
   } else if (key == "driver_lock") {
     takes = "0 or 1";
     ok = parse_flag(value, &options->driver_lock);
+  } else if (key == "sticky_errors") {
+    takes = "0 or 1";
+    ok = parse_flag(value, &options->sticky_errors);
   } else if (key == "visible_devices") {
     takes = "0 or 1";
     ok = parse_flag(value, &options->visible_devices);
