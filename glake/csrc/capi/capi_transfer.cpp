@@ -12,7 +12,7 @@ using glake::TransferUse;
 namespace {
 
 std::mutex door_mutex;
-std::unique_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
+std::shared_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
 
 // How a wait ended, as the status of the call.
 void require_end(int end, std::string text) {
@@ -161,14 +161,27 @@ int glake_relay_open(const char* driver, const char* path) {
     require(driver != nullptr && path != nullptr, "glake_relay_open needs a driver and a path");
     std::lock_guard<std::mutex> guard(door_mutex);
     require(door == nullptr, "this process serves as a relay already");
-    door = std::make_unique<glake::transfer::RelayDoor>(driver, path);
+    door = std::make_shared<glake::transfer::RelayDoor>(driver, path);
   });
 }
 
 int glake_relay_close(void) {
   return api_call([] {
     std::lock_guard<std::mutex> guard(door_mutex);
+    if (door != nullptr) door->stop();  // who waits for it has it still
     door.reset();
+  });
+}
+
+int glake_relay_wait(void) {
+  return api_call([] {
+    std::shared_ptr<glake::transfer::RelayDoor> waited;
+    {
+      std::lock_guard<std::mutex> guard(door_mutex);
+      waited = door;
+    }
+    const std::string lost = waited != nullptr ? waited->wait() : "";
+    if (!lost.empty()) throw glake::Error(GLAKE_DRIVER_ERROR, lost);
   });
 }
 

@@ -58,8 +58,8 @@ std::unique_ptr<Driver> Driver::open(const std::string& choice) {
 
 // Of these CUDA's reference says that the process is in an inconsistent state and must be started
 // again: every later call on that GPU returns the same.
-static bool ends_context(CUresult code) {
-  switch (code) {
+bool Driver::ends_context(Status s) {
+  switch (static_cast<CUresult>(s.code)) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_ASSERT:
@@ -84,7 +84,7 @@ std::string Driver::describe(Status s) const {
   return std::string(name != nullptr ? name : "CUDA error") + " (" + std::to_string(s.code) +
          (text != nullptr ? std::string(": ") + text : "") + ")" +
          (words.empty() ? "" : ": " + words) +
-         (ends_context(static_cast<CUresult>(s.code))
+         (ends_context(s)
               ? "; no call on that GPU works from then on: end this process, and start it again"
               : "");
 }
