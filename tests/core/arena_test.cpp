@@ -270,6 +270,36 @@ TEST(tickets_of_neighbours) {
   CHECK(first->extent == 4 * kGranule && arena.check().empty());
 }
 
+// The work of stream 9 is complete, and no other's.
+struct OnlyNine : Completion {
+  bool complete(const Tickets& tickets) const override {
+    return std::all_of(tickets.begin(), tickets.end(), [](Ticket t) { return t.stream == 9; });
+  }
+};
+
+// Where it is known what is complete, neighbours become one span once both are, or if their tickets
+// are the same: what is pending on one is forgotten by none.
+TEST(pending_neighbours_stay_apart) {
+  SpanPool pool;
+  const OnlyNine known;
+  for (int pending : {0, 1}) {  // the first, or the second
+    Arena arena(0, 0, 2 * kGranule, pool);
+    arena.give(arena.claim(arena.first_absent(), 0, 2 * kGranule), Tickets{});
+    Span* parts[2];
+    for (Span*& p : parts)
+      p = arena.take(arena.best_fit(kGranule), (&p - parts) * kGranule, kGranule);
+    arena.give(parts[pending], Tickets({2, 3}), &known);
+    arena.give(parts[1 - pending], Tickets({9, 1}), &known);
+    const Span* span = arena.first_span();
+    CHECK(span->size == kGranule && span->extent == 2 * kGranule);
+    if (pending == 1) span = span->next;
+    CHECK(span->tickets == Tickets({2, 3}) && arena.check().empty());
+    Span* taken = arena.take(arena.best_fit(2 * kGranule), 0, 2 * kGranule);
+    arena.give(taken, Tickets({9, 2}), &known);
+    CHECK(arena.first_span()->size == 2 * kGranule && arena.check().empty());
+  }
+}
+
 TEST(random_programs) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     test::running() = "seed " + std::to_string(seed);

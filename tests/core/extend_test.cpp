@@ -212,6 +212,37 @@ TEST(refusals_lose_nothing) {
   CHECK(hits > 90 / test::kShortened);
 }
 
+// A view that the driver does not let us cut is whole again; another is made beside it.
+TEST(a_refused_cut_changes_nothing) {
+  Job job("a refused cut changes nothing");
+  job.free_part();
+  CU(cuCtxSynchronize());
+  CHECK(simcuda_fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, 1) == 0);
+  void* ptr = job.get(4 * kPart);
+  CHECK(ptr != nullptr && ptr != job.view && test::stat("glake.view_extensions") == 0);
+  CHECK(test::stat("glake.views") == 2);
+  job.check();
+  job.drop(ptr);
+  const int64_t maps = simcuda_calls("cuMemMap");
+  CHECK(job.get(3 * kPart) != nullptr && simcuda_calls("cuMemMap") == maps);
+  job.check();
+}
+
+// Free granules of a view in which a block lies stay, as the view's mapping of them does.
+TEST(what_a_view_maps_is_not_given_back) {
+  Job job("what a view maps is not given back");
+  void* front = job.get(20 * kMiB);
+  CHECK(front == job.view);
+  const int64_t held = test::stat("glake.physical_bytes");
+  OK(glake_empty_cache(0));
+  CHECK(test::stat("glake.physical_bytes") == held);
+  job.check();
+  job.drop(front);
+  const int64_t maps = simcuda_calls("cuMemMap");
+  CHECK(job.get(3 * kPart) == job.view && simcuda_calls("cuMemMap") == maps);
+  job.check();
+}
+
 // The driver takes back nothing of a refused extension: what was mapped before it still serves, and
 // what was not is given to nobody.
 TEST(owed_views_serve_what_they_have) {

@@ -1,8 +1,10 @@
 // Addresses that work not yet run will use: no eviction and no trim unmaps them, and no other
 // stream has their bytes first. The simulator runs work as late as is legal, and notes what it
 // finds.
+#include <algorithm>
 #include <memory>
 
+#include "base/tuning.h"
 #include "harness.h"
 
 namespace {
@@ -16,7 +18,7 @@ class Fixture {
  public:
   explicit Fixture(const char* what, const test::Options& options = {{"limit", "32MiB"}}) {
     test::running() = what;
-    test::fresh_simulator({{"memory", "96MiB"}, {"devices", "1"}});
+    test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});
     test::configure({{"driver", "sim"}});
     test::configure(options);
     context_ = std::make_unique<test::CurrentContext>();
@@ -141,34 +143,106 @@ TEST(repeated_places_wait_for_their_work) {
   CHECK(test::stat("glake.repeats") - repeats > 40);
 }
 
+// Streams that stand still until they are let go: no query finds their work done before.
+class Gate {
+ public:
+  Gate() {
+    CU(cuMemHostAlloc(reinterpret_cast<void**>(&word_), 4, 0));
+    *word_ = 0;
+  }
+  ~Gate() { CU(cuMemFreeHost(word_)); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void hold(CUstream stream) {
+    CU(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word_), 1,
+                           CU_STREAM_WAIT_VALUE_GEQ));
+  }
+  void let_go() { __atomic_store_n(word_, 1, __ATOMIC_RELEASE); }
+
+ private:
+  uint32_t* word_ = nullptr;
+};
+
+bool all(const void* ptr, size_t bytes, uint8_t value) {
+  std::vector<uint8_t> seen(bytes);
+  CU(cuMemcpyDtoH(seen.data(), reinterpret_cast<CUdeviceptr>(ptr), bytes));
+  return seen == std::vector<uint8_t>(bytes, value);
+}
+
 // A block recorded on as many streams as a set of tickets has room for, on one more, and on many:
 // its memory, which the next request needs, is had after the work of each.
-void recorded_on(size_t streams) {
-  constexpr size_t kUsed = 64 * test::kKiB;
+void recorded_on(size_t streams, bool pooled, size_t bytes) {
+  const size_t used = std::min(bytes, 64 * test::kKiB);
   Fixture f("frees recorded on many streams");
+  test::running() +=
+      ": " + std::to_string(streams) + (pooled ? " in a pool, " : ", ") + std::to_string(bytes);
+  auto request = [&] {
+    void* ptr = pooled ? glake_pool_malloc(bytes, 0, f.s[0], kPool) : get(bytes, f.s[0]);
+    CHECK(ptr != nullptr);
+    return ptr;
+  };
+  Gate gate;
   std::vector<CUstream> users(streams);
   for (CUstream& user : users) CU(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING));
-  void* first = get(20 * kMiB, f.s[0]);
+  void* first = request();
   for (CUstream user : users) {
     OK(glake_record_stream(first, user));
-    fill(first, kUsed, user);
+    gate.hold(user);
+    fill(first, used, user);
   }
   OK(glake_free(first));
-  void* second = get(20 * kMiB, f.s[0]);
-  const auto address = reinterpret_cast<CUdeviceptr>(second);
-  CU(cuMemsetD8Async(address, 2, kUsed, f.s[0]));
+  void* second = request();
+  CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(second), 2, used, f.s[0]));
+  gate.let_go();
   CU(cuStreamSynchronize(f.s[0]));
   for (CUstream user : users) CU(cuStreamSynchronize(user));
-  std::vector<uint8_t> seen(kUsed);
-  CU(cuMemcpyDtoH(seen.data(), address, kUsed));
-  CHECK(seen == std::vector<uint8_t>(kUsed, 2));
+  CHECK(all(second, used, 2));
   OK(glake_free(second));
   CU(cuCtxSynchronize());
   for (CUstream user : users) CU(cuStreamDestroy(user));
 }
 
 TEST(frees_recorded_on_many_streams_wait) {
-  for (size_t streams : {7, 8, 9, 20}) recorded_on(streams);
+  for (size_t streams : {7, 8, 9, 20}) recorded_on(streams, false, 20 * kMiB);
+}
+
+TEST(frees_into_a_pool_wait_for_recorded_streams) {
+  for (size_t streams : {1, 8, 20}) recorded_on(streams, true, 20 * kMiB);
+}
+
+// Threads keep freed small blocks for the next request of their size and stream, but none that
+// other streams use.
+TEST(small_frees_wait_for_recorded_streams) {
+  for (size_t bytes : {size_t{512}, 64 * test::kKiB, kMiB}) recorded_on(1, false, bytes);
+}
+
+// Nor do they give one stream what another has freed, whose work may be pending: of so many streams
+// two share a place in the cache, however it finds places.
+TEST(small_frees_serve_their_own_stream) {
+  Fixture f("small frees serve their own stream", {{"limit", "192MiB"}});
+  constexpr size_t kBytes = 512;
+  Gate gate;
+  std::vector<CUstream> users(glake::Tuning::kCacheSlots + 1);
+  std::vector<void*> blocks;
+  for (CUstream& user : users) {
+    CU(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING));
+    blocks.push_back(get(kBytes, user));
+    gate.hold(user);
+    fill(blocks.back(), kBytes, user);
+  }
+  // The later stream's block comes first, and its work is waited for last.
+  for (size_t i = users.size(); i-- > 0;) OK(glake_free(blocks[i]));
+  for (size_t i = 0; i < users.size(); ++i) {
+    blocks[i] = get(kBytes, users[i]);
+    CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(blocks[i]), 2, kBytes, users[i]));
+  }
+  gate.let_go();
+  for (CUstream user : users) CU(cuStreamSynchronize(user));
+  for (void* block : blocks) {
+    CHECK(all(block, kBytes, 2));
+    OK(glake_free(block));
+  }
+  for (CUstream user : users) CU(cuStreamDestroy(user));
 }
 
 TEST(chunks_wait_for_their_work) {

@@ -191,6 +191,47 @@ TEST(freed_while_paused) {
   OK(glake_free(d));
 }
 
+// This process's file of a region's bytes, which has no name any more.
+int kept_file() {
+  for (int fd = 0; fd < 1024; ++fd) {
+    char path[256] = "";
+    if (readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof path - 1) <= 0)
+      continue;
+    if (std::strstr(path, "glake-region-") != nullptr) return fd;
+  }
+  return -1;
+}
+
+// One bit that has changed on the disk is found, wherever it is, and nothing is lost once it is put
+// right.
+TEST(damaged_bytes_are_not_put_back) {
+  Fixture f("damaged bytes");
+  Folder folder;
+  constexpr size_t kBytes = 20 * kMiB + 512;
+  void* block = get(kBytes, f.weights);
+  stamp(block, kBytes, 7);
+  OK(pause(f.weights, GLAKE_REGION_DISK, folder));
+  const int file = kept_file();
+  CHECK(file >= 0);
+  const auto flip = [file](size_t at) {
+    char byte = 0;
+    const auto offset = static_cast<off_t>(at);
+    CHECK(pread(file, &byte, 1, offset) == 1);
+    byte = static_cast<char>(byte ^ 1);
+    CHECK(pwrite(file, &byte, 1, offset) == 1);
+  };
+  for (size_t at : {size_t{0}, 9 * kMiB + 3, kBytes - 1}) {
+    flip(at);
+    GIVES(GLAKE_CORRUPTED, glake_region_resume(0, f.weights, 0));
+    CHECK(says("something has written there"));
+    CHECK(test::number_in(regions(), "state") == 1);
+    flip(at);
+  }
+  OK(glake_region_resume(0, f.weights, 0));
+  CHECK(holds(block, kBytes, 7));
+  OK(glake_free(block));
+}
+
 TEST(refused_by_name) {
   Fixture f("refused by name");
   Folder folder;

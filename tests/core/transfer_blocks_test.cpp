@@ -99,6 +99,30 @@ TEST(every_byte) {
   }
 }
 
+// A chunk large enough for it goes over the link by one plain copy, beside the blocks, but only
+// where its pieces lie side by side at the host's end.
+TEST(staged) {
+  test::running() = "staged";
+  Node node("a10_l40s_x8", {{"memory", "256MiB"}});
+  test::Dice dice(19);
+  for (auto [to, from] : {std::pair<int, int>{0, kPinned}, {kPinned, 1}}) {
+    for (int packed = 0; packed < 3; ++packed) {
+      test::running() = "staged from " + std::to_string(from) + " to " + std::to_string(to) +
+                        ", packed " + std::to_string(packed);
+      Blocks blocks(to, from, 2000, 16 * kKiB, 48, &dice, packed == 1, packed == 2);
+      const uint64_t before = launches();
+      const int64_t plain = simcuda_calls("cuMemcpyAsync");
+      const std::string result = blocks.copy();
+      CHECK_TEXT(test::text_in(result, "state") == "done", result);
+      CHECK_TEXT(launches() > before, result);
+      const bool beside = (packed == 1 && to < 0) || (packed == 2 && from < 0);
+      CHECK((simcuda_calls("cuMemcpyAsync") > plain) == beside);
+      blocks.check();
+    }
+  }
+  CHECK(test::violations() == "[]");
+}
+
 // Large pieces go as before; few small ones too.
 TEST(only_where_they_pay) {
   test::running() = "only where they pay";

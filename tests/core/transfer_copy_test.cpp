@@ -19,15 +19,16 @@ namespace {
 constexpr size_t kMargin = 4096;
 
 // Copies `bytes` between odd places and checks the bytes, those around them, and that each was
-// written once.
+// written once. `device`: of the stream that the copy has its place in.
 std::string copy_once(int dst_place, int src_place, size_t bytes, size_t to, size_t from,
-                      unsigned flags = 0) {
+                      unsigned flags = 0, CUstream stream = nullptr, int device = 0) {
   Buffer dst(dst_place, bytes + 2 * kMargin), src(src_place, bytes + 2 * kMargin);
   dst.fill(1);
   src.fill(2);
   CHECK(simcuda_watch_landings(dst.at(), dst.bytes()) == 0);
-  const std::string result =
-      test::finish(Call(dst, kMargin + to, src, kMargin + from, bytes).flags(flags).start());
+  Call call(dst, kMargin + to, src, kMargin + from, bytes);
+  if (stream != nullptr) call.on(stream, device);
+  const std::string result = test::finish(call.flags(flags).start());
   CHECK_TEXT(test::text_in(result, "state") == "done", result);
   CHECK_TEXT(dst.holds(2, kMargin + to, bytes, kMargin + from), result);
   CHECK(dst.holds(1, 0, kMargin + to, 0));
@@ -70,6 +71,25 @@ TEST(forced_relays) {
     Node node(preset, {{"memory", "256MiB"}});
     const std::pair<int, int> ends[] = {{0, kPinned}, {kPinned, 1}, {1, 0}, {2, kPinned}};
     for (auto [dst, src] : ends) copy_once(dst, src, 9 * kMiB + 77, 3, 5, GLAKE_COPY_RELAYED);
+  }
+}
+
+// The same by copies that are all in streams when the call returns: only events keep a chunk's hops
+// apart, and those of the next chunk that has its buffer.
+TEST(forced_relays_in_a_stream) {
+  for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
+    test::running() = std::string("relays in a stream on ") + preset;
+    Node node(preset, {{"memory", "256MiB"}});
+    const std::pair<int, int> ends[] = {{0, kPinned}, {kPinned, 1}, {1, 0}, {2, kPinned}};
+    for (auto [dst, src] : ends) {
+      const int device = dst >= 0 ? dst : src;
+      test::CurrentContext context(device);
+      CUstream stream = nullptr;
+      CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      copy_once(dst, src, 33 * kMiB + 77, 3, 5, GLAKE_COPY_RELAYED, stream, device);
+      CU(cuStreamDestroy(stream));
+    }
+    CHECK(test::violations() == "[]");
   }
 }
 

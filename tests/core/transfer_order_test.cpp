@@ -30,9 +30,11 @@ bool all(Buffer& buffer, unsigned char value) {
 
 // memset a; a -> host; memset a again; host -> b; b -> other host: each step must see the one
 // before it and be seen by the next.
-void chain(const char* preset, int seed) {
-  test::running() = std::string("chain on ") + preset + ", seed " + std::to_string(seed);
-  Node node(preset, {{"memory", "256MiB"}, {"seed", std::to_string(seed)}}, true, test::kHeld);
+void chain(const char* preset, int seed, const char* order) {
+  test::running() =
+      std::string("chain on ") + preset + ", seed " + std::to_string(seed) + ", " + order;
+  Node node(preset, {{"memory", "256MiB"}, {"seed", std::to_string(seed)}}, true,
+            {{"copy_order", order}});
   Buffer a(0, kBytes), b(0, kBytes), host(kPinned, kBytes), back(kPinned, kBytes);
   test::CurrentContext context(0);
   {
@@ -188,10 +190,15 @@ TEST(closes_with_a_stream_that_waits) {
 }
 
 TEST(chains) {
-  for (int seed = 1; seed <= 3; ++seed) chain("dgx_a100", seed);
+  for (int seed = 1; seed <= 3; ++seed) chain("dgx_a100", seed, "held");
 }
 
-TEST(chains_over_nvlink) { chain("dgx1v", 4); }
+TEST(chains_over_nvlink) { chain("dgx1v", 4, "held"); }
+
+TEST(enqueued_chains) {
+  for (int seed = 1; seed <= 3; ++seed) chain("dgx_a100", seed, "enqueued");
+  chain("dgx1v", 4, "enqueued");
+}
 
 }  // namespace
 

@@ -5,11 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <system_error>
+
 namespace glake::transfer {
 namespace {
 
 constexpr size_t kMostClients = 64;
 constexpr time_t kAnswerSeconds = 5;
+constexpr int kFullMs = 100;  // until the next try, when no more files or threads can be had
 
 }  // namespace
 
@@ -23,6 +26,17 @@ RelayDoor::~RelayDoor() {
   if (write(stop_.get(), &one, sizeof one) == sizeof one) thread_.join();
 }
 
+bool RelayDoor::serve(Descriptor client) {
+  const timeval patience{kAnswerSeconds, 0};
+  setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  try {
+    workers_.push_back(std::make_unique<RelayWorker>(gpus_, std::move(client)));
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
+}
+
 void RelayDoor::run() {
   for (;;) {
     pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
@@ -30,10 +44,10 @@ void RelayDoor::run() {
     if (waits[1].revents != 0) break;
     Descriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     workers_.remove_if([](const auto& worker) { return worker->over(); });
-    if (!client || !same_user(client.get()) || workers_.size() >= kMostClients) continue;
-    const timeval patience{kAnswerSeconds, 0};
-    setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    workers_.push_back(std::make_unique<RelayWorker>(gpus_, std::move(client)));
+    if (client && (!same_user(client.get()) || workers_.size() >= kMostClients)) continue;
+    if (client && serve(std::move(client))) continue;
+    pollfd stop{stop_.get(), POLLIN, 0};
+    poll(&stop, 1, kFullMs);
   }
   workers_.clear();
 }

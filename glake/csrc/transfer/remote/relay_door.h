@@ -20,6 +20,7 @@ class RelayDoor {
 
  private:
   void run();
+  bool serve(Descriptor client);  // false: there is no thread for it; it is hung up on
 
   RelayGpus gpus_;
   Descriptor socket_, stop_;

@@ -26,19 +26,21 @@ RelayWorker::RelayWorker(RelayGpus& gpus, Descriptor socket)
 }
 
 RelayWorker::~RelayWorker() {
-  shutdown(socket_.get(), SHUT_RDWR);
+  shutdown(socket_.get(), SHUT_RD);  // the client hears of it when its copies have ended
   thread_.join();
 }
 
 void RelayWorker::run() {
   pthread_setname_np(pthread_self(), "glake-relay");
+  std::string why = "it has ended";
   try {
     serve();
   } catch (const std::exception& e) {  // orders of no sense: it is sent away with the reason
-    answer(0, e.what());
+    why = e.what();
   }
   release();
-  socket_.reset();  // the client may go on: nothing touches its memory any more
+  answer(0, why);  // the goodbye: nothing touches the client's memory any more
+  socket_.reset();
   over_ = true;
 }
 

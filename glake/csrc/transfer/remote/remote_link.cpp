@@ -13,10 +13,17 @@ namespace {
 constexpr std::chrono::seconds kPatience{20};  // for contexts to be opened
 constexpr int kLookMs = 5;
 
+[[noreturn]] void refuse_order(const std::string& why) {
+  throw Error(GLAKE_COPY_REFUSED, "the relay service: " + why);
+}
+
 }  // namespace
 
 RemoteLink::RemoteLink(Driver& driver, int device, const std::string& path)
-    : driver_(driver), device_(device), socket_(connect_to(path)) {
+    : driver_(driver),
+      device_(device),
+      socket_(connect_to(path)),
+      process_(process_behind(socket_.get())) {
   Order hello;
   hello.at = kWireVersion;
   await(send(hello));
@@ -33,9 +40,9 @@ uint32_t RemoteLink::send(Order order, int descriptor) {
     tickets_[order.ticket];
     if (send_packet(socket_.get(), &order, sizeof order, descriptor)) return order.ticket;
     tickets_.erase(order.ticket);
-    broken("it has ended, or takes no orders");
+    broken_ = "it has ended, or takes no orders";
   }
-  throw Error(GLAKE_COPY_REFUSED, "the relay service: " + broken_);
+  refuse_order(broken_);
 }
 
 // Of an order that is no copy: other threads may take its answer meanwhile.
@@ -50,39 +57,51 @@ RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
         Ticket answer = std::move(found->second);
         tickets_.erase(found);
         if (answer.why.empty()) return answer;
-        throw Error(GLAKE_COPY_REFUSED, "the relay service: " + answer.why);
+        refuse_order(answer.why);
       }
-      if (std::chrono::steady_clock::now() > end) broken("it does not answer");
+      // What it has been asked for, and answers later, is nobody's then.
+      const bool late = std::chrono::steady_clock::now() > end;
+      if (late || !broken_.empty()) {
+        tickets_.erase(found);
+        refuse_order(late ? "it does not answer" : broken_);
+      }
     }
     pollfd one{socket_.get(), POLLIN, 0};
     poll(&one, 1, kLookMs);
   }
 }
 
+// The service lets go of all memory before it says goodbye. One that was killed does not say it:
+// copies that it has begun may go on until its process is gone.
 void RemoteLink::pump() {
-  while (broken_.empty()) {
+  take_answers();
+  if (!hung_up_ || (!let_go_ && process_ && !has_ended(process_.get()))) return;
+  let_go_ = true;
+  for (auto& [number, ticket] : tickets_) {
+    if (std::exchange(ticket.over, true)) continue;
+    ticket.why = broken_;
+  }
+}
+
+void RemoteLink::take_answers() {
+  while (!hung_up_) {
     Answer answer;
     Descriptor descriptor;
     const Got got = take_packet(socket_.get(), &answer, sizeof answer, &descriptor, false);
     if (got == Got::kNone) return;
-    if (got == Got::kGone) return broken("it has ended");
     answer.why[sizeof answer.why - 1] = 0;
-    if (answer.ticket == 0) return broken(answer.why);
+    hung_up_ = got == Got::kGone || answer.ticket == 0;
+    if (hung_up_) {
+      let_go_ = got != Got::kGone;
+      broken_ = let_go_ ? answer.why : "it has ended";
+      return;
+    }
     const auto found = tickets_.find(answer.ticket);
     if (found == tickets_.end()) continue;  // of a region, which nobody waits for
     found->second.over = true;
     found->second.bytes = answer.bytes;
     found->second.descriptor = std::move(descriptor);
     if (answer.failed != 0) found->second.why = answer.why[0] != 0 ? answer.why : "it failed";
-  }
-}
-
-// The service has let go of all memory, or is no more: none of its copies is under way.
-void RemoteLink::broken(const std::string& why) {
-  broken_ = why;
-  for (auto& [number, ticket] : tickets_) {
-    if (std::exchange(ticket.over, true)) continue;
-    ticket.why = why;
   }
 }
 

@@ -70,8 +70,9 @@ class RemoteLink {
 
   uint32_t send(Order order, int descriptor = -1);
   Ticket await(uint32_t ticket);
-  void pump();  // takes what has come; under the lock
-  void broken(const std::string& why);
+  // Under the lock: takes what has come, and sees whether copies that were begun have ended.
+  void pump();
+  void take_answers();
   bool find_room(const Buffer& buffer, Bytes bytes, Bytes* at) const;
   Order copy_order(uint32_t kind, int gpu, Address buffer, Bytes bytes);
   void map(Buffer* buffer, int fd, bool near);
@@ -79,9 +80,11 @@ class RemoteLink {
 
   Driver& driver_;
   const int device_;
-  Descriptor socket_;
-  std::mutex mutex_;  // of all that follows
-  std::string broken_;
+  Descriptor socket_, process_;  // the service's process; empty: this kernel does not tell
+  std::mutex mutex_;             // of all that follows
+  std::string broken_;           // why it takes no orders any more
+  bool hung_up_ = false;         // nor answers
+  bool let_go_ = false;          // and none of its copies is under way
   uint32_t last_ = 0;
   std::map<uint32_t, Ticket> tickets_;
   std::map<int, Buffer> buffers_;

@@ -1,5 +1,6 @@
 #include "transfer/remote/wire.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -126,6 +127,19 @@ bool same_user(int socket) {
   ucred other{};
   socklen_t size = sizeof other;
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == geteuid();
+}
+
+Descriptor process_behind(int socket) {
+  ucred other{};
+  socklen_t size = sizeof other;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0) return Descriptor();
+  constexpr long kPidfdOpen = 434;  // Linux 5.3, by this number on every machine
+  return Descriptor(static_cast<int>(syscall(kPidfdOpen, other.pid, 0)));
+}
+
+bool has_ended(int process) {
+  pollfd one{process, POLLIN, 0};
+  return poll(&one, 1, 0) == 1;
 }
 
 }  // namespace glake::transfer

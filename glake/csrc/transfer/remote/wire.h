@@ -66,5 +66,8 @@ Descriptor listen_at(const std::string& path);
 Descriptor connect_to(const std::string& path);
 // Whether the other end is this user's process.
 bool same_user(int socket);
+// The process that listens, or has listened, at the other end; empty if it cannot be known.
+Descriptor process_behind(int socket);
+bool has_ended(int process);
 
 }  // namespace glake::transfer

@@ -22,7 +22,7 @@ EnqueuedTransfer::~EnqueuedTransfer() {
     if (path->open) tools_.pipelines.give(std::move(path->line));
   }
   for (const EventId event : {begun_, ended_}) {
-    if (event != 0) tools_.driver.destroy_event(event);
+    if (event != 0) tools_.pipelines.keep_timer(request.stream_device, event);
   }
 }
 
@@ -40,8 +40,8 @@ void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& 
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     open_path(path, share.buffers, most);
   }
-  expect_ok(driver.create_timer(device, &begun_));
-  expect_ok(driver.create_timer(device, &ended_));
+  expect_ok(tools_.pipelines.timer(device, &begun_));
+  expect_ok(tools_.pipelines.timer(device, &ended_));
   expect_ok(driver.record(device, begun_, request.stream));
   std::vector<PathThreads::Task> tasks;
   size_t copies = 0;

@@ -108,6 +108,26 @@ void PipelinePool::give(Pipeline line) {
   spare_[devices].push_back(std::move(line));
 }
 
+Status PipelinePool::timer(int device, EventId* event) {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<EventId>& spare = timers_[device];
+    if (!spare.empty()) {
+      *event = spare.back();
+      spare.pop_back();
+      return {};
+    }
+  }
+  return driver_.create_timer(device, event);
+}
+
+// Who still held a transfer when the engine closed gives its events back later.
+void PipelinePool::keep_timer(int device, EventId event) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (closed_ && driver_.destroy_event(event).ok()) return;
+  timers_[device].push_back(event);
+}
+
 // What the driver refuses to take back stays in it.
 Status PipelinePool::destroy(Pipeline* line) {
   for (Pipeline::Step& step : line->steps) {
@@ -141,6 +161,13 @@ void PipelinePool::close() {
       if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a path's streams: " + driver_.describe(s));
     }
   }
+  for (auto& [device, timers] : timers_) {
+    for (; !timers.empty(); timers.pop_back()) {
+      const Status s = driver_.destroy_event(timers.back());
+      if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a transfer's events: " + driver_.describe(s));
+    }
+  }
+  closed_ = true;
 }
 
 }  // namespace glake::transfer

@@ -1,5 +1,5 @@
 // Pipelines: the streams and events by which chunks go from hop to hop of a path with no thread
-// behind them.
+// behind them; and the events around a whole transfer.
 #pragma once
 
 #include <array>
@@ -47,6 +47,10 @@ class PipelinePool {
   // `buffers` of `bytes` each between two hops. Throws Error.
   Pipeline take(const Path& path, size_t buffers, Bytes bytes);
   void give(Pipeline line);
+  // An event that can be timed, of the device's context. What is kept serves the next transfer;
+  // none is lost where the driver refuses to destroy it.
+  Status timer(int device, EventId* event);
+  void keep_timer(int device, EventId event);
   // Gives all streams and events back; every pipeline must have come back. Throws Error, and may be
   // tried again.
   void close();
@@ -64,6 +68,8 @@ class PipelinePool {
   Slots& slots_;
   std::mutex mutex_;
   std::map<Key, std::vector<Pipeline>> spare_;
+  std::map<int, std::vector<EventId>> timers_;  // by device
+  bool closed_ = false;
 };
 
 }  // namespace glake::transfer

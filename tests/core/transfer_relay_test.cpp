@@ -1,0 +1,422 @@
+// What comes over a relay service's socket is another process's: packets of any kind and length,
+// numbers of any size, descriptors of anything. None of it moves a byte outside of what the client
+// owns, ends the service, or leaves something open.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "harness.h"
+#include "transfer/remote/relay_door.h"
+
+namespace {
+
+using glake::transfer::Answer;
+using glake::transfer::connect_to;
+using glake::transfer::Descriptor;
+using glake::transfer::Got;
+using glake::transfer::kClientBuffer;
+using glake::transfer::kWireVersion;
+using glake::transfer::Order;
+using glake::transfer::RelayDoor;
+using test::kKiB;
+using test::kMiB;
+
+constexpr uint64_t kHuge = ~uint64_t{0};
+constexpr int kGpus = 2;
+
+size_t open_files() {
+  DIR* folder = opendir("/proc/self/fd");
+  CHECK(folder != nullptr);
+  size_t count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+// A service in this process, and nothing of it left afterwards.
+class Service {
+ public:
+  explicit Service(const char* what) {
+    test::running() = what;
+    test::fresh_simulator({{"memory", "256MiB"}, {"devices", std::to_string(kGpus)}});
+    CHECK(mkdtemp(folder_) != nullptr);
+    for (int gpu = 0; gpu < kGpus; ++gpu)
+      test::CurrentContext opened(gpu);  // the simulator's files
+    files_ = open_files();
+    door_ = std::make_unique<RelayDoor>("sim", path());
+  }
+  ~Service() {
+    door_.reset();
+    CHECK_TEXT(open_files() == files_, std::to_string(open_files()) + " files are open");
+    for (int gpu = 0; gpu < kGpus; ++gpu) test::check_nothing_left(gpu);
+    CHECK(unlink(path().c_str()) == 0 && rmdir(folder_) == 0);
+  }
+  std::string path() const { return std::string(folder_) + "/door"; }
+
+ private:
+  char folder_[32] = "/tmp/glake-relay-XXXXXX";
+  size_t files_ = 0;
+  std::unique_ptr<RelayDoor> door_;
+};
+
+class Client {
+ public:
+  explicit Client(const Service& service) : socket_(connect_to(service.path())) {}
+
+  void send(const void* packet, size_t bytes, int descriptor = -1) {
+    glake::transfer::send_packet(socket_.get(), packet, bytes, descriptor);
+  }
+  // False: the service has hung up.
+  bool hear(Answer* answer) {
+    Descriptor with;
+    const Got got =
+        glake::transfer::take_packet(socket_.get(), answer, sizeof *answer, &with, true);
+    CHECK(got != Got::kNone);
+    return got == Got::kPacket;
+  }
+  bool ask(Order order, Answer* answer, int descriptor = -1) {
+    order.ticket = ++ticket_;
+    send(&order, sizeof order, descriptor);
+    return hear(answer);
+  }
+  bool greet() {
+    Order hello;
+    hello.at = kWireVersion;
+    Answer answer;
+    return ask(hello, &answer) && answer.failed == 0;
+  }
+  uint32_t ticket() const { return ticket_; }
+  // Refused with a text that has `words`; the service goes on with this client.
+  void refused(const Order& order, const char* words, int descriptor = -1) {
+    Answer answer;
+    CHECK_TEXT(ask(order, &answer, descriptor), words);
+    CHECK_TEXT(answer.failed != 0 && answer.ticket == ticket_, words);
+    CHECK_TEXT(std::string(answer.why).find(words) != std::string::npos, answer.why);
+  }
+  void granted(const Order& order, int descriptor = -1) {
+    Answer answer;
+    CHECK(ask(order, &answer, descriptor));
+    CHECK_TEXT(answer.failed == 0 && answer.ticket == ticket_, answer.why);
+  }
+  // The service hangs up, at most one answer before.
+  void sent_away() {
+    Answer answer;
+    if (hear(&answer)) CHECK(answer.failed != 0 && !hear(&answer));
+  }
+
+ private:
+  Descriptor socket_;
+  uint32_t ticket_ = 0;
+};
+
+Order order_of(Order::Kind kind, int gpu = 0, uint64_t region = 0, uint64_t at = 0, uint64_t to = 0,
+               uint64_t bytes = 0) {
+  Order order;
+  order.kind = kind;
+  order.gpu = gpu;
+  order.region = region;
+  order.at = at;
+  order.to = to;
+  order.bytes = bytes;
+  return order;
+}
+
+Order across(int gpu, uint64_t at, int peer, uint64_t to, uint64_t bytes) {
+  Order order = order_of(Order::kAcross, gpu, 0, at, to, bytes);
+  order.peer = peer;
+  return order;
+}
+
+// A file of host memory as clients make them.
+Descriptor file_of(size_t bytes, int seals = F_SEAL_SHRINK | F_SEAL_GROW) {
+  Descriptor file(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  CHECK(file && ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
+  CHECK(seals == 0 || fcntl(file.get(), F_ADD_SEALS, seals) == 0);
+  return file;
+}
+
+// A whole round of a client that means well.
+void serves(const Service& service) {
+  Client client(service);
+  CHECK(client.greet());
+  const Descriptor file = file_of(kMiB);
+  void* memory = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  CHECK(memory != MAP_FAILED);
+  std::memset(memory, 7, kMiB / 2);
+  client.granted(order_of(Order::kOpen, 0));
+  client.granted(order_of(Order::kOpen, 1));
+  client.granted(order_of(Order::kRegion, 0, 5, 0, 0, kMiB), file.get());
+  client.granted(order_of(Order::kIn, 0, 5, 0, 4096, kMiB / 2));
+  client.granted(across(0, 4096, 1, 512, kMiB / 2));
+  client.granted(order_of(Order::kOut, 1, 5, kMiB / 2, 512, kMiB / 2));
+  const auto* bytes = static_cast<const char*>(memory);
+  for (size_t i = 0; i < kMiB; ++i) CHECK(bytes[i] == 7);
+  client.granted(order_of(Order::kForget, 0, 5));
+  munmap(memory, kMiB);
+}
+
+}  // namespace
+
+TEST(serves_a_client) {
+  Service service("serves a client");
+  serves(service);
+}
+
+TEST(greetings) {
+  Service service("greetings");
+  Order wrong = order_of(Order::kHello);
+  wrong.at = kWireVersion + 1;
+  for (const Order& first : {wrong, order_of(Order::kOpen), order_of(Order::kOut, 0, 0, 0, 0, 1)}) {
+    Client client(service);
+    client.send(&first, sizeof first);
+    Answer answer;
+    CHECK(client.hear(&answer));
+    CHECK_TEXT(std::string(answer.why).find("another version") != std::string::npos, answer.why);
+    client.sent_away();
+  }
+  Client silent(service);  // holds up nobody
+  serves(service);
+}
+
+TEST(packets_of_other_lengths) {
+  Service service("packets of other lengths");
+  const std::vector<char> packet(64 * kKiB, 0);
+  for (size_t bytes : {size_t{1}, sizeof(Order) - 1, sizeof(Order) + 1, packet.size()}) {
+    for (bool greets : {false, true}) {
+      Client client(service);
+      if (greets) CHECK(client.greet());
+      client.send(packet.data(), bytes);
+      client.sent_away();
+    }
+  }
+  serves(service);
+}
+
+TEST(kinds_that_there_are_not) {
+  Service service("kinds that there are not");
+  for (uint32_t kind : {7U, 1000U, ~0U}) {
+    Client client(service);
+    CHECK(client.greet());
+    client.granted(order_of(Order::kOpen, 0));
+    Order order;
+    order.kind = kind;
+    client.send(&order, sizeof order);
+    client.sent_away();
+  }
+  serves(service);
+}
+
+TEST(numbers_out_of_range) {
+  Service service("numbers out of range");
+  Client client(service);
+  CHECK(client.greet());
+  for (int gpu : {-1, kGpus, 1 << 30}) {
+    client.refused(order_of(Order::kOpen, gpu), "sees no");
+    client.refused(order_of(Order::kIn, gpu, 1, 0, 0, 1), "no buffer");
+  }
+  client.refused(order_of(Order::kIn, 0, 1, 0, 0, 1), "no buffer");
+  client.granted(order_of(Order::kOpen, 0));
+  client.granted(order_of(Order::kOpen, 0));  // again: the same buffer
+  const Descriptor file = file_of(kMiB);
+  client.granted(order_of(Order::kRegion, 0, 1, 0, 0, kMiB), file.get());
+  client.refused(order_of(Order::kRegion, 0, 1, 0, 0, kMiB), "is there", file.get());
+  for (Order::Kind kind : {Order::kIn, Order::kOut}) {
+    client.refused(order_of(kind, 0, 2, 0, 0, 512), "not there");
+    client.refused(order_of(kind, 1, 1, 0, 0, 512), "no buffer");
+    for (uint64_t at : {kMiB - 511, kMiB, kHuge, kHuge - 511}) {
+      client.refused(order_of(kind, 0, 1, at, 0, 512), "region's end");
+    }
+    for (uint64_t to : {kClientBuffer - 511, kClientBuffer, kHuge, kHuge - 511}) {
+      client.refused(order_of(kind, 0, 1, 0, to, 512), "buffer's end");
+    }
+    for (uint64_t bytes : {uint64_t{0}, kMiB + 1, kHuge, kHuge - 511}) {
+      client.refused(order_of(kind, 0, 1, 0, 0, bytes), "end");
+    }
+  }
+  client.refused(across(0, 0, 1, 0, 512), "no buffer");
+  client.granted(order_of(Order::kOpen, 1));
+  for (uint64_t end : {kClientBuffer - 511, kHuge - 511, kHuge}) {
+    client.refused(across(0, end, 1, 0, 512), "buffer's end");
+    client.refused(across(0, 0, 1, end, 512), "buffer's end");
+  }
+  client.granted(order_of(Order::kForget, 0, 77));  // never there: nothing to forget
+  serves(service);
+}
+
+// Memory that could shrink under a copy, or that is none, is not taken; no descriptor stays.
+TEST(descriptors_of_other_things) {
+  Service service("descriptors of other things");
+  Client client(service);
+  CHECK(client.greet());
+  const Order region = order_of(Order::kRegion, 0, 1, 0, 0, kMiB);
+  const size_t files = open_files();
+  {
+    int pipe[2];
+    CHECK(pipe2(pipe, O_CLOEXEC) == 0);
+    const Descriptor in(pipe[0]), out(pipe[1]), none(open("/dev/null", O_RDWR | O_CLOEXEC));
+    const Descriptor unsealed = file_of(kMiB, 0), grows = file_of(kMiB, F_SEAL_SHRINK);
+    const Descriptor shorter = file_of(kMiB / 2), longer = file_of(2 * kMiB);
+    client.refused(region, "no such file");
+    for (const Descriptor* other : {&in, &none}) {
+      client.refused(region, "host memory for two processes", other->get());
+    }
+    for (const Descriptor* other : {&unsealed, &grows, &shorter, &longer}) {
+      client.refused(region, "not sealed, or not of", other->get());
+    }
+    // Beside an order that takes none.
+    client.granted(order_of(Order::kOpen, 0), longer.get());
+    client.refused(order_of(Order::kRegion, 0, 1, 0, 0, 0), "not sealed, or not of",
+                   file_of(0).get());
+  }
+  client.refused(region, "no such file");
+  // The relay's buffer keeps what it exports, if anything.
+  CHECK_TEXT(open_files() <= files + 1, std::to_string(open_files()));
+}
+
+TEST(too_much_of_something) {
+  Service service("too much of something");
+  Client client(service);
+  CHECK(client.greet());
+  client.granted(order_of(Order::kOpen, 0));
+  const Descriptor page = file_of(4 * kKiB);
+  uint64_t regions = 0;
+  for (Answer answer{}; answer.failed == 0; ++regions) {
+    CHECK(regions < 2000);
+    CHECK(client.ask(order_of(Order::kRegion, 0, regions, 0, 0, 4 * kKiB), &answer, page.get()));
+  }
+  client.refused(order_of(Order::kRegion, 0, regions, 0, 0, 4 * kKiB), "too many", page.get());
+  std::vector<std::unique_ptr<Client>> others;  // until a GPU's room for buffers is used
+  for (Answer answer{}; answer.failed == 0;) {
+    CHECK(others.size() < 64);
+    others.push_back(std::make_unique<Client>(service));
+    CHECK(others.back()->greet());
+    CHECK(others.back()->ask(order_of(Order::kOpen, 0), &answer));
+    CHECK_TEXT(
+        answer.failed == 0 || std::string(answer.why).find("other clients'") != std::string::npos,
+        answer.why);
+  }
+  client.granted(order_of(Order::kIn, 0, 0, 0, 0, 4 * kKiB));  // who has a buffer keeps it
+}
+
+// With no descriptor left for a client the service waits for one, without spinning, and goes on.
+TEST(no_files_left) {
+  Service service("no files left");
+  Client early(service);
+  CHECK(early.greet());
+  rlimit before{};
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  std::vector<Descriptor> waiting;
+  for (int i = 0; i < 3; ++i)
+    waiting.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, service.path().c_str());
+  const rlimit none{1, before.rlim_max};
+  CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  timespec begun{}, ended{};
+  CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begun) == 0);
+  for (const Descriptor& each : waiting) {
+    CHECK(connect(each.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ended) == 0);
+  CHECK(ended.tv_sec * 1000 + ended.tv_nsec / 1000000 - begun.tv_sec * 1000 -
+            begun.tv_nsec / 1000000 <
+        250);
+  CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  serves(service);
+}
+
+// A client is told that the service ends when nothing touches its memory any more, not before: it
+// lets others have the memory then.
+TEST(copies_end_before_the_goodbye) {
+  test::running() = "copies end before the goodbye";
+  test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});
+  char folder[] = "/tmp/glake-relay-XXXXXX";
+  CHECK(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/door";
+  auto door = std::make_unique<RelayDoor>("sim", path);
+  const Descriptor socket = connect_to(path);
+  constexpr size_t kBytes = 8 * kMiB;
+  const Descriptor file = file_of(kBytes);
+  const auto* memory = static_cast<const char*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  CHECK(memory != MAP_FAILED);
+  uint32_t ticket = 0;
+  auto send = [&](Order order, int descriptor = -1) {
+    order.ticket = ++ticket;
+    CHECK(glake::transfer::send_packet(socket.get(), &order, sizeof order, descriptor));
+  };
+  auto hear = [&](Answer* answer) {
+    Descriptor with;
+    return glake::transfer::take_packet(socket.get(), answer, sizeof *answer, &with, true);
+  };
+  Order hello;
+  hello.at = kWireVersion;
+  send(hello);
+  send(order_of(Order::kOpen));
+  send(order_of(Order::kRegion, 0, 1, 0, 0, kBytes), file.get());
+  Answer answer;
+  for (int i = 0; i < 3; ++i) CHECK(hear(&answer) == Got::kPacket && answer.failed == 0);
+  // What comes out of the buffer is not what is in memory, so that late writes show.
+  std::memset(const_cast<char*>(memory), 9, kBytes);
+  for (int i = 0; i < 50; ++i) send(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
+  std::thread ends([&] { door.reset(); });
+  while (hear(&answer) == Got::kPacket && answer.ticket != 0) {
+  }
+  CHECK(answer.ticket == 0 && std::string(answer.why) == "it has ended");
+  std::memset(const_cast<char*>(memory), 9, kBytes);
+  ends.join();
+  for (size_t i = 0; i < kBytes; ++i) CHECK(memory[i] == 9);
+  munmap(const_cast<char*>(memory), kBytes);
+  CHECK(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
+}
+
+// Orders of any numbers, many on their way at once, and ends in the middle of them.
+TEST(random_orders) {
+  Service service("random orders");
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    test::running() = "random orders, seed " + std::to_string(seed);
+    test::Dice dice(seed);
+    Client client(service);
+    CHECK(client.greet());
+    const Descriptor file = file_of(kMiB);
+    auto number = [&](uint64_t end) -> uint64_t {
+      const uint64_t wild[] = {0, end - 1, end, end + 1, kHuge, kHuge - end, uint64_t{1} << 63};
+      return dice.chance(70) ? dice(0, end) : wild[dice(0, 6)];
+    };
+    uint32_t asked = 0, answered = 0;
+    bool there = true;
+    for (int i = 0; i < 60 && there; ++i) {
+      Order order;
+      order.kind = static_cast<uint32_t>(dice.chance(98) ? dice(1, 6) : dice(0, 9));
+      order.ticket = ++asked;
+      order.gpu = static_cast<int32_t>(dice.chance(90) ? dice(0, kGpus - 1) : dice(0, 99)) - 1 +
+                  static_cast<int32_t>(dice.chance(95));
+      order.peer = static_cast<int32_t>(dice(0, kGpus));
+      order.region = dice(0, 3);
+      order.at = number(kMiB);
+      order.to = number(kClientBuffer);
+      order.bytes = order.kind == Order::kRegion ? kMiB : number(kMiB / 4);
+      client.send(&order, sizeof order, dice.chance(30) ? file.get() : -1);
+      for (Answer answer; there && asked - answered > dice(0, 20); ++answered) {
+        there = client.hear(&answer);
+        // Each order is answered once, if not in their order; 0 says why the client is sent away.
+        CHECK(!there || answer.ticket <= asked);
+        if (there && answer.ticket == 0) CHECK(answer.failed != 0);
+      }
+    }
+  }
+  serves(service);
+}
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
