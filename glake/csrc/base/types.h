@@ -63,14 +63,6 @@ inline std::string hex(Address a) {
 }
 inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
 
-// A size as texts name it.
-inline std::string size_text(Bytes b) {
-  if (b < kKiB) return counted(b, "byte");
-  bool gib = b >= kGiB, mib = b >= kMiB;
-  auto unit = static_cast<double>(gib ? kGiB : mib ? kMiB : kKiB);
-  return fixed_text(static_cast<double>(b) / unit, 2) + (gib ? " GiB" : mib ? " MiB" : " KiB");
-}
-
 // What crosses the C interface as a glake_status and a sentence.
 class Error : public std::exception {
  public:
