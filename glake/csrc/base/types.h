@@ -35,7 +35,7 @@ constexpr Bytes kGiB = 1024 * kMiB;
 constexpr Bytes kAlignment = 512;     // of every block, as torch's allocator gives
 constexpr Bytes kGranule = 2 * kMiB;  // the driver's mapping granularity on every GPU so far
 constexpr Bytes kSmallLimit = kMiB;   // blocks up to this size live in the small arena
-constexpr Bytes kRegionAlign = kGiB;  // of reserved ranges: the pointer map's page
+constexpr Bytes kRangeAlign = kGiB;   // of reserved ranges: the pointer map's page
 constexpr Bytes kMaxRequest = kMostSize;
 
 // A count of granules is not a count of bytes: the compiler keeps the two apart.
