@@ -396,6 +396,9 @@ class Config:
         "0", _flag, "0 or 1",
         "1: calls that free, pin or unmap wait for all work and keep others' copies out", _SIM,
     )  # fmt: skip
+    sim_sticky_errors: bool = _option(
+        "0", _flag, "0 or 1", "1: work that fails ends its GPU's contexts, as CUDA documents", _SIM
+    )
     sim_call_time: bool = _option(
         "0", _flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM
     )

@@ -98,6 +98,8 @@ bool set_option(Options* options, const std::string& key, const std::string& val
     options->polled = value == "polled";
   } else if (key == "driver_lock") {
     ok = parse_flag(value, &options->driver_lock);
+  } else if (key == "sticky_errors") {
+    ok = parse_flag(value, &options->sticky_errors);
   } else if (key == "visible_devices") {
     ok = parse_flag(value, &options->visible_devices);
   } else if (key == "pace") {
