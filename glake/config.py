@@ -4,12 +4,11 @@
 misspelt one is never silently ignored. A variable with an empty value counts as not set. The C++
 core's table (glake_options() in glake.h) is generated from this one at build time, by
 tools/option_table.py, which imports this module alone: it must need nothing but the standard
-library and glake.errors. In every locale a number is digits with an optional decimal point (8,
-0.9, .5).
+library, glake.errors and glake.hints. In every locale a number is digits with an optional decimal
+point (8, 0.9, .5).
 """
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glake.errors import InvalidOption, UnknownOption
+from glake.hints import nearest
 
 PREFIX = "GLAKE_"
 MOST_SIZE = 1 << 46  # what the core takes for a size
@@ -28,12 +28,12 @@ T = TypeVar("T")
 Limit = float | int | None
 
 _NUMBER = r"[0-9]*\.?[0-9]+"  # \d would take the digits of every script
-_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table. `reader` says who acts on it: python, core, simulator or
+    """One row of a table. `reader` says who acts on it: python, core, simulator or
     preload (libglake_intercept.so)."""
 
     name: str
@@ -41,16 +41,16 @@ class Option:
     parse: Callable[[str], Any]
     takes: str
     meaning: str
-    reader: str
+    reader: str = "python"
 
 
 def parse_bytes(text: str, zero: bool = False) -> int:
     """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one, but for 0
     where `zero` allows it."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
-    if match is None or match[2] not in _UNITS:
+    if match is None or match[2] not in UNITS:
         raise ValueError("not a number of bytes")
-    value = float(match[1]) * _UNITS[match[2]]
+    value = float(match[1]) * UNITS[match[2]]
     if value < 1 and not (zero and value == 0):
         raise ValueError("not above 0 bytes")
     if value > MOST_SIZE:
@@ -204,8 +204,8 @@ def nearest_integration(word: str) -> str:
     """Text for errors: " (did you mean megatron?)" of "megatorn", "" where none is near."""
     if word == "none":
         return " (none stands alone: leave it out, or the other names)"
-    near = difflib.get_close_matches(word.lower(), (*INTEGRATIONS, "all", "none"), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(word.lower(), (*INTEGRATIONS, "all", "none"))
+    return f" (did you mean {near}?)" if near else ""
 
 
 def known_integrations(text: str) -> tuple[str, list[str]]:
@@ -442,8 +442,8 @@ def lookup(name: str) -> Option:
     key = name.upper().removeprefix(PREFIX)
     if key in OPTIONS:
         return OPTIONS[key]
-    near = difflib.get_close_matches(key, OPTIONS, n=1)
-    hint = f"did you mean {PREFIX}{near[0]}?" if near else "`glake info` lists the options"
+    near = nearest(key, OPTIONS)
+    hint = f"did you mean {PREFIX}{near}?" if near else "`glake info` lists the options"
     raise UnknownOption(f"glake has no option {PREFIX}{key}; {hint}")
 
 

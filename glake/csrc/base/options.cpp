@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <iterator>
 #include <type_traits>
 
 #include "base/json_text.h"
@@ -49,8 +47,7 @@ Options Options::from_environment() {
     if (text.rfind("GLAKE_", 0) != 0) continue;
     const size_t equals = text.find('=');
     const std::string key = lower(text.substr(6, equals - 6));
-    const auto* end = std::end(kOtherOptions);
-    if (std::find(std::begin(kOtherOptions), end, key) != end) continue;
+    if (other_option(key) != nullptr) continue;
     options.set(key, text.substr(equals + 1));
   }
   return options;
