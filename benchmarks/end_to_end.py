@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import glake
-from glake.trace.units import size
+from glake.units import size
 
 JOB = Path(__file__).parent / "trainer" / "finetune.py"
 sys.path.insert(0, str(JOB.parent))

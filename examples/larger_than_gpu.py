@@ -2,7 +2,8 @@
 
 It needs PyTorch's CUDA build; with a GPU, GLAKE_ALLOCATOR=1 python examples/larger_than_gpu.py;
 without one:
-python -m glake dry-run --numbers --memory 1GiB --outside 0 --allocator glake examples/larger_than_gpu.py
+python -m glake dry-run --numbers --memory 1GiB --outside 0 --allocator glake \\
+    examples/larger_than_gpu.py
 """
 
 import torch

@@ -2,13 +2,13 @@
 
 `read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
 misspelt one is never silently ignored. A variable with an empty value counts as not set. The C++
-core has a table of its own options, for programs without Python (glake_options() in glake.h); tests
-compare the two: names, defaults, meanings, and which values they take. In every locale a number is
-digits with an optional decimal point (8, 0.9, .5).
+core's table (glake_options() in glake.h) is generated from this one at build time, by
+tools/option_table.py, which imports this module alone: it must need nothing but the standard
+library, glake.errors and glake.hints. In every locale a number is digits with an optional decimal
+point (8, 0.9, .5).
 """
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -16,22 +16,24 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glake.errors import InvalidOption, UnknownOption
+from glake.hints import nearest
 
 PREFIX = "GLAKE_"
 MOST_SIZE = 1 << 46  # what the core takes for a size
 GRANULE = 2 * 2**20
+LEAST_CONTIGUOUS = 1 << 20  # below it a driver allocation of its own would waste most of 2 MiB
 LEAST_FRACTION = 2.0**-23  # a granule of a device of 16 TiB, more than any has
 _MOST_WHOLE = 2**63 - 1
 T = TypeVar("T")
 Limit = float | int | None
 
 _NUMBER = r"[0-9]*\.?[0-9]+"  # \d would take the digits of every script
-_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table. `reader` says who acts on it: python, core, simulator or
+    """One row of a table. `reader` says who acts on it: python, core, simulator or
     preload (libglake_intercept.so)."""
 
     name: str
@@ -39,16 +41,16 @@ class Option:
     parse: Callable[[str], Any]
     takes: str
     meaning: str
-    reader: str
+    reader: str = "python"
 
 
 def parse_bytes(text: str, zero: bool = False) -> int:
     """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one, but for 0
     where `zero` allows it."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
-    if match is None or match[2] not in _UNITS:
+    if match is None or match[2] not in UNITS:
         raise ValueError("not a number of bytes")
-    value = float(match[1]) * _UNITS[match[2]]
+    value = float(match[1]) * UNITS[match[2]]
     if value < 1 and not (zero and value == 0):
         raise ValueError("not above 0 bytes")
     if value > MOST_SIZE:
@@ -83,18 +85,53 @@ def parse_contiguous(text: str) -> tuple[str, int] | None:
     if colon and kind not in ("vmm", "legacy"):
         raise ValueError("the kind is not vmm or legacy")
     least = parse_bytes(size)
-    if least < 1 << 20:
+    if least < LEAST_CONTIGUOUS:
         raise ValueError("below 1MiB a driver allocation of its own would waste most of 2MiB")
     return kind or "vmm", least
 
 
-def _choice(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
+@dataclass(frozen=True)
+class Choice:
+    """A parser that takes one of these words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        if text not in self.words:
             raise ValueError("not one of them")
         return text
 
-    return parse
+
+@dataclass(frozen=True)
+class Modes:
+    """A parser of a comma list of these words, or "none": those given, in this order."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        given = () if text == "none" else tuple(text.split(","))
+        if any(word not in self.words for word in given):
+            raise ValueError("not a list of them")
+        return tuple(word for word in self.words if word in given)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A parser of a number from `low` to `high`."""
+
+    low: float
+    high: float
+
+    def __call__(self, text: str) -> float:
+        if re.fullmatch(_NUMBER, text) is None:
+            raise ValueError("not a number")
+        if not self.low <= float(text) <= self.high:
+            raise ValueError(f"not from {self.low} to {self.high}")
+        return float(text)
+
+
+def _choice(*words: str) -> Choice:
+    return Choice(words)
 
 
 _WORDS = {"off": "0", "no": "0", "false": "0", "on": "1", "yes": "1", "true": "1"}
@@ -119,14 +156,6 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
-
-
-def _budget(text: str) -> float:
-    if re.fullmatch(_NUMBER, text) is None:
-        raise ValueError("not a number")
-    if not 1 <= float(text) <= 1000:
-        raise ValueError("not from 1 to 1000")
-    return float(text)
 
 
 def _simulated_memory(text: str) -> int:
@@ -156,15 +185,6 @@ def _microseconds(more: str = "") -> Callable[[str], str]:
 
 DEBUG_MODES = ("guard", "poison", "trace", "sync")
 
-
-def _debug(text: str) -> tuple[str, ...]:
-    """The modes of "guard,poison", in the table's order; () for "none"."""
-    words = () if text == "none" else tuple(text.split(","))
-    if any(word not in DEBUG_MODES for word in words):
-        raise ValueError("not a list of them")
-    return tuple(mode for mode in DEBUG_MODES if mode in words)
-
-
 # Each a module of glake.integrations; "all" arms those that suit every job.
 _OF_ALL = ("cupy", "deepspeed", "megatron", "memory_saver", "vllm")
 INTEGRATIONS = (*_OF_ALL, "fsdp2")
@@ -184,8 +204,8 @@ def nearest_integration(word: str) -> str:
     """Text for errors: " (did you mean megatron?)" of "megatorn", "" where none is near."""
     if word == "none":
         return " (none stands alone: leave it out, or the other names)"
-    near = difflib.get_close_matches(word.lower(), (*INTEGRATIONS, "all", "none"), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(word.lower(), (*INTEGRATIONS, "all", "none"))
+    return f" (did you mean {near}?)" if near else ""
 
 
 def known_integrations(text: str) -> tuple[str, list[str]]:
@@ -199,7 +219,8 @@ def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda text: parse(text) if text else None
 
 
-def _driver(text: str) -> str:
+def parse_driver(text: str) -> str:
+    """A driver's name, or its path: that has a "/", so that a misspelt name is refused at once."""
     preset = text.startswith("sim:") and text != "sim:"
     if text not in ("cuda", "sim") and not preset and "/" not in text:
         raise ValueError("not one of them")
@@ -210,7 +231,8 @@ def _context_memory(text: str) -> int:
     return 0 if text == "0" else parse_bytes(text)
 
 
-def _headroom(text: str) -> int:
+def parse_headroom(text: str) -> int:
+    """Bytes, 0 of "none"."""
     return 0 if text == "none" else parse_bytes(text)
 
 
@@ -233,7 +255,7 @@ def _option(
     return dataclasses.field(default=parse(default), metadata=row)
 
 
-_PATH = _optional(str)
+PATH = _optional(str)
 _SIM = "simulator"
 
 
@@ -262,7 +284,7 @@ class Config:
         "memory of CUDA graphs and MemPools; legacy: cudaMalloc's, with the CUDA adapter", "python",
     )  # fmt: skip
     jit_dir: str | None = _option(
-        "", _PATH, "a directory",
+        "", PATH, "a directory",
         "where code compiled against the installed torch is kept (default: the user's cache)",
         "python",
     )  # fmt: skip
@@ -280,18 +302,18 @@ class Config:
         "4MiB", parse_bytes, 'bytes ("4MiB")', "least bytes of a copy that is carried", "preload"
     )
     intercept_json: str | None = _option(
-        "", _PATH, "a path", "add what was carried to this file at exit, a line of JSON", "preload"
+        "", PATH, "a path", "add what was carried to this file at exit, a line of JSON", "preload"
     )
     intercept_topology: str | None = _option(
-        "", _PATH, "a platforms file, or its text",
+        "", PATH, "a platforms file, or its text",
         "how the GPUs are joined (`glake run --intercept` finds it)", "preload",
     )  # fmt: skip
     intercept_visible: str | None = _option(
-        "", _PATH, "as CUDA_VISIBLE_DEVICES",
+        "", PATH, "as CUDA_VISIBLE_DEVICES",
         "the GPUs that intercept_topology is of: with others nothing is carried", "preload",
     )  # fmt: skip
     driver: str = _option(
-        "cuda", _driver, "cuda, sim[:preset] or the path of a driver library (with a /)",
+        "cuda", parse_driver, "cuda, sim[:preset] or the path of a driver library (with a /)",
         "the CUDA driver to use; nothing falls back to the simulator",
     )  # fmt: skip
     policy: str = _option(
@@ -304,7 +326,7 @@ class Config:
         "most physical memory that glake holds on each device",
     )  # fmt: skip
     headroom: int = _option(
-        "none", _headroom, 'none, or bytes ("4GiB")',
+        "none", parse_headroom, 'none, or bytes ("4GiB")',
         "memory of each device that glake leaves free for others",
     )  # fmt: skip
     copy_order: str = _option(
@@ -316,7 +338,7 @@ class Config:
         "devices that may reach each device's memory from the start",
     )  # fmt: skip
     view_budget: float = _option(
-        "8", _budget, "a number from 1 to 1000",
+        "8", Number(1, 1000), "a number from 1 to 1000",
         "most bytes kept mapped in stitched views, as a multiple of the limit",
     )  # fmt: skip
     contiguous: tuple[str, int] | None = _option(
@@ -324,21 +346,19 @@ class Config:
         "blocks from this size on are one driver allocation each, as NCCL, RDMA and IPC want them",
     )  # fmt: skip
     debug: tuple[str, ...] = _option(
-        "none", _debug, "none, or a comma list of guard, poison, trace, sync",
+        "none", Modes(DEBUG_MODES), f"none, or a comma list of {', '.join(DEBUG_MODES)}",
         "find writes outside blocks and after a free (docs/debugging.md)",
     )  # fmt: skip
-    trace: str | None = _option(
-        "", _PATH, "a path", "record every allocation and free in this file"
-    )
+    trace: str | None = _option("", PATH, "a path", "record every allocation and free in this file")
     sim_preset: str | None = _option(
-        "", _PATH, "a name in the platforms file", "platform to simulate", _SIM
+        "", PATH, "a name in the platforms file", "platform to simulate", _SIM
     )
-    sim_platforms: str | None = _option("", _PATH, "a path", "platforms file to use", _SIM)
+    sim_platforms: str | None = _option("", PATH, "a path", "platforms file to use", _SIM)
     sim_costs: str | None = _option(
-        "", _PATH, "a device in the cost file, or published",
+        "", PATH, "a device in the cost file, or published",
         "modelled cost of driver calls (default: as the cost file says)", _SIM,
     )  # fmt: skip
-    sim_cost_file: str | None = _option("", _PATH, "a path", "cost file to use", _SIM)
+    sim_cost_file: str | None = _option("", PATH, "a path", "cost file to use", _SIM)
     sim_devices: int | None = _option(
         "", _optional(_whole(1, 16)), "1 to 16", "devices (default: the preset's)", _SIM
     )
@@ -376,6 +396,9 @@ class Config:
         "0", _flag, "0 or 1",
         "1: calls that free, pin or unmap wait for all work and keep others' copies out", _SIM,
     )  # fmt: skip
+    sim_sticky_errors: bool = _option(
+        "0", _flag, "0 or 1", "1: work that fails ends its GPU's contexts, as CUDA documents", _SIM
+    )
     sim_call_time: bool = _option(
         "0", _flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM
     )
@@ -419,8 +442,8 @@ def lookup(name: str) -> Option:
     key = name.upper().removeprefix(PREFIX)
     if key in OPTIONS:
         return OPTIONS[key]
-    near = difflib.get_close_matches(key, OPTIONS, n=1)
-    hint = f"did you mean {PREFIX}{near[0]}?" if near else "`glake info` lists the options"
+    near = nearest(key, OPTIONS)
+    hint = f"did you mean {PREFIX}{near}?" if near else "`glake info` lists the options"
     raise UnknownOption(f"glake has no option {PREFIX}{key}; {hint}")
 
 

@@ -1,6 +1,5 @@
 """Reads a platforms file: every field checked, errors name the file, the field and the way out."""
 
-import difflib
 import functools
 import json
 import re
@@ -9,6 +8,7 @@ from typing import Any, NoReturn
 
 from glake import library_path
 from glake.errors import InvalidOption, InvalidPlatform
+from glake.hints import nearest
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
 MOST_GPUS = 16  # as csrc/plan/topology.h
@@ -110,9 +110,8 @@ def parse(row: dict[str, Any], where: str) -> Platform:
             _refuse(where, name, "missing")
     unknown = [name for name in row if name not in _FIELDS and not name.startswith("_")]
     for name in unknown:
-        near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=0.7)
-        if near:
-            _refuse(where, name, "no such field", f"did you mean {near[0]!r}?")
+        if near := nearest(name, _FIELDS, cutoff=0.7):
+            _refuse(where, name, "no such field", f"did you mean {near!r}?")
     gpus = _count(row["gpus"], where)
     platform = Platform(
         gpus=gpus,

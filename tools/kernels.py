@@ -2,8 +2,8 @@
 
     tools/kernels.py [--check] [--verify] [--nvrtc LIBRARY] [--ptxas PROGRAM]
 
-Without options it writes the PTX of every kernel of glake/csrc/transfer/run/kernels into *_ptx.h
-beside it.
+Without options it writes the PTX of every kernel of glake/csrc/transfer/run/kernels into a .ptx
+file beside it, which CMake puts into a header.
 --check: only says whether that would change anything. --verify: assembles what is committed for
 several GPUs with ptxas. Both compilers come from pip, need no GPU, and are no dependency of glake:
 
@@ -84,37 +84,12 @@ def plain(ptx: str) -> str:
     return re.sub(r"\.version \S+", f".version {VERSION}", text)
 
 
-def header(source: Path, ptx: str) -> str:
-    """The C++ file with the PTX of `source`."""
-    name = "".join(part.capitalize() for part in source.stem.split("_"))
-    return (
-        f"// PTX of {source.name}, by tools/kernels.py: not edited by hand.\n"
-        "#pragma once\n\n"
-        "// clang-format off\n"
-        "namespace glake::transfer {\n\n"
-        f'constexpr const char k{name}Ptx[] = R"ptx({ptx})ptx";\n\n'
-        "}  // namespace glake::transfer\n"
-    )
-
-
-def made_of(source: Path) -> Path:
-    """Where the PTX of a source is."""
-    return source.with_name(source.stem + "_ptx.h")
-
-
-def ptx_of(made: Path) -> str:
-    """The PTX in a generated file."""
-    return made.read_text().split('R"ptx(')[1].split(')ptx"')[0]
-
-
 def verify(ptxas: str, made: Path) -> list[str]:
     """Assembles it for every GPU; the words of those that refuse it."""
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder, "kernel.ptx")
-        text.write_text(ptx_of(made))
         for gpu in GPUS:
-            command = [ptxas, f"-arch={gpu}", "-v", "-o", str(Path(folder, "cubin")), str(text)]
+            command = [ptxas, f"-arch={gpu}", "-v", "-o", str(Path(folder, "cubin")), str(made)]
             done = subprocess.run(command, capture_output=True, text=True)
             used = re.findall(r"Used (\d+) registers", done.stderr)
             spilt = re.findall(r"(\d+) bytes spill", done.stderr)
@@ -138,13 +113,13 @@ def main() -> int:
         if options.ptxas is None:
             parser.error("no ptxas: pip install nvidia-cuda-nvcc-cu12, or give --ptxas")
         for source in sources:
-            wrong += verify(options.ptxas, made_of(source))
+            wrong += verify(options.ptxas, source.with_suffix(".ptx"))
     if options.check or not options.verify:
         if options.nvrtc is None:
             parser.error("no NVRTC: pip install nvidia-cuda-nvrtc-cu12, or give --nvrtc")
         compiler = Nvrtc(options.nvrtc)
         for source in sources:
-            made, text = made_of(source), header(source, plain(compiler.compile(source)))
+            made, text = source.with_suffix(".ptx"), plain(compiler.compile(source))
             if options.check and (not made.exists() or made.read_text() != text):
                 wrong.append(
                     f"{made.name} is not what NVRTC {compiler.version} makes of {source.name}"

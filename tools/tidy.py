@@ -30,22 +30,32 @@ def sources(given: list[str]) -> list[Path]:
     ]
 
 
-def cuda_include() -> Path:
-    """The folder of cuda.h that the last build found. SystemExit: nothing has been built."""
+def built_include() -> tuple[Path, Path]:
+    """The last build's folder of generated headers, and that of the cuda.h it found.
+
+    SystemExit: nothing has been built.
+    """
     for cache in sorted(ROOT.glob("build/cmake-*/CMakeCache.txt")):
         for line in cache.read_text().splitlines():
             if line.startswith("GLAKE_CUDA_INCLUDE:"):
-                return Path(line.partition("=")[2])
-    raise SystemExit("tidy.py takes CUDA's headers from a build: make build first")
+                return cache.parent / "generated", Path(line.partition("=")[2])
+    raise SystemExit("tidy.py takes headers from a build: make build first")
 
 
 def flags() -> list[str]:
     """What CMakeLists.txt compiles with, as far as it changes what a source means."""
-    folders = (ROOT, ROOT / "glake/csrc", ROOT / "glake/include", ROOT / "simcuda/include")
+    generated, cuda = built_include()
+    folders = (
+        ROOT,
+        ROOT / "glake/csrc",
+        ROOT / "glake/include",
+        ROOT / "simcuda/include",
+        generated,
+    )
     return [
         "-std=c++17",
         *(f"-I{folder}" for folder in folders),
-        *("-isystem", str(cuda_include())),
+        *("-isystem", str(cuda)),
         *('-DGLAKE_VERSION="0"', "-DGLAKE_CUDA_HEADER_VERSION=13000"),
     ]
 

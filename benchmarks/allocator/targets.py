@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from glake.trace import units
+from glake import units
 from glake.trace.replay import COST_TABLES, NEVER, ReplayResult, replay
 
 DELAYS = {"0": 0, "512": 512, "never": NEVER}

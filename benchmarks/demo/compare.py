@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from glake.trace.replay import ReplayResult, load_trace, replay
+from glake.units import size
 
 POLICIES = {
     "native": "PyTorch's allocator",
@@ -57,16 +58,11 @@ def compare(trace_path: Path, capacity: int) -> list[Outcome]:
     return outcomes
 
 
-def size_text(size: int) -> str:
-    """Bytes as "412.0 MiB", or "1.50 GiB" from a GiB on."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
-
-
 def print_table(outcomes: list[Outcome], console: Console) -> None:
     """The table, and under it where a policy ran out."""
     live = outcomes[0].result.trace_peak_live_bytes
     table = Table(
-        title=f"The recorded job, replayed: peak live {size_text(live)}",
+        title=f"The recorded job, replayed: peak live {size(live)}",
         caption="One trace for all. native and expandable (with expandable segments)\n"
         "are models of PyTorch's caching allocator.",
         title_justify="left",
@@ -96,11 +92,11 @@ def _row(found: ReplayResult) -> list[str]:
     live = found.trace_peak_live_bytes
     return [
         found.policy,
-        "unlimited" if found.capacity_bytes is None else size_text(found.capacity_bytes),
+        "unlimited" if found.capacity_bytes is None else size(found.capacity_bytes),
         "[green]yes[/]" if found.oom is None else "[red]no[/]",
-        size_text(found.peak_physical_bytes),
+        size(found.peak_physical_bytes),
         "-" if found.utilisation is None else f"{found.utilisation:.1%}",
-        "-" if needs is None else f"{size_text(needs)}\n[dim]{needs / live:.3f} x live[/]",
+        "-" if needs is None else f"{size(needs)}\n[dim]{needs / live:.3f} x live[/]",
         "-" if calls is None else f"{calls:,.1f}",
     ]
 

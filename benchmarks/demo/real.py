@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from compare import size_text
 from rich.console import Console
 from rich.table import Table
+
+from glake.units import size
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "benchmarks" / "real" / "jobs" / "lora_1b.py"
@@ -58,7 +59,7 @@ def show(console: Console) -> None:
     live = max(each["peak_allocated_bytes"] for each in runs if each["oom"] is None)
     table = Table(
         title=f"{TITLE}, by PyTorch's CUDA build\non a simulated GPU of {MEMORY}: its tensors hold "
-        f"{size_text(live)} at the peak",
+        f"{size(live)} at the peak",
         caption="native and expandable are PyTorch's own code here, not models.\n"
         "More such jobs: docs/benchmarks.md",
         title_justify="left",
@@ -83,7 +84,7 @@ def _row(run: dict[str, Any]) -> list[str]:
         ALLOCATORS[run["allocator"]],
         "[green]yes[/]" if run["oom"] is None else "[red]out of memory[/]",
         str(run["steps"]),
-        size_text(run["peak_reserved_bytes"]),
+        size(run["peak_reserved_bytes"]),
         f"{run['driver_calls']:,}",
         *(f"{us / 1000:,.0f} ms" for us in run["driver_us_by"].values()),
     ]

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from glake.trace.units import size
+from glake.units import size
 
 HERE = Path(__file__).resolve().parent
 ORDER = ("finetune_7b", "lora_13b", "fsdp2_8ranks", "moe_hash_routed", "rollout_and_train")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import glake
-from glake import _C, simcuda
+from glake import _C, simcuda, units
 from glake.allocator import adapter_build
 from glake.config import Config
 from glake.errors import GlakeError, InvalidOption, InvalidPointer
@@ -215,5 +215,5 @@ class CoverageReport:
             return
         sys.stderr.write(
             f"glake: emulation, no GPU: glake held {found.share:.1%} of the "
-            f"{found.total / 2**20:.1f} MiB of live CPU tensors\n"
+            f"{units.size(found.total)} of live CPU tensors\n"
         )

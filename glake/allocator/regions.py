@@ -8,7 +8,6 @@ function raises the errors of glake.errors.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from glake import _C
 from glake.arguments import device_number, size
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
+from glake.hints import did_you_mean
 
 if TYPE_CHECKING:
     from glake.typing import Device
@@ -246,8 +246,7 @@ def _known(name: str) -> tuple[int, int]:
             return pool
     if not isinstance(name, str):
         raise WrongType(f"a region's name is a string, not {name!r}")
-    near = difflib.get_close_matches(name, _names.values(), n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(name, _names.values())
     made = ", ".join(map(repr, sorted(_names.values()))) or "none"
     raise InvalidArgument(f"there is no region {name!r}{hint}; glake.region() has made: {made}")
 

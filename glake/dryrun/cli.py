@@ -19,7 +19,7 @@ from glake.dryrun import run as jobs
 from glake.dryrun.gpus import MODELS
 from glake.dryrun.result import DryRun, verdict
 from glake.dryrun.run import ALLOCATORS, DEFAULT_ALLOCATORS
-from glake.trace.units import micros, size
+from glake.units import micros, size
 
 
 @click.command(

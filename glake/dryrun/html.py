@@ -12,7 +12,7 @@ from glake import outside
 from glake.dryrun.result import DryRun, verdict
 from glake.errors import DryRunError
 from glake.extras import missing
-from glake.trace.units import micros, scale, size
+from glake.units import micros, scale, size
 
 _WIDTH = 860  # of the pictures, in pixels
 _LEFT = 110

@@ -97,7 +97,7 @@ class DryRun:
 
 def verdict(runs: list[DryRun]) -> str:
     """One plain sentence over all runs at their capacity."""
-    from glake.trace.units import size
+    from glake.units import size
 
     where = f"in {size(runs[0].capacity_bytes)}"
     good = [each.allocator for each in runs if each.fits]

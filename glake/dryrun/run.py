@@ -18,7 +18,7 @@ from glake.dryrun.job import Job, run_once
 from glake.dryrun.result import DryRun
 from glake.dryrun.search import PRECISION, smallest_capacity
 from glake.errors import AdapterBuildError, DryRunError
-from glake.trace.units import size
+from glake.units import size
 
 ALLOCATORS = ("native", "expandable", "glake", "compact")
 DEFAULT_ALLOCATORS = ("native", "expandable", "glake")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from glake.config import GRANULE
 from glake.dryrun.job import Job, run_once
 from glake.dryrun.result import DryRun
-from glake.trace.units import size
+from glake.units import size
 
 PRECISION = 0.002  # of the smallest capacity that a search finds
 _ROOMY = 4 << 40  # a GPU nobody runs out of: phantom memory costs nothing

@@ -16,7 +16,7 @@ from glake.trace import allocator_advice as allocators
 from glake.trace import holders, roles
 from glake.trace.allocator_advice import Advice
 from glake.trace.digest import Digest
-from glake.trace.units import counted, share, size, times
+from glake.units import counted, share, size, times
 
 _ROLE_SHARE = 0.25
 _LARGE_SHARE = 0.04

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from glake.trace.digest import Digest, PolicyDigest
-from glake.trace.units import micros, share, size, times
+from glake.units import micros, share, size, times
 
 WASTE_SHARE = 0.02
 _ROOM_SHARE = 0.25

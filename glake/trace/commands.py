@@ -16,8 +16,8 @@ from glake.trace.inputs import InputFile, check_output, rereadable
 from glake.trace.replay import load_trace
 from glake.trace.replay import replay as run_replay
 from glake.trace.replay_options import Capacity, device_options, parse_policies
-from glake.trace.units import printable
-from glake.trace.units import size as size_text
+from glake.units import printable
+from glake.units import size as size_text
 
 _TABLE_WIDTH = 118
 _FILE = InputFile()

@@ -10,7 +10,7 @@ from glake.errors import InvalidArgument
 from glake.trace import holders
 from glake.trace.memory_map import MemoryMap, summarise
 from glake.trace.replay import ReplayResult, replay
-from glake.trace.units import printable
+from glake.units import printable
 
 MODELLED = ("native", "expandable", "gmlake")
 """The policies that are models of other allocators."""

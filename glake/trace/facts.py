@@ -14,7 +14,7 @@ from rich.text import Text
 
 from glake.trace.format import parsed
 from glake.trace.replay import Holder
-from glake.trace.units import counted, printable, size, size_range, titled
+from glake.units import counted, printable, size, size_range, titled
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from glake.errors import ConvertError
 from glake.trace.format import TraceWriter
-from glake.trace.units import counted
+from glake.units import counted
 
 BEFORE_HISTORY = "before_history"
 """Tag of blocks allocated before the history began, where nothing better is known."""

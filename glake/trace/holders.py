@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from glake.trace.units import printable
+from glake.units import printable
 
 Holder = tuple[str, int, int]
 """A tag, the bytes live under it, and their number of blocks (``Trace.holders``)."""

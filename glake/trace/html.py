@@ -35,7 +35,7 @@ from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
 from glake.trace.roles import by_role
-from glake.trace.units import counted, micros, printable, share, size, size_range, times, titled
+from glake.units import counted, micros, printable, share, size, size_range, times, titled
 
 _KINDS = {
     "glake": "this library",

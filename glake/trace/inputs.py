@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from glake.trace.units import printable
+from glake.units import printable
 
 STDIN = "/dev/stdin"
 SAMPLE = "sample"

@@ -17,7 +17,7 @@ from typing import IO, Any
 from glake.errors import InvalidArgument
 from glake.trace.format import Event, read_events
 from glake.trace.replay import ReplayResult
-from glake.trace.units import titled
+from glake.units import titled
 
 _PROCESS = 1
 _STEPS = 1  # thread of the steps' slices

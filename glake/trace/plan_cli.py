@@ -27,7 +27,7 @@ from glake.trace.job import ATTENTION, SCRATCH
 from glake.trace.plans import OPTIONS, describe
 from glake.trace.plans import check as check_plan
 from glake.trace.replay import policies
-from glake.trace.units import printable, share, size
+from glake.units import printable, share, size
 
 _WIDTH = 110
 _HOLDERS = 8
@@ -50,7 +50,7 @@ def _ready_plan_options(command: click.Command) -> click.Command:
             click.Option(
                 [f"--{option.name}", _parameter(option.name)],
                 metavar=option.name.upper(),
-                help=f"Ready plan: {option.help}.",
+                help=f"Ready plan: {option.meaning}.",
                 hidden=True,
                 **bare,
             )
@@ -180,7 +180,7 @@ def _list(ctx: click.Context, asked: bool) -> None:
         models.add_row(*map(escape, (row.name, _billions(row.parameters), row.source)))
     options = Table("option", "default", "takes", "meaning")
     for each in OPTIONS:
-        shown = (f"--{each.name}", each.default or "-", each.takes, each.help)
+        shown = (f"--{each.name}", each.default or "-", each.takes, each.meaning)
         options.add_row(*map(escape, shown))
     console = _console()
     console.print(models)

@@ -23,7 +23,7 @@ from glake.trace.holders import Holder, fold
 from glake.trace.record import record
 from glake.trace.replay import MAX_CAPACITY, ReplayResult, load_trace, replay, require_policy
 from glake.trace.roles import by_role
-from glake.trace.units import size
+from glake.units import size
 
 DEFAULT_POLICIES = ("glake", "native", "expandable")
 COMPLETE_AFTER = 512

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from glake import config
 from glake.trace.replay import MAX_CAPACITY, NEVER, policies, require_costs, require_policy
 
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_UNITS = {unit.lower(): unit for unit in config.UNITS}
 _GRANULE = 2 << 20
 
 Capacity = Callable[[int], "int | None"]
@@ -30,12 +31,15 @@ def parse_capacity(ctx: click.Context, param: click.Parameter, value: str) -> Ca
             f"{value!r}: give bytes (85899345920), a size (80GiB), "
             "a multiple of the peak live bytes (1.05x), or unlimited"
         )
-    number = Fraction(match.group(1))
     if unit == "x":
+        number = Fraction(match.group(1))
         if not 0 < number <= 1000:
             raise click.BadParameter(f"{value!r} is not above 0x and at most 1000x")
         return _times_live(value, number)
-    size = int(number * _UNITS[unit])
+    try:
+        size = config.parse_bytes(match.group(1) + _UNITS[unit])
+    except ValueError:
+        size = 0
     if not _GRANULE <= size <= MAX_CAPACITY:
         raise click.BadParameter(
             f"{value!r} is not between 2 MiB (one granule) and 2^43 bytes (8 TiB)"

@@ -15,7 +15,7 @@ from rich.table import Table
 from glake import drawing
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
-from glake.trace.units import counted, micros, nanos, printable, scale, size, titled
+from glake.units import counted, micros, nanos, printable, scale, size, titled
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250

@@ -18,7 +18,7 @@ from glake.trace.format import TraceWriter
 from glake.trace.job import Job, Step
 from glake.trace.recorder import Recorder
 from glake.trace.scratch import Scratch
-from glake.trace.units import size
+from glake.units import size
 
 
 def record(

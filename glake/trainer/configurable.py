@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import difflib
 import functools
 import math
 import pkgutil
@@ -46,6 +45,7 @@ else:
 
 from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
+from glake.hints import nearest
 
 C = TypeVar("C", bound="Configurable.Config")
 _CLASS = "class"  # the key of a dict that names the part
@@ -280,8 +280,8 @@ def _known(config: type, name: str) -> None:
 
 def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOption:
     """The error for a name that is none of `names`, with the nearest one of them."""
-    near = difflib.get_close_matches(name, names := list(names), 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(name, names := list(names))
+    hint = f"did you mean {near!r}? " if near else ""
     return UnknownOption(f"{what} {name!r}; {hint}{known}: {', '.join(names) or 'none'}")
 
 

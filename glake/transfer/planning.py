@@ -12,6 +12,7 @@ from glake.errors import InvalidArgument, PackageMissing
 from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
+from glake.units import round_size
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
 _HOST_TEXT = {
@@ -108,7 +109,7 @@ class Plan:
         bound, absent = self._bound.or_why()
         memory = _HOST_TEXT.get(self.host, f", host memory of {self.host}")
         lines = [
-            f"from {self.src} to {self.dst}, {_size(self.bytes)} on {self.platform}{memory}",
+            f"from {self.src} to {self.dst}, {round_size(self.bytes)} on {self.platform}{memory}",
             f"  planned      {self.rate:7.1f} GB/s{_estimate(self.expected_us)}",
             f"  bound        {absent}" if bound is None else f"  bound        {bound:7.1f} GB/s",
             f"  plain copy   {self.plain:7.1f} GB/s{_estimate(self.plain_us)}",
@@ -119,7 +120,7 @@ class Plan:
         if not self.paths:
             lines.append("  no path: every way is dead, and copy() would be CopyFailed")
         if len(self.paths) > 1 and self.relays_from is not None:
-            lines.append(f"  several paths pay from {_size(self.relays_from)} (estimate)")
+            lines.append(f"  several paths pay from {round_size(self.relays_from)} (estimate)")
         for reason, paths in _by_reason(self.refusals):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
             lines.append(f"  not {', '.join(paths[:3])}{more}: {reason}")
@@ -298,7 +299,7 @@ def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
     direct = tuple(path for path in paths if len(path.hops) == 1)
     if direct and len(paths) > len(direct) and not answer["split"]:
         reason = (
-            f"at {_size(bytes)} all paths would take {expected_us:.0f} us, a plain copy "
+            f"at {round_size(bytes)} all paths would take {expected_us:.0f} us, a plain copy "
             f"{answer['plain_us']:.0f} us (estimate)"
         )
         refusals = [Refusal(path.name, reason) for path in paths if path not in direct] + refusals
@@ -318,10 +319,3 @@ def _name(place: tuple[int, int]) -> str:
     if gpu >= 0:
         return f"cuda:{gpu}"
     return "cpu" if node < 0 else f"cpu:{node}"
-
-
-def _size(bytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if bytes >= unit:
-            return f"{bytes / unit:.4g} {name}"
-    return f"{bytes} bytes"

@@ -107,7 +107,8 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
-    return body(driver, *context);
+    const CUresult lost = driver.scheduler.lost(context->device);
+    return lost == CUDA_SUCCESS ? body(driver, *context) : lost;
   });
 }
 
@@ -117,8 +118,10 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
 template <class Body>
 CUresult in_any_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
-    const bool active = driver.contexts.current() != nullptr || driver.contexts.has_primary();
-    return active ? body(driver) : no_context();
+    const Context* current = driver.contexts.current();
+    if (current == nullptr && !driver.contexts.has_primary()) return no_context();
+    const CUresult lost = driver.scheduler.lost(current != nullptr ? current->device : -1);
+    return lost == CUDA_SUCCESS ? body(driver) : lost;
   });
 }
 
@@ -131,7 +134,8 @@ CUresult blocking(Symbol symbol, Body&& body) {
     const DriverLock::Turn turn(&driver.calls, &lock, symbol);
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
-    return body(driver, *context, &lock);
+    const CUresult lost = driver.scheduler.lost(context->device);
+    return lost == CUDA_SUCCESS ? body(driver, *context, &lock) : lost;
   });
 }
 
@@ -148,7 +152,8 @@ CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
     const Context* current = driver.contexts.current();
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
-    return body(driver, stream->id, &lock);
+    const CUresult lost = driver.scheduler.lost(stream->device);
+    return lost == CUDA_SUCCESS ? body(driver, stream->id, &lock) : lost;
   });
 }
 

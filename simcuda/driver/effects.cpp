@@ -207,7 +207,25 @@ static CUresult call_function(const Op& op) {
   return static_cast<CUresult>(result);
 }
 
+CUresult Scheduler::lost(int device) const {
+  const CUresult error = device < 0 ? CUDA_SUCCESS : lost_[static_cast<size_t>(device)];
+  if (error == CUDA_SUCCESS) return error;
+  return fail(error, "the context is lost to an earlier error of its work (option sticky_errors)");
+}
+
+void Scheduler::meet_lost(Op* op) {
+  const CUresult error = op->device < 0 ? CUDA_SUCCESS : lost_[static_cast<size_t>(op->device)];
+  if (error != CUDA_SUCCESS && op->fault == CUDA_SUCCESS) op->fault = error;
+}
+
+void Scheduler::lose(const Op& op, CUresult error) {
+  if (!sticky_ || op.device < 0 || error == CUDA_SUCCESS) return;
+  CUresult& lost = lost_[static_cast<size_t>(op.device)];
+  if (lost == CUDA_SUCCESS) lost = error;
+}
+
 void Scheduler::mark_applied(const OpPtr& op) {
+  lose(*op, op->fault);
   op->applied = true;
   if (op->landed) land(*op);
   for (const OpPtr& next : op->dependents) --next->unapplied_deps;
@@ -242,10 +260,12 @@ CUresult Scheduler::apply(Lock* lock, const std::vector<OpPtr>& targets) {
     const OpPtr op = ready[pick];
     ready[pick] = ready.back();
     ready.pop_back();
+    meet_lost(op.get());
     if (op->fault != CUDA_SUCCESS) {
       // It lands nothing.
     } else if ((op->table != 0 && !read_table(op.get())) || !legal(*op)) {
       error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+      lose(*op, error_);
     } else if (op->kind == Op::Kind::kHostFunction || op->kind == Op::Kind::kCompute) {
       ++functions_;  // the clock stands still meanwhile
       busy(true);
@@ -297,10 +317,14 @@ void Scheduler::work(Worker* worker) {
       changed_.wait_for(lock, std::chrono::microseconds(200));
     }
     hold_up(&lock, op.get());
+    meet_lost(op.get());
     const bool faulty = op->fault != CUDA_SUCCESS;
     const bool readable = faulty || op->table == 0 || read_table(op.get());
     const bool fine = faulty || (readable && legal(*op));
-    if (!fine) error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (!fine) {
+      error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+      lose(*op, error_);
+    }
     CUresult result = CUDA_SUCCESS;
     lock.unlock();
     if (faulty) {

@@ -17,6 +17,9 @@ CUresult on_event(Symbol symbol, CUevent handle, Body&& body) {
     if (event->capture != nullptr) {
       return fail(CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture");
     }
+    const Context* context = driver.contexts.find(event->context);
+    const CUresult lost = driver.scheduler.lost(context != nullptr ? context->device : -1);
+    if (lost != CUDA_SUCCESS) return lost;
     return body(driver, *event, &lock);
   });
 }

@@ -22,6 +22,7 @@ struct Options {
   uint64_t seed = 0;
   bool threaded = false;
   bool polled = false;           // who waits with a deadline asks again and again, as on a GPU
+  bool sticky_errors = false;    // work that fails takes its context with it
   bool visible_devices = false;  // CUDA_VISIBLE_DEVICES counts (visible.h)
   uint64_t pace = 0;           // of the clock all processes share (shared_links.h); 0: each its own
   bool driver_lock = false;    // some calls keep others out and wait for work (driver_lock.h)

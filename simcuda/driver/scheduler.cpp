@@ -58,6 +58,8 @@ void Scheduler::start(const Options& options, std::mutex* mutex, Topology* topol
   phantom_ = options.phantom;
   threaded_ = options.threaded;
   polled_ = options.polled;
+  sticky_ = options.sticky_errors;
+  lost_ = {};
   random_.seed(options.seed);
   epoch_ns_ = wall_ns();
   life_ = ++lives;

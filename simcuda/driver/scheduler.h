@@ -3,6 +3,7 @@
 // the lock may let go of it.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <list>
@@ -72,6 +73,9 @@ class Scheduler {
   // Notes a violation if pending work touches the range.
   void check_idle(CUdeviceptr address, size_t bytes, const char* what);
   uint64_t now_ns() const;
+  // What has ended the device's contexts; told as their calls tell it. CUDA_SUCCESS: nothing has.
+  CUresult lost(int device) const;
+  void recover(int device) { lost_[static_cast<size_t>(device)] = CUDA_SUCCESS; }
   size_t pending() const { return pending_.size(); }
 
   // Threads at work (waits.cpp): time waits for each of them.
@@ -147,6 +151,9 @@ class Scheduler {
   bool legal(const Op& op, const Op::Side& side, bool write);
   bool satisfied(const Op& op);
   void mark_applied(const OpPtr& op);
+  // Before an op's effects: those of a lost context have none. After: one that failed loses it.
+  void meet_lost(Op* op);
+  void lose(const Op& op, CUresult error);
   void land(const Op& op);
 
   // Threaded mode.
@@ -162,6 +169,9 @@ class Scheduler {
   Memory* memory_ = nullptr;
   const HostMemory* host_ = nullptr;
   Streams* streams_ = nullptr;
+  // With sticky errors: what ended each device's contexts.
+  bool sticky_ = false;
+  std::array<CUresult, kMaxDevices> lost_{};
   bool phantom_ = false, threaded_ = false, polled_ = false, stopping_ = false;
   std::mutex* mutex_ = nullptr;
   std::unique_ptr<SharedLinks> shared_;

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "../../glake/csrc/transfer/run/kernels/copy_blocks.h"
-#include "../../glake/csrc/transfer/run/kernels/copy_blocks_ptx.h"
+#include "transfer/run/kernels/copy_blocks_ptx.h"
 
 namespace kernels {
 

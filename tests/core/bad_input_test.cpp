@@ -46,7 +46,7 @@ TEST(sizes_and_devices) {
   refuse_malloc(GLAKE_INVALID_ARGUMENT, (size_t{1} << 46) + 1, 0);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, size_t{1} << 46, 0);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, size_t{1} << 40, 0);
-  SAYS("Tried to allocate 1024.00 GiB", "live 0 bytes in 0 blocks", "can never fit");
+  SAYS("Tried to allocate 1.00 TiB", "live 0 bytes in 0 blocks", "can never fit");
   CHECK(!says(test::last_error(), {"ree about"}));
   for (int device : {-1, 2, 63, 64, 1 << 20, INT32_MIN}) {
     refuse_malloc(GLAKE_INVALID_DEVICE, 100, device);

@@ -25,15 +25,15 @@ int code_of(const std::string& key, const std::string& value) {
 TEST(limits) {
   Options o;
   o.set("LIMIT", "0.5");
-  CHECK(o.limit_fraction == 0.5 && o.limit_bytes == 0);
+  CHECK(o.limit.fraction == 0.5 && o.limit.bytes == 0);
   o.set("limit", "90%");
-  CHECK(o.limit_fraction > 0.899 && o.limit_fraction < 0.901);
+  CHECK(o.limit.fraction > 0.899 && o.limit.fraction < 0.901);
   o.set("limit", "70GiB");
-  CHECK(o.limit_bytes == 70 * kGiB);
+  CHECK(o.limit.bytes == 70 * kGiB);
   o.set("limit", "2097152");
-  CHECK(o.limit_bytes == kGranule);
+  CHECK(o.limit.bytes == kGranule);
   o.set("limit", "none");
-  CHECK(o.limit_bytes == 0 && o.limit_fraction == 1.0);
+  CHECK(o.limit.bytes == 0 && o.limit.fraction == 1.0);
   for (const char* bad :
        {" 1", "0.0000001", "0.000001%", "1e-9", "0x10000000", "0,9", "0", "-1", "nan", "inf", "0%",
         "101%", "1MiB", "5 GiB", "5GB", "70GiBs", "1e30", "ten"}) {
@@ -93,7 +93,7 @@ TEST(environment) {
   setenv("GLAKE_SIM_SEED", "3", 1);
   setenv("GLAKE_STRICT", "1", 1);
   setenv("GLAKE_DEBUG", "", 1);
-  CHECK(Options::from_environment().limit_bytes == 64 * kMiB);
+  CHECK(Options::from_environment().limit.bytes == 64 * kMiB);
   setenv("GLAKE_LIMTI", "64MiB", 1);
   bool refused = false;
   try {

@@ -2,49 +2,49 @@
 #include "memory/pointer_map.h"
 
 #include "harness.h"
-#include "memory/region.h"
+#include "memory/block_table.h"
 
 using namespace glake;
 
 namespace {
 
 TEST(slots_chain) {
-  Region region(8 * kGiB, 2 * kGiB, kMiB, nullptr);
-  CHECK(region.peek(8 * kGiB) == nullptr && region.find(8 * kGiB) == nullptr);
-  region.prepare(8 * kGiB, kMiB);
+  BlockTable table(8 * kGiB, 2 * kGiB, kMiB, nullptr);
+  CHECK(table.peek(8 * kGiB) == nullptr && table.find(8 * kGiB) == nullptr);
+  table.prepare(8 * kGiB, kMiB);
   Block blocks[3];
   const Address starts[] = {8 * kGiB, 8 * kGiB + 512, 8 * kGiB + kMiB - 512};
   for (int i = 0; i < 3; ++i) {
     blocks[i].ptr = starts[i];
-    region.insert(&blocks[i]);
+    table.insert(&blocks[i]);
   }
-  CHECK(region.peek(starts[2]) == &blocks[2] && region.peek(starts[0]) == nullptr);
-  for (int i = 0; i < 3; ++i) CHECK(region.find(starts[i]) == &blocks[i]);
-  CHECK(region.find(8 * kGiB + 1024) == nullptr && region.find(9 * kGiB) == nullptr);
-  region.erase(&blocks[1]);
-  CHECK(region.find(starts[1]) == nullptr && region.find(starts[0]) == &blocks[0]);
-  region.erase(&blocks[1]);  // not there: nothing happens
-  region.erase(&blocks[2]);
-  CHECK(region.peek(starts[0]) == &blocks[0]);
-  region.erase(&blocks[0]);
-  CHECK(region.find(starts[0]) == nullptr);
-  PointerMap::remove(&region);
+  CHECK(table.peek(starts[2]) == &blocks[2] && table.peek(starts[0]) == nullptr);
+  for (int i = 0; i < 3; ++i) CHECK(table.find(starts[i]) == &blocks[i]);
+  CHECK(table.find(8 * kGiB + 1024) == nullptr && table.find(9 * kGiB) == nullptr);
+  table.erase(&blocks[1]);
+  CHECK(table.find(starts[1]) == nullptr && table.find(starts[0]) == &blocks[0]);
+  table.erase(&blocks[1]);  // not there: nothing happens
+  table.erase(&blocks[2]);
+  CHECK(table.peek(starts[0]) == &blocks[0]);
+  table.erase(&blocks[0]);
+  CHECK(table.find(starts[0]) == nullptr);
+  PointerMap::remove(&table);
 }
 
 // The slots of a page may be there while those of its neighbours are not.
 TEST(around_a_page) {
-  Region region(8 * kGiB, 4 * kGiB, kMiB, nullptr);
-  region.prepare(10 * kGiB - kMiB, 2 * kMiB);
+  BlockTable table(8 * kGiB, 4 * kGiB, kMiB, nullptr);
+  table.prepare(10 * kGiB - kMiB, 2 * kMiB);
   Block block;
   block.ptr = 10 * kGiB - 2 * kMiB;
   block.size = kGiB + 4 * kMiB;  // reaches into the third page and the fourth
-  region.insert(&block);
-  CHECK(region.around(10 * kGiB + 3, region.base()) == &block);
-  CHECK(region.around(11 * kGiB + kMiB, region.base()) == &block);
-  CHECK(region.around(11 * kGiB + 2 * kMiB, region.base()) == nullptr);
-  CHECK(region.around(9 * kGiB, region.base()) == nullptr);
-  region.erase(&block);
-  PointerMap::remove(&region);
+  table.insert(&block);
+  CHECK(table.around(10 * kGiB + 3, table.base()) == &block);
+  CHECK(table.around(11 * kGiB + kMiB, table.base()) == &block);
+  CHECK(table.around(11 * kGiB + 2 * kMiB, table.base()) == nullptr);
+  CHECK(table.around(9 * kGiB, table.base()) == nullptr);
+  table.erase(&block);
+  PointerMap::remove(&table);
 }
 
 // Address space of this process in bytes.
@@ -59,18 +59,18 @@ Bytes address_space() {
 // A login node's `ulimit -v` is a few GiB; the range of a replay's device is TiBs long.
 TEST(host_memory_by_need) {
   Bytes before = address_space();
-  Region region(8 * kGiB, 1024 * kGiB, kAlignment, nullptr);
-  PointerMap::add(&region);
+  BlockTable table(8 * kGiB, 1024 * kGiB, kAlignment, nullptr);
+  PointerMap::add(&table);
   CHECK(address_space() - before < kMiB);
-  region.prepare(500 * kGiB, kGiB);
+  table.prepare(500 * kGiB, kGiB);
   CHECK(address_space() - before < 32 * kMiB);
-  CHECK(region.find(499 * kGiB) == nullptr && region.peek(500 * kGiB) == nullptr);
-  PointerMap::remove(&region);
+  CHECK(table.find(499 * kGiB) == nullptr && table.peek(500 * kGiB) == nullptr);
+  PointerMap::remove(&table);
   CHECK(address_space() - before < kMiB);
 }
 
 TEST(regions_by_address) {
-  Region a(8 * kGiB, 2 * kGiB, kMiB, nullptr), b(10 * kGiB, kGiB, kAlignment, nullptr);
+  BlockTable a(8 * kGiB, 2 * kGiB, kMiB, nullptr), b(10 * kGiB, kGiB, kAlignment, nullptr);
   PointerMap::add(&a);
   PointerMap::add(&b);
   CHECK(PointerMap::find(8 * kGiB) == &a && PointerMap::find(10 * kGiB - 1) == &a);

@@ -381,6 +381,45 @@ TEST(copies_end_before_the_goodbye) {
   CHECK(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
 }
 
+// A GPU's context that an error has ended is lost for good: the service says which, and serves
+// nobody any more, so that another process can.
+TEST(a_gpu_is_lost) {
+  test::running() = "a gpu is lost";
+  test::fresh_simulator({{"memory", "256MiB"}, {"devices", "2"}, {"sticky_errors", "1"}});
+  char folder[] = "/tmp/glake-relay-XXXXXX";
+  CHECK(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/door";
+  RelayDoor door("sim", path);
+  const Descriptor first = connect_to(path), second = connect_to(path);
+  auto ask = [](const Descriptor& socket, const Order& order, int descriptor = -1) {
+    CHECK(glake::transfer::send_packet(socket.get(), &order, sizeof order, descriptor));
+    Answer answer;
+    Descriptor with;
+    CHECK(glake::transfer::take_packet(socket.get(), &answer, sizeof answer, &with, true) ==
+          Got::kPacket);
+    return answer;
+  };
+  Order hello;
+  hello.at = kWireVersion;
+  for (const Descriptor* each : {&first, &second}) CHECK(ask(*each, hello).failed == 0);
+  const Descriptor file = file_of(kMiB);
+  CHECK(ask(first, order_of(Order::kOpen, 1)).failed == 0);
+  CHECK(ask(first, order_of(Order::kRegion, 0, 1, 0, 0, kMiB), file.get()).failed == 0);
+  CHECK(simcuda_fail_copy("host", "g1", 1, CUDA_ERROR_LAUNCH_FAILED, 1) == 0);
+  const Answer failed = ask(first, order_of(Order::kIn, 1, 1, 0, 0, kMiB));
+  CHECK_TEXT(failed.failed != 0 && std::string(failed.why).find("719") != std::string::npos,
+             failed.why);
+  CHECK(door.wait().find("start it again") != std::string::npos);
+  for (const Descriptor* each : {&first, &second}) {
+    Answer goodbye;
+    Descriptor with;
+    CHECK(glake::transfer::take_packet(each->get(), &goodbye, sizeof goodbye, &with, true) ==
+          Got::kPacket);
+    CHECK(goodbye.ticket == 0);
+  }
+  CHECK(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
+}
+
 // Orders of any numbers, many on their way at once, and ends in the middle of them.
 TEST(random_orders) {
   Service service("random orders");

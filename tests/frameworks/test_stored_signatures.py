@@ -39,7 +39,7 @@ def test_stored_signatures_are_vllms(variable: str, stored: str) -> None:
     assert printed.splitlines() == (STORED / f"{stored}.txt").read_text().splitlines()[1:]
 
 
-GUARDS = {
+CHECKS = {
     "megatron-core 0.16.1": ("FRAMEWORKS_PYTHON", "megatron"),
     "torchtitan 0.3.0": ("TITAN_PYTHON", "torchtitan"),
     "vllm 0.32.0": ("VLLM_PYTHON", "vllm"),
@@ -47,10 +47,10 @@ GUARDS = {
 }
 
 
-@pytest.mark.parametrize("package", sorted(GUARDS))
-def test_stored_guards_are_the_packages(package: str) -> None:
+@pytest.mark.parametrize("package", sorted(CHECKS))
+def test_stored_checks_are_the_packages(package: str) -> None:
     """Where each looks for virtual memory, of which docs/integrations.md has a table."""
-    variable, name = GUARDS[package]
+    variable, name = CHECKS[package]
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"left out: {variable} names no Python with {name}")
@@ -58,7 +58,7 @@ def test_stored_guards_are_the_packages(package: str) -> None:
         f"import importlib.util as u; print(u.find_spec({name!r}).submodule_search_locations[0])"
     )
     folder = subprocess.check_output([python, "-c", where], text=True).strip()
-    printed = subprocess.check_output([python, str(HERE / "source_guards.py"), folder], text=True)
-    sections = (STORED / "guards.txt").read_text().split("# ")
+    printed = subprocess.check_output([python, str(HERE / "source_checks.py"), folder], text=True)
+    sections = (STORED / "virtual_memory_checks.txt").read_text().split("# ")
     (stored,) = [each for each in sections if each.startswith(package + "\n")]
     assert printed.splitlines() == stored.splitlines()[1:]

@@ -76,7 +76,7 @@ def test_refusals_name_the_region(passes):
         outside = torch.ones(2 << 20)
         sizes = {r.name: r.live for r in glake.regions()}
         assert sizes == {"cache": 4 << 20, "inner": 1 << 20}, sizes
-        fails(glake.InvalidArgument, "did you mean 'cache'?", lambda: glake.pause("cach"))
+        fails(glake.InvalidArgument, "did you mean 'cache'?", lambda: glake.pause("caches"))
         fails(glake.InvalidDevice, "there are", lambda: glake.pause("cache", device=99))
         fails(glake.InvalidArgument, "no control characters", glake.region("a\\0b").__enter__)
         fails(glake.InvalidArgument, "not to 'tape'", lambda: glake.pause("cache", to="tape"))

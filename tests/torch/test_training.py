@@ -9,7 +9,7 @@ def test_losses_are_bit_identical_and_the_coverage_is_printed(run, stock_losses)
     assert len(stock_losses) == 13
     assert done.stdout.splitlines() == stock_losses
     line = re.fullmatch(
-        r"glake: emulation, no GPU: glake held (\d+\.\d)% of the (\d+\.\d) MiB "
+        r"glake: emulation, no GPU: glake held (\d+\.\d)% of the (\d+\.\d+) MiB "
         r"of live CPU tensors\n",
         done.stderr,
     )

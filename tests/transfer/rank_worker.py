@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 
+import glake
 from glake import _C
 from glake import transfer as t
 
@@ -24,7 +25,7 @@ def main() -> None:
     block = t.Raw(_C.malloc(SIZE, 0), SIZE, 0)
     numbers = np.random.default_rng(seed).integers(0, 256, SIZE, dtype=np.uint8)
     found = np.empty(SIZE, np.uint8)
-    done = {"copies": 0, "relayed": 0, "wrong": 0, "over": [], "kinds": {}}
+    done = {"copies": 0, "relayed": 0, "wrong": 0, "failed": 0, "over": [], "kinds": {}}
     kind = 0
     while True:
         asked = _asked()
@@ -32,12 +33,15 @@ def main() -> None:
         kind = (kind + 1) % 3
         source = (t.pinned((SIZE,)), np.empty(SIZE, np.uint8), _driver_pinned())[kind]
         source[:] = numbers
-        _copy(block, source, done, asked == "die")
-        ctypes.memmove(found.ctypes.data, block.address, SIZE)  # the simulator's memory is ours
-        done["wrong"] += int((found != numbers).any())
-        source[:] = 0
-        _copy(source, block, done, asked == "die")
-        done["wrong"] += int((source != numbers).any())
+        try:
+            _copy(block, source, done, asked == "die")
+            ctypes.memmove(found.ctypes.data, block.address, SIZE)  # the simulator's memory is ours
+            done["wrong"] += int((found != numbers).any())
+            source[:] = 0
+            _copy(source, block, done, asked == "die")
+            done["wrong"] += int((source != numbers).any())
+        except glake.CopyFailed:
+            done["failed"] += 1
         numbers[:4096] += 1
         if asked in ("state", "end"):
             print(json.dumps({**done, **engine.stats()["lending"]}), flush=True)

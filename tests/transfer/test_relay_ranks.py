@@ -23,7 +23,7 @@ PATIENCE = 240  # seconds, on a busy machine
 class Rank:
     """A process of rank_worker.py that sees one GPU."""
 
-    def __init__(self, runtime: Path, machine: str, gpu: int) -> None:
+    def __init__(self, runtime: Path, machine: str, gpu: int, pace: int) -> None:
         self.gpu, self.errors = gpu, runtime / f"errors-{gpu}"
         clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
         more = {
@@ -33,7 +33,7 @@ class Rank:
             "GLAKE_DRIVER": "sim:dgx1v",
             "GLAKE_SIM_MEMORY": "128MiB",
             "GLAKE_SIM_MACHINE": machine,
-            "GLAKE_SIM_PACE": "2000",  # what a busy machine delays is little on such a clock
+            "GLAKE_SIM_PACE": str(pace),
             "GLAKE_SIM_VISIBLE_DEVICES": "1",
             "CUDA_VISIBLE_DEVICES": str(gpu),
             "LOCAL_RANK": str(gpu),
@@ -72,9 +72,11 @@ class Rank:
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Rank]]:
     machine = f"ranks-{uuid.uuid4().hex[:12]}"
-    started = [Rank(tmp_path, machine, gpu) for gpu in (2, 5)]
+    # What a busy machine delays is little on a clock that is 2000 times slower.
+    pace = getattr(request, "param", 2000)
+    started = [Rank(tmp_path, machine, gpu, pace) for gpu in (2, 5)]
     yield started
     for rank in started:
         rank.process.kill()
@@ -121,3 +123,39 @@ def test_two_load_over_gpus_they_do_not_see_and_one_is_killed(
     while books_of(tmp_path)["clients"]:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_the_service_is_killed_under_them(ranks: list[Rank], tmp_path: Path) -> None:
+    """Copies under way end well by other paths, and another service serves from then on."""
+    for rank in ranks:
+        rank.until(lambda state: state["relayed"] > 5)
+    killed = books_of(tmp_path)["pid"]
+    os.kill(killed, signal.SIGKILL)
+    after = [rank.ask("state") for rank in ranks]
+    for rank, before in zip(ranks, after, strict=True):
+        state = rank.until(lambda state, old=before["relayed"]: state["relayed"] > old + 5)
+        assert state["service"] == "lent" and state["hidden"] == list(range(1, 8)), state
+        assert rank.ask("end")["wrong"] == 0
+        assert rank.process.wait(PATIENCE) == 0
+    assert books_of(tmp_path)["pid"] != killed
+
+
+# A clock on which a copy that stands still is given up within seconds.
+@pytest.mark.parametrize("ranks", [10], indirect=True)
+def test_the_service_stops_for_a_while(ranks: list[Rank], tmp_path: Path) -> None:
+    """What it writes late is seen by nobody: a copy that fails meanwhile says so, none is wrong."""
+    for rank in ranks:
+        rank.until(lambda state: state["relayed"] > 5)
+    stopped = books_of(tmp_path)["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        for rank in ranks:
+            copies = rank.ask("state")["copies"]
+            rank.until(lambda state, old=copies: state["copies"] > old + 6)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    for rank in ranks:
+        copies = rank.ask("state")["copies"]
+        rank.until(lambda state, old=copies: state["copies"] > old + 6)
+        assert rank.ask("end")["wrong"] == 0
+        assert rank.process.wait(PATIENCE) == 0

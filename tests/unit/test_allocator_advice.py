@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_report_digest import GIB, job, result
 
 from glake.trace.allocator_advice import compared
-from glake.trace.units import micros, size
+from glake.units import micros, size
 
 OWN, OTHERS = ("glake", "compact"), ("native", "expandable")
 SHOWN = {

@@ -64,11 +64,9 @@ def test_every_test_that_the_page_names_is_there() -> None:
         assert not function or function in functions(file), (file, function)
 
 
-def test_each_guard_of_other_packages_has_a_row() -> None:
-    stored = (ROOT / "tests/integrations/stored/guards.txt").read_text().splitlines()
+def test_each_check_of_other_packages_has_a_row() -> None:
+    stored = (ROOT / "tests/integrations/stored/virtual_memory_checks.txt").read_text().splitlines()
     looking = {line for line in stored if not line.startswith("#")}
-    table = rows((ROOT / "docs/integrations.md").read_text(), "## Guards against virtual memory")[
-        1:
-    ]
+    table = rows((ROOT / "docs/integrations.md").read_text(), "## Checks for virtual memory")[1:]
     assert {file for who, *_ in table for file in re.findall(r"`(\w+/[\w/]+\.py)`", who)} == looking
     assert all(why and instead for _, why, instead in table)

@@ -20,7 +20,7 @@ from glake.trace.replay import (
     Timeline,
     load_trace,
 )
-from glake.trace.units import micros, nanos, scale, size, size_range
+from glake.units import micros, nanos, scale, size, size_range
 
 MIB = 1 << 20
 GIB = 1 << 30

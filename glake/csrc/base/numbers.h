@@ -5,7 +5,9 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -93,6 +95,16 @@ inline std::string fixed_text(double value, int places) {
   char text[400];  // the largest double has 309 digits
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, places);
   return std::string(text, end.ptr);
+}
+
+// A size as texts name it: "1 byte", "898.44 MiB".
+inline std::string size_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return counted(bytes, "byte");
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return fixed_text(value, 2) + " " + kUnits[unit];
 }
 
 // With so many digits that count, as printf's %.6g.

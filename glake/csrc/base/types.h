@@ -35,7 +35,7 @@ constexpr Bytes kGiB = 1024 * kMiB;
 constexpr Bytes kAlignment = 512;     // of every block, as torch's allocator gives
 constexpr Bytes kGranule = 2 * kMiB;  // the driver's mapping granularity on every GPU so far
 constexpr Bytes kSmallLimit = kMiB;   // blocks up to this size live in the small arena
-constexpr Bytes kRegionAlign = kGiB;  // of reserved ranges: the pointer map's page
+constexpr Bytes kRangeAlign = kGiB;   // of reserved ranges: the pointer map's page
 constexpr Bytes kMaxRequest = kMostSize;
 
 // A count of granules is not a count of bytes: the compiler keeps the two apart.
@@ -62,14 +62,6 @@ inline std::string hex(Address a) {
   return text;
 }
 inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
-
-// A size as texts name it.
-inline std::string size_text(Bytes b) {
-  if (b < kKiB) return counted(b, "byte");
-  bool gib = b >= kGiB, mib = b >= kMiB;
-  auto unit = static_cast<double>(gib ? kGiB : mib ? kMiB : kKiB);
-  return fixed_text(static_cast<double>(b) / unit, 2) + (gib ? " GiB" : mib ? " MiB" : " KiB");
-}
 
 // What crosses the C interface as a glake_status and a sentence.
 class Error : public std::exception {

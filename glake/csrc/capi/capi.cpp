@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "debug/debug_device.h"
 #include "glake/glake.h"
 #include "process/alloc_hooks.h"
@@ -65,7 +65,7 @@ void* glake_malloc(size_t bytes, int device, void* stream) {
       result = glake::plain_malloc(*plain, bytes, device, glake::stream_of(stream));
     });
   } else {
-    guarded([&] {
+    api_call([&] {
       require_size(bytes);
       result = glake::hooked_malloc(Process::instance(), bytes, device, glake::stream_of(stream));
     });
@@ -76,11 +76,11 @@ void* glake_malloc(size_t bytes, int device, void* stream) {
 int glake_free(void* ptr) {
   if (ptr == nullptr) return last_code = GLAKE_OK;
   if (Process* plain = Process::plain()) return caught([&] { glake::plain_free(*plain, ptr); });
-  return guarded([&] { glake::hooked_free(Process::instance(), ptr); });
+  return api_call([&] { glake::hooked_free(Process::instance(), ptr); });
 }
 
 int glake_record_stream(void* ptr, void* stream) {
-  return guarded([&] {
+  return api_call([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
     if (process.hooks().has(glake::kTraced))
@@ -90,14 +90,14 @@ int glake_record_stream(void* ptr, void* stream) {
 }
 
 int glake_stream_wait(int device, void* stream, void* for_stream) {
-  return guarded([&] {
+  return api_call([&] {
     Process::instance().device(device).stream_wait(glake::stream_of(stream),
                                                    glake::stream_of(for_stream));
   });
 }
 
 int glake_empty_cache(int device) {
-  return guarded([&] {
+  return api_call([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     if (debug_of(allocator) != nullptr) {
       debug_of(allocator)->check();  // what goes back can be checked no more
@@ -111,7 +111,7 @@ int glake_empty_cache(int device) {
 
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] {
+  api_call([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     allocator.regions().drop_freed();
     length = copy_out(allocator.report().json(), json, capacity);
@@ -121,7 +121,7 @@ size_t glake_stats(int device, char* json, size_t capacity) {
 
 int64_t glake_owed_bytes(int device) {
   int64_t bytes = 0;
-  int code = guarded([&] {
+  int code = api_call([&] {
     Process::instance().check_usable();
     Process::instance().for_each_device([&](DeviceAllocator& used) {
       if (used.number() == device) bytes = static_cast<int64_t>(used.owed_bytes());
@@ -131,7 +131,7 @@ int64_t glake_owed_bytes(int device) {
 }
 
 int glake_reset_peak_stats(int device) {
-  return guarded([&] { Process::instance().device(device).report().reset_peaks(); });
+  return api_call([&] { Process::instance().device(device).report().reset_peaks(); });
 }
 
 int glake_last_error(char* text, size_t capacity) {
@@ -156,7 +156,7 @@ int glake_last_error(char* text, size_t capacity) {
 }
 
 int glake_configure(const char* key, const char* value) {
-  return guarded([&] {
+  return api_call([&] {
     require(key != nullptr && value != nullptr, "glake_configure needs a key and a value");
     Process::instance().configure(key, value);
   });
@@ -164,12 +164,12 @@ int glake_configure(const char* key, const char* value) {
 
 size_t glake_options(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(Process::instance().options(), json, capacity); });
+  api_call([&] { length = copy_out(Process::instance().options(), json, capacity); });
   return length;
 }
 
 int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
-  return guarded([&] {
+  return api_call([&] {
     Block& b = Process::instance().block(ptr, false);
     if (bytes != nullptr) *bytes = Process::instance().requested(ptr, b);
     if (device != nullptr) *device = b.heap->number;
@@ -179,12 +179,12 @@ int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
 
 int glake_device_count(void) {
   int count = 0;
-  int code = guarded([&] { count = Process::instance().device_count(); });
+  int code = api_call([&] { count = Process::instance().device_count(); });
   return code == GLAKE_OK ? count : -code;
 }
 
 int glake_enable_peer_access(int device, int peer) {
-  return guarded([&] {
+  return api_call([&] {
     require(device != peer, "a device reaches its own memory already");
     Process::instance().device(peer);  // its context must exist
     Process::instance().device(device).peers().enable(peer);
@@ -192,7 +192,7 @@ int glake_enable_peer_access(int device, int peer) {
 }
 
 int glake_mark_step(int device) {
-  return guarded([&] {
+  return api_call([&] {
     Process& process = Process::instance();
     process.device(device).report().mark_step();
     if (process.hooks().has(glake::kTraced)) process.trace().step();
@@ -200,7 +200,7 @@ int glake_mark_step(int device) {
 }
 
 int glake_trace(const char* path) {
-  return guarded([&] {
+  return api_call([&] {
     if (path == nullptr) {
       Process::instance().stop_trace();
     } else {
@@ -210,7 +210,7 @@ int glake_trace(const char* path) {
 }
 
 int glake_check(int device) {
-  return guarded([&] {
+  return api_call([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     allocator.check();
     if (debug_of(allocator) == nullptr) return;
@@ -221,12 +221,12 @@ int glake_check(int device) {
 }
 
 int glake_shutdown(void) {
-  return guarded([&] { Process::instance().shutdown(); });
+  return api_call([&] { Process::instance().shutdown(); });
 }
 
 const char* glake_driver_path(void) {
   const char* path = "";
-  guarded([&] { path = Process::instance().driver_path(); });
+  api_call([&] { path = Process::instance().driver_path(); });
   return path;
 }
 

@@ -1,6 +1,6 @@
 // The C interface of memory that others must see whole: contiguous blocks, pins, other processes,
 // pinned host memory.
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "glake/glake.h"
 #include "process/alloc_hooks.h"
 #include "process/process.h"
@@ -33,7 +33,7 @@ extern "C" {
 void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind) {
   if (kind == GLAKE_STITCHED) return glake_malloc(bytes, device, stream);
   void* result = nullptr;
-  guarded([&] {
+  api_call([&] {
     require_size(bytes);
     require_kind(kind);
     result = glake::contiguous_malloc(Process::instance(), bytes, device, glake::stream_of(stream),
@@ -44,7 +44,7 @@ void* glake_malloc_contiguous(size_t bytes, int device, void* stream, int kind) 
 
 int glake_set_kind(int kind) {
   int before = GLAKE_STITCHED;
-  int code = guarded([&] {
+  int code = api_call([&] {
     require_kind(kind);
     before = Process::instance().kinds().set_kind(kind);
   });
@@ -52,7 +52,7 @@ int glake_set_kind(int kind) {
 }
 
 int glake_pin(void* ptr) {
-  return guarded([&] {
+  return api_call([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
     glake::Sharing(b.heap->device).pin(b, process.caller_block(ptr, b), glake::PinOwner::kCaller);
@@ -60,12 +60,12 @@ int glake_pin(void* ptr) {
 }
 
 int glake_unpin(void* ptr) {
-  return guarded([&] { Process::instance().unpin(ptr); });
+  return api_call([&] { Process::instance().unpin(ptr); });
 }
 
 size_t glake_ipc_share(void* ptr, char* handle, size_t capacity) {
   size_t length = 0;
-  guarded([&] {
+  api_call([&] {
     Process& process = Process::instance();
     Block& b = process.block(ptr, false);
     length = copy_out(process.ipc().share(b, process.caller_block(ptr, b)), handle, capacity);
@@ -75,7 +75,7 @@ size_t glake_ipc_share(void* ptr, char* handle, size_t capacity) {
 
 void* glake_ipc_open(const char* handle, int device, size_t* bytes) {
   void* result = nullptr;
-  guarded([&] {
+  api_call([&] {
     require(handle != nullptr, "glake_ipc_open needs the text of glake_ipc_share");
     Process& process = Process::instance();
     glake::Bytes size = 0;
@@ -87,12 +87,12 @@ void* glake_ipc_open(const char* handle, int device, size_t* bytes) {
 }
 
 int glake_ipc_close(void* ptr) {
-  return guarded([&] { Process::instance().ipc().close(address(ptr)); });
+  return api_call([&] { Process::instance().ipc().close(address(ptr)); });
 }
 
 void* glake_host_malloc(size_t bytes) {
   void* result = nullptr;
-  guarded([&] {
+  api_call([&] {
     require_size(bytes);
     result = Process::instance().host().allocate(bytes);
   });
@@ -100,7 +100,7 @@ void* glake_host_malloc(size_t bytes) {
 }
 
 int glake_host_free(void* ptr) {
-  return guarded([&] {
+  return api_call([&] {
     if (ptr == nullptr) return;
     Process& process = Process::instance();
     if (process.hooks().has(glake::kCopied)) {
@@ -111,11 +111,12 @@ int glake_host_free(void* ptr) {
 }
 
 int glake_host_record_stream(void* ptr, int device, void* stream) {
-  return guarded([&] { Process::instance().host().record(ptr, device, glake::stream_of(stream)); });
+  return api_call(
+      [&] { Process::instance().host().record(ptr, device, glake::stream_of(stream)); });
 }
 
 int glake_host_empty_cache(void) {
-  return guarded([] {
+  return api_call([] {
     Process& process = Process::instance();
     glake::RegionCalls(process).drop_freed();
     process.host().empty_cache();
@@ -124,7 +125,7 @@ int glake_host_empty_cache(void) {
 
 size_t glake_host_stats(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] {
+  api_call([&] {
     Process& process = Process::instance();
     glake::RegionCalls(process).drop_freed();
     length = copy_out(process.host().stats_json(), json, capacity);

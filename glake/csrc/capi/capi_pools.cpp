@@ -1,5 +1,5 @@
 // The C interface of private pools.
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "process/alloc_hooks.h"
 #include "process/process.h"
 
@@ -23,28 +23,29 @@ PoolId id_of(glake_pool pool) { return {pool.first, pool.second}; }
 extern "C" {
 
 int glake_pool_retain(int device, glake_pool pool) {
-  return guarded([&] { Process::instance().device(device).pools().retain(id_of(pool)); });
+  return api_call([&] { Process::instance().device(device).pools().retain(id_of(pool)); });
 }
 
 int glake_pool_release(int device, glake_pool pool) {
-  return guarded([&] { Process::instance().device(device).pools().release(id_of(pool)); });
+  return api_call([&] { Process::instance().device(device).pools().release(id_of(pool)); });
 }
 
 int glake_pool_uses(int device, glake_pool pool) {
   int users = 0;
   int code =
-      guarded([&] { users = Process::instance().device(device).pools().users(id_of(pool)); });
+      api_call([&] { users = Process::instance().device(device).pools().users(id_of(pool)); });
   return code == GLAKE_OK ? users : -code;
 }
 
 int glake_pool_set_flags(int device, glake_pool pool, unsigned flags) {
-  return guarded([&] { Process::instance().device(device).pools().set_flags(id_of(pool), flags); });
+  return api_call(
+      [&] { Process::instance().device(device).pools().set_flags(id_of(pool), flags); });
 }
 
 void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool) {
   if (id_of(pool) == PoolId{}) return glake_malloc(bytes, device, stream);
   void* result = nullptr;
-  guarded([&] {
+  api_call([&] {
     require_size(bytes);
     result = glake::pool_malloc(Process::instance(), bytes, device, glake::stream_of(stream),
                                 id_of(pool));
@@ -54,7 +55,7 @@ void* glake_pool_malloc(size_t bytes, int device, void* stream, glake_pool pool)
 
 void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, glake_pool pool) {
   void* result = nullptr;
-  guarded([&] {
+  api_call([&] {
     require_size(bytes);
     result = glake::pool_malloc_at(Process::instance(), ptr, bytes, device,
                                    glake::stream_of(stream), id_of(pool));
@@ -63,7 +64,7 @@ void* glake_pool_malloc_at(void* ptr, size_t bytes, int device, void* stream, gl
 }
 
 int glake_pool_empty_cache(int device, glake_pool pool) {
-  return guarded([&] {
+  return api_call([&] {
     auto& allocator = Process::instance().device(device);
     glake::watched_trim([&] { allocator.pools().empty(id_of(pool)); });
   });
@@ -71,7 +72,7 @@ int glake_pool_empty_cache(int device, glake_pool pool) {
 
 glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool) {
   glake_checkpoint* made = nullptr;
-  guarded([&] {
+  api_call([&] {
     Process& process = Process::instance();
     glake::Checkpoint blocks = process.device(device).pools().checkpoint(id_of(pool));
     made = new glake_checkpoint{device, id_of(pool), process.generation(), std::move(blocks)};
@@ -80,12 +81,12 @@ glake_checkpoint* glake_pool_checkpoint(int device, glake_pool pool) {
 }
 
 void glake_checkpoint_free(glake_checkpoint* checkpoint) {
-  guarded([&] { delete checkpoint; });
+  api_call([&] { delete checkpoint; });
 }
 
 int glake_pool_restore(glake_checkpoint* checkpoint, void* self, void (*freed)(void*, void*),
                        void (*allocated)(void*, void*, size_t, void*)) {
-  return guarded([&] {
+  return api_call([&] {
     require(checkpoint != nullptr, "glake_pool_restore needs a checkpoint");
     Process& process = Process::instance();
     process.device(checkpoint->device);  // opened, if it was not

@@ -1,7 +1,7 @@
 // The C interface of regions: pools with a name, which may be paused.
 #include <string>
 
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "process/alloc_hooks.h"
 #include "process/region_calls.h"
 
@@ -31,7 +31,7 @@ void require_name(const char* name) {
 extern "C" {
 
 int glake_region_pool(const char* name, glake_pool* pool) {
-  return guarded([&] {
+  return api_call([&] {
     require(pool != nullptr, "glake_region_pool needs a place for the pool");
     require_name(name);
     const PoolId id = glake::RegionBook::instance().pool_of(name);
@@ -40,18 +40,18 @@ int glake_region_pool(const char* name, glake_pool* pool) {
 }
 
 int glake_region_budget(glake_pool region, uint64_t bytes) {
-  return guarded([&] { glake::RegionCalls::set_budget(region_of(region), bytes); });
+  return api_call([&] { glake::RegionCalls::set_budget(region_of(region), bytes); });
 }
 
 int glake_set_pool(glake_pool pool, glake_pool* before) {
-  return guarded([&] {
+  return api_call([&] {
     const PoolId was = Process::instance().kinds().set_pool(region_of(pool));
     if (before != nullptr) *before = {was.first, was.second};
   });
 }
 
 int glake_region_pause(int device, glake_pool region, int to, const char* folder) {
-  return guarded([&] {
+  return api_call([&] {
     const bool known =
         to == GLAKE_REGION_HOST || to == GLAKE_REGION_DISK || to == GLAKE_REGION_DISCARD;
     require(known, "a region is paused to GLAKE_REGION_HOST (1), _DISK (2) or _DISCARD (3)");
@@ -64,7 +64,7 @@ int glake_region_pause(int device, glake_pool region, int to, const char* folder
 }
 
 int glake_region_resume(int device, glake_pool region, int verify) {
-  return guarded([&] {
+  return api_call([&] {
     glake::watched_trim([&] {
       glake::RegionCalls(Process::instance()).resume(device, region_of(region), verify != 0);
     });
@@ -73,7 +73,7 @@ int glake_region_resume(int device, glake_pool region, int verify) {
 
 size_t glake_regions(char* json, size_t capacity) {
   size_t length = 0;
-  guarded(
+  api_call(
       [&] { length = copy_out(glake::RegionCalls(Process::instance()).list(), json, capacity); });
   return length;
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "process/process.h"
 
 using namespace glake::capi;
@@ -11,7 +11,7 @@ using glake::Process;
 extern "C" {
 
 int glake_get_stats(int device, glake_device_stats* stats, size_t size) {
-  return guarded([&] {
+  return api_call([&] {
     require(stats != nullptr && size != 0, "glake_get_stats needs a place and its size");
     glake_device_stats values = Process::instance().device(device).report().values();
     std::memset(stats, 0, size);
@@ -20,39 +20,39 @@ int glake_get_stats(int device, glake_device_stats* stats, size_t size) {
 }
 
 int glake_reset_accumulated_stats(int device) {
-  return guarded([&] { Process::instance().device(device).report().reset_accumulated(); });
+  return api_call([&] { Process::instance().device(device).report().reset_accumulated(); });
 }
 
 int glake_set_limit_fraction(int device, double fraction) {
-  return guarded([&] { Process::instance().device(device).limits().set_fraction(fraction); });
+  return api_call([&] { Process::instance().device(device).limits().set_fraction(fraction); });
 }
 
 double glake_limit_fraction(int device) {
   double fraction = 0;
-  int code = guarded([&] { fraction = Process::instance().device(device).limits().fraction(); });
+  int code = api_call([&] { fraction = Process::instance().device(device).limits().fraction(); });
   return code == GLAKE_OK ? fraction : -code;
 }
 
 int glake_set_headroom(int device, size_t bytes, size_t* free_bytes) {
-  return guarded([&] {
+  return api_call([&] {
     const glake::Bytes free = Process::instance().set_headroom(device, bytes);
     if (free_bytes != nullptr) *free_bytes = free;
   });
 }
 
 int glake_headroom(int device, size_t* bytes) {
-  return guarded([&] {
+  return api_call([&] {
     require(bytes != nullptr, "glake_headroom needs a place for the size");
     *bytes = Process::instance().headroom(device);
   });
 }
 
 int glake_claim_outside(int device, int64_t bytes) {
-  return guarded([&] { Process::instance().device(device).reclaim().claim_outside(bytes); });
+  return api_call([&] { Process::instance().device(device).reclaim().claim_outside(bytes); });
 }
 
 int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes) {
-  return guarded([&] {
+  return api_call([&] {
     glake::Bytes free = 0, total = 0;
     Process::instance().device(device).memory_info(&free, &total);
     if (free_bytes != nullptr) *free_bytes = free;
@@ -61,7 +61,7 @@ int glake_memory_info(int device, size_t* free_bytes, size_t* total_bytes) {
 }
 
 int glake_largest_free(int device, size_t* bytes) {
-  return guarded([&] {
+  return api_call([&] {
     require(bytes != nullptr, "glake_largest_free needs a place for the size");
     *bytes = Process::instance().device(device).report().largest_free();
   });

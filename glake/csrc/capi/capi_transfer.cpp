@@ -1,5 +1,5 @@
 // The C interface of transfers.
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "glake/glake.h"
 #include "process/transfer_use.h"
 #include "transfer/engine.h"
@@ -12,7 +12,7 @@ using glake::TransferUse;
 namespace {
 
 std::mutex door_mutex;
-std::unique_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
+std::shared_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
 
 // How a wait ended, as the status of the call.
 void require_end(int end, std::string text) {
@@ -24,19 +24,19 @@ void require_end(int end, std::string text) {
 extern "C" {
 
 int glake_transfer_open(const char* topology, const char* name) {
-  return guarded([&] {
+  return api_call([&] {
     Process::instance().transfer().open(topology == nullptr ? "" : topology,
                                         name == nullptr ? "" : name);
   });
 }
 
 int glake_transfer_close(void) {
-  return guarded([] { Process::instance().transfer().close(); });
+  return api_call([] { Process::instance().transfer().close(); });
 }
 
 uint64_t glake_copy_start(const glake_copy_request* request) {
   uint64_t id = 0;
-  guarded([&] {
+  api_call([&] {
     require(request != nullptr, "glake_copy_start needs a request");
     TransferUse use;
     id = use->begin(*request);
@@ -45,7 +45,7 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
 }
 
 int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
-  return guarded([&] {
+  return api_call([&] {
     std::string text;
     const int end = TransferUse()->copy(id)->wait(timeout_ns, &text);
     require_end(end, std::move(text));
@@ -54,30 +54,30 @@ int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
 
 int glake_copy_done(uint64_t id) {
   bool done = false;
-  const int code = guarded([&] { done = TransferUse()->copy(id)->done(); });
+  const int code = api_call([&] { done = TransferUse()->copy(id)->done(); });
   return code == GLAKE_OK ? (done ? 1 : 0) : -code;
 }
 
 int glake_copy_settled(uint64_t id) {
   bool settled = false;
-  const int code = guarded([&] { settled = TransferUse()->settled(id); });
+  const int code = api_call([&] { settled = TransferUse()->settled(id); });
   return code == GLAKE_OK ? (settled ? 1 : 0) : -code;
 }
 
 int glake_copy_stream_wait(uint64_t id, int device, void* stream) {
-  return guarded([&] { TransferUse()->stream_wait(id, device, glake::stream_of(stream)); });
+  return api_call([&] { TransferUse()->stream_wait(id, device, glake::stream_of(stream)); });
 }
 
 int glake_copy_cancel(uint64_t id) {
-  return guarded([&] { TransferUse()->copy(id)->cancel(); });
+  return api_call([&] { TransferUse()->copy(id)->cancel(); });
 }
 
 int glake_copy_release(uint64_t id) {
-  return guarded([&] { TransferUse()->copy(id)->release(); });
+  return api_call([&] { TransferUse()->copy(id)->release(); });
 }
 
 int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total) {
-  return guarded([&] {
+  return api_call([&] {
     glake::Bytes arrived = 0, all = 0;
     TransferUse()->copy(id)->progress(&arrived, &all);
     if (done != nullptr) *done = arrived;
@@ -87,20 +87,20 @@ int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total) {
 
 size_t glake_copy_result(uint64_t id, char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(TransferUse()->copy(id)->result(), json, capacity); });
+  api_call([&] { length = copy_out(TransferUse()->copy(id)->result(), json, capacity); });
   return length;
 }
 
 size_t glake_transfer_stats(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(TransferUse()->stats(), json, capacity); });
+  api_call([&] { length = copy_out(TransferUse()->stats(), json, capacity); });
   return length;
 }
 
 size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes, char* json,
                            size_t capacity) {
   size_t length = 0;
-  guarded([&] {
+  api_call([&] {
     length = copy_out(TransferUse()->explain({dst_device, node}, {src_device, node}, bytes), json,
                       capacity);
   });
@@ -109,7 +109,7 @@ size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t by
 
 int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t bytes, int repeats,
                       uint64_t* ns) {
-  return guarded([&] {
+  return api_call([&] {
     TransferUse use;
     if (count == 0) return use->timer().close();
     require(copies != nullptr && ns != nullptr,
@@ -124,14 +124,14 @@ int glake_time_copies(const glake_timed_copy* copies, size_t count, uint64_t byt
 }
 
 int glake_transfer_lend(uint32_t relays, const double* factors, size_t count) {
-  return guarded([&] {
+  return api_call([&] {
     require(factors != nullptr || count == 0, "glake_transfer_lend needs its factors");
     TransferUse()->lend(relays, std::vector<double>(factors, factors + count));
   });
 }
 
 int glake_transfer_open_relays(const char* path, const int* gpus, const int* there, size_t count) {
-  return guarded([&] {
+  return api_call([&] {
     require(path != nullptr && ((gpus != nullptr && there != nullptr) || count == 0),
             "glake_transfer_open_relays needs a path and GPUs");
     std::vector<std::pair<int, int>> named;
@@ -142,7 +142,7 @@ int glake_transfer_open_relays(const char* path, const int* gpus, const int* the
 
 void* glake_shared_alloc(size_t bytes) {
   void* found = nullptr;
-  guarded([&] {
+  api_call([&] {
     require(bytes != 0, "glake_shared_alloc needs a size");
     found = TransferUse()->allocate_shared(bytes);
   });
@@ -150,46 +150,59 @@ void* glake_shared_alloc(size_t bytes) {
 }
 
 int glake_shared_free(void* ptr) {
-  return guarded([&] {
+  return api_call([&] {
     if (glake::transfer::RemoteGpus::free_left(reinterpret_cast<uintptr_t>(ptr))) return;
     TransferUse()->free_shared(ptr);
   });
 }
 
 int glake_relay_open(const char* driver, const char* path) {
-  return guarded([&] {
+  return api_call([&] {
     require(driver != nullptr && path != nullptr, "glake_relay_open needs a driver and a path");
     std::lock_guard<std::mutex> guard(door_mutex);
     require(door == nullptr, "this process serves as a relay already");
-    door = std::make_unique<glake::transfer::RelayDoor>(driver, path);
+    door = std::make_shared<glake::transfer::RelayDoor>(driver, path);
   });
 }
 
 int glake_relay_close(void) {
-  return guarded([] {
+  return api_call([] {
     std::lock_guard<std::mutex> guard(door_mutex);
+    if (door != nullptr) door->stop();  // who waits for it has it still
     door.reset();
+  });
+}
+
+int glake_relay_wait(void) {
+  return api_call([] {
+    std::shared_ptr<glake::transfer::RelayDoor> waited;
+    {
+      std::lock_guard<std::mutex> guard(door_mutex);
+      waited = door;
+    }
+    const std::string lost = waited != nullptr ? waited->wait() : "";
+    if (!lost.empty()) throw glake::Error(GLAKE_DRIVER_ERROR, lost);
   });
 }
 
 size_t glake_transfer_demands(char* json, size_t capacity) {
   size_t length = 0;
-  guarded([&] { length = copy_out(TransferUse()->demands(), json, capacity); });
+  api_call([&] { length = copy_out(TransferUse()->demands(), json, capacity); });
   return length;
 }
 
 int glake_transfer_demands_event(void) {
   int event = -1;
-  guarded([&] { event = TransferUse()->demands_event(); });
+  api_call([&] { event = TransferUse()->demands_event(); });
   return event;
 }
 
 int glake_register_host(void* base, size_t bytes, int background) {
-  return guarded([&] { TransferUse()->pins().add(base, bytes, background != 0); });
+  return api_call([&] { TransferUse()->pins().add(base, bytes, background != 0); });
 }
 
 int glake_register_host_wait(void* base, uint64_t timeout_ns) {
-  return guarded([&] {
+  return api_call([&] {
     std::string text;
     const int end = TransferUse()->pins().wait(base, timeout_ns, &text);
     require_end(end, std::move(text));
@@ -197,7 +210,7 @@ int glake_register_host_wait(void* base, uint64_t timeout_ns) {
 }
 
 int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total) {
-  return guarded([&] {
+  return api_call([&] {
     glake::Bytes done = 0, all = 0;
     TransferUse()->pins().progress(base, &done, &all);
     if (pinned != nullptr) *pinned = done;
@@ -206,11 +219,11 @@ int glake_register_host_progress(void* base, uint64_t* pinned, uint64_t* total) 
 }
 
 int glake_unregister_host(void* base) {
-  return guarded([&] { TransferUse()->pins().remove(base); });
+  return api_call([&] { TransferUse()->pins().remove(base); });
 }
 
 int glake_place_of(const void* ptr, int* device, int* pinned) {
-  return guarded([&] {
+  return api_call([&] {
     require(device != nullptr && pinned != nullptr, "glake_place_of needs room for its answers");
     TransferUse()->place_of(ptr, device, pinned);
   });

@@ -1,5 +1,5 @@
 // The C interface, watching: tags, contexts, history, snapshots, findings.
-#include "capi/capi_guard.h"
+#include "capi/capi_call.h"
 #include "debug/debug_device.h"
 #include "process/process.h"
 #include "watch/watch.h"
@@ -35,7 +35,7 @@ void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(strea
 // `told`: history has an event of it.
 int visit(int device, void* self, void (*segment)(void* self, const glake_segment_info* segment),
           void (*block)(void* self, const glake_block_record* block), bool told) {
-  return guarded([&] {
+  return api_call([&] {
     require(segment != nullptr && block != nullptr, "a walk over memory needs two functions");
     {
       glake::Snapshot shot = snapshot_of(device);
@@ -71,7 +71,7 @@ extern "C" {
 void glake_set_tag(const char* tag) {
   Watch::set_tag(tag);
   if (tag == nullptr) return;
-  guarded([] {
+  api_call([] {
     if (Process::instance().hooks().has(glake::kWatched)) return;
     Process::instance().check_usable();
     Watch::instance().use_tags();
@@ -80,7 +80,7 @@ void glake_set_tag(const char* tag) {
 }
 
 int glake_set_context_hooks(const glake_context_hooks* hooks) {
-  return guarded([&] {
+  return api_call([&] {
     Process::instance().check_usable();
     require(hooks == nullptr || hooks->capture != nullptr,
             "glake_set_context_hooks needs a capture function");
@@ -89,7 +89,7 @@ int glake_set_context_hooks(const glake_context_hooks* hooks) {
 }
 
 int glake_history(size_t entries, int when, int clear) {
-  return guarded([&] {
+  return api_call([&] {
     Process::instance().check_usable();
     require(when >= GLAKE_CONTEXT_NEVER && when <= GLAKE_CONTEXT_ALL,
             "glake_history: `when` is one of GLAKE_CONTEXT_NEVER, STATE, ALLOC and ALL");
@@ -100,7 +100,7 @@ int glake_history(size_t entries, int when, int clear) {
 
 int glake_visit_history(int device, void* self,
                         void (*visit)(void* self, const glake_event* event)) {
-  return guarded([&] {
+  return api_call([&] {
     require(visit != nullptr, "glake_visit_history needs a function");
     Process::instance().check_usable();
     {
@@ -117,7 +117,7 @@ int glake_visit_history(int device, void* self,
 }
 
 int glake_observe(void* self, void (*observe)(void* self, const glake_event* event)) {
-  return guarded([&] {
+  return api_call([&] {
     Process::instance().check_usable();
     Watch::instance().set_observer(self, observe);
     watch_changed();
@@ -138,7 +138,7 @@ int glake_visit_blocks(int device, void* self,
 
 void* glake_block_context(void* ptr) {
   void* context = nullptr;
-  guarded([&] {
+  api_call([&] {
     const glake::Block& b = Process::instance().block(ptr, false);
     Note note = Watch::instance().note(b.ptr);
     context = note.context.value_of(Watch::instance().hooks());
@@ -148,7 +148,7 @@ void* glake_block_context(void* ptr) {
 
 size_t glake_findings(char* text, size_t capacity) {
   size_t length = 0;
-  guarded([&] {
+  api_call([&] {
     static std::mutex mutex;
     static auto* waiting = new std::string;  // what did not fit into the last caller's buffer
     Process& process = Process::instance();

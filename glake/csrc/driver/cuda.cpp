@@ -56,6 +56,25 @@ std::unique_ptr<Driver> Driver::open(const std::string& choice) {
   return d;
 }
 
+// Of these CUDA's reference says that the process is in an inconsistent state and must be started
+// again: every later call on that GPU returns the same.
+bool Driver::ends_context(Status s) {
+  switch (static_cast<CUresult>(s.code)) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string Driver::describe(Status s) const {
   const char* name = nullptr;
   const char* text = nullptr;
@@ -64,7 +83,10 @@ std::string Driver::describe(Status s) const {
   std::string words = driver::own_words();
   return std::string(name != nullptr ? name : "CUDA error") + " (" + std::to_string(s.code) +
          (text != nullptr ? std::string(": ") + text : "") + ")" +
-         (words.empty() ? "" : ": " + words);
+         (words.empty() ? "" : ": " + words) +
+         (ends_context(s)
+              ? "; no call on that GPU works from then on: end this process, and start it again"
+              : "");
 }
 
 int Driver::device_in_use() {

@@ -110,6 +110,8 @@ class Driver {
   const std::string& path() const { return path_; }
   int device_count() const { return device_count_; }
   std::string describe(Status status) const;
+  // Whether no call on its GPU works from then on.
+  static bool ends_context(Status status);
 
   // Devices. attach() retains the primary context, once more each time; detach() gives it back.
   Status attach(int device);

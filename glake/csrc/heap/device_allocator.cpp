@@ -37,9 +37,9 @@ void DeviceAllocator::start() {
   }
   device_.require(device_.driver.total_memory(device_.number, &device_.total_memory),
                   "its memory size");
-  Bytes limit = device_.options.limit_bytes != 0
-                    ? device_.options.limit_bytes
-                    : static_cast<Bytes>(device_.options.limit_fraction *
+  Bytes limit = device_.options.limit.bytes != 0
+                    ? device_.options.limit.bytes
+                    : static_cast<Bytes>(device_.options.limit.fraction *
                                          static_cast<double>(device_.total_memory));
   device_.limit = Granules::floor(std::min(limit, device_.total_memory));
   if (device_.limit.count == 0) {
@@ -55,7 +55,7 @@ void DeviceAllocator::start() {
   }
   device_.driver.set_headroom(device_.number, device_.options.headroom);
   device_.own->reserve();
-  if (device_.options.peers) Peers(device_).grant_all();
+  if (device_.options.peers == PeersKind::kAll) Peers(device_).grant_all();
   device_.own->started = true;
 }
 

@@ -116,13 +116,13 @@ Extend::Plan Extend::plan(const Request& r, Granules growth) {
   const auto& [view, at, reused, next] = plan.reuse;
   if (view == nullptr) return plan;
   // A view holds each granule once.
-  heap_.granules.new_mark();
+  heap_.granules.new_stamp();
   for (const Run& run : part_of(*view, {0}, at + reused)) {
-    heap_.granules.mark(*run.arena, run.granule, run.count);
+    heap_.granules.stamp(*run.arena, run.granule, run.count);
   }
   const Granules rest = need - reused;
   const Granules have = Stitch(heap_).collect(r, rest, Wait::kNo, plan.behind, nullptr);
-  heap_.granules.new_mark();
+  heap_.granules.new_stamp();
   // `compact` grows only when no free granule is left, this view's own included.
   bool grows = device_.options.policy != PolicyKind::kCompact;
   plan.fresh = rest - have;

@@ -5,7 +5,7 @@
 #include "base/tuning.h"
 #include "heap/device.h"
 #include "heap/frees.h"
-#include "memory/region.h"
+#include "memory/block_table.h"
 #include "memory/reservation.h"
 
 namespace glake {
@@ -92,18 +92,18 @@ void Heap::record_stream(Block* block, StreamHandle stream) {
   block->recorded.add(id);
 }
 
-Block* Heap::find(const Region& region, Address ptr) {
+Block* Heap::find(const BlockTable& table, Address ptr) {
   HotGuard hot(device.hot);
-  return region.find(ptr);
+  return table.find(ptr);
 }
 
-Block* Heap::around(const Region& region, Address ptr, bool* paused) {
+Block* Heap::around(const BlockTable& table, Address ptr, bool* paused) {
   HotGuard hot(device.hot);
   *paused = is_paused();
-  if (large->contains(ptr)) return region.around(ptr, large->base());
-  if (small->contains(ptr)) return region.around(ptr, ptr - std::min(ptr, kSmallLimit));
+  if (large->contains(ptr)) return table.around(ptr, large->base());
+  if (small->contains(ptr)) return table.around(ptr, ptr - std::min(ptr, kSmallLimit));
   const View* view = views.find(ptr);
-  return view != nullptr ? region.around(ptr, view->base) : nullptr;
+  return view != nullptr ? table.around(ptr, view->base) : nullptr;
 }
 
 std::string Heap::explain_pointer(Address ptr) {

@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "heap/history.h"
 #include "heap/pins.h"
+#include "heap/placement_history.h"
 #include "heap/pool.h"
 #include "heap/request.h"
 #include "heap/reuse_rule.h"
 #include "heap/wait_budget.h"
 #include "memory/arena.h"
 #include "memory/block.h"
+#include "memory/block_table.h"
 #include "memory/granule_pool.h"
-#include "memory/region.h"
 #include "memory/reservation.h"
 #include "memory/view.h"
 #include "memory/view_space.h"
@@ -54,10 +54,10 @@ class Heap {
   // `block` has just been taken from the live state by the caller.
   void free(Block* block, ThreadCache& cache);
   void record_stream(Block* block, StreamHandle stream);
-  Block* find(const Region& region, Address ptr);
+  Block* find(const BlockTable& table, Address ptr);
   // The block, live or not, that holds the byte at `ptr`; null: none. And whether the heap is
   // paused.
-  Block* around(const Region& region, Address ptr, bool* paused);
+  Block* around(const BlockTable& table, Address ptr, bool* paused);
   // Why no block starts at `ptr`, for an error message.
   std::string explain_pointer(Address ptr);
   // As free(), but the block's bytes stay out of use, until end_keeping().

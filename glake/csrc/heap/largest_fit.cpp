@@ -14,7 +14,7 @@ LargestFit::Usable LargestFit::usable(const Request& r, Granules growth) {
   Usable found;
   std::vector<Run> runs;
   Tickets pending;
-  heap_.granules.new_mark();
+  heap_.granules.new_stamp();
   found.whole = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   found.large = std::max({longest_stretch(*heap_.large, r), longest_in_views(r),
                           Extend(heap_).longest_reuse(r).bytes()});
@@ -221,9 +221,9 @@ Bytes LargestFit::callers(const Request& r, const Asked& asked, const GrowthRoom
     return largest_chunk(asked.kind, r.stream, chunks.now);
   Bytes driver_free = 0;
   Granules grows = growth(&driver_free).now;
-  const Bytes from = heap_.own() ? device_.options.contiguous_from : 0;
+  const Bytes from = heap_.own() ? device_.options.contiguous.from : 0;
   const Bytes chunk =
-      from != 0 ? largest_chunk(device_.options.contiguous_kind, r.stream, chunks.now) : 0;
+      from != 0 ? largest_chunk(device_.options.contiguous.kind, r.stream, chunks.now) : 0;
   if (from != 0 && chunk >= from) return chunk;
   // What it refuses in one piece it may refuse in granules.
   if (from != 0 && !chunks.said.empty()) grows = std::min(grows, chunks.now);

@@ -83,11 +83,11 @@ std::string OutOfMemory::idle_text(Granules mine) {
 Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   device_.settle(hot, Device::Use::kAgain);  // as the next request begins
   const bool contiguous = asked.kind != GLAKE_STITCHED;
-  const int kind = contiguous ? asked.kind : device_.options.contiguous_kind;
+  const int kind = contiguous ? asked.kind : device_.options.contiguous.kind;
   const Granules below =
       contiguous ? Granules::ceil(r.size) - Granules{1} : Granules::floor(UINT64_MAX);
   Bytes driver_free = 0;
-  const bool chunks_fit = contiguous || (device_.options.contiguous_from != 0 && heap_.own());
+  const bool chunks_fit = contiguous || (device_.options.contiguous.from != 0 && heap_.own());
   const GrowthRoom chunks =
       chunks_fit ? LargestFit(heap_).chunk_growth(kind, below, &driver_free, hot) : GrowthRoom{};
   const GrowthRoom grow = contiguous ? chunks : LargestFit(heap_).growth(&driver_free);
@@ -126,7 +126,7 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
           counted(static_cast<uint64_t>(device_.stats.allocation.all.current), "block");
   Tickets pending;
   std::vector<Run> runs;
-  heap_.granules.new_mark();
+  heap_.granules.new_stamp();
   const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
   Bytes callers = LargestFit(heap_).callers(r, asked, chunks);

@@ -18,7 +18,7 @@ Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector
     uint64_t g = arena.granule_of(from);
     for (uint64_t last = g + (end - from) / kGranule; g < last && have < want;) {
       uint64_t n = 0, most = std::min(last - g, want.count - have.count);
-      while (n < most && !heap_.granules.marked(arena, g + n) &&
+      while (n < most && !heap_.granules.stamped(arena, g + n) &&
              heap_.granules.pins(arena, g + n) == 0)
         ++n;
       if (n != 0) runs.push_back({&arena, g, n, 0});

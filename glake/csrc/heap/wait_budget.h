@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "heap/history.h"
+#include "heap/placement_history.h"
 
 namespace glake {
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "base/numbers.h"
+#include "base/option_table.h"
 
 namespace glake::intercept {
 namespace {
@@ -10,6 +11,16 @@ namespace {
 std::string variable(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? "" : text;
+}
+
+// What one of glake's options is set to, or its default.
+std::string option(const OptionRow& row) {
+  const std::string text = variable(("GLAKE_" + upper(row.name)).c_str());
+  return text.empty() ? row.fallback : text;
+}
+
+std::string refused(const OptionRow& row) {
+  return "GLAKE_" + upper(row.name) + "=" + option(row) + ": it takes " + row.takes;
 }
 
 // As glake/transfer/relay/modes.py chooses. The service that lends GPUs is asked by Python alone:
@@ -22,20 +33,15 @@ bool only_own() {
 
 Settings read() {
   Settings s;
-  const std::string mode = variable("GLAKE_INTERCEPT"), least = variable("GLAKE_INTERCEPT_MIN");
+  const OptionRow& mode_row = *other_option("intercept");
+  const OptionRow& least_row = *other_option("intercept_min");
+  const std::string mode = option(mode_row);
   s.on = mode != "0";
   s.report = mode == "report";
-  if (!mode.empty() && mode != "0" && mode != "1" && mode != "report") {
-    s.wrong = "GLAKE_INTERCEPT=" + mode + ": it takes 0, 1 or report";
-  }
-  if (!least.empty()) {
-    const auto bytes = parse_size(least);
-    if (bytes) {
-      s.least = *bytes;
-    } else {
-      s.wrong = "GLAKE_INTERCEPT_MIN=" + least + ": it takes bytes (\"4MiB\")";
-    }
-  }
+  if (mode != "0" && mode != "1" && mode != "report") s.wrong = refused(mode_row);
+  const auto least = parse_size(option(least_row));
+  if (!least) s.wrong = refused(least_row);
+  s.least = least.value_or(0);
   s.json = variable("GLAKE_INTERCEPT_JSON");
   s.topology = variable("GLAKE_INTERCEPT_TOPOLOGY");
   s.visible_given = std::getenv("GLAKE_INTERCEPT_VISIBLE") != nullptr;

@@ -30,7 +30,7 @@ struct Block {
   std::atomic<BlockState> state{BlockState::kIdle};
   bool small_pool = false;  // counted with PyTorch's small pool: it lies in the small arena
   StreamId stream_id = 0;
-  // Threads that look up another block of its slot see it change (Region::peek).
+  // Threads that look up another block of its slot see it change (BlockTable::peek).
   std::atomic<Address> ptr{0};
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked

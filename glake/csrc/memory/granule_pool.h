@@ -54,12 +54,14 @@ class GranulePool {
   uint32_t& pins(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].pins; }
   uint32_t pins(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].pins; }
 
-  // Marks granules for the length of one search; new_mark() clears every mark.
-  void new_mark() { ++mark_; }
-  void mark(const Arena& arena, uint64_t g, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) homes_[arena.id()][g + i].mark = mark_;
+  // Stamps granules for the length of one search; new_stamp() clears every stamp.
+  void new_stamp() { ++stamp_; }
+  void stamp(const Arena& arena, uint64_t g, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) homes_[arena.id()][g + i].stamp = stamp_;
   }
-  bool marked(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].mark == mark_; }
+  bool stamped(const Arena& arena, uint64_t g) const {
+    return homes_[arena.id()][g].stamp == stamp_;
+  }
 
   // A granule of which a view's block holds only the start or the end is used through two
   // addresses. Until a stress test on hardware says otherwise, both users must be of one stream.
@@ -81,7 +83,7 @@ class GranulePool {
     uint32_t aliases = 0;
     uint32_t pins = 0;
     Edge edge;
-    uint32_t mark = 0;
+    uint32_t stamp = 0;
   };
   Status build(uint64_t first, std::vector<Granule>& home, Address begin, Granules n,
                uint64_t* created, uint64_t* mapped);
@@ -95,7 +97,7 @@ class GranulePool {
   std::vector<std::vector<Granule>> homes_;
   std::atomic<uint64_t>& physical_;
   std::atomic<uint64_t> own_{0};
-  uint32_t mark_ = 1;
+  uint32_t stamp_ = 1;
   Granules had_{0};
   bool had_at_most_ = false;
   std::string refused_;

@@ -216,7 +216,7 @@ Bytes HostPool::requested(void* ptr) {
 
 // Closes what was enqueued on a stream so far by an event. A stream under capture has none: then
 // the block waits for the capture's end. False if there is no event yet.
-bool HostPool::mark(HostBlock& block, Recorded recorded) {
+bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   auto [device, stream] = recorded;
   bool capturing = false;
   // Another thread's own default stream cannot be named here.
@@ -247,9 +247,9 @@ bool HostPool::mark(HostBlock& block, Recorded recorded) {
 
 // Does what can be done for a freed block. True if all work on it is complete.
 bool HostPool::advance(HostBlock& block) {
-  auto marked = [&](const Recorded& r) { return mark(block, r); };
+  auto recorded = [&](const Recorded& r) { return record_event(block, r); };
   std::vector<Recorded>& streams = block.streams;
-  streams.erase(std::remove_if(streams.begin(), streams.end(), marked), streams.end());
+  streams.erase(std::remove_if(streams.begin(), streams.end(), recorded), streams.end());
   std::vector<Event> done;
   auto complete = [&](const Event& e) {
     if (!driver_.query(e.second).ok()) return false;

@@ -62,7 +62,7 @@ class HostPool {
   HostBlock& live_block(void* ptr);
   void* fresh(Bytes bytes);
   bool advance(HostBlock& block);
-  bool mark(HostBlock& block, Recorded recorded);
+  bool record_event(HostBlock& block, Recorded recorded);
   void poll();
   void poll_locked();
   void synchronize();

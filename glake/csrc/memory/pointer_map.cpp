@@ -2,24 +2,24 @@
 
 #include <sys/mman.h>
 
-#include "memory/region.h"
+#include "memory/block_table.h"
 
 namespace glake {
 
 PointerMap::Page PointerMap::pages_[PointerMap::kPages];
 
-void PointerMap::add(Region* region) {
-  for (Address a = region->base(); a < region->base() + region->size(); a += kRegionAlign) {
-    pages_[a / kRegionAlign].region.store(region, std::memory_order_release);
+void PointerMap::add(BlockTable* table) {
+  for (Address a = table->base(); a < table->base() + table->size(); a += kRangeAlign) {
+    pages_[a / kRangeAlign].table.store(table, std::memory_order_release);
   }
 }
 
-void PointerMap::remove(Region* region) {
-  for (Address a = region->base(); a < region->base() + region->size(); a += kRegionAlign) {
-    Page& page = pages_[a / kRegionAlign];
-    page.region.store(nullptr, std::memory_order_release);
+void PointerMap::remove(BlockTable* table) {
+  for (Address a = table->base(); a < table->base() + table->size(); a += kRangeAlign) {
+    Page& page = pages_[a / kRangeAlign];
+    page.table.store(nullptr, std::memory_order_release);
     Slot* slots = page.slots.exchange(nullptr);
-    if (slots != nullptr) munmap(slots, region->table_bytes());
+    if (slots != nullptr) munmap(slots, table->table_bytes());
   }
 }
 

@@ -1,5 +1,5 @@
-// From an address to its region and that region's slots: two shifts and two loads, no hash and no
-// lock. Process-wide, a page a GiB: regions are 1 GiB aligned and whole GiB long.
+// From an address to its block table and that table's slots: two shifts and two loads, no hash and
+// no lock. Process-wide, a page a GiB: reserved ranges are 1 GiB aligned and whole GiB long.
 #pragma once
 
 #include <atomic>
@@ -10,23 +10,23 @@
 namespace glake {
 
 struct Block;
-class Region;
+class BlockTable;
 using Slot = std::atomic<Block*>;
 
 class PointerMap {
  public:
-  static void add(Region* region);
-  static void remove(Region* region);
-  static Region* find(Address ptr) {
-    uint64_t page = ptr / kRegionAlign;
-    return page < kPages ? pages_[page].region.load(std::memory_order_acquire) : nullptr;
+  static void add(BlockTable* table);
+  static void remove(BlockTable* table);
+  static BlockTable* find(Address ptr) {
+    uint64_t page = ptr / kRangeAlign;
+    return page < kPages ? pages_[page].table.load(std::memory_order_acquire) : nullptr;
   }
 
  private:
-  friend class Region;
+  friend class BlockTable;
   // Side by side: a look-up needs both, and neither to find the other.
   struct Page {
-    std::atomic<Region*> region{nullptr};
+    std::atomic<BlockTable*> table{nullptr};
     std::atomic<Slot*> slots{nullptr};
   };
   static constexpr uint64_t kPages = uint64_t{1} << 19;  // 49-bit addresses

@@ -23,8 +23,8 @@ std::string address_limit_text() {
 
 Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : driver_(driver) {
   // Asked for with room to align: drivers differ in the alignments they grant.
-  bytes = round_up(bytes, kRegionAlign);
-  reserved_bytes_ = bytes + kRegionAlign;
+  bytes = round_up(bytes, kRangeAlign);
+  reserved_bytes_ = bytes + kRangeAlign;
   Status s = driver_.reserve(reserved_bytes_, &reserved_);
   if (!s.ok()) {
     throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
@@ -32,23 +32,23 @@ Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : 
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());
   }
   try {
-    region_ = std::make_unique<Region>(round_up(reserved_, kRegionAlign), bytes, slot, heap);
+    table_ = std::make_unique<BlockTable>(round_up(reserved_, kRangeAlign), bytes, slot, heap);
   } catch (...) {
     driver_.free_range(reserved_, reserved_bytes_);
     throw;
   }
-  PointerMap::add(region_.get());
+  PointerMap::add(table_.get());
 }
 
 Reservation::~Reservation() {
-  if (region_ != nullptr && reserved_ != 0) PointerMap::remove(region_.get());
+  if (table_ != nullptr && reserved_ != 0) PointerMap::remove(table_.get());
 }
 
 Status Reservation::release() {
   if (reserved_ == 0) return {};
   Status s = driver_.free_range(reserved_, reserved_bytes_);
   if (s.ok()) {
-    PointerMap::remove(region_.get());
+    PointerMap::remove(table_.get());
     reserved_ = 0;
   }
   return s;

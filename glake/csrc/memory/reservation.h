@@ -5,7 +5,7 @@
 
 #include "base/types.h"
 #include "driver/driver.h"
-#include "memory/region.h"
+#include "memory/block_table.h"
 
 namespace glake {
 
@@ -17,16 +17,15 @@ class Reservation {
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  Address base() const { return region_->base(); }
-  Bytes size() const { return region_->size(); }
-  Region& region() { return *region_; }
+  Address base() const { return table_->base(); }
+  Bytes size() const { return table_->size(); }
   Status release();
 
  private:
   Driver& driver_;
   Address reserved_ = 0;
   Bytes reserved_bytes_ = 0;
-  std::unique_ptr<Region> region_;
+  std::unique_ptr<BlockTable> table_;
 };
 
 }  // namespace glake

@@ -20,13 +20,13 @@ Address ViewSpace::take(Granules n) {
   auto best = by_size_.lower_bound({n.count, 0});
   if (best == by_size_.end()) {
     reservations_.push_back(std::make_unique<Reservation>(
-        driver_, heap_, std::max(chunk_, round_up(n.bytes(), kRegionAlign)), kMiB));
+        driver_, heap_, std::max(chunk_, round_up(n.bytes(), kRangeAlign)), kMiB));
     Reservation& r = *reservations_.back();
     enter(r.base(), Granules{r.size() / kGranule});
     best = by_size_.lower_bound({n.count, 0});
   }
   auto [count, base] = *best;
-  region_of(base).prepare(base, n.bytes());
+  table_of(base).prepare(base, n.bytes());
   leave(free_.find(base));
   if (count != n.count) enter(base + n.bytes(), Granules{count} - n);
   return base;
@@ -34,7 +34,7 @@ Address ViewSpace::take(Granules n) {
 
 void ViewSpace::give(Address base, Granules n) {
   auto next = free_.lower_bound(base);
-  // Never merge across reservations: the pointer map's region differs.
+  // Never merge across reservations: the pointer map's block table differs.
   auto same = [](Address a, Address b) { return PointerMap::find(a) == PointerMap::find(b); };
   if (next != free_.end() && base + n.bytes() == next->first && same(base, next->first)) {
     n = n + next->second;

@@ -12,10 +12,10 @@
 
 #include "base/types.h"
 #include "driver/driver.h"
+#include "memory/block_table.h"
 #include "memory/deferred_releases.h"
 #include "memory/pointer_map.h"
 #include "memory/refusals.h"
-#include "memory/region.h"
 #include "memory/reservation.h"
 
 namespace glake {
@@ -23,11 +23,11 @@ namespace glake {
 class ViewSpace {
  public:
   ViewSpace(Driver& driver, Heap* heap, Bytes chunk)
-      : driver_(driver), heap_(heap), chunk_(round_up(chunk, kRegionAlign)) {}
+      : driver_(driver), heap_(heap), chunk_(round_up(chunk, kRangeAlign)) {}
   // Throws Error when a new reservation is needed and refused.
   Address take(Granules n);
   void give(Address base, Granules n);
-  Region& region_of(Address a) { return *PointerMap::find(a); }
+  BlockTable& table_of(Address a) { return *PointerMap::find(a); }
   Status release();  // every reservation; the first refusal stops it
 
  private:

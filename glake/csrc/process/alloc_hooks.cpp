@@ -34,9 +34,9 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, 
 }
 
 DebugDevice* debug_of(Process& process, void* ptr) {
-  Region* region =
+  BlockTable* table =
       process.hooks().has(kDebug) ? PointerMap::find(reinterpret_cast<Address>(ptr)) : nullptr;
-  return region != nullptr ? debug_of(*region->heap()) : nullptr;
+  return table != nullptr ? debug_of(*table->heap()) : nullptr;
 }
 
 [[noreturn]] void refuse_pointer(DebugDevice& debug, void* ptr, const Error& error) {

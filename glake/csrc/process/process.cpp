@@ -15,7 +15,7 @@ namespace {
 pthread_key_t thread_key;
 bool inside_before_fork = false;  // under mutex_, which is held across fork
 
-// The block of the escape pool at `ptr`, which no reserved region holds.
+// The block of the escape pool at `ptr`, which no reserved range holds.
 Block* escaped(Address ptr) {
   bool inside = false;
   Block* b = ContiguousIndex::find(ptr, &inside);
@@ -144,16 +144,16 @@ ThreadCache& Process::open_cache(int device) {
 Block& Process::block(void* ptr, bool take) {
   if (forked_.load(std::memory_order_relaxed)) check_usable();
   auto address = reinterpret_cast<Address>(ptr);
-  Region* region = PointerMap::find(address);
-  // The reservation's last page may reach past the region's end.
-  bool ours = region != nullptr && address - region->base() < region->size();
-  Block* b = ours ? region->peek(address) : escaped(address);
+  BlockTable* table = PointerMap::find(address);
+  // The reservation's last page may reach past the range's end.
+  bool ours = table != nullptr && address - table->base() < table->size();
+  Block* b = ours ? table->peek(address) : escaped(address);
   // With guards, a caller's pointer is not the block's first byte.
-  DebugDevice* debug = ours && !take && hooks_.has(kDebug) ? debug_of(*region->heap()) : nullptr;
+  DebugDevice* debug = ours && !take && hooks_.has(kDebug) ? debug_of(*table->heap()) : nullptr;
   if (debug != nullptr) address = debug->inner(address);
-  if (ours && (b == nullptr || debug != nullptr)) b = region->heap()->find(*region, address);
+  if (ours && (b == nullptr || debug != nullptr)) b = table->heap()->find(*table, address);
   if (b == nullptr) {
-    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + region->heap()->explain_pointer(address));
+    throw Error(GLAKE_INVALID_POINTER, hex(ptr) + table->heap()->explain_pointer(address));
   }
   BlockState live = BlockState::kLive;
   bool ok =
@@ -313,7 +313,7 @@ Driver& Process::driver() {
 
 bool Process::enqueues_copies() {
   std::lock_guard<std::mutex> guard(mutex_);
-  return options_.enqueue_copies;
+  return options_.copy_order == CopyOrderKind::kEnqueued;
 }
 
 HostPool& Process::host() {
@@ -342,13 +342,13 @@ void Process::settle_ipc() {
 }
 
 Owned Process::owned(Address at) {
-  Region* region = PointerMap::find(at);
-  const bool ours = region != nullptr && at - region->base() < region->size();
+  BlockTable* table = PointerMap::find(at);
+  const bool ours = table != nullptr && at - table->base() < table->size();
   bool paused = false;
-  Block* b = ours ? region->heap()->around(*region, at, &paused) : ContiguousIndex::around(at);
+  Block* b = ours ? table->heap()->around(*table, at, &paused) : ContiguousIndex::around(at);
   if (b == nullptr && !ours) return {};
   Owned found;
-  found.device = (ours ? region->heap() : b->heap)->number;
+  found.device = (ours ? table->heap() : b->heap)->number;
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
   CallerBlock held{b->ptr, b->requested, b->ptr};
   DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b->heap) : nullptr;

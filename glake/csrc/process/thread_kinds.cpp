@@ -29,8 +29,8 @@ void ThreadKinds::count(int step) {
 }
 
 void ThreadKinds::use_options(const Options& options) {
-  contiguous_from_ = options.contiguous_from;
-  contiguous_kind_ = options.contiguous_kind;
+  contiguous_from_ = options.contiguous.from;
+  contiguous_kind_ = options.contiguous.kind;
   count(0);
 }
 

@@ -215,6 +215,9 @@ void bind_remote(py::module_& module) {
         check(released(glake_relay_open, driver.c_str(), path.c_str()));
       },
       py::arg("driver"), py::arg("path"), "Copies for processes that see one GPU.");
+  module.def(
+      "relay_wait", [] { check(released(glake_relay_wait)); },
+      "Until that is closed; DriverError: a GPU is lost, and nobody is served any more.");
   module.def("relay_close", [] { check(released(glake_relay_close)); }, "Ends that.");
 }
 

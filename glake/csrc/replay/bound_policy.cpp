@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "base/numbers.h"
 #include "caching_policy.h"
 
 namespace glake::replay {

@@ -7,14 +7,6 @@
 #include "base/numbers.h"
 
 namespace glake::replay {
-std::string size_text(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fixed_text(value, 2) + " " + kUnits[unit];
-}
 
 CachingPolicy::CachingPolicy(const PolicyConfig& config)
     : capacity_(config.capacity), complete_after_(config.complete_after) {}

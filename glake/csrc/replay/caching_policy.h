@@ -21,9 +21,6 @@ namespace glake::replay {
 
 constexpr uint64_t kMinBlock = 512;
 
-// Bytes for people: 898.44 MiB.
-std::string size_text(uint64_t bytes);
-
 constexpr uint64_t kSmallLimit = kMiB;         // the largest request of the small pool
 constexpr uint64_t kSmallSegment = 2 * kMiB;   // what the small pool grows by
 constexpr uint64_t kLargeSegment = 20 * kMiB;  // what mid-size requests share

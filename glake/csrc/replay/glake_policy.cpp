@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/numbers.h"
 #include "caching_policy.h"
 #include "glake/glake.h"
 #include "sim_driver.h"

@@ -81,7 +81,7 @@ void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
     copy(id)->wait(kForever, &text);
     return;
   }
-  copy(id)->hold_stream(device, stream);
+  copy(id)->make_stream_wait(device, stream);
 }
 
 uint64_t Engine::begin(const glake_copy_request& given) {

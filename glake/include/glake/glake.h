@@ -497,6 +497,9 @@ GLAKE_API int glake_shared_free(void* ptr);
  * processes until glake_relay_close(). `driver` as in GLAKE_DRIVER. One in a process. */
 GLAKE_API int glake_relay_open(const char* driver, const char* path);
 GLAKE_API int glake_relay_close(void);
+/* Until it is closed, or until a GPU's context is lost to an error (GLAKE_DRIVER_ERROR): then
+ * nobody is served any more, and only another process can. */
+GLAKE_API int glake_relay_wait(void);
 
 /* Pins host memory in pieces. With `background` != 0 a thread does it, and copies of what is not
  * pinned yet are made like those of pageable memory. The engine's end unpins the memory. */

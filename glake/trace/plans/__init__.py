@@ -13,9 +13,9 @@ from typing import Any
 
 from glake.errors import PackageMissing
 from glake.trace.plans import configs, lengths, options
-from glake.trace.plans.options import OPTIONS, Option, PlanOptions
+from glake.trace.plans.options import OPTIONS, PlanOption, PlanOptions
 
-__all__ = ["OPTIONS", "Option", "PackageMissing", "PlanOptions", "Row", "describe", "find"]
+__all__ = ["OPTIONS", "PackageMissing", "PlanOption", "PlanOptions", "Row", "describe", "find"]
 
 Step = Callable[[int], None]
 

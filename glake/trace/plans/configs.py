@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any
 
 from glake import extras
 from glake.errors import InvalidOption, UnknownOption
+from glake.hints import did_you_mean
 from glake.trace.plans.options import MOST_SIZE, MOST_WORDS, PlanOptions
 
 CUSTOM = "custom"
@@ -38,8 +38,7 @@ class Model:
         transformers = require("transformers")
         known = transformers.CONFIG_MAPPING
         if self.model_type not in known:
-            near = difflib.get_close_matches(self.model_type, list(known), 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = did_you_mean(self.model_type, known)
             raise InvalidOption(
                 f"{self.name}: model_type {self.model_type!r}: transformers "
                 f"{transformers.__version__} has no such architecture{hint}; write the job as a "
@@ -215,8 +214,7 @@ def load(name: str, options: PlanOptions) -> Model:
         return _resized(name, config.pop("model_type"), config, options.sizes())
     if is_path(name):
         return _from_file(name, options.sizes())
-    near = difflib.get_close_matches(name, table(), 1, 0.4)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(name, table(), 0.4)
     raise UnknownOption(
         f"unknown model {name!r}{hint}; known: {', '.join(table())}, custom with sizes, or the "
         "path of a HuggingFace config.json"

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from glake import config
 from glake.errors import InvalidOption, UnknownOption
+from glake.hints import did_you_mean
 from glake.trace.plans import lengths
 from glake.trace.plans.lengths import Lengths
 
 
 @dataclass(frozen=True)
-class Option:
-    """One row: its name (of ``-o NAME=VALUE`` and of the flag --NAME), and what it takes."""
+class PlanOption(config.Option):
+    """One row: its name is that of ``-o NAME=VALUE`` and of the flag --NAME."""
 
-    name: str
-    default: str
-    parse: Callable[[str], Any]
-    takes: str
-    help: str
     bare: str | None = None
     """What the flag means without a value (``--recompute``); None where it needs one."""
 
 
 def _choice(*choices: str) -> tuple[Callable[[str], str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError("not one of them")
-        return text
-
-    return parse, " | ".join(choices)
+    return config.Choice(choices), " | ".join(choices)
 
 
 def _count(low: int, high: int) -> tuple[Callable[[str], int], str]:
@@ -85,9 +76,11 @@ def _optional(parsed: tuple[Callable[[str], Any], str]) -> tuple[Callable[[str],
     return (lambda text: parse(text) if text else None), takes
 
 
-def _option(name: str, default: str, how: tuple[Callable[[str], Any], str], text: str) -> Option:
+def _option(
+    name: str, default: str, how: tuple[Callable[[str], Any], str], text: str
+) -> PlanOption:
     bare = "yes" if how[1].startswith("yes") else None
-    return Option(name, default, how[0], how[1], text, bare)
+    return PlanOption(name, default, how[0], how[1], text, bare=bare)
 
 
 _LENGTHS = (lengths.parse, lengths.TAKES)
@@ -95,7 +88,7 @@ MOST_SIZE, MOST_WORDS = 1 << 20, 1 << 24
 """Limits of a model's sizes, and of its vocabulary."""
 _SIZE = _optional(_count(1, MOST_SIZE))
 
-OPTIONS: tuple[Option, ...] = (
+OPTIONS: tuple[PlanOption, ...] = (
     _option("workload", "train", _choice("train", "serving", "rlhf"), "what a step does"),
     _option("seq", "2048", _LENGTHS, "tokens of a batch's sequences; of prompts when serving"),
     _option("multiple", "8", _count(1, 65536), "lengths are padded up to a multiple of this"),
@@ -211,7 +204,7 @@ class PlanOptions:
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
-def _value(option: Option, text: str) -> Any:
+def _value(option: PlanOption, text: str) -> Any:
     try:
         return option.parse(text)
     except ValueError as bad:
@@ -230,8 +223,7 @@ def parse(given: Mapping[str, str], world: int = 1) -> PlanOptions:
     for key, text in given.items():
         name = key.replace("_", "-")
         if name not in _BY_NAME:
-            near = difflib.get_close_matches(name, _BY_NAME, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = did_you_mean(name, _BY_NAME)
             raise UnknownOption(
                 f"a ready plan has no option {key!r}{hint}; it has {', '.join(_BY_NAME)}"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glake.transfer import pictures
-from glake.transfer.bench.view import size_text
+from glake.units import exact_size
 
 Row = dict[str, Any]
 _LINES = (
@@ -74,7 +74,7 @@ def _panel(axes: Any, platform: str, curve: Sequence[Row]) -> None:
             places, [row[key] for row in curve], style,
             color=colour, label=label, marker="." if key == "achieved" else None, linewidth=1.2,
         )  # fmt: skip
-    axes.set_xticks(places, [size_text(row["size"]) for row in curve], rotation=40, fontsize=6)
+    axes.set_xticks(places, [exact_size(row["size"]) for row in curve], rotation=40, fontsize=6)
     axes.set_ylim(bottom=0)
     host = f", {curve[0]['host']}" if "p2p" not in curve[0]["transfer"] else ""
     title = f"{platform}: {curve[0]['transfer']}{host}".replace("$", r"\$")

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from glake.units import exact_size
+
 Row = dict[str, Any]
 
 
@@ -56,7 +58,7 @@ def _cells(row: Row, named: tuple[str, str]) -> list[str]:
 
     return [
         *named,
-        size_text(row["size"]),
+        exact_size(row["size"]),
         marked(_rate(row["achieved"]), "time"),
         *(_rate(row[name]) for name in ("bound", "plain", "equal_split")),
         *(ratio(name) for name in ("bound", "plain", "equal_split")),
@@ -66,11 +68,3 @@ def _cells(row: Row, named: tuple[str, str]) -> list[str]:
 
 def _rate(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def size_text(size: int) -> str:
-    """Bytes as the command takes them."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size % unit == 0:
-            return f"{size // unit}{name}"
-    return f"{size}"

@@ -76,6 +76,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once, self._ordered = at_once, False
         self._door: asyncio.Future[None] | None = None  # for those that see one GPU
+        self._watch: asyncio.Task[None] | None = None  # whether it still serves
 
     async def run(self, listening: socket.socket) -> None:
         """Returns when it is over; the socket is closed then."""
@@ -144,6 +145,16 @@ class Service:
             await asyncio.shield(self._door)
         except GlakeError as error:
             raise RelayRefused(f"no copies on GPUs that a process does not see: {error}") from error
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_with_the_door())
+
+    async def _end_with_the_door(self) -> None:
+        """A GPU that is lost is lost to this process alone: clients start another service."""
+        try:
+            await asyncio.to_thread(_C.relay_wait)
+        except GlakeError as error:
+            _log.error("this service ends, so that another can serve: %s", error)
+            self._over.set()
 
     def _stop(self) -> None:
         self._ordered = True  # clients need not start another

@@ -40,6 +40,10 @@ struct CUevent_st;
  *   driver_lock 1: calls that free or pin memory, unmap, load code, open contexts or peers wait
  *               for all work under way, and block calls that enqueue work meanwhile, as was seen
  *               with real drivers (default 0)
+ *   sticky_errors  1: work that ends with an error (a fault below, an illegal address) takes its
+ *               GPU's contexts with it, as CUDA documents of such errors: what was enqueued there
+ *               does nothing, and every later call on them returns the error until the last release
+ *               of the primary context (default 0: the error is told once)
  *   complete_after  any time. For phantom replays. K: work enqueued at tick t is complete at tick
  *               t + K; -1: only once the host waits for it; "auto" (default): by the schedule.
  *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)

@@ -18,7 +18,8 @@ namespace {
 
 const c10::impl::PyInterpreter* gpu_trace() { return c10::impl::GPUTrace::get_trace(); }
 
-std::string size_text(size_t bytes) {
+// As PyTorch's own allocator prints a size: software reads its text.
+std::string torch_size_text(size_t bytes) {
   constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
   auto size = static_cast<double>(bytes);
   size_t unit = 0;
@@ -179,13 +180,13 @@ std::string CudaAllocator::account(size_t bytes, int device, const Room& room,
                                    const std::string& text) {
   if (bytes >= size_t{1} << 60) return out_of_memory_text(text);  // "more than 1EB memory"
   std::string made(kPhrase);
-  made += "Tried to allocate " + size_text(bytes) + ". GPU " + std::to_string(device) +
-          " has a total capacity of " + size_text(room.total) + " of which " +
-          size_text(room.free) + " is free. ";
-  if (room.allowed < room.total) made += size_text(room.allowed) + " allowed; ";
-  made += "Of the allocated memory " + size_text(room.allocated) +
+  made += "Tried to allocate " + torch_size_text(bytes) + ". GPU " + std::to_string(device) +
+          " has a total capacity of " + torch_size_text(room.total) + " of which " +
+          torch_size_text(room.free) + " is free. ";
+  if (room.allowed < room.total) made += torch_size_text(room.allowed) + " allowed; ";
+  made += "Of the allocated memory " + torch_size_text(room.allocated) +
           " is allocated by PyTorch, and " +
-          size_text(room.reserved - std::min(room.reserved, room.allocated)) +
+          torch_size_text(room.reserved - std::min(room.reserved, room.allocated)) +
           " is reserved by PyTorch but unallocated. glake: ";
   size_t detail = text.compare(0, kPhrase.size(), kPhrase) == 0 ? text.find("; ") : text.npos;
   return made + (detail == text.npos ? text : text.substr(detail + 2));

@@ -17,7 +17,7 @@ class Copy {
   // Whether it is over, and no copy of it that was given up may still read or write.
   virtual bool settled() = 0;
   // Later work of the stream waits for the copy; the device's context is open. Throws Error.
-  virtual void hold_stream(int device, StreamHandle stream) = 0;
+  virtual void make_stream_wait(int device, StreamHandle stream) = 0;
   // Stops what has not begun. A copy that is the driver's already goes on.
   virtual void cancel() = 0;
   // Nobody asks for it any more; it goes on.

@@ -22,7 +22,7 @@ bool PlainCopy::done() {
   return idle;
 }
 
-void PlainCopy::hold_stream(int device, StreamHandle stream) {
+void PlainCopy::make_stream_wait(int device, StreamHandle stream) {
   devices_.open(device);
   follow(driver_, device, stream, id_.device(), id_.stream());
 }

@@ -17,7 +17,7 @@ class PlainCopy final : public Copy {
   int wait(uint64_t timeout_ns, std::string* text) override;
   bool done() override;
   bool settled() override { return done(); }
-  void hold_stream(int device, StreamHandle stream) override;
+  void make_stream_wait(int device, StreamHandle stream) override;
   void cancel() override {}
   void release() override {}
   void progress(Bytes* done, Bytes* total) override { *done = *total = 0; }

@@ -5,7 +5,7 @@
 
 namespace glake::transfer {
 
-void TrackedCopy::hold_stream(int device, StreamHandle stream) {
+void TrackedCopy::make_stream_wait(int device, StreamHandle stream) {
   devices_.open(device);
   if (track_->done) return;
   const Status s = driver_.wait_stream(device, stream, track_->event);

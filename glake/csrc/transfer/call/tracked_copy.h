@@ -19,7 +19,7 @@ class TrackedCopy final : public Copy {
   }
   bool done() override { return owner_.done(track_.get()); }
   bool settled() override { return done(); }
-  void hold_stream(int device, StreamHandle stream) override;
+  void make_stream_wait(int device, StreamHandle stream) override;
   void cancel() override {}
   void release() override { owner_.release(id_); }
   void progress(Bytes* done, Bytes* total) override;

@@ -21,9 +21,15 @@ RelayDoor::RelayDoor(const std::string& driver, const std::string& path)
   thread_ = std::thread([this] { run(); });
 }
 
-RelayDoor::~RelayDoor() {
+void RelayDoor::stop() {
   const uint64_t one = 1;
-  if (write(stop_.get(), &one, sizeof one) == sizeof one) thread_.join();
+  if (thread_.joinable() && write(stop_.get(), &one, sizeof one) == sizeof one) thread_.join();
+}
+
+std::string RelayDoor::wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return over_; });
+  return gpus_.lost();
 }
 
 bool RelayDoor::serve(Descriptor client) {
@@ -39,9 +45,10 @@ bool RelayDoor::serve(Descriptor client) {
 
 void RelayDoor::run() {
   for (;;) {
-    pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    poll(waits, 2, -1);
-    if (waits[1].revents != 0) break;
+    pollfd waits[] = {
+        {socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}, {gpus_.lost_event(), POLLIN, 0}};
+    poll(waits, 3, -1);
+    if (waits[1].revents != 0 || waits[2].revents != 0) break;
     Descriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     workers_.remove_if([](const auto& worker) { return worker->over(); });
     if (client && (!same_user(client.get()) || workers_.size() >= kMostClients)) continue;
@@ -49,7 +56,11 @@ void RelayDoor::run() {
     pollfd stop{stop_.get(), POLLIN, 0};
     poll(&stop, 1, kFullMs);
   }
+  socket_.reset();  // who comes now is refused at once
   workers_.clear();
+  const std::lock_guard<std::mutex> guard(mutex_);
+  over_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace glake::transfer

@@ -1,6 +1,12 @@
 #include "transfer/remote/relay_gpus.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 namespace glake::transfer {
+
+RelayGpus::RelayGpus(const std::string& driver)
+    : driver_(Driver::open(driver)), lost_event_(eventfd(0, EFD_CLOEXEC)) {}
 
 RelayGpus::~RelayGpus() {
   for (const auto& [gpu, bytes] : open_) driver_->detach(gpu);
@@ -40,6 +46,20 @@ std::vector<int> RelayGpus::reach(int gpu) {
     if (reaches) found.push_back(other);
   }
   return found;
+}
+
+void RelayGpus::note(int gpu, Status status) {
+  if (!Driver::ends_context(status)) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!lost_.empty()) return;
+  lost_ = device_text(gpu) + ": " + driver_->describe(status);
+  const uint64_t one = 1;
+  (void)!write(lost_event_.get(), &one, sizeof one);
+}
+
+std::string RelayGpus::lost() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return lost_;
 }
 
 void RelayGpus::take(int gpu, Bytes bytes) {

@@ -180,6 +180,7 @@ void RelayWorker::copy(const Order& order) {
     flights_.push_back({order.ticket, order.gpu, event});
     return;
   }
+  gpus_.note(order.gpu, s);
   gpu.spare.push_back(event);
   if (begun) driver_.synchronize_stream(order.gpu, stream);
   throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
@@ -194,6 +195,7 @@ void RelayWorker::look() {
   const auto done = [&](const Flight& flight) {
     const Status s = driver_.query(flight.event);
     if (s.not_ready()) return false;
+    gpus_.note(flight.gpu, s);
     if (!s.ok()) drain();  // nothing may use the buffers when the client is told
     open_.at(flight.gpu).spare.push_back(flight.event);
     answer(flight.ticket, s.ok() ? "" : driver_.describe(s));

@@ -4,7 +4,7 @@
 
 namespace glake::transfer {
 
-void EnqueuedCopy::hold_stream(int device, StreamHandle stream) {
+void EnqueuedCopy::make_stream_wait(int device, StreamHandle stream) {
   devices_.open(device);
   if (transfer_->over()) return;
   const Status s = driver_.wait_stream(device, stream, transfer_->ended());

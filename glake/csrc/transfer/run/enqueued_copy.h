@@ -18,7 +18,7 @@ class EnqueuedCopy final : public Copy {
   }
   bool done() override { return owner_.done(transfer_); }
   bool settled() override { return done(); }
-  void hold_stream(int device, StreamHandle stream) override;
+  void make_stream_wait(int device, StreamHandle stream) override;
   void cancel() override {}
   void release() override { owner_.release(id_); }
   void progress(Bytes* done, Bytes* total) override;

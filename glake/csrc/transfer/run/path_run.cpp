@@ -47,14 +47,14 @@ uint64_t HopMeter::submit(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   return end;
 }
 
-uint64_t HopMeter::held_until(uint64_t copy_ns) const {
+uint64_t HopMeter::earliest_start(uint64_t copy_ns) const {
   return alone_ || use_->under_way == 0 ? 0 : use_->started + copy_ns;
 }
 
 uint64_t HopMeter::moment(uint64_t now, uint64_t copy_ns) {
-  const uint64_t held = held_until(copy_ns);
+  const uint64_t earliest = earliest_start(copy_ns);
   const LinkUse* back = use_->back;
-  if (held > now || back == nullptr || back->under_way == 0) return std::max(held, now);
+  if (earliest > now || back == nullptr || back->under_way == 0) return std::max(earliest, now);
   const bool just_begun = back->started > use_->started && now < back->started + copy_ns / 2;
   if (just_begun || back->asked != 0) return now;
   if (use_->asked == 0) use_->asked = now;

@@ -74,7 +74,7 @@ class HopMeter {
   // Until when a copy should not be submitted, as another of this hop has just begun: one that was
   // submitted, or one that waited for a copy that is complete. Two that begin together end
   // together, and the link stands idle while the next two start, for ever.
-  uint64_t held_until(uint64_t copy_ns) const;
+  uint64_t earliest_start(uint64_t copy_ns) const;
   // When one that is ready should be: `now`, or later. Where limits count both ways, one copy
   // beside two of the other way has half of what it could: those of the two ways begin together.
   uint64_t moment(uint64_t now, uint64_t copy_ns);

@@ -39,9 +39,9 @@ bool RoutedCopy::done() {
   return over;
 }
 
-void RoutedCopy::hold_stream(int device, StreamHandle stream) {
+void RoutedCopy::make_stream_wait(int device, StreamHandle stream) {
   devices_.open(device);
-  order_.hold_stream(transfer_, device, stream);
+  order_.make_stream_wait(transfer_, device, stream);
 }
 
 void RoutedCopy::release() {

@@ -22,7 +22,7 @@ class RoutedCopy final : public Copy {
   int wait(uint64_t timeout_ns, std::string* text) override;
   bool done() override;
   bool settled() override { return runner_.settled(transfer_); }
-  void hold_stream(int device, StreamHandle stream) override;
+  void make_stream_wait(int device, StreamHandle stream) override;
   void cancel() override { runner_.cancel(transfer_); }
   void release() override;
   void progress(Bytes* done, Bytes* total) override;

@@ -96,7 +96,7 @@ void StreamOrder::arrived(const TransferPtr& transfer) {
   runner_.begin(transfer);
 }
 
-void StreamOrder::hold_stream(const TransferPtr& transfer, int device, StreamHandle stream) {
+void StreamOrder::make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream) {
   StreamGate gate = gates_.take();
   Status s = driver_.wait_value(device, stream, gate.at(), gate.value());
   EventId passed = 0;

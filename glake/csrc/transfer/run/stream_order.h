@@ -22,7 +22,7 @@ class StreamOrder {
   // Throws Error; the stream then goes on, and the transfer has ended.
   bool place(const TransferPtr& transfer);
   // Later work of the stream waits for the transfer, too. Throws Error.
-  void hold_stream(const TransferPtr& transfer, int device, StreamHandle stream);
+  void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
   // Under the runner's lock, which it gives up meanwhile: drives a simulated driver's time while a
   // transfer waits for a stream. A stream that the driver says has failed never comes to it.
   void await(Runner::Lock* lock, const TransferPtr& transfer);

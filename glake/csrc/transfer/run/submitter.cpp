@@ -12,7 +12,7 @@ namespace glake::transfer {
 namespace {
 
 constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
-constexpr uint64_t kLatePoll = 1'000'000;      // ns: there may be other work by then
+constexpr uint64_t kOverduePoll = 1'000'000;   // ns: there may be other work by then
 constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
 constexpr uint64_t kRemotePoll = 5'000;        // ns between two looks for the service's answers
 constexpr Bytes kMostRemote = kClientBuffer / 4;
@@ -313,19 +313,19 @@ std::string Submitter::failure(const Flight& flight, Status status) const {
 }
 
 // Whether the chunk's next copy waits for a better moment.
-bool Submitter::hold(Flight* flight) {
+bool Submitter::park(Flight* flight) {
   Lock lock(tools_.mutex);
   const uint64_t now = driver_.now_ns();
   const uint64_t until = flight->run->hops[flight->hop].moment(now, tools_.copy_ns);
   if (until <= now) return false;
-  flight->held_until = until;
+  flight->parked_until = until;
   flights_.push_back(std::move(*flight));
   return true;
 }
 
 // Submits the chunk's next copy.
 void Submitter::launch(Flight flight) {
-  flight.held_until = 0;
+  flight.parked_until = 0;
   {
     Lock lock(tools_.mutex);
     flight.alone = flight.run->alone(flight.hop, flight.range.bytes(), tools_.copy_ns);
@@ -371,13 +371,13 @@ uint64_t Submitter::next_moment(uint64_t now) {
   uint64_t next = UINT64_MAX;
   for (const Entry& entry : entries_) {
     const HopMeter& hop = entry.run->hops.front();
-    const uint64_t until = std::max(hop.held_until(copy_ns), hop.asked_until(copy_ns));
+    const uint64_t until = std::max(hop.earliest_start(copy_ns), hop.asked_until(copy_ns));
     if (until > now) next = std::min(next, until);
   }
   for (Flight& flight : flights_) {
-    if (flight.held_until == 0) continue;
-    flight.held_until = flight.run->hops[flight.hop].moment(now, copy_ns);
-    next = std::min(next, flight.held_until);
+    if (flight.parked_until == 0) continue;
+    flight.parked_until = flight.run->hops[flight.hop].moment(now, copy_ns);
+    next = std::min(next, flight.parked_until);
   }
   return next;
 }
@@ -391,9 +391,9 @@ void Submitter::wait() {
   events_.clear();
   uint64_t expected = UINT64_MAX;
   for (const Flight& flight : flights_) {
-    if (flight.held_until != 0) continue;
+    if (flight.parked_until != 0) continue;
     expected = std::min(expected, flight.expected);
-    until = std::min({until, flight.deadline, flight.late ? now + kLatePoll : UINT64_MAX});
+    until = std::min({until, flight.deadline, flight.overdue ? now + kOverduePoll : UINT64_MAX});
     if (flight.seen_done) until = now;
     if (flight.remote) {
       until = std::min(until, now + kRemotePoll);
@@ -406,11 +406,11 @@ void Submitter::wait() {
   if (until > now) driver_.wait_any(events_, until - now, expected);
   const uint64_t then = driver_.now_ns();
   for (size_t i = 0; i < flights_.size(); ++i) {
-    if (flights_[i].held_until != 0) {
-      if (flights_[i].held_until > then) continue;
+    if (flights_[i].parked_until != 0) {
+      if (flights_[i].parked_until > then) continue;
       Flight flight = std::move(flights_[i]);
       flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!hold(&flight)) launch(std::move(flight));
+      if (!park(&flight)) launch(std::move(flight));
       return;
     }
     Status status;
@@ -423,7 +423,8 @@ void Submitter::wait() {
     }
   }
   for (size_t i = 0; i < flights_.size(); ++i) {
-    if (flights_[i].held_until == 0 && then >= flights_[i].deadline) return overdue(i, then);
+    if (flights_[i].parked_until == 0 && then >= flights_[i].deadline)
+      return handle_overdue(i, then);
   }
 }
 
@@ -471,7 +472,7 @@ void Submitter::complete(Flight flight, Status status) {
   if (!ends) {
     ++flight.hop;
     lock.unlock();
-    if (!hold(&flight)) launch(std::move(flight));
+    if (!park(&flight)) launch(std::move(flight));
     return;
   }
   land(flight);

@@ -48,13 +48,13 @@ struct Flight {
   StreamHandle stream = 0;
   int device = -1;  // the stream's
   uint64_t expected = 0, deadline = 0;
-  uint64_t held_until = 0;       // not submitted before
+  uint64_t parked_until = 0;     // not submitted before
   uint64_t lost = 0;             // its number among the copies that were given up
   Rate link = 0;                 // of this hop, were it alone
   unsigned flows = kLeastFlows;  // of this hop
   bool alone = false;            // behind the run's copy before, not beside it
   bool seen_done = false;        // without the event
-  bool late = false;             // it writes the destination: all one can do is wait
+  bool overdue = false;          // it writes the destination: all one can do is wait
   bool marked = false;           // the event is recorded behind this hop's copies
   bool unsure = false;           // the driver refuses to say whether it is done
 
@@ -103,7 +103,7 @@ class Submitter {
   bool has_room(const PathRun& run, Bytes bytes);
   bool staged(const Flight& flight) const;
   void launch(Flight flight);
-  bool hold(Flight* flight);
+  bool park(Flight* flight);
   uint64_t next_moment(uint64_t now);
   void wait();
   void complete(Flight flight, Status status);
@@ -114,7 +114,7 @@ class Submitter {
   enum class Side { kSrc, kDst };
   std::string difference(const Flight& flight);
   uint64_t sum_at(const Flight& flight, Side side);
-  void overdue(size_t index, uint64_t now);
+  void handle_overdue(size_t index, uint64_t now);
   void return_chunk(Flight* flight, const std::string& why);
   void drop_chunk(Flight* flight, const std::string& why);
   void found(Flight* flight);

@@ -14,15 +14,16 @@ constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that write
 
 // A copy is late by any measure. Before the last one the chunk goes over another path, and its
 // buffers stay with the copy. The last one writes the destination: it must not be overtaken.
-void Submitter::overdue(size_t index, uint64_t now) {
+void Submitter::handle_overdue(size_t index, uint64_t now) {
   Flight& flight = flights_[index];
   const std::string why =
       "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name() +
-      (flight.late ? " stands still, and as it writes the destination no other may take its place"
-                   : " is not done in three times the time it should take");
+      (flight.overdue
+           ? " stands still, and as it writes the destination no other may take its place"
+           : " is not done in three times the time it should take");
   Lock lock(tools_.mutex);
-  if (flight.last() && !flight.late) {
-    flight.late = true;
+  if (flight.last() && !flight.overdue) {
+    flight.overdue = true;
     flight.run->health->suspect(why);
     flight.deadline = flight.expected = now + kLastChance;
     return;

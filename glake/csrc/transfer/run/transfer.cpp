@@ -150,7 +150,7 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
     });
     return run.health->may_probe(now) || !others;
   }
-  if (now < run.hops.front().held_until(copy_ns)) return false;
+  if (now < run.hops.front().earliest_start(copy_ns)) return false;
   const bool slow_first = !run.relayed() || request.src.host();
   const unsigned flows = run.hops.front().worker().flows;
   const bool moments = run.hops.front().coupled() || run.hops.back().coupled();

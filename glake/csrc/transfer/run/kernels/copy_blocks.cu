@@ -1,4 +1,4 @@
-// Copies many blocks in one launch. Compiled ahead to copy_blocks_ptx.h by tools/kernels.py (NVRTC:
+// Copies many blocks in one launch. Compiled ahead to copy_blocks.ptx by tools/kernels.py (NVRTC:
 // no nvcc), at run time by the driver for the GPU at hand.
 //
 // Whatever the running GPU reaches may be at either end: its own memory, a peer's, pinned host

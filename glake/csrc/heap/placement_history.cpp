@@ -1,4 +1,4 @@
-#include "heap/history.h"
+#include "heap/placement_history.h"
 
 namespace glake {
 

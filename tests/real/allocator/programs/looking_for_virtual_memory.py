@@ -35,4 +35,4 @@ _set_allocator_settings("expandable_segments:True")
 assert bool((inside.cpu() == 5).all())
 assert {segment["segment_pool_id"] for segment in pool.snapshot()} == {pool.id}
 
-print("guards ok")
+print("looking ok")

@@ -14,11 +14,11 @@
 
 namespace glake {
 
-class Region {
+class BlockTable {
  public:
-  Region(Address base, Bytes size, Bytes slot, Heap* heap);
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
+  BlockTable(Address base, Bytes size, Bytes slot, Heap* heap);
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
 
   Address base() const { return base_; }
   Bytes size() const { return size_; }
@@ -40,7 +40,7 @@ class Region {
   friend class PointerMap;
   // Null where no slots have been made.
   inline Slot* slot(Address ptr) const;
-  Bytes table_bytes() const { return (kRegionAlign >> shift_) * sizeof(Slot); }
+  Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Slot); }
 
   Address base_;
   Bytes size_;
@@ -48,12 +48,12 @@ class Region {
   Heap* heap_;
 };
 
-inline Slot* Region::slot(Address ptr) const {
-  Slot* slots = PointerMap::pages_[ptr / kRegionAlign].slots.load(std::memory_order_acquire);
-  return slots != nullptr ? &slots[ptr % kRegionAlign >> shift_] : nullptr;
+inline Slot* BlockTable::slot(Address ptr) const {
+  Slot* slots = PointerMap::pages_[ptr / kRangeAlign].slots.load(std::memory_order_acquire);
+  return slots != nullptr ? &slots[ptr % kRangeAlign >> shift_] : nullptr;
 }
 
-inline Block* Region::peek(Address ptr) const {
+inline Block* BlockTable::peek(Address ptr) const {
   const Slot* head = slot(ptr);
   Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
   return b != nullptr && b->ptr.load(std::memory_order_relaxed) == ptr ? b : nullptr;

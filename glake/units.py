@@ -34,11 +34,20 @@ def counted(count: int, one: str, more: str | None = None) -> str:
 
 def size_range(low: int, high: int) -> str:
     """Two sizes as a span, round ones without decimals: 512 B to 1 KiB."""
-    return f"{_plain(low)} to {_plain(high)}"
+    return f"{round_size(low)} to {round_size(high)}"
 
 
-def _plain(count: int) -> str:
+def round_size(count: float) -> str:
+    """Bytes as size() has them, without decimals where they are zeros: 64 MiB."""
     return size(count).replace(".00 ", " ").replace(".0 ", " ")
+
+
+def exact_size(count: int) -> str:
+    """Bytes as options take them, in the largest unit of which it is a multiple: 64MiB."""
+    for power, unit in reversed(list(enumerate(_UNITS[1:4], 1))):
+        if count % 1024**power == 0:
+            return f"{count // 1024**power}{unit}"
+    return f"{count}"
 
 
 def scale(most: float) -> tuple[str, int]:

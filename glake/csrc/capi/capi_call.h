@@ -18,7 +18,7 @@ int fail(int code, const char* text) noexcept;
 extern __thread int last_code __attribute__((tls_model("initial-exec")));
 
 // Runs `body`; what it throws becomes the thread's last error. For the hot path, which asks what
-// guarded() asks with the rest (Process::plain()).
+// api_call() asks with the rest (Process::plain()).
 template <typename Body>
 int caught(Body&& body) noexcept {
   try {
@@ -40,7 +40,7 @@ int fail_reentered() noexcept;
 // The same, refused in a signal handler that interrupted glake. Nothing comes before it in a
 // function of the C interface, and nothing with a destructor lives longer.
 template <typename Body>
-int guarded(Body&& body) noexcept {
+int api_call(Body&& body) noexcept {
   if (Alone::now()) return fail_reentered();
   Alone alone(Process::checked());
   return caught(body);

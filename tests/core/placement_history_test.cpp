@@ -1,6 +1,6 @@
 // The placement history: a repeated sequence is followed, a changed one is let go, wrap-around is
 // survived, and what it returns was placed for the same size and stream.
-#include "heap/history.h"
+#include "heap/placement_history.h"
 
 #include "harness.h"
 

@@ -1,4 +1,4 @@
-#include "memory/region.h"
+#include "memory/block_table.h"
 
 #include <sys/mman.h>
 
@@ -6,12 +6,12 @@
 
 namespace glake {
 
-Region::Region(Address base, Bytes size, Bytes slot, Heap* heap)
+BlockTable::BlockTable(Address base, Bytes size, Bytes slot, Heap* heap)
     : base_(base), size_(size), shift_(__builtin_ctzll(slot)), heap_(heap) {}
 
-void Region::prepare(Address begin, Bytes bytes) {
-  for (Address a = round_down(begin, kRegionAlign); a < begin + bytes; a += kRegionAlign) {
-    std::atomic<Slot*>& slots = PointerMap::pages_[a / kRegionAlign].slots;
+void BlockTable::prepare(Address begin, Bytes bytes) {
+  for (Address a = round_down(begin, kRangeAlign); a < begin + bytes; a += kRangeAlign) {
+    std::atomic<Slot*>& slots = PointerMap::pages_[a / kRangeAlign].slots;
     if (slots.load(std::memory_order_relaxed) != nullptr) continue;
     // Zero pages appear as they are touched: a table of a mostly empty page costs little.
     void* memory = mmap(nullptr, table_bytes(), PROT_READ | PROT_WRITE,
@@ -26,13 +26,13 @@ void Region::prepare(Address begin, Bytes bytes) {
   }
 }
 
-void Region::insert(Block* block) {
+void BlockTable::insert(Block* block) {
   Slot& head = *slot(block->ptr);
   block->slot_next = head.load(std::memory_order_relaxed);
   head.store(block, std::memory_order_release);
 }
 
-void Region::erase(Block* block) {
+void BlockTable::erase(Block* block) {
   Slot& head = *slot(block->ptr);
   Block* b = head.load(std::memory_order_relaxed);
   if (b == block) {
@@ -43,14 +43,14 @@ void Region::erase(Block* block) {
   if (b != nullptr) b->slot_next = block->slot_next;
 }
 
-Block* Region::find(Address ptr) const {
+Block* BlockTable::find(Address ptr) const {
   const Slot* head = slot(ptr);
   Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
   while (b != nullptr && b->ptr != ptr) b = b->slot_next;
   return b;
 }
 
-Block* Region::around(Address ptr, Address low) const {
+Block* BlockTable::around(Address ptr, Address low) const {
   const Address least = std::max(low, base_) >> shift_;
   for (Address i = ptr >> shift_;; --i) {
     const Slot* head = slot(i << shift_);

@@ -1,7 +1,8 @@
 """Prints where a package looks for virtual memory, read from its source: FOLDER of the package.
 
 That is each file with code, not a comment or a test, that names expandable_segments. Its output for
-the packages of docs/integrations.md's table of guards is tests/integrations/stored/guards.txt.
+the packages of docs/integrations.md's table of such checks is
+tests/integrations/stored/virtual_memory_checks.txt.
 """
 
 import ast

@@ -1,0 +1,111 @@
+// The kinds of options that the core has: how the text of each is read and shown. The grammar is
+// that of the parsers in glake/config.py, from which the table of options is generated.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace glake {
+
+struct OptionRow {
+  const char* name;
+  const char* fallback;  // the default, as text
+  const char* takes;
+  const char* meaning;
+};
+
+struct Limit {
+  double fraction = 1.0;  // of the device's memory, unless bytes are given
+  Bytes bytes = 0;
+};
+
+struct Contiguous {
+  Bytes from = 0;  // blocks of at least so many bytes are one driver allocation each; 0: none
+  int kind = GLAKE_CONTIGUOUS_VMM;
+};
+
+// One of these words, by its place among the enumerators.
+struct Choice {
+  std::vector<std::string> words;
+};
+
+// "none", or a comma list of these words.
+template <typename Switches>
+struct Modes {
+  struct Mode {
+    const char* word;
+    bool Switches::* on;
+  };
+  std::vector<Mode> modes;
+};
+
+struct Number {
+  double low, high;
+};
+
+// "none", a fraction of at least `least_fraction`, a percentage, or at least `least` bytes.
+struct LimitText {
+  double least_fraction;
+  Bytes least;
+};
+
+// "none", or at least `least` bytes, with the kind of allocation before a colon if you like.
+struct ContiguousText {
+  Bytes least;
+};
+
+struct SizeOrNone {};  // 0 of "none"
+struct DriverName {};  // a path has a "/", so that a misspelt name is refused at once
+struct AnyText {};
+
+// Throws Error: the option does not take `text`.
+[[noreturn]] void refuse_option(const OptionRow& row, const std::string& text,
+                                const std::string& why = "");
+
+size_t read_option(const OptionRow& row, const Choice& kind, const std::string& text);
+double read_option(const OptionRow& row, const Number& kind, const std::string& text);
+Limit read_option(const OptionRow& row, const LimitText& kind, const std::string& text);
+Contiguous read_option(const OptionRow& row, const ContiguousText& kind, const std::string& text);
+Bytes read_option(const OptionRow& row, const SizeOrNone& kind, const std::string& text);
+std::string read_option(const OptionRow& row, const DriverName& kind, const std::string& text);
+std::string read_option(const OptionRow& row, const AnyText& kind, const std::string& text);
+
+template <typename Switches>
+Switches read_option(const OptionRow& row, const Modes<Switches>& kind, const std::string& text) {
+  Switches switches{};
+  for (const auto& mode : kind.modes) switches.*mode.on = false;
+  for (size_t begin = 0; text != "none" && begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, comma - begin);
+    const auto named = [&word](const auto& mode) { return word == mode.word; };
+    const auto mode = std::find_if(kind.modes.begin(), kind.modes.end(), named);
+    if (mode == kind.modes.end()) refuse_option(row, text);
+    switches.*mode->on = true;
+    begin = comma + 1;
+  }
+  return switches;
+}
+
+// As text that reads as the same value.
+inline std::string show_option(const Choice& kind, size_t which) { return kind.words[which]; }
+std::string show_option(const Number& kind, double value);
+std::string show_option(const LimitText& kind, const Limit& limit);
+std::string show_option(const ContiguousText& kind, const Contiguous& value);
+std::string show_option(const SizeOrNone& kind, Bytes bytes);
+inline std::string show_option(const DriverName&, const std::string& name) { return name; }
+inline std::string show_option(const AnyText&, const std::string& text) { return text; }
+
+template <typename Switches>
+std::string show_option(const Modes<Switches>& kind, const Switches& switches) {
+  std::string text;
+  for (const auto& mode : kind.modes) {
+    if (switches.*mode.on) text += (text.empty() ? "" : ",") + std::string(mode.word);
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace glake

@@ -1,0 +1,209 @@
+"""Writes the core's table of options as a C++ header, from the one table in glake/config.py.
+
+    python tools/option_table.py FILE
+
+CMake runs it; the file is written only if it changes. Of glake it imports glake.config alone, which
+needs neither torch nor the extension. An option of the core becomes a field of `OptionValues` and
+a row of `each_option()`; of the others the simulator, the preloaded library and the core have the
+rows, `kOtherOptions`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def table() -> types.ModuleType:
+    """glake.config, without what `import glake` does."""
+    if "glake" not in sys.modules:
+        package = types.ModuleType("glake")
+        package.__path__ = [str(ROOT / "glake")]
+        sys.modules["glake"] = package
+    from glake import config
+
+    return config
+
+
+config: Any = table()
+
+
+class Field(NamedTuple):
+    """How C++ holds an option: its type, what defines that, how text is read, the default."""
+
+    type: str
+    kind: str
+    default: str
+    definition: str = ""
+
+
+def camel(name: str) -> str:
+    """CopyOrder of copy_order."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def quoted(text: str) -> str:
+    """A C++ string literal."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def choice(name: str, parse: Any, default: str) -> Field:
+    """One word: an enum."""
+    kind = f"{camel(name)}Kind"
+    names = ", ".join(f"k{camel(word)}" for word in parse.words)
+    words = ", ".join(map(quoted, parse.words))
+    return Field(
+        kind,
+        f"Choice{{{{{words}}}}}",
+        f" = {kind}::k{camel(default)}",
+        f"enum class {kind} {{ {names} }};",
+    )
+
+
+def modes(name: str, parse: Any, default: tuple[str, ...]) -> Field:
+    """A list of words: a struct with a switch for each."""
+    kind = f"{camel(name)}Modes"
+    fields = "".join(f"  bool {word} = {str(word in default).lower()};\n" for word in parse.words)
+    any_on = f"  bool any() const {{ return {' || '.join(parse.words)}; }}\n"
+    words = ", ".join(f"{{{quoted(word)}, &{kind}::{word}}}" for word in parse.words)
+    return Field(
+        kind, f"Modes<{kind}>{{{{{words}}}}}", "", f"struct {kind} {{\n{fields}{any_on}}};"
+    )
+
+
+def number(name: str, parse: Any, default: float) -> Field:
+    """A number between two."""
+    return Field("double", f"Number{{{parse.low}, {parse.high}}}", f" = {default!r}")
+
+
+def limit(name: str, parse: Any, default: Any) -> Field:
+    """A fraction of a device's memory, or bytes."""
+    kind = f"LimitText{{{config.LEAST_FRACTION!r}, {config.GRANULE}}}"
+    fraction = default if isinstance(default, float) else 1.0
+    return Field("Limit", kind, f"{{{fraction!r}, {default if isinstance(default, int) else 0}}}")
+
+
+def contiguous(name: str, parse: Any, default: tuple[str, int] | None) -> Field:
+    """The kind, and the least bytes, of blocks of one driver allocation each."""
+    kind, least = default or ("vmm", 0)
+    start = f"{{{least}, GLAKE_CONTIGUOUS_{kind.upper()}}}"
+    return Field("Contiguous", f"ContiguousText{{{config.LEAST_CONTIGUOUS}}}", start)
+
+
+def size_or_none(name: str, parse: Any, default: int) -> Field:
+    """Bytes, 0 of "none"."""
+    return Field("Bytes", "SizeOrNone{}", f" = {default}")
+
+
+def text(name: str, parse: Any, default: str | None) -> Field:
+    """Text that anything can be; "" for none."""
+    return Field("std::string", "AnyText{}", f" = {quoted(default)}" if default else "")
+
+
+def driver(name: str, parse: Any, default: str) -> Field:
+    """A driver's name or path."""
+    return Field("std::string", "DriverName{}", f" = {quoted(default)}")
+
+
+# By the parser, or its class.
+FIELDS: dict[Any, Callable[[str, Any, Any], Field]] = {
+    config.Choice: choice,
+    config.Modes: modes,
+    config.Number: number,
+    config.parse_limit: limit,
+    config.parse_contiguous: contiguous,
+    config.parse_headroom: size_or_none,
+    config.parse_driver: driver,
+    config.PATH: text,
+}
+
+
+def field(option: Any) -> Field:
+    """How C++ holds one. SystemExit: the core has no reader of that kind."""
+    make = FIELDS.get(option.parse) or FIELDS.get(type(option.parse))
+    if make is None:
+        raise SystemExit(
+            f"glake/config.py: the core reads no option of {option.name}'s kind; give it one in "
+            "glake/csrc/base/option_kinds.h and in tools/option_table.py, or another reader"
+        )
+    return make(option.name.lower(), option.parse, option.parse(option.default))
+
+
+def row(option: Any) -> str:
+    """The initializer of an OptionRow."""
+    texts = (option.name.lower(), option.default, option.takes, option.meaning)
+    return f"{{{', '.join(map(quoted, texts))}}}"
+
+
+HEADER = """\
+// Generated by tools/option_table.py from glake/config.py.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/option_kinds.h"
+
+namespace glake {{
+
+{definitions}
+struct OptionValues {{
+{fields}}};
+
+// Calls `visit` with each row, its field and how that is read.
+template <typename Visit>
+void each_option(Visit&& visit) {{
+{visits}}}
+
+// Read by Python, the simulator or the preloaded library.
+inline constexpr OptionRow kOtherOptions[] = {{
+{others}}};
+
+// The row of one of those; nullptr if there is none.
+inline const OptionRow* other_option(std::string_view name) {{
+  for (const OptionRow& row : kOtherOptions) {{
+    if (name == row.name) return &row;
+  }}
+  return nullptr;
+}}
+
+}}  // namespace glake
+"""
+
+
+def header() -> str:
+    """The header's text."""
+    options = config.OPTIONS.values()
+    fields = {each.name.lower(): (each, field(each)) for each in options if each.reader == "core"}
+    return HEADER.format(
+        definitions="\n".join(
+            f"{made.definition}\n" for _, made in fields.values() if made.definition
+        ),
+        fields="".join(
+            f"  // {option.meaning}\n  {made.type} {name}{made.default};\n"
+            for name, (option, made) in fields.items()
+        ),
+        visits="".join(
+            f"  visit(OptionRow{row(option)},\n        &OptionValues::{name}, {made.kind});\n"
+            for name, (option, made) in fields.items()
+        ),
+        others="".join(f"    {row(each)},\n" for each in options if each.reader != "core"),
+    )
+
+
+def main() -> None:
+    """Writes the header, if it is not there already."""
+    path, made = Path(sys.argv[1]), header()
+    if not path.exists() or path.read_text() != made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made)
+
+
+if __name__ == "__main__":
+    main()
