@@ -62,7 +62,7 @@ class Alternation:
         self._thread, self._depth = 0, 0  # whose forward pass is under way
         self._hooks = []
         for at, module in enumerate(modules):
-            self._hooks.append(module.register_forward_pre_hook(self._before(at)))
+            self._hooks.append(module.register_forward_pre_hook(self._before(at), prepend=True))
             self._hooks.append(module.register_forward_hook(self._after(at)))
             self._hooks.append(module.register_forward_hook(self._exit, always_call=True))
 

@@ -31,7 +31,13 @@ from glake.transfer.alternation import Alternation, Moves, modules_of, watermark
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned_block
-from glake.transfer.storages import Storage, groups, storages_of, tensors_in
+from glake.transfer.storages import (
+    Storage,
+    groups,
+    require_free_gradients,
+    storages_of,
+    tensors_in,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -184,7 +190,9 @@ class Offloader:
         Raises:
             PoolFull: they do not fit. Nothing is moved.
             InvalidArgument: another offloader has them away, there are no tensors (a number, None),
-                or a parameter is a DTensor. Nothing is moved.
+                a parameter is a DTensor, or its gradient's node is held
+                (DistributedDataParallel, a pass without its backward), or a tensor is quantized.
+                Nothing is moved.
             RegionPaused: tensors of a paused region. Nothing is moved.
             GlakeError: as of Engine.copy.
         """
@@ -194,6 +202,7 @@ class Offloader:
             self._refuse_others(storages)
             # Under the same name: an error's traceback must not keep those that are away.
             storages = [one for one in storages if self._on_gpu(one)]
+            require_free_gradients(storages)
             # No stream has what is offloaded wait until it has arrived.
             Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))

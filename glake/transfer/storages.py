@@ -33,11 +33,12 @@ class Storage:
 
         storage = flat.untyped_storage()
         before = [(weakref.ref(tensor), tensor.data) for tensor in self.tensors]
-        for tensor in self.tensors:
-            view = torch.empty(0, dtype=tensor.dtype, device=flat.device)
-            tensor.data = view.set_(
-                storage, tensor.storage_offset(), tensor.size(), tensor.stride()
-            )
+        with torch.inference_mode(False):  # or no pass could be recorded through them any more
+            for tensor in self.tensors:
+                view = torch.empty(0, dtype=tensor.dtype, device=flat.device)
+                view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+                view = view.conj() if tensor.is_conj() else view
+                tensor.data = view._neg_view() if tensor.is_neg() else view
 
         def undo() -> None:
             for reference, data in before:
@@ -98,9 +99,46 @@ def storages_of(things: Any) -> list[Storage]:
         if id(tensor) in seen or tensor.layout is not torch.strided:
             continue
         seen.add(id(tensor))
+        if tensor.is_quantized:
+            raise InvalidArgument(
+                f"a quantized tensor ({tensor.dtype}) has a scale beside its bytes, which does not "
+                "move with them: pass its int_repr()"
+            )
         key = tensor.untyped_storage()._cdata
         found.setdefault(key, Storage(tensor)).tensors.append(tensor)
     return list(found.values())
+
+
+def require_free_gradients(storages: list[Storage]) -> None:
+    """InvalidArgument if another device would cut a parameter off from its gradient.
+
+    torch then drops the node that accumulates it. Who holds the node (DistributedDataParallel, a
+    pass that has not been backward, a hook on it) would wait for it for ever: ranks would train
+    apart without a word.
+    """
+    for tensor in (each for one in storages for each in one.tensors):
+        if tensor.device.type == "cpu" or not (tensor.requires_grad and tensor.is_leaf):
+            continue
+        if _gradient_is_held(tensor):
+            raise InvalidArgument(
+                f"a parameter of shape {tuple(tensor.shape)} cannot leave {tensor.device}: its "
+                "gradient's node is held by DistributedDataParallel or FSDP, a hook on it, or a "
+                "forward pass whose backward has not run, and would be lost. Nothing was moved. "
+                "glake.pause() moves a whole region and keeps it, offload_optimizer() moves the "
+                "optimizer's state; or move the module before it is wrapped"
+            )
+
+
+def _gradient_is_held(tensor: Any) -> bool:
+    """Whether the node lives on when we let go of it: what is written in it is there again."""
+    import torch
+
+    def notes() -> Any:
+        with torch.inference_mode(False), torch.enable_grad():
+            return tensor.view_as(tensor).grad_fn.next_functions[0][0].metadata
+
+    notes()[_gradient_is_held] = True
+    return bool(notes().pop(_gradient_is_held, False))
 
 
 def groups(storages: list[Storage]) -> Iterator[list[Storage]]:

@@ -141,3 +141,9 @@ def test_regions_pause_between_steps_and_replays(program):
     """Weights and optimizer that come back are those that went: the losses are the same."""
     glake = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
     assert program("regions.py", **glake).strip().endswith("equal")
+
+
+def test_parameters_with_held_gradients_stay(program):
+    """torch drops the node of a parameter that changes its device: ranks would train apart."""
+    glake = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
+    assert program("offload_held.py", **glake).strip().endswith("held")

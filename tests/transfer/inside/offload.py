@@ -389,3 +389,30 @@ def test_what_cannot_be_kept_away_is_refused() -> None:
         offloader.offload_optimizer(optimizer)
     again()
     assert offloader.used == other.used == 0
+
+
+def test_conjugate_and_negative_views_come_back_as_they_were() -> None:
+    offloader = t.Offloader("8MiB")
+    for made in (torch.Tensor.conj, lambda x: x.conj().imag, lambda x: x.conj().T):
+        tensor = made(torch.randn(64, 64, dtype=torch.cfloat))
+        expected = tensor.clone().resolve_conj().resolve_neg()
+        offloader.offload(tensor).wait()
+        assert torch.equal(tensor.resolve_conj().resolve_neg(), expected)
+        offloader.prefetch(tensor).wait()
+        assert torch.equal(tensor.resolve_conj().resolve_neg(), expected)
+
+
+def test_quantized_tensors_are_refused() -> None:
+    quantized = torch.quantize_per_tensor(torch.randn(64, 64), 0.1, 0, torch.qint8)
+    with pytest.raises(errors.InvalidArgument, match="int_repr"):
+        t.Offloader("8MiB").offload([quantized])
+    assert quantized.q_scale() == 0.1
+
+
+def test_a_prefetch_in_inference_mode_leaves_what_can_be_trained() -> None:
+    net, offloader = torch.nn.Linear(64, 64), t.Offloader("8MiB")
+    offloader.offload(net).wait()
+    with torch.inference_mode():
+        offloader.prefetch(net).wait()
+    net(torch.ones(1, 64)).sum().backward()
+    assert net.weight.grad is not None and not net.weight.is_inference()

@@ -1,0 +1,53 @@
+"""Parameters whose gradient's node somebody holds stay on their GPU; others leave and come back."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import glake
+from glake import transfer
+
+offloader = transfer.Offloader("64MiB")
+
+
+def stays(module: nn.Module) -> None:
+    try:
+        offloader.offload(module)
+    except glake.InvalidArgument as error:
+        assert "DistributedDataParallel" in str(error) and "Nothing was moved" in str(error), error
+    else:
+        raise AssertionError("it was moved")
+    assert all(p.device.type == "cuda" for p in module.parameters()) and offloader.used == 0
+
+
+def moves(module: nn.Module) -> None:
+    offloader.offload(module).wait()
+    assert all(p.device.type == "cpu" for p in module.parameters())
+    offloader.prefetch(module).wait()
+    module(torch.ones(1, 64, device="cuda")).sum().backward()
+    assert all(p.grad is not None and p.grad.device.type == "cuda" for p in module.parameters())
+
+
+net = nn.Linear(64, 64).cuda()
+moves(net)
+net.bias.register_post_accumulate_grad_hook(lambda _: None)  # of the tensor, which keeps it
+moves(net)
+loss = net(torch.ones(1, 64, device="cuda")).sum()
+stays(net)  # the pass has no backward yet
+loss.backward()
+del loss
+moves(net)
+node = net.weight.view_as(net.weight).grad_fn.next_functions[0][0]
+handle = node.register_hook(lambda *_: None)
+stays(net)
+handle.remove()
+del node
+moves(net)
+
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+wrapped = nn.parallel.DistributedDataParallel(net)
+stays(wrapped)
+wrapped(torch.ones(1, 64, device="cuda")).sum().backward()
+stays(wrapped)
+dist.destroy_process_group()
+print("held")
