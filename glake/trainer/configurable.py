@@ -161,9 +161,9 @@ class Configurable:
             """`set` with a value from a command line: TOML, or else the text itself; none unsets an
             option that may be."""
             reader, value = _toml_reader(), text
-            if text.lower() == "none" and self._may_be_none(path):
-                self.set(path, None)
-                return
+            if text.lower() == "none":
+                with contextlib.suppress(InvalidOption):  # else it is a text like any other
+                    return self.set(path, None)
             with contextlib.suppress(reader.TOMLDecodeError):
                 table = reader.loads(f"value = {text}")
                 value = table["value"] if list(table) == ["value"] else text
@@ -182,19 +182,15 @@ class Configurable:
             replaced = function(self) if isinstance(self, kind) else None
             return self if replaced is None else replaced
 
-        def _may_be_none(self, path: str) -> bool:
-            self.get(path)
-            before, _, last = path.rpartition(".")
-            return _is_union(_annotations(type(self.get(before) if before else self))[last])
-
         def unset(self) -> Iterator[tuple[str, str]]:
             """Path and type of every option that is None, which TOML leaves out."""
+            kind: Any = type(self)
             for field in dataclasses.fields(self):
                 value = getattr(self, field.name)
                 if value is None:
-                    yield field.name, _worded(_annotations(type(self))[field.name])
+                    yield field.name, _worded(_annotations(kind)[field.name])
                 elif isinstance(value, Configurable.Config):
-                    yield from ((f"{field.name}.{path}", kind) for path, kind in value.unset())
+                    yield from ((f"{field.name}.{path}", type_) for path, type_ in value.unset())
 
         def _set(self) -> Iterator[tuple[str, Any]]:
             """Name and value of every field that is not None."""

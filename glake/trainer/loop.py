@@ -114,6 +114,7 @@ def train(config: Experiment.Config) -> Outcome:
         FolderInUse: another job trains into the same folder.
         RankLost: another rank ended or stopped answering.
         Diverged: the loss or a gradient is not finite.
+        NotExported: the export's folder has a model already, or takes no file.
         InvalidOption: an option does not take its value.
     """
     with (

@@ -532,6 +532,15 @@ def test_a_job_that_keeps_nothing_says_what_a_restart_does(
     assert "no checkpoint.folder" not in capsys.readouterr().err
 
 
+def test_the_longest_position_that_a_checkpoint_tells_may_change(
+    text: Path, tmp_path: Path
+) -> None:
+    rope = {"model__position": "none", "model__block__attention__rotary": "{}"}
+    loop.train(tiny(text, tmp_path / "run", 1, **rope))  # as a state of before it was read
+    rope["model__block__attention__rotary"] = "{longest = 256}"
+    assert loop.train(tiny(text, tmp_path / "run", 2, **rope)).resumed is not None
+
+
 def test_more_sequences_than_fit_are_refused_before_they_are_made(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
