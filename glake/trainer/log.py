@@ -91,7 +91,7 @@ class Log(Configurable):
     def event(self, kind: str, **values: Any) -> None:
         """A record; a kill loses the last one at most."""
         record = {"event": kind, **values, "time": time.time()}
-        if self.folder is None:
+        if self.folder is None and self._rank == 0:
             self.records.append(record)
         if self._file is not None:
             try:
