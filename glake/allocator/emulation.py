@@ -100,7 +100,7 @@ def default_memory() -> int:
     `ulimit -v` is set, no more than it leaves addresses for.
     """
     ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    share = min(_available_memory() // 2 // ranks, _available_addresses() // ADDRESSES)
+    share = min(available_memory() // 2 // ranks, _available_addresses() // ADDRESSES)
     return min(max(share, 64 << 20), 64 << 30) // GRANULE * GRANULE
 
 
@@ -113,7 +113,8 @@ def _available_addresses() -> int:
     return max(0, limit - used - (12 << 30))
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
+    """Bytes that this machine, or this container, can still give its processes."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

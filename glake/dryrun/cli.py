@@ -112,6 +112,12 @@ def show(runs: list[DryRun], console: Console) -> None:
     for name, figure in rows:
         table.add_row(name, *(figure(each) for each in runs))
     console.print(table)
+    if len({each.steps for each in runs if each.fits}) > 1:
+        console.print(
+            "The allocators' runs did different numbers of steps, so their figures are not of the "
+            "same job: does it go on from what an earlier run left?",
+            highlight=False,
+        )
     source = outside.source(runs[0].outside_bytes, runs[0].ranks)
     console.print(f"outside: {source}", style="dim", highlight=False)
     for each in runs:

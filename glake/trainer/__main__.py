@@ -40,6 +40,9 @@ def main(print_config: bool, list_: bool, **given: Any) -> None:
         experiment = configured(**given)
         if print_config:
             click.echo(str(experiment), nl=False)
+            click.echo("\n# Options that are not set; --set PATH=none unsets one:")
+            for path, kind in experiment.unset():
+                click.echo(f"# {path} = {kind}")
             return
         from glake.trainer.loop import train
 

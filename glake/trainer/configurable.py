@@ -133,6 +133,9 @@ class Configurable:
             _known(kind, name)
             object.__setattr__(self, name, _checked_at(name, value, _annotations(kind)[name]))
 
+        def __delattr__(self, name: str) -> None:
+            raise InvalidOption(f"{name}: an option cannot be deleted: set another value, or None")
+
         def build(self, *args: Any, **context: Any) -> Any:
             """The part, with a copy of this config: later edits do not reach it."""
             return self.part(copy.deepcopy(self), *args, **context)
@@ -151,12 +154,16 @@ class Configurable:
             """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
             self.get(path)  # or says what is not there
             before, _, last = path.rpartition(".")
-            with _told_of(f"{before}." if before else ""):
+            with told_of(f"{before}." if before else ""):
                 setattr(self.get(before) if before else self, last, value)
 
         def set_text(self, path: str, text: str) -> None:
-            """`set` with a value from a command line: TOML, or else the text itself."""
+            """`set` with a value from a command line: TOML, or else the text itself; none unsets an
+            option that may be."""
             reader, value = _toml_reader(), text
+            if text.lower() == "none":
+                with contextlib.suppress(InvalidOption):  # else it is a text like any other
+                    return self.set(path, None)
             with contextlib.suppress(reader.TOMLDecodeError):
                 table = reader.loads(f"value = {text}")
                 value = table["value"] if list(table) == ["value"] else text
@@ -165,14 +172,25 @@ class Configurable:
         def visit(self, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
             """Puts function(node) in the place of every node of a kind, below this one and itself.
 
-            Children come before their parents; what `function` returns is not visited again, and
-            None keeps the node. Returns the root, which may be another one now.
+            This config itself changes. Children come before their parents; what `function` returns
+            is not visited again, and None keeps the node. Returns the root, which may be another
+            one now.
             """
             for name, value in self._set():
                 if isinstance(value, Configurable.Config):
                     setattr(self, name, value.visit(kind, function))
             replaced = function(self) if isinstance(self, kind) else None
             return self if replaced is None else replaced
+
+        def unset(self) -> Iterator[tuple[str, str]]:
+            """Path and type of every option that is None, which TOML leaves out."""
+            kind: Any = type(self)
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                if value is None:
+                    yield field.name, _worded(_annotations(kind)[field.name])
+                elif isinstance(value, Configurable.Config):
+                    yield from ((f"{field.name}.{path}", type_) for path, type_ in value.unset())
 
         def _set(self) -> Iterator[tuple[str, Any]]:
             """Name and value of every field that is not None."""
@@ -203,7 +221,7 @@ class Configurable:
         def load(cls: type[C], path: str | Path) -> C:
             """Reads what save() wrote; fields that are left out take their defaults."""
             reader = _toml_reader()
-            with _told_of(f"{path}: "):
+            with told_of(f"{path}: "):
                 try:
                     plain = reader.loads(Path(path).read_text("utf-8"))
                 except (reader.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -282,11 +300,12 @@ def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOp
     """The error for a name that is none of `names`, with the nearest one of them."""
     near = nearest(name, names := list(names))
     hint = f"did you mean {near!r}? " if near else ""
-    return UnknownOption(f"{what} {name!r}; {hint}{known}: {', '.join(names) or 'none'}")
+    listed = f"{known if near else known[0].lower() + known[1:]}: {', '.join(names) or 'none'}"
+    return UnknownOption(f"{what} {name!r}; {hint}{listed}")
 
 
 @contextlib.contextmanager
-def _told_of(place: str) -> Iterator[None]:
+def told_of(place: str) -> Iterator[None]:
     """Puts the place before what a refusal says."""
     try:
         yield
@@ -340,7 +359,7 @@ def _checked(value: Any, hint: Any) -> Any:
 def _worded(hint: Any) -> str:
     """A field's type as a user reads it: "list of int", without the limits of its numbers."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
+    if origin is Annotated or _is_union(hint):
         return _worded(inner[0])
     if origin is tuple:
         return f"list of {_worded(inner[0])}"
@@ -350,6 +369,8 @@ def _worded(hint: Any) -> str:
 def _writable(value: Any) -> Any:
     """The value, if it means something, and a file can hold it."""
     if isinstance(value, float):
+        if math.isnan(value):
+            raise InvalidOption("nan is no number that an option may be: take a finite one")
         _FLOAT32.check(value)
     if isinstance(value, str) and (
         "\0" in value or value != value.encode(errors="replace").decode()
@@ -359,7 +380,7 @@ def _writable(value: Any) -> Any:
 
 
 def _checked_at(key: object, value: Any, hint: Any) -> Any:
-    with _told_of(f"{key}: "):
+    with told_of(f"{key}: "):
         return _checked(value, hint)
 
 

@@ -43,6 +43,7 @@ class Log(Configurable):
             raise InvalidOption(f"log.{asked[0]} needs a folder to write to: set log.folder")
         self.folder = Path(os.path.expanduser(chosen)) if chosen else None
         self.lost = False  # records, for want of room
+        self.records: list[dict[str, Any]] = []  # of this process, where there is no folder
         self._rank = rank
         self._file: Any = None
         self._board: Any = None
@@ -89,9 +90,12 @@ class Log(Configurable):
 
     def event(self, kind: str, **values: Any) -> None:
         """A record; a kill loses the last one at most."""
+        record = {"event": kind, **values, "time": time.time()}
+        if self.folder is None and self._rank == 0:
+            self.records.append(record)
         if self._file is not None:
             try:
-                self._file.write(json.dumps({"event": kind, **values, "time": time.time()}) + "\n")
+                self._file.write(json.dumps(record) + "\n")
                 self._file.flush()
             except OSError as error:
                 if not self.lost:
@@ -143,7 +147,9 @@ def _continued(path: Path) -> Any:
     """The log, opened to be continued: a line that a kill tore is ended."""
     file = path.open("a")
     if file.tell():
-        file.write("\n")
+        with path.open("rb") as written:
+            written.seek(-1, os.SEEK_END)
+            file.write("" if written.read() == b"\n" else "\n")
     return file
 
 

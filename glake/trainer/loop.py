@@ -8,6 +8,8 @@ state gives the same losses as one that was never stopped, to the bit.
 from __future__ import annotations
 
 import contextlib
+import copy
+import json
 import math
 import os
 import time
@@ -24,6 +26,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.tensor
 
+from glake.allocator import emulation
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
 from glake.errors import Diverged, InvalidOption, OutOfMemory
 from glake.trainer import log, ranks
@@ -111,6 +114,7 @@ def train(config: Experiment.Config) -> Outcome:
         FolderInUse: another job trains into the same folder.
         RankLost: another rank ended or stopped answering.
         Diverged: the loss or a gradient is not finite.
+        NotExported: the export's folder has a model already, or takes no file.
         InvalidOption: an option does not take its value.
     """
     with (
@@ -130,16 +134,20 @@ class _Run:
         """Builds the parts, and puts the newest whole state in place. `ends` closes what is open
         beside the steps."""
         joined = time.time()
-        self.config, self.here = config, here
+        self.here = here
         self.step, self.tokens = 0, 0
         self.loss = math.nan  # of the last step
         self._evaluated: float | None = None
         _require_consistent(config)
+        config, alone = _kept_from_a_dry_run(config)
+        self.config = config
         own, folder = config.log, config.checkpoint.folder
         self.log: log.Log = own.build(
             rank=here.rank, steps=config.steps, folder=folder, device=here.device
         )
         ends.callback(self.log.close)
+        if alone:
+            self.log.say(f"a dry run reads and writes no checkpoint, and exports nothing: {alone}")
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
         self.data: Data = config.data.build(sequences=config.sequences, seed=config.seed)
@@ -148,10 +156,11 @@ class _Run:
                 f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
                 f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
             )
+        _require_memory(config, here)
         if config.evaluation.every:
             self.data.check_evaluation(config.evaluation.steps)
         if config.export:
-            huggingface.check(config.export, config.model)
+            huggingface.check(config.export, config.model, again=ranks.restarts() > 0)
         torch.manual_seed(config.seed)
         with torch.device("meta"):
             model = config.model.build()
@@ -168,6 +177,7 @@ class _Run:
             group=here.checkpoints, say=self.log.say, text=str(config), signature=signature
         )
         ends.callback(self.checkpoint.close)
+        ranks.warn_of_restarts(folder, self.log.say)
         self.resumed = self.checkpoint.resume(self.sharded.state, self.optimizer)
         if self.resumed is not None:
             self.step, notes = self.resumed.step, self.resumed.notes
@@ -300,9 +310,11 @@ class _Run:
             )
         self.log.snapshot()
         self.log.event("end", step=self.step, stall_s=self.checkpoint.stall_s)
-        if self.log.folder is not None and self.here.rank == 0 and not self.log.lost:
+        if self.here.rank == 0 and not self.log.lost:
+            folder = self.log.folder
             with contextlib.suppress(FileNotFoundError):  # removed by somebody
-                self.log.say(str(goodput(records(Path(self.log.folder) / "log.jsonl"))))
+                told = records(folder / "log.jsonl") if folder else self.log.records
+                self.log.say(str(goodput(told)))
         return Outcome(self.step, self.loss, self._evaluated, self.resumed)
 
 
@@ -310,8 +322,8 @@ def _require_consistent(config: Experiment.Config) -> None:
     """InvalidOption where the parts' options contradict one another."""
     if config.sharding.fsdp == "torch" and config.checkpoint.folder:
         raise InvalidOption(
-            "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints: leave "
-            "checkpoint.folder empty (log.folder takes the log)"
+            "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints, nor a last one "
+            "(checkpoint.every=0): leave out --folder (checkpoint.folder); log.folder takes the log"
         )
     text = os.path.realpath(os.path.expanduser(config.data.path))
     for option in ("checkpoint.folder", "log.folder", "export"):
@@ -321,6 +333,39 @@ def _require_consistent(config: Experiment.Config) -> None:
                 f"{option} = {path!r} lies in data.path: the run would train on what it writes; "
                 "name a folder outside"
             )
+
+
+def _kept_from_a_dry_run(config: Experiment.Config) -> tuple[Experiment.Config, str]:
+    """The config with which `glake dry-run` touches none of the user's states, and what is left
+    alone, in words. Values are unknown there, and each allocator's run begins at the first step."""
+    dry = os.environ.get(child_of_dry_run.VARIABLE)
+    options = ("checkpoint.folder", "export", "log.folder")
+    given = [option for option in options if config.get(option)]
+    if dry is None or not given:
+        return config, ""
+    request, config = json.loads(dry), copy.deepcopy(config)
+    folder = config.log.folder or config.checkpoint.folder
+    if folder and not request["numbers"]:  # what it would log is unknown too
+        folder = str(Path(request["folder"]) / "trainer")  # which ends with the run
+    config.log.folder, config.checkpoint.folder, config.export = folder, "", ""
+    return config, f"{' and '.join(given)} left as they are"
+
+
+def _require_memory(config: Experiment.Config, here: ranks.Ranks) -> None:
+    """InvalidOption where the host has no memory for the least that a step's sequences take."""
+    length, model = config.data.length, config.model
+    arrays = 3 * 8 * config.sequences * length  # tokens, targets and documents
+    alive = 0  # what a pass keeps on the host
+    if here.device.type == "cpu":
+        width = model.dim + (0 if model.loss_rows else model.vocabulary)
+        alive = 4 * width * config.sequences * length // config.accumulation
+    least, there = arrays + alive, emulation.available_memory()
+    if least > there:
+        raise InvalidOption(
+            f"sequences = {config.sequences} of data.length = {length}: a step takes {least} bytes "
+            f"of host memory at least, and {there} are available: take fewer or shorter "
+            "sequences, or more accumulation"
+        )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ class Ranks:
         if _UNDER_TORCHRUN in os.environ and os.getppid() != self.agent:
             raise RankLost(
                 "torchrun was killed: its ranks end too, and the same command goes on from the "
-                "newest whole state"
+                "newest whole state, if checkpoint.folder is set"
             )
 
 
@@ -88,8 +88,7 @@ def _store(limit: datetime.timedelta) -> tuple[Any, int]:
     if "RANK" not in os.environ:
         return dist.HashStore(), 0
     store, rank, _ = next(dist.rendezvous("env://", timeout=limit))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"glake-trainer/{attempt}/{next(_JOBS)}", store), rank
+    return dist.PrefixStore(f"glake-trainer/{restarts()}/{next(_JOBS)}", store), rank
 
 
 @contextmanager
@@ -103,9 +102,22 @@ def lost_ranks() -> Iterator[None]:
             raise
         raise RankLost(
             f"another rank is gone or does not answer ({text.splitlines()[0][:200]}). Under "
-            "`torchrun --max-restarts N` the job starts again by itself, from its newest whole "
-            "checkpoint; a rank that is only slow needs a larger timeout_s"
+            "`torchrun --max-restarts N` the job starts again by itself: where checkpoint.folder "
+            "is set from its newest whole checkpoint, else from the first step. A rank that is "
+            "only slow needs a larger timeout_s"
         ) from error
+
+
+def restarts() -> int:
+    """How often torchrun has started this job again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def warn_of_restarts(folder: str, say: Callable[[str], None]) -> None:
+    """Says it where torchrun restarts a job that keeps nothing."""
+    if not folder and (restarts() or int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))):
+        now = "this is one: it begins anew" if restarts() else "it would begin anew"
+        say(f"no checkpoint.folder is set, so a restart has no state to go on from: {now}")
 
 
 def ticks_at_start(pid: int | str = "self") -> int | None:

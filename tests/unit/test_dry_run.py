@@ -1,5 +1,6 @@
 """Dry runs, as far as they need no CUDA build: machines, commands, reports, the search, pages."""
 
+import io
 import json
 import os
 import re
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from glake import cli, outside
 from glake.dryrun import gpus, html, run, search
 from glake.dryrun import job as running
+from glake.dryrun.cli import show
 from glake.dryrun.result import DryRun, Refusal, verdict
 from glake.errors import DryRunError
 
@@ -224,6 +227,17 @@ def test_the_verdict_says_who_runs():
     assert verdict([good]) == "The job runs in 80.00 GiB with native."
     assert verdict([good, bad]).endswith("with native, and out of memory with glake.")
     assert verdict([bad, bad]).startswith("The job runs out of memory in 80.00 GiB")
+
+
+def test_runs_of_different_lengths_are_not_compared_in_silence():
+    def shown(*runs):
+        console = Console(file=io.StringIO(), width=200)
+        show(list(runs), console)
+        return console.file.getvalue()
+
+    assert "different numbers of steps" in shown(made(), made("glake", steps=0))
+    refused = made("glake", steps=1, oom=Refusal(0, 0, 7, 1, "text"))
+    assert "different numbers" not in shown(made(), made("glake"), refused)
 
 
 def test_the_report_escapes_and_draws():

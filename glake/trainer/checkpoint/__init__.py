@@ -97,7 +97,7 @@ class Checkpoint(Configurable):
             lock = self._folder / ".lock"
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._lock = _locked(lock)
+                self._lock = _locked(lock, self._say)
                 found = lock.stat()
                 told = f"{found.st_ino:x}-{found.st_mtime_ns:x}"
             except (OSError, FolderInUse) as error:
@@ -324,9 +324,12 @@ def _first_here() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def _locked(path: Path) -> int:
-    end = time.monotonic() + _LOCK_S
+def _locked(path: Path, say: Callable[[str], None]) -> int:
+    end, told = time.monotonic() + _LOCK_S, False
     while (held := files.lock(path)) is None:
+        if not told:
+            say(f"{path.parent} is another job's: waits up to {_LOCK_S:g} s for it to end")
+            told = True
         if time.monotonic() > end:
             raise FolderInUse(
                 f"{path.parent}: another job keeps its checkpoints here; end it, or set another "

@@ -13,7 +13,13 @@ from typing import Any
 from glake.errors import CheckpointMismatch
 
 Signature = Mapping[str, str]
-_FREE = ("std", "loss_rows", "dropout", "balance")  # of a model; may change from run to run
+_FREE = (
+    "std",
+    "loss_rows",
+    "dropout",
+    "balance",
+    "rotary.longest",
+)  # of a model; may change from run to run
 _SILENT = ("steps", "checkpoint.", "log.", "weights", "export", "timeout_s")
 _SHOWN = 3  # differences
 

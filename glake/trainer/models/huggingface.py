@@ -21,6 +21,7 @@ from torch import Tensor
 
 from glake import extras
 from glake.errors import InvalidArgument, InvalidOption, NotExported, UnknownOption
+from glake.trainer.configurable import told_of
 from glake.trainer.models import sizes
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.leaf import Norm
@@ -50,7 +51,7 @@ _FIXED = {
     "mlp_bias": False,
 }
 # Of our model: what a checkpoint does not tell, or tells in any case.
-_FREE = ("std", "trainable", "dtype", "loss_rows", "key_value_heads", "head_dim")
+_FREE = ("std", "trainable", "dtype", "loss_rows", "key_value_heads", "head_dim", "rotary.longest")
 _MODULES = {
     "embedding": "model.embed_tokens",
     "blocks.{}.attention_norm": "model.layers.{}.input_layernorm",
@@ -92,7 +93,8 @@ def read_config(directory: str | Path) -> Decoder.Config:
     try:
         described: Any = json.loads(path.read_text("utf-8"))
         if isinstance(described, dict):
-            return _config_of(described)
+            with told_of(f"{path}: "):
+                return _config_of(described)
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}: no checkpoint directory") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -105,7 +107,7 @@ def read_config(directory: str | Path) -> Decoder.Config:
 def _config_of(described: Mapping[str, Any]) -> Decoder.Config:
     for key, value in _FIXED.items():
         if described.get(key, value) != value:
-            raise InvalidOption(f"config.json: {key} = {described[key]!r}; known is {value!r}")
+            raise InvalidOption(f"{key} = {described[key]!r}; known is {value!r}")
     config = sizes.llama(1, 1, 1, 1, tied=bool(described.get("tie_word_embeddings", False)))
     for theirs, ours in _OPTIONS.items():
         config.set(ours, described[theirs])
@@ -114,6 +116,7 @@ def _config_of(described: Mapping[str, Any]) -> Decoder.Config:
     attention.set("key_value_heads", shared if shared != attention.heads else None)
     attention.set("head_dim", described.get("head_dim"))
     attention.rotary = _rotary_of(described)
+    attention.rotary.longest = described.get("max_position_embeddings")
     epsilon = described.get("rms_norm_eps", 1e-6)
     config.visit(Norm.Config, lambda norm: norm.set("epsilon", epsilon))
     return config
@@ -123,14 +126,14 @@ def _rotary_of(described: Mapping[str, Any]) -> Rotary.Config:
     """From rope_parameters (transformers 5), or rope_theta and rope_scaling (4)."""
     told = described.get("rope_parameters") or described.get("rope_scaling") or {}
     if not isinstance(told, Mapping):
-        raise InvalidOption(f"config.json: rope_parameters (or rope_scaling) is {told!r}: no table")
+        raise InvalidOption(f"rope_parameters (or rope_scaling) is {told!r}: no table")
     rotary = Rotary.Config(theta=told.get("rope_theta", described.get("rope_theta", 10000.0)))
     kind = told.get("rope_type", told.get("type", "default"))
     if kind == "llama3":
         for theirs, ours in _ROTARY.items():
             rotary.set(ours, told[theirs])
     elif kind != "default":
-        raise InvalidOption(f"config.json: rope_type = {kind!r}; known are 'default' and 'llama3'")
+        raise InvalidOption(f"rope_type = {kind!r}; known are 'default' and 'llama3'")
     return rotary
 
 
@@ -161,7 +164,7 @@ def _description(config: Decoder.Config) -> dict[str, Any]:
         "head_dim": attention.head_dim or config.dim // attention.heads,
         "rms_norm_eps": config.norm.epsilon,
         "tie_word_embeddings": config.head is None,
-        "max_position_embeddings": int(rotary.trained_length * rotary.factor),
+        "max_position_embeddings": rotary.longest or int(rotary.trained_length * rotary.factor),
         # Both spellings: transformers 5 reads the first, 4 the other two.
         "rope_parameters": {"rope_theta": rotary.theta, **(scaled or {"rope_type": "default"})},
         "rope_theta": rotary.theta,
@@ -217,12 +220,19 @@ def load(directory: str | Path) -> Decoder:
     return model
 
 
-def check(directory: str | Path, config: Decoder.Config) -> None:
+def check(directory: str | Path, config: Decoder.Config, again: bool = False) -> None:
     """Whether write() could write such a model there, before it has been trained. InvalidOption
-    where it has no form in transformers; NotExported where the folder takes no file."""
+    where it has no form in transformers; NotExported where the folder takes no file, or has a model
+    already, unless this is done `again`: then it may be the same job's."""
     _described(_plain(config))
     _safetensors()
     fresh = Path(directory).expanduser() / ".part"
+    for name in () if again else (_WHOLE, _INDEX, "config.json"):
+        if os.path.lexists(there := fresh.with_name(name)):
+            raise NotExported(
+                f"{there} is there already, and would be overwritten: name another folder to "
+                "export to, or remove it"
+            )
     try:
         fresh.mkdir(parents=True, exist_ok=True)
         fresh.rmdir()

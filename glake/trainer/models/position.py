@@ -88,6 +88,7 @@ class Rotary(Configurable):
         slow_turns: NonNegative = 1.0
         fast_turns: NonNegative = 4.0
         trained_length: Count = 8192
+        longest: Count | None = None  # told by a checkpoint, and told again in an export
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

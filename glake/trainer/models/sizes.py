@@ -115,7 +115,7 @@ def model(name: str) -> Decoder.Config:
 
 
 def with_rope(config: Configurable.Config, theta: float = 10000.0) -> Any:
-    """Rotary positions in place of learned ones, wherever in an experiment a decoder stands."""
+    """Rotary positions in place of learned ones, wherever in this experiment a decoder stands."""
     config.visit(Decoder.Config, lambda decoder: decoder.set("position", None))
     return config.visit(
         Attention.Config, lambda attention: attention.set("rotary", Rotary.Config(theta=theta))
@@ -123,7 +123,8 @@ def with_rope(config: Configurable.Config, theta: float = 10000.0) -> Any:
 
 
 def with_experts(config: Configurable.Config, experts: int = 8, top_k: int = 2) -> Any:
-    """A mixture of experts in place of every feed-forward part, each expert one like it."""
+    """A mixture of experts in place of every feed-forward part of this config, which changes; each
+    expert is one like it."""
     return config.visit(
         FeedForward.Config, lambda part: MoE.Config(expert=part, experts=experts, top_k=top_k)
     )

@@ -62,7 +62,8 @@ def losses(folder):
 def test_losses_by_numbers_are_those_of_the_cpu(dry_run, text, tmp_path, ranks):
     launch = ["torchrun", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     options = ["--numbers", "--memory", "2GiB", "--allocator", "native", "--gpus", ranks]
-    dry_run(*options, *launch, *trainer(text, tmp_path / "gpu"))
+    rows = dry_run(*options, *launch, *trainer(text, tmp_path / "gpu"))
+    assert [row["steps"] for row in rows] == [4] and not list((tmp_path / "gpu").glob("step-*"))
     by_torchrun = [sys.executable, "-m", "torch.distributed.run", *launch[1:]]
     alone = [sys.executable] if ranks == 1 else by_torchrun
     subprocess.run(
@@ -83,6 +84,19 @@ def test_memory_of_two_ranks(dry_run, text, tmp_path):
     )
     assert row["ranks"] == 2 and row["steps"] == 4 and row["oom"] is None
     assert 0 < row["peak_allocated_bytes"] <= row["peak_reserved_bytes"]
+
+
+def test_a_real_runs_folder_is_left_alone_and_every_allocator_does_all_steps(
+    dry_run, text, tmp_path
+):
+    command = trainer(text, tmp_path / "run")
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=400)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    later = [each.replace("--steps=4", "--steps=6") for each in command]
+    rows = dry_run("--allocator", "native,glake", *later, f"--export={tmp_path / 'out'}")
+    assert [row["steps"] for row in rows] == [6, 6]
+    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert after == before and not (tmp_path / "out").exists()
 
 
 def test_what_is_offloaded_leaves_the_device_under_every_allocator(dry_run):

@@ -404,8 +404,11 @@ def test_a_marker_that_is_not_as_it_was_written_is_damage(
 def test_a_second_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glake.trainer.checkpoint._LOCK_S", 0.2)
     run = Run(tmp_path / "run")
+    said: list[str] = []
+    config = Checkpoint.Config(folder=str(tmp_path / "run"))
     with pytest.raises(FolderInUse, match="another job keeps its checkpoints here"):
-        Run(tmp_path / "run")
+        config.build(group=dist.group.WORLD, say=said.append, text="", signature={})
+    assert said == [f"{tmp_path / 'run'} is another job's: waits up to 0.2 s for it to end"]
     run.killed()
     Run(tmp_path / "run").killed()
 

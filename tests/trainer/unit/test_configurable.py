@@ -118,6 +118,31 @@ def test_a_wrong_type_is_refused_and_changes_nothing(path: str, value: Any, text
     assert config == bike()
 
 
+def test_options_that_may_be_none_are_unset_and_listed() -> None:
+    config = bike(limit=3)
+    config.set_text("limit", "none")
+    config.set_text("colour", "none")  # a text like any other
+    assert config.limit is None and config.colour == "none"
+    assert ("limit", "int") in list(config.unset())
+
+
+def test_an_option_cannot_be_deleted() -> None:
+    config = bike()
+    with pytest.raises(InvalidOption, match="front: an option cannot be deleted"):
+        del config.front
+    assert config == bike()
+
+
+def test_no_number_is_no_value() -> None:
+    with pytest.raises(InvalidOption, match="weight: nan is no number that an option may be"):
+        bike().set_text("weight", "nan")
+
+
+def test_what_there_is_follows_without_a_capital() -> None:
+    with pytest.raises(UnknownOption, match="Bike has no option 'qqqq'; it has: "):
+        bike().set("qqqq", 1)
+
+
 def test_an_int_may_stand_for_a_float() -> None:
     config = bike(weight=9)
     assert config.weight == 9.0 and type(config.weight) is float

@@ -20,6 +20,7 @@ from glake.errors import (
     DataTooShort,
     Diverged,
     InvalidOption,
+    NotExported,
     PackageMissing,
     RankLost,
     UnknownOption,
@@ -29,6 +30,7 @@ from glake.trainer.__main__ import configured, main
 from glake.trainer.checkpoint import memory
 from glake.trainer.goodput import goodput, last_of_each_step, records
 from glake.trainer.models import huggingface, sizes
+from glake.trainer.models.lora import with_lora
 
 TINY = {
     "model.layers": "1",
@@ -123,6 +125,34 @@ def test_a_run_that_was_cut_off_ends_in_the_same_losses_to_the_bit(
     assert resumed is not None
     assert (resumed.source, resumed.step) == ("memory", 5) if source == "memory" else ("disk", 4)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_dry_run_leaves_the_users_states_alone(
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    numbers: bool,
+) -> None:
+    folder, export = tmp_path / "run", tmp_path / "out"
+    loop.train(tiny(text, folder, 4))
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("step-*/*")}
+    log = (folder / "log.jsonl").read_bytes()
+    own = tmp_path / "dry"
+    own.mkdir()
+    request = {"folder": str(own), "numbers": numbers}
+    monkeypatch.setenv("_GLAKE_DRY_RUN", json.dumps(request))
+    for _ in range(2):  # an allocator each
+        config = tiny(text, folder, 6)
+        config.set("export", str(export))
+        outcome = loop.train(config)
+        assert outcome.resumed is None and outcome.steps == 6
+    told = "no checkpoint, and exports nothing: checkpoint.folder and export left as they are"
+    assert told in capsys.readouterr().err
+    assert config.checkpoint.folder == str(folder) and not export.exists()  # as it was given
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("step-*/*")} == before
+    assert ((folder / "log.jsonl").read_bytes() == log) == (not numbers)  # computed ones are true
 
 
 def test_accumulation_gives_the_same_gradients(text: Path, tmp_path: Path) -> None:
@@ -323,18 +353,21 @@ def test_a_full_disk_costs_the_log_and_not_the_run(
     assert said.count("No space left on device. The run goes on without its log") == 1
 
 
-def test_the_profile_and_tensorboard(text: Path, tmp_path: Path) -> None:
+def test_the_profile_and_tensorboard(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop.train(tiny(text, tmp_path / "run", 5, log__profile="1"))
     profile = json.loads((tmp_path / "run" / "profile-0.json").read_text())
     assert any("backward" in str(each.get("name")) for each in profile["traceEvents"])
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        with pytest.raises(PackageMissing, match=r'tensorboard.*pip install "glake\[trainer\]"'):
-            loop.train(tiny(text, tmp_path / "board", log__tensorboard="true"))
-    else:
-        loop.train(tiny(text, tmp_path / "board", log__tensorboard="true"))
-        assert list((tmp_path / "board").glob("tensorboard/events*"))
+    loop.train(tiny(text, tmp_path / "board", 3, log__tensorboard="true"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "board" / "tensorboard")).Reload()
+    written = {each.step: each.value for each in board.Scalars("loss")}
+    assert written == pytest.approx(losses(tmp_path / "board")) and len(written) == 3
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # as if it were not there
+    with pytest.raises(PackageMissing, match=r'tensorboard.*pip install "glake\[trainer\]"'):
+        loop.train(tiny(text, tmp_path / "other", log__tensorboard="true"))
 
 
 def test_the_command(text: Path, tmp_path: Path) -> None:
@@ -465,3 +498,82 @@ def test_a_line_that_a_kill_tore_is_ended_and_others_lines_are_left(tmp_path: Pa
     made.event("end")
     made.close()
     assert [each["event"] for each in records(tmp_path / "log.jsonl")] == ["end"]
+
+
+def test_every_line_of_a_continued_log_is_a_record(text: Path, tmp_path: Path) -> None:
+    for steps in (2, 4):
+        loop.train(tiny(text, tmp_path / "run", steps))
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines].count("step") == 4
+
+
+def test_goodput_is_told_without_a_folder(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop.train(tiny(text, None, 2))
+    assert "trainer: goodput" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_job_that_keeps_nothing_says_what_a_restart_does(
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    restarts: str,
+) -> None:
+    loop.train(tiny(text, None, 1))
+    assert "no checkpoint.folder" not in capsys.readouterr().err
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    loop.train(tiny(text, None, 1))
+    said = capsys.readouterr().err
+    told = "this is one: it begins anew" if restarts == "1" else "it would begin anew"
+    assert f"no checkpoint.folder is set, so a restart has no state to go on from: {told}" in said
+    loop.train(tiny(text, tmp_path / "run", 1))
+    assert "no checkpoint.folder" not in capsys.readouterr().err
+
+
+def test_the_longest_position_that_a_checkpoint_tells_may_change(
+    text: Path, tmp_path: Path
+) -> None:
+    rope = {"model__position": "none", "model__block__attention__rotary": "{}"}
+    loop.train(tiny(text, tmp_path / "run", 1, **rope))  # as a state of before it was read
+    rope["model__block__attention__rotary"] = "{longest = 256}"
+    assert loop.train(tiny(text, tmp_path / "run", 2, **rope)).resumed is not None
+
+
+def test_more_sequences_than_fit_are_refused_before_they_are_made(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.emulation, "available_memory", lambda: 1_000_000)
+    with pytest.raises(InvalidOption, match="sequences = 9999999 of .* bytes .* 1000000 are avail"):
+        loop.train(tiny(text, None, 1, sequences="9999999"))
+    assert loop.train(tiny(text, None, 1)).steps == 1  # 4 sequences of 16 fit
+
+
+def test_an_exported_model_is_not_overwritten(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tmp_path / "first"
+    model = sizes.llama(1, 32, 2, 48, vocabulary=256).build()
+    huggingface.write(first, model.config, model.named_parameters())
+    before = {path: path.read_bytes() for path in first.iterdir()}
+    pairs = ("data.length=16", "log.progress=false")
+    config = configured(str(first), str(text), 1, None, pairs, str(first))
+    with pytest.raises(NotExported, match=r"first/\S+ is there already.*name another folder"):
+        loop.train(config)
+    assert {path: path.read_bytes() for path in first.iterdir()} == before
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # killed when it had exported
+    loop.train(config)
+    assert {path: path.read_bytes() for path in first.iterdir()} != before
+
+
+def test_lora_and_rotary_positions_by_the_command(text: Path, tmp_path: Path) -> None:
+    changes = ["model.position=none", "model.block.attention.rotary={}", "sharding.recompute=true"]
+    sets = [part for change in changes for part in ("--set", change)]
+    run = CliRunner().invoke
+    shown = run(main, ["--config", "gpt-tiny", *sets, "--print-config"]).output
+    assert "# model.position = LearnedPosition" in shown and "models.position:Rotary" in shown
+    lora = with_lora(tiny(text, None, 1))
+    lora.save(tmp_path / "lora.toml")
+    done = run(main, ["--config", str(tmp_path / "lora.toml"), *sets])
+    assert done.exit_code == 0, done.stderr

@@ -140,7 +140,11 @@ def test_no_part_of_the_trainer_is_left_out() -> None:
         ("model.layers", 10**9, "model.layers: 1000000000 is out of range: .* at most 16384"),
         ("optimizer.betas", [0.9, 0.9, 0.9], "optimizer.betas: .* has 3 entries: take 2"),
         ("optimizer.betas", [0.9, 1.5], "optimizer.betas: 1: 1.5 is .* 0 or more and less than 1"),
-        ("optimizer.lr", math.nan, "optimizer.lr: nan is out of range"),
+        (
+            "optimizer.lr",
+            math.nan,
+            "optimizer.lr: nan is no number that an option may be: take a finite one",
+        ),
         ("optimizer.lr", -1.0, "optimizer.lr: -1.0 is out of range: take 0 or more"),
         (
             "schedule.floor",
