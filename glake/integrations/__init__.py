@@ -18,6 +18,7 @@ from types import ModuleType
 from glake import config
 from glake.allocator import stats
 from glake.errors import GlakeError, InvalidArgument, VersionUntried, WrongType
+from glake.hints import did_you_mean
 from glake.integrations import figures, imports
 
 __all__ = ["NAMES", "check_version", "install", "uninstall"]
@@ -36,7 +37,8 @@ def install(name: str) -> None:
     Raises:
         InvalidArgument: there is no such integration.
         WrongType: the name is not a string.
-        GlakeError: the package is missing, or glake is not PyTorch's allocator.
+        GlakeError: the package is missing, or glake is not PyTorch's allocator, which the hooks
+            of torch_memory_saver and vLLM need.
         VersionUntried: the package's version is outside those tried.
     """
     hook = _hook(name)
@@ -123,7 +125,7 @@ def _hook(name: str) -> ModuleType:
     if not isinstance(name, str):
         raise WrongType(f"an integration is named by a string, such as {NAMES[0]!r}, not {name!r}")
     if name not in NAMES:
-        near = config.nearest_integration(name)
+        near = did_you_mean(name, NAMES)
         raise InvalidArgument(
             f"there is no integration {name!r}{near}; there are: {', '.join(NAMES)}"
         )

@@ -12,12 +12,12 @@ import contextlib
 import functools
 import importlib
 import sys
-from importlib import metadata
 from typing import Any
 
 from glake import _C
 from glake.errors import GlakeError
 from glake.integrations import deepspeed_io, figures
+from glake.integrations.replacing import replace, replace_item, version_of
 from glake.transfer.torch_mode import torch_copies
 
 PACKAGE = "deepspeed"
@@ -52,7 +52,7 @@ _PIN_SLOT = "_deepspeed_pin_memory_op_module"  # of sys: DeepSpeed keeps its ext
 
 def version() -> str:
     """Of the package."""
-    return metadata.version(PACKAGE)
+    return version_of(PACKAGE, PACKAGE)
 
 
 def install() -> None:
@@ -62,8 +62,9 @@ def install() -> None:
     with contextlib.ExitStack() as made:
         accelerators: Any = importlib.import_module("deepspeed.accelerator.real_accelerator")
         before = accelerators.get_accelerator()
-        accelerators.set_accelerator(_accelerator(before))
-        made.callback(accelerators.set_accelerator, before)
+        ours = _accelerator(before)
+        accelerators.set_accelerator(ours)
+        made.callback(_give_back, accelerators, ours, before)
         _fill_slots(made)
         for module, owner, name, offloads in COPYING:
             _wrap(made, module, owner, name, offloads)
@@ -79,23 +80,20 @@ def uninstall() -> None:
 _undo: list[contextlib.ExitStack] = []
 
 
+def _give_back(accelerators: Any, ours: Any, before: Any) -> None:
+    """One that somebody has set since then stays."""
+    if accelerators.get_accelerator() is ours:
+        accelerators.set_accelerator(before)
+
+
 def _fill_slots(made: contextlib.ExitStack) -> None:
     for package in ("deepspeed.ops.op_builder", "op_builder"):
         builder = sys.modules.get(f"{package}.builder")
         if builder is not None:
             loaded = builder.OpBuilder._loaded_ops
             for name in ("async_io", "pin_memory"):
-                made.callback(_put, loaded, name, loaded.get(name))
-                loaded[name] = deepspeed_io.module(name)
-    made.callback(_put, vars(sys), _PIN_SLOT, getattr(sys, _PIN_SLOT, None))
-    setattr(sys, _PIN_SLOT, deepspeed_io.module("pin_memory"))
-
-
-def _put(table: dict[str, Any], name: str, value: Any) -> None:
-    if value is None:
-        table.pop(name, None)
-    else:
-        table[name] = value
+                replace_item(made, loaded, name, deepspeed_io.module(name))
+    replace(made, sys, _PIN_SLOT, deepspeed_io.module("pin_memory"))
 
 
 def _wrap(
@@ -116,8 +114,7 @@ def _wrap(
             finally:
                 figures.add("deepspeed", "copied_bytes", taken.bytes)
 
-    setattr(kind, name, through_the_engine)
-    made.callback(setattr, kind, name, before)
+    replace(made, kind, name, through_the_engine)
 
 
 def _accelerator(before: Any) -> Any:

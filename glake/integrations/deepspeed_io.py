@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from glake import _C
 from glake.errors import Corrupted, GlakeError
@@ -43,6 +43,12 @@ class pin_handle:  # noqa: N801 the name DeepSpeed asks for
         return is_pinned(buffer)
 
 
+class _Request(NamedTuple):
+    transfer: FileTransfer
+    figure: str  # of glake.stats(), which counts what was carried
+    compared: tuple[Any, str, int] | None  # buffer, file and offset, to be compared afterwards
+
+
 class aio_handle(pin_handle):  # noqa: N801
     """Reads and writes tensors, of the host or a GPU, from and to files.
 
@@ -69,7 +75,7 @@ class aio_handle(pin_handle):  # noqa: N801
             intra_op_parallelism,
         )
         self._engine = _engine(-(-block_size // ALIGNMENT) * ALIGNMENT, min(queue_depth, _DEEPEST))
-        self._pending: list[tuple[FileTransfer, Any]] = []  # each with what is to be compared
+        self._pending: list[_Request] = []
 
     def get_block_size(self) -> int:
         return self._settings[0]
@@ -159,27 +165,19 @@ class aio_handle(pin_handle):  # noqa: N801
         self._pending.append(begin(buffer, filename, validate, given.get("file_offset", 0)))
         return 0 if given["async"] else self.wait()
 
-    def _read(
-        self, buffer: Any, filename: str, validate: bool, offset: int
-    ) -> tuple[FileTransfer, Any]:
-        check = (buffer, filename, offset) if validate else None
+    def _read(self, buffer: Any, filename: str, validate: bool, offset: int) -> _Request:
         transfer = self._engine.read(filename, buffer, offset)
-        figures.add("deepspeed", "read_bytes", transfer.bytes)
-        return transfer, check
+        return _Request(transfer, "read_bytes", (buffer, filename, offset) if validate else None)
 
-    def _write(
-        self, buffer: Any, filename: str, validate: bool, offset: int
-    ) -> tuple[FileTransfer, Any]:
-        check = (buffer, filename, offset) if validate else None
+    def _write(self, buffer: Any, filename: str, validate: bool, offset: int) -> _Request:
         transfer = self._engine.write(filename, buffer.detach(), offset)
-        figures.add("deepspeed", "written_bytes", transfer.bytes)
-        return transfer, check
+        return _Request(transfer, "written_bytes", (buffer, filename, offset) if validate else None)
 
-    def _wait_for(self, request: tuple[FileTransfer, Any]) -> None:
-        transfer, check = request
-        transfer.wait()
-        if check is not None:
-            _compare(*check)
+    def _wait_for(self, request: _Request) -> None:
+        request.transfer.wait()
+        figures.add("deepspeed", request.figure, request.transfer.bytes)
+        if request.compared is not None:
+            _compare(*request.compared)
 
 
 def aio_read(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 
+from glake.config import INTEGRATIONS
+
 _counts: defaultdict[str, int] = defaultdict(int)
 _lock = threading.Lock()
 
@@ -22,6 +24,6 @@ def installed(hook: str, is_it: bool) -> None:
 
 
 def told() -> dict[str, int]:
-    """Every figure of every hook that was ever installed in this process."""
+    """Every figure of every hook; 0 for those that were never installed in this process."""
     with _lock:
-        return dict(_counts)
+        return {f"glake.integrations.{hook}.installed": 0 for hook in INTEGRATIONS} | _counts

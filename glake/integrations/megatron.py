@@ -9,12 +9,12 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 from glake.allocator.sharing import contiguous
 from glake.errors import GlakeError
 from glake.integrations import figures
+from glake.integrations.replacing import replace, version_of
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned
@@ -28,7 +28,7 @@ _BUFFERS = ("megatron.core.utils", "megatron.core.distributed.fsdp.src.megatron_
 
 def version() -> str:
     """Of the package."""
-    return metadata.version("megatron-core")
+    return version_of(PACKAGE, "megatron-core")
 
 
 def install() -> None:
@@ -64,8 +64,7 @@ def _replace(
     def instead(*args: Any, **kwargs: Any) -> Any:
         return ours(before, *args, **kwargs)
 
-    setattr(kind, name, instead)
-    made.callback(setattr, kind, name, before)
+    replace(made, kind, name, instead)
 
 
 class _Away(tuple[Any, ...]):

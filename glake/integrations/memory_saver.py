@@ -12,7 +12,6 @@ import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from glake import _C
 from glake.allocator import torch as allocator
 from glake.errors import GlakeError, InvalidArgument, NotOffered, RegionRefused
 from glake.integrations import figures
+from glake.integrations.replacing import version_of
 
 PACKAGE = "torch_memory_saver"
 VERSIONS = ("0.0.9", "0.1")
@@ -41,7 +41,7 @@ class _Kept:
 
 def version() -> str:
     """Of the package."""
-    return metadata.version(PACKAGE)
+    return version_of(PACKAGE, PACKAGE)
 
 
 class MemorySaver:

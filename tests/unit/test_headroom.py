@@ -108,6 +108,23 @@ def test_wrong_input_changes_nothing() -> None:
     )
 
 
+def test_too_much_is_refused_before_a_device_is_used() -> None:
+    run(
+        """
+        import glake
+        from glake import _C
+        try:
+            glake.headroom("10TiB")
+        except glake.InvalidArgument as said:
+            assert "cuda:0, which has 256.00 MiB: give less" in str(said), said
+        else:
+            raise AssertionError
+        glake.headroom("2MiB").restore()
+        _C.free(_C.malloc(200 << 20))
+        """
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "number"),
     [(3, 3), ("cuda:3", 3), ("cuda", 0), (torch.device("cuda", 2), 2), (torch.tensor(1), 1)],

@@ -28,16 +28,15 @@ double Limits::fraction() {
   return static_cast<double>(device_.limit.bytes()) / static_cast<double>(device_.total_memory);
 }
 
-void Limits::check_headroom(Bytes bytes) const {
-  if (bytes >= device_.total_memory) {
-    throw Error(GLAKE_INVALID_ARGUMENT, "a headroom of " + size_text(bytes) + " on " +
-                                            device_text(device_.number) + ", which has " +
-                                            size_text(device_.total_memory) + ": give less");
-  }
+void Limits::check_headroom(Bytes bytes, int device, Bytes total) {
+  if (bytes < total) return;
+  throw Error(GLAKE_INVALID_ARGUMENT, "a headroom of " + size_text(bytes) + " on " +
+                                          device_text(device) + ", which has " + size_text(total) +
+                                          ": give less");
 }
 
 Bytes Limits::set_headroom(Bytes bytes) {
-  check_headroom(bytes);
+  check_headroom(bytes, device_.number, device_.total_memory);
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.driver.set_headroom(device_.number, bytes);

@@ -15,7 +15,8 @@ class Limits {
   // Leaves so much of the device's memory free for others from now on, and gives idle memory back
   // until that much is free or nothing idle is left; what the driver then reports free.
   Bytes set_headroom(Bytes bytes);
-  void check_headroom(Bytes bytes) const;  // throws Error if the device cannot leave so much
+  // Throws Error if a device of so much memory cannot leave so much.
+  static void check_headroom(Bytes bytes, int device, Bytes total);
   Bytes headroom() const { return device_.headroom(); }
 
  private:

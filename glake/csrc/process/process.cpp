@@ -375,7 +375,15 @@ Bytes Process::set_headroom(int device, Bytes bytes) {
   prepare();
   std::vector<int> used;
   for_each_device([&](DeviceAllocator& each) { used.push_back(each.number()); });
-  for (int each : used) this->device(each).limits().check_headroom(bytes);
+  // Of all, so that none that is used later begins with a headroom it cannot have.
+  for (int each = 0; each < device_count(); ++each) {
+    Bytes total = 0;
+    const Status s = driver().total_memory(each, &total);
+    if (!s.ok()) {
+      throw Error(GLAKE_DRIVER_ERROR, device_text(each) + "'s memory: " + driver().describe(s));
+    }
+    Limits::check_headroom(bytes, each, total);
+  }
   {
     std::lock_guard<std::mutex> guard(mutex_);
     options_.headroom = bytes;

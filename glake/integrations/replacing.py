@@ -1,0 +1,63 @@
+"""What hooks put in packages' places, and back; and packages' versions."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from importlib import metadata
+from typing import Any
+
+
+def version_of(package: str, *distributions: str) -> str:
+    """By the metadata of a distribution, else by the package itself: a checkout has no metadata.
+
+    Args:
+        package: as it is imported.
+        distributions: the names it may be installed under.
+
+    Raises:
+        ModuleNotFoundError: it is neither installed nor on the path.
+        PackageNotFoundError: it is there, and does not say its version.
+    """
+    for name in distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    found = getattr(importlib.import_module(package), "__version__", None)
+    if found is None:
+        raise metadata.PackageNotFoundError(package)
+    return str(found)
+
+
+def replace(made: contextlib.ExitStack, owner: Any, name: str, ours: Any) -> None:
+    """Sets an attribute, of a class, module or object, until `made` is closed.
+
+    What was there comes back then, unless somebody has set another meanwhile: that one stays.
+    """
+    before = vars(owner).get(name)
+    setattr(owner, name, ours)
+
+    def back() -> None:
+        if vars(owner).get(name) is not ours:
+            return
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    made.callback(back)
+
+
+def replace_item(made: contextlib.ExitStack, table: dict[str, Any], name: str, ours: Any) -> None:
+    """The same of an entry of a dict."""
+    before = table.get(name)
+    table[name] = ours
+
+    def back() -> None:
+        if table.get(name) is not ours:
+            return
+        if before is None:
+            del table[name]
+        else:
+            table[name] = before
+
+    made.callback(back)
