@@ -49,7 +49,7 @@ def test_a_missing_package_is_named(hook) -> None:
 
 
 def test_a_misspelt_name_names_the_nearest() -> None:
-    with pytest.raises(errors.InvalidArgument, match=r"'deepsped' \(did you mean deepspeed\?\)"):
+    with pytest.raises(errors.InvalidArgument, match=r"'deepsped' \(did you mean 'deepspeed'\?\)"):
         integrations.install("deepsped")
 
 
