@@ -28,11 +28,10 @@ from compare import HEADROOM, as_json, capacity_for, compare, print_table
 from real import show as show_real
 from rich.console import Console
 
-from glake import drawing
+from glake import drawing, units
 from glake.config import parse_bytes
 from glake.trace.replay import load_trace
 from glake.trainer.goodput import records
-from glake.units import size
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
@@ -122,7 +121,7 @@ class Setup:
         print(f"--- {title}", file=sys.stderr, flush=True)
         done = subprocess.run(command, env=self._environment(glake, limit), check=False)
         if done.returncode != 0:
-            at = "" if limit is None else f" at a capacity of {size(limit)}"
+            at = "" if limit is None else f" at a capacity of {units.size(limit)}"
             raise click.ClickException(f"{title}: training failed{at}, for the reason above")
         found = result(folder)
         if (found["allocator"] != "torch") != glake:
@@ -218,8 +217,8 @@ def main(steps: int, seed: int, out: Path, capacity: int | None, size: str) -> N
         live = load_trace(setup.rehearse(max(lengths))).peak_live_bytes
         capacity = capacity_for(live)
         console.print(
-            f"Capacity: {size(capacity)} each, {HEADROOM} x the {size(live)} live at the "
-            "peak of a rehearsal of the longest batch."
+            f"Capacity: {units.size(capacity)} each, {HEADROOM} x the {units.size(live)} live at "
+            "the peak of a rehearsal of the longest batch."
         )
     stock = setup.run("stock")
     glake = setup.run("glake", trace=True, glake=True, limit=capacity)
@@ -271,8 +270,8 @@ def _say_training(console: Console, runs: dict[str, Any], capacity: int) -> None
     else:
         console.print(f"[red]Not identical: {same}[/]")
     console.print(
-        f"glake trained in {size(glake['peak_physical_bytes'])} of physical memory; the limit "
-        f"was {size(capacity)}."
+        f"glake trained in {units.size(glake['peak_physical_bytes'])} of physical memory; the "
+        f"limit was {units.size(capacity)}."
     )
 
 
