@@ -60,7 +60,8 @@ def train(case, side):
     net = net_of(case)
     sharded = config.build(net, device="cpu")
     optimizer = torch.optim.AdamW(
-        [each for _, each in sharded.named_parameters() if each.requires_grad], lr=1e-2
+        [each for _, each in sharded.named_parameters() if each.requires_grad],
+        lr=case.get("lr", 1e-2),
     )
     sharded.attach(optimizer)
     losses, first = [], None
