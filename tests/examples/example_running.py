@@ -13,7 +13,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def command(name: str) -> tuple[dict[str, str], list[str]]:
     """The variables and the words of the last line of the example's docstring."""
     text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text()))
-    words = shlex.split(str(text).splitlines()[-1].rpartition(": ")[2])
+    last = str(text).replace("\\\n", "").splitlines()[-1]  # a line may go on after a backslash
+    words = shlex.split(last.rpartition(": ")[2])
     count = next(index for index, word in enumerate(words) if "=" not in word)
     return dict(word.split("=", 1) for word in words[:count]), words[count:]
 
