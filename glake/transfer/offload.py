@@ -190,9 +190,8 @@ class Offloader:
         Raises:
             PoolFull: they do not fit. Nothing is moved.
             InvalidArgument: another offloader has them away, there are no tensors (a number, None),
-                a parameter is a DTensor, or its gradient's node is held
-                (DistributedDataParallel, a pass without its backward), or a tensor is quantized.
-                Nothing is moved.
+                a parameter is a DTensor or of a module under DistributedDataParallel or FSDP, or a
+                tensor is quantized. Nothing is moved.
             RegionPaused: tensors of a paused region. Nothing is moved.
             GlakeError: as of Engine.copy.
         """

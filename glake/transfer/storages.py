@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -110,23 +111,42 @@ def storages_of(things: Any) -> list[Storage]:
 
 
 def require_free_gradients(storages: list[Storage]) -> None:
-    """InvalidArgument if another device would cut a parameter off from its gradient.
+    """InvalidArgument if another device would cut a parameter off from the others' gradients.
 
-    torch then drops the node that accumulates it. Who holds the node (DistributedDataParallel, a
-    pass that has not been backward, a hook on it) would wait for it for ever: ranks would train
-    apart without a word.
+    torch then drops the node that accumulates its gradient, and DistributedDataParallel or FSDP,
+    which have a hook on the node, would wait for it for ever: ranks would train apart without a
+    word. A loss of an earlier step holds the node too, and does not mind.
     """
+    shared: set[int] | None = None
     for tensor in (each for one in storages for each in one.tensors):
         if tensor.device.type == "cpu" or not (tensor.requires_grad and tensor.is_leaf):
             continue
-        if _gradient_is_held(tensor):
+        if not _gradient_is_held(tensor):
+            continue
+        if shared is None:
+            shared = _shared_by_ranks()
+        if id(tensor) in shared:
             raise InvalidArgument(
-                f"a parameter of shape {tuple(tensor.shape)} cannot leave {tensor.device}: its "
-                "gradient's node is held by DistributedDataParallel or FSDP, a hook on it, or a "
-                "forward pass whose backward has not run, and would be lost. Nothing was moved. "
-                "glake.pause() moves a whole region and keeps it, offload_optimizer() moves the "
-                "optimizer's state; or move the module before it is wrapped"
+                f"a parameter of shape {tuple(tensor.shape)} cannot leave {tensor.device}: "
+                "DistributedDataParallel or FSDP has a hook on its gradient, which would be lost, "
+                "and the ranks would train apart. Nothing was moved. glake.pause() moves a whole "
+                "region and keeps it, offload_optimizer() moves the optimizer's state; or move the "
+                "module before it is wrapped"
             )
+
+
+def _shared_by_ranks() -> set[int]:
+    """Parameters of every module that averages gradients over ranks."""
+    from torch import distributed
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return set()
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.nn.parallel import DistributedDataParallel
+
+    kinds = (DistributedDataParallel, FullyShardedDataParallel)
+    wrapped = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    return {id(parameter) for module in wrapped for parameter in module.parameters()}
 
 
 def _gradient_is_held(tensor: Any) -> bool:
