@@ -23,14 +23,19 @@ def check(file: Path) -> None:
     folder."""
     if file.suffix.lower() not in (".png", ".svg"):
         raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
-    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
-        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
+    check_place(file)
     try:
         drawing.load()
     except ImportError as error:
         raise InvalidArgument(
             extras.missing("a picture", "matplotlib", "topology", error)
         ) from error
+
+
+def check_place(file: Path) -> None:
+    """InvalidArgument where a file of that name cannot be written."""
+    if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
+        raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -191,6 +192,29 @@ def test_picture(name: str, tmp_path: Path) -> None:
     run("--preset", name, "--picture", str(tmp_path / "c.png"))
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.SVG", "b.svg", "c.png"]
+
+
+def test_a_graph_for_graphviz(tmp_path: Path) -> None:
+    """Each node and link once; Graphviz itself reads it, where it is installed."""
+    file = tmp_path / "a.gv"
+    (tmp_path / "box.json").write_text(
+        run("--preset", "gb200_tray", "--json").stdout.replace("gb200_tray", 'a \\"quoted\\" name')
+    )
+    done = run("--file", str(tmp_path / "box.json"), "--picture", str(file))
+    assert done.exit_code == 0, done.output
+    text = file.read_text()
+    platform = load_platforms()["gb200_tray"]
+    links = {frozenset((edge.source, edge.target)) for edge in platform.edges}
+    assert text.count(" -- ") == len(links)
+    assert text.startswith('graph "a \\"quoted\\" name" {')
+    for label in ("cuda:3", "cpu:1", "cpu:1/pcie", "NVSwitch"):
+        assert text.count(f'[label="{label}"') == 1
+    up, down = platform.rate("m0", "s0"), platform.rate("s0", "m0")
+    assert up != down and f'm0 -- s0 [label="{up:g} / {down:g}"' in text
+    if (dot := shutil.which("dot")) is not None:
+        drawn = subprocess.run([dot, "-Tsvg", str(file)], capture_output=True, text=True)
+        assert drawn.returncode == 0 and ">NVSwitch<" in drawn.stdout, drawn.stderr
+    refused("cannot be written", "--preset", "dgx1v", "--picture", str(tmp_path / "none" / "a.gv"))
 
 
 def test_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

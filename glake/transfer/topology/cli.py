@@ -13,6 +13,7 @@ from glake.errors import GlakeError
 from glake.platform_file import load_platforms
 from glake.transfer import topology as topologies
 from glake.transfer.place import HOSTS
+from glake.transfer.topology import dot
 from glake.transfer.topology.topology import Topology
 
 _TABLE_WIDTH = 118
@@ -30,7 +31,9 @@ class BadInput(click.ClickException):
 @click.option("--name", help="The platform of the file, if it has several.")
 @click.option("--list", "as_list", is_flag=True, help="List the presets, or those of --file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a platforms file, nothing else.")
-@click.option("--picture", metavar="FILE", help="Draw it into FILE.png or FILE.svg.")
+@click.option(
+    "--picture", metavar="FILE", help="Draw it into FILE.png or FILE.svg; FILE.gv is for Graphviz."
+)
 @click.option("--probe", is_flag=True, help="Measure the rates with copies, and keep them.")
 @click.option(
     "--plan",
@@ -81,9 +84,7 @@ def topo(
             _plan(shown, plan, size or "1GiB", host or "interleaved", as_json)
             return
         if picture is not None:
-            from glake.transfer.topology.picture import draw
-
-            draw(shown, Path(picture))
+            _draw(shown, Path(picture))
     except (GlakeError, OSError) as error:
         raise BadInput(" ".join(str(error).split("\n"))) from error
     if as_json:
@@ -110,11 +111,23 @@ def _refuse_odd(
         raise BadInput("--probe measures the machine GLAKE_DRIVER names, not a described one")
     if picture is None:
         return
-    from glake.transfer.pictures import check
+    from glake.transfer import pictures
 
-    check(Path(picture))
+    if Path(picture).suffix.lower() in dot.SUFFIXES:
+        pictures.check_place(Path(picture))
+    else:
+        pictures.check(Path(picture))
     if path is not None and os.path.exists(picture) and os.path.samefile(picture, path):
         raise BadInput(f"--picture {picture} is the input")
+
+
+def _draw(topology: Topology, file: Path) -> None:
+    if file.suffix.lower() in dot.SUFFIXES:
+        dot.write(topology, file)
+        return
+    from glake.transfer.topology.picture import draw
+
+    draw(topology, file)
 
 
 def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool) -> Topology:

@@ -9,8 +9,8 @@ from glake.transfer import pictures
 from glake.transfer.topology.routes import parents
 from glake.transfer.topology.topology import Topology
 
-_DRAM, _SOCKET, _PCIE, _NVLINK = "#6b7280", "#c2410c", "#1d4ed8", "#15803d"
-_FILL = {"m": "#e5e7eb", "s": "#fed7aa", "u": "#bfdbfe", "g": "#bbf7d0", "N": "#86efac"}
+DRAM, SOCKET, PCIE, NVLINK = "#6b7280", "#c2410c", "#1d4ed8", "#15803d"
+FILL = {"m": "#e5e7eb", "s": "#fed7aa", "u": "#bfdbfe", "g": "#bbf7d0", "N": "#86efac"}
 _STEP = 1.7  # between GPUs
 _ARC = 0.62  # height of an NVLink's arc for each GPU it spans
 _GPU_WIDTH, _HEIGHT = 0.9, 0.42
@@ -23,6 +23,11 @@ def draw(topology: Topology, file: Path) -> None:
     with pictures.page(file, sheet.inches(), dpi=150) as figure:
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
         sheet.paint(axes, f"{_cut(topology.name)}  ({_cut(topology.source)})")
+
+
+def label(node: str) -> str:
+    """What a picture calls a node."""
+    return {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
 
 
 def _cut(text: str) -> str:
@@ -160,7 +165,6 @@ class _Sheet:
         from matplotlib.patches import FancyBboxPatch
 
         width = _GPU_WIDTH
-        label = {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
         if node == "N":
             gpus = [spot[0] for name, spot in self._spots.items() if name[0] == "g"]
             width = max(gpus) - min(gpus) + _GPU_WIDTH
@@ -168,10 +172,10 @@ class _Sheet:
             FancyBboxPatch(
                 (x - width / 2, y - _HEIGHT / 2), width, _HEIGHT,
                 boxstyle="round,pad=0,rounding_size=0.08",
-                facecolor=_FILL[node[0]], edgecolor="#374151", linewidth=0.8, zorder=4,
+                facecolor=FILL[node[0]], edgecolor="#374151", linewidth=0.8, zorder=4,
             )
         )  # fmt: skip
-        axes.text(x, y, label, ha="center", va="center", fontsize=9, zorder=5)
+        axes.text(x, y, label(node), ha="center", va="center", fontsize=9, zorder=5)
 
     def _edge(self, axes: Any, edge: Edge) -> None:
         kinds = {edge.source[0], edge.target[0]}
@@ -180,16 +184,16 @@ class _Sheet:
             return
         low, high = sorted((edge.source, edge.target), key=lambda node: self._spots[node][1])
         (x0, y0), (x1, y1) = self._spots[low], self._spots[high]
-        colour, at = _PCIE, 0.62
+        colour, at = PCIE, 0.62
         if "m" in kinds:
-            colour, at = _DRAM, 0.5
+            colour, at = DRAM, 0.5
         elif kinds == {"s"}:
             self._socket_link(axes, edge)
             return
         elif "N" in kinds:
             gpu = edge.source if edge.source[0] == "g" else edge.target
             x0 = x1 = self._spots[gpu][0]
-            colour, at = _NVLINK, 0.5
+            colour, at = NVLINK, 0.5
         self._line(axes, [x0, x1], [y0, y1], colour, self._most(edge))
         spot = (x0 + (x1 - x0) * at, y0 + (y1 - y0) * at)
         self._label(axes, spot, self._rates(low, high), colour)
@@ -203,10 +207,10 @@ class _Sheet:
         sag = 0.55 * len(between)
         xs = [x0 + (x1 - x0) * t for t in steps]
         ys = [y0 - sag * 4 * t * (1 - t) for t in steps]
-        self._line(axes, xs, ys, _SOCKET, self._most(edge))
+        self._line(axes, xs, ys, SOCKET, self._most(edge))
         there, back = self._platform.rate(left, right), self._platform.rate(right, left)
         text = f"{there or 0:g}" if there == back else f"{there or 0:g} / {back or 0:g}"
-        self._label(axes, (xs[20], ys[20]), text, _SOCKET)
+        self._label(axes, (xs[20], ys[20]), text, SOCKET)
 
     def _arc(self, axes: Any, edge: Edge) -> None:
         """Half an ellipse over the GPUs, the higher the further apart they are."""
@@ -218,10 +222,10 @@ class _Sheet:
         turns = [pi * index / 60 for index in range(61)]
         xs = [(x0 + x1) / 2 - (x1 - x0) / 2 * cos(turn) for turn in turns]
         ys = [y0 + _HEIGHT / 2 + high * sin(turn) for turn in turns]
-        self._line(axes, xs, ys, _NVLINK, self._most(edge))
+        self._line(axes, xs, ys, NVLINK, self._most(edge))
         there, back = self._platform.rate(left, right), self._platform.rate(right, left)
         text = f"{there or 0:g}" if there == back else f"{there or 0:g} / {back or 0:g}"
-        self._label(axes, (xs[30], ys[30]), text, _NVLINK)
+        self._label(axes, (xs[30], ys[30]), text, NVLINK)
 
     def _most(self, edge: Edge) -> float:
         return max(edge.gb_per_s, self._platform.rate(edge.target, edge.source) or 0)
@@ -248,9 +252,9 @@ class _Sheet:
 
     def _kinds(self) -> Iterator[tuple[str, str]]:
         names = {"".join(sorted(e.source[0] + e.target[0])) for e in self._platform.edges}
-        yield _DRAM, "host memory"
+        yield DRAM, "host memory"
         if "ss" in names:
-            yield _SOCKET, "socket link"
-        yield _PCIE, "PCIe or C2C"
+            yield SOCKET, "socket link"
+        yield PCIE, "PCIe or C2C"
         if names & {"gg", "Ng"}:
-            yield _NVLINK, "NVLink"
+            yield NVLINK, "NVLink"
