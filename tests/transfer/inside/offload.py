@@ -287,6 +287,7 @@ def test_a_pass_that_ends_early_passes_no_watermark(frozen: bool) -> None:
         expected = net(x)
         with offloader.alternate(net, frozen, watermarks=(3 * size, 4 * size)):
             start = gpu_bytes()
+            gc.freeze()  # of torch's own objects, so that a hundred collections take no minute
             for layer in net:
                 layer.register_forward_pre_hook(stop)
             for at in range(8):
