@@ -65,7 +65,7 @@ def install() -> None:
         ours = _accelerator(before)
         accelerators.set_accelerator(ours)
         made.callback(_give_back, accelerators, ours, before)
-        _fill_slots(made)
+        _fill_slots(made, before)
         for module, owner, name, offloads in COPYING:
             _wrap(made, module, owner, name, offloads)
         _undo.append(made.pop_all())
@@ -86,7 +86,7 @@ def _give_back(accelerators: Any, ours: Any, before: Any) -> None:
         accelerators.set_accelerator(before)
 
 
-def _fill_slots(made: contextlib.ExitStack) -> None:
+def _fill_slots(made: contextlib.ExitStack, accelerator: Any) -> None:
     for package in ("deepspeed.ops.op_builder", "op_builder"):
         builder = sys.modules.get(f"{package}.builder")
         if builder is not None:
@@ -94,6 +94,20 @@ def _fill_slots(made: contextlib.ExitStack) -> None:
             for name in ("async_io", "pin_memory"):
                 replace_item(made, loaded, name, deepspeed_io.module(name))
     replace(made, sys, _PIN_SLOT, deepspeed_io.module("pin_memory"))
+    _tell_it_is_served(made, accelerator.get_op_builder("AsyncIOBuilder"))
+
+
+def _tell_it_is_served(made: contextlib.ExitStack, builder: Any) -> None:
+    """Jobs and ds_report would go by whether libaio is there, which is not needed here."""
+    ops = importlib.import_module("deepspeed.ops")
+
+    def ask() -> None:  # DeepSpeed's table of answers is made when it is first looked at
+        if "__compatible_ops__" in vars(ops):
+            ops.__compatible_ops__[builder.NAME] = builder().is_compatible()
+
+    made.callback(ask)
+    replace(made, builder, "is_compatible", lambda _, verbose=False: True)
+    ask()
 
 
 def _wrap(

@@ -62,7 +62,10 @@ class Alternation:
         self._thread, self._depth = 0, 0  # whose forward pass is under way
         self._hooks = []
         for at, module in enumerate(modules):
-            self._hooks.append(module.register_forward_pre_hook(self._before(at), prepend=True))
+            before = self._before(at)
+            self._hooks.append(
+                module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+            )
             self._hooks.append(module.register_forward_hook(self._after(at)))
             self._hooks.append(module.register_forward_hook(self._exit, always_call=True))
 
@@ -86,9 +89,9 @@ class Alternation:
             )
 
     def _before(self, at: int) -> Callable[..., None]:
-        def hook(module: Any, *_: Any) -> None:
+        def hook(module: Any, *given: Any) -> None:
             self._enter()
-            _refuse_grad(module)
+            _refuse_grad(module, given)
             self._fetch(at, {at})
             self._here.remove(at)
             self._here.append(at)
@@ -215,10 +218,13 @@ def _behind(move: Move, others: deque[Move]) -> Move:
     return move
 
 
-def _refuse_grad(module: Any) -> None:
+def _refuse_grad(module: Any, given: Any) -> None:
+    """Frozen modules are recorded too, for the gradient of what they are given."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    if torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters()):
+    recorded = (*module.parameters(), *tree_leaves(given))
+    if torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in recorded):
         raise InvalidArgument(
             "alternate() is for forward passes: a backward pass would find the weights away; use "
             "torch.no_grad()"

@@ -34,7 +34,7 @@ from glake.transfer.host import pinned_block
 from glake.transfer.storages import (
     Storage,
     groups,
-    require_free_gradients,
+    require_own_parameters,
     storages_of,
     tensors_in,
 )
@@ -201,7 +201,7 @@ class Offloader:
             self._refuse_others(storages)
             # Under the same name: an error's traceback must not keep those that are away.
             storages = [one for one in storages if self._on_gpu(one)]
-            require_free_gradients(storages)
+            require_own_parameters(storages)
             # No stream has what is offloaded wait until it has arrived.
             Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))

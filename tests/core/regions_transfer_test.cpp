@@ -1,4 +1,7 @@
 // Regions paused and resumed by the transfer engine, over every path of the node.
+#include <atomic>
+#include <thread>
+
 #include "transfer_play.h"
 
 using test::kMiB;
@@ -41,6 +44,32 @@ TEST(over_every_path) {
     for (uint32_t word : words) CHECK(word == static_cast<uint32_t>(i + 1));
     OK(glake_free(blocks[i]));
   }
+  OK(glake_host_empty_cache());
+}
+
+// Each transfer under way takes turns from all others on the node.
+TEST(few_transfers_at_once) {
+  test::running() = "few transfers at once";
+  const test::Node node("dgx_a100", {{"memory", "3GiB"}, {"phantom", "1"}});
+  constexpr int64_t kFew = 4;
+  const glake_pool pool = region();
+  void* block = glake_pool_malloc(2048 * kMiB, 0, nullptr, pool);  // eight groups
+  CHECK(block != nullptr);
+  std::atomic<bool> ended{false};
+  int64_t most = 0;
+  std::thread watch([&] {
+    while (!ended) {
+      const std::string now =
+          test::text_of([](char* to, size_t room) { return glake_transfer_stats(to, room); });
+      most = std::max(most, test::number_in(now, "running"));
+    }
+  });
+  OK(glake_region_pause(0, pool, GLAKE_REGION_HOST, nullptr));
+  OK(glake_region_resume(0, pool, 0));
+  ended = true;
+  watch.join();
+  CHECK(0 < most && most <= kFew);
+  OK(glake_free(block));
   OK(glake_host_empty_cache());
 }
 

@@ -33,6 +33,7 @@ USED = {
         f"{ABSTRACT}.reset_peak_memory_stats",
         f"{ABSTRACT}.reset_max_memory_allocated",
         f"{ABSTRACT}.reset_max_memory_cached",
+        "deepspeed.ops.op_builder.async_io:AsyncIOBuilder.is_compatible",
         "deepspeed.ops.op_builder.pin_memory_load:load_pin_memory_module",
         f"{ZERO}.stage_1_and_2:DeepSpeedZeroOptimizer.async_accumulate_grad_in_cpu_via_gpu",
         f"{ZERO}.stage_1_and_2:DeepSpeedZeroOptimizer.async_inplace_copy_grad_to_fp32_buffer_from_gpu",

@@ -7,8 +7,10 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed import ops
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.op_builder import AsyncIOBuilder
+from deepspeed.ops.op_builder.all_ops import ALL_OPS
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from deepspeed.utils import pin_memory_tracker
 
@@ -19,10 +21,17 @@ def name() -> str:
     return type(get_accelerator()).__name__
 
 
+def compatible() -> list[bool]:
+    """What a job, ds_report and DeepSpeed's own table are told of the NVMe tier."""
+    ways = AsyncIOBuilder().is_compatible(), ALL_OPS["async_io"].is_compatible(verbose=True)
+    return [*ways, ops.__compatible_ops__["async_io"]]
+
+
 def main() -> None:
     assert deepspeed.__version__
     step = DeepSpeedZeroOptimizer.step
     told: dict[str, Any] = {"before": name()}
+    stock = compatible()  # False where libaio's headers are missing
     integrations.install("deepspeed")
     told["installed"], first = name(), get_accelerator()
     integrations.install("deepspeed")
@@ -56,8 +65,10 @@ def main() -> None:
     assert torch.equal(back, there)
     assert handle.free_cpu_locked_tensor(back)
 
+    told["compatible"] = compatible()
     integrations.uninstall("deepspeed")
     integrations.uninstall("deepspeed")
+    told["as it was"] = compatible() == stock
     told["after"] = name()
     told["slots"] = "async_io" not in AsyncIOBuilder._loaded_ops
     told["methods"] = DeepSpeedZeroOptimizer.step is step

@@ -187,6 +187,24 @@ def test_layers_in_turn() -> None:
     offloader.prefetch(net).wait()
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_gradient_through_frozen_layers_is_refused(frozen: bool) -> None:
+    class Scaled(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, scales: dict[str, torch.Tensor]) -> torch.Tensor:
+            return super().forward(x) * scales["all"]
+
+    net, offloader = Scaled(256, 256).requires_grad_(False), t.Offloader("8MiB")
+    x, scale = torch.randn(2, 256), torch.ones(256, requires_grad=True)
+    plain = {"all": scale.detach()}
+    with offloader.alternate([net], frozen):
+        for wrong in ((x.clone().requires_grad_(), plain), (x, {"all": scale})):
+            with pytest.raises(errors.InvalidArgument, match="backward pass"):
+                net(wrong[0], scales=wrong[1])
+        expected = net(x, scales=plain)  # nothing to record
+        with torch.no_grad():
+            assert torch.equal(net(x, scales={"all": scale}), expected)
+
+
 def test_frozen_modules_are_never_copied_back() -> None:
     net, offloader = model().eval(), t.Offloader("8MiB")
     net[1].weight = net[0].weight  # shared by two of them

@@ -1,20 +1,33 @@
-"""Parameters that DistributedDataParallel averages stay on their GPU; others leave and return."""
+"""Parameters under DistributedDataParallel or FSDP stay on their GPU; others leave and return."""
+
+import gc
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 import glake
 from glake import transfer
 
 offloader = transfer.Offloader("64MiB")
+walks, referrers = [0], gc.get_referrers
 
 
-def stays(module: nn.Module) -> None:
+def counted(*objects: Any) -> list[Any]:
+    walks[0] += 1
+    return referrers(*objects)
+
+
+gc.get_referrers = counted
+
+
+def stays(module: nn.Module, name: str) -> None:
     try:
         offloader.offload(module)
     except glake.InvalidArgument as error:
-        assert "DistributedDataParallel" in str(error) and "Nothing was moved" in str(error), error
+        assert name in str(error) and "Nothing was moved" in str(error), error
     else:
         raise AssertionError("it was moved")
     assert all(p.device.type == "cuda" for p in module.parameters()) and offloader.used == 0
@@ -37,9 +50,30 @@ loss.backward()
 moves(net)  # an old loss is no reason to stay
 
 dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-wrapped = nn.parallel.DistributedDataParallel(net)
-stays(wrapped)
+moves(net)
+assert walks == [0]
+loss = net(torch.ones(1, 64, device="cuda")).sum()
+moves(net)  # which holds both gradients: all objects are looked through once
+assert walks == [1]
+
+
+class Wrapper(nn.parallel.DistributedDataParallel):
+    """Jobs have such."""
+
+
+wrapped = Wrapper(net)
+stays(wrapped, "DistributedDataParallel")
+stays(net, "DistributedDataParallel")
 wrapped(torch.ones(1, 64, device="cuda")).sum().backward()
-stays(wrapped)
+stays(wrapped, "DistributedDataParallel")
+moves(nn.Linear(64, 64).cuda())
+
+for views in (False, True):
+    sharded = FullyShardedDataParallel(
+        nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).cuda(), use_orig_params=views
+    )
+    for _ in range(2):
+        stays(sharded, "FullyShardedDataParallel")
+        sharded(torch.ones(1, 64, device="cuda")).sum().backward()
 dist.destroy_process_group()
 print("held")
