@@ -38,10 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-if sys.version_info >= (3, 11):
-    from typing import dataclass_transform
-else:
-    from typing_extensions import dataclass_transform
+from typing_extensions import dataclass_transform
 
 from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
@@ -176,7 +173,7 @@ class Configurable:
             is not visited again, and None keeps the node. Returns the root, which may be another
             one now.
             """
-            for name, value in self._set():
+            for name, value in self._options():
                 if isinstance(value, Configurable.Config):
                     setattr(self, name, value.visit(kind, function))
             replaced = function(self) if isinstance(self, kind) else None
@@ -184,33 +181,35 @@ class Configurable:
 
         def unset(self) -> Iterator[tuple[str, str]]:
             """Path and type of every option that is None, which TOML leaves out."""
-            kind: Any = type(self)
-            for field in dataclasses.fields(self):
-                value = getattr(self, field.name)
-                if value is None:
-                    yield field.name, _worded(_annotations(kind)[field.name])
-                elif isinstance(value, Configurable.Config):
-                    yield from ((f"{field.name}.{path}", type_) for path, type_ in value.unset())
+            return ((path, _worded(hint)) for path, value, hint in self._leaves() if value is None)
 
-        def _set(self) -> Iterator[tuple[str, Any]]:
-            """Name and value of every field that is not None."""
-            pairs = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
-            return (pair for pair in pairs if pair[1] is not None)
+        def _options(self) -> list[tuple[str, Any]]:
+            """Name and value of each of its own fields."""
+            return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+
+        def _leaves(self) -> Iterator[tuple[str, Any, Any]]:
+            """(dotted path, value, type) of every option that is no config, and of each class."""
+            kind: Any = type(self)
+            yield _CLASS, _title(kind.part), str
+            for name, value in self._options():
+                if isinstance(value, Configurable.Config):
+                    yield from ((f"{name}.{path}", *leaf) for path, *leaf in value._leaves())
+                else:
+                    yield name, value, _annotations(kind)[name]
 
         def to_dict(self) -> dict[str, Any]:
             """Plain dicts, tuples and scalars, each config with its class, without None."""
             plain: dict[str, Any] = {_CLASS: _title(type(self).part)}
-            for name, value in self._set():
-                below = isinstance(value, Configurable.Config)
-                plain[name] = value.to_dict() if below else value
+            for name, value in self._options():
+                if value is not None:
+                    below = isinstance(value, Configurable.Config)
+                    plain[name] = value.to_dict() if below else value
             return plain
 
         @classmethod
         def from_dict(cls: type[C], plain: Mapping[str, Any]) -> C:
             """The config that to_dict() described; it must be of this class or below it."""
-            made = _from_dict(plain, cls)
-            if not isinstance(made, cls):
-                raise InvalidOption(f"{_name(type(made))} is no {_name(cls)}")
+            made: C = _checked(plain, cls)
             return made
 
         def save(self, path: str | Path) -> None:
@@ -230,11 +229,7 @@ class Configurable:
 
         def flat(self) -> dict[str, Any]:
             """Every leaf by its dotted path, the class of each node included."""
-            found: dict[str, Any] = {_CLASS: _title(type(self).part)}
-            for name, value in self._set():
-                below = value.flat() if isinstance(value, Configurable.Config) else {"": value}
-                found |= {f"{name}.{path}".rstrip("."): leaf for path, leaf in below.items()}
-            return found
+            return {path: value for path, value, _ in self._leaves() if value is not None}
 
         def diff(self, other: Configurable.Config) -> dict[str, tuple[Any, Any]]:
             """Path -> (here, there) where the two differ; None where one has no such path."""
@@ -400,14 +395,10 @@ def _part(named: Any) -> type[Configurable]:
     return part
 
 
-def _from_dict(plain: Any, default: type[Configurable.Config]) -> Configurable.Config:
+def _from_dict(plain: Mapping[str, Any], default: type[Configurable.Config]) -> Configurable.Config:
     """A config from a dict; without a "class" it is the one that the field declares."""
-    if not isinstance(plain, Mapping):
-        raise InvalidOption(f"{plain!r} is no table of options")
     config = _part(plain[_CLASS]).Config if _CLASS in plain else default
     values = {key: value for key, value in plain.items() if key != _CLASS}
-    for name in values:
-        _known(config, name)
     for field in dataclasses.fields(config):
         bare = field.default is field.default_factory is dataclasses.MISSING
         if bare and field.name not in values:

@@ -199,7 +199,7 @@ def test_only_parts_may_be_named(named: Any, text: str) -> None:
 def test_a_missing_option_is_named() -> None:
     with pytest.raises(InvalidOption, match="Bike needs the option 'name'"):
         Bike.Config.from_dict({})
-    with pytest.raises(InvalidOption, match="Wheel is no Bike"):
+    with pytest.raises(InvalidOption, match="Wheel is no config of a Bike"):
         Bike.Config.from_dict(Wheel.Config().to_dict())
 
 
