@@ -42,7 +42,7 @@ from typing_extensions import dataclass_transform
 
 from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
-from glake.hints import nearest
+from glake.hints import did_you_mean
 
 C = TypeVar("C", bound="Configurable.Config")
 _CLASS = "class"  # the key of a dict that names the part
@@ -288,15 +288,14 @@ def _known(config: type, name: str) -> None:
     """Raises UnknownOption, with the nearest right name, where a config has no such field."""
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
-        raise unknown(f"{_name(config)} has no option", name, "It has", names)
+        raise unknown(f"{_name(config)} has no option", name, "it has", names)
 
 
 def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOption:
     """The error for a name that is none of `names`, with the nearest one of them."""
-    near = nearest(name, names := list(names))
-    hint = f"did you mean {near!r}? " if near else ""
-    listed = f"{known if near else known[0].lower() + known[1:]}: {', '.join(names) or 'none'}"
-    return UnknownOption(f"{what} {name!r}; {hint}{listed}")
+    names = list(names)
+    listed = ", ".join(names) or "none"
+    return UnknownOption(f"{what} {name!r}{did_you_mean(name, names)}; {known}: {listed}")
 
 
 @contextlib.contextmanager
@@ -320,8 +319,6 @@ def _is_union(hint: Any) -> bool:
 def _checked(value: Any, hint: Any) -> Any:
     """`value` as a field of this type holds it; raises InvalidOption where it does not fit."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
     if origin is Annotated:
         checked = _checked(value, inner[0])
         inner[1].check(checked)

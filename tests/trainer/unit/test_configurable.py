@@ -82,7 +82,7 @@ def test_every_parent_has_children_of_its_own() -> None:
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(wrong: Any) -> None:
-    with pytest.raises(UnknownOption, match="Bike has no option 'colur'; did you mean 'colour'"):
+    with pytest.raises(UnknownOption, match="Bike has no option 'colur' .did you mean 'colour'"):
         wrong()
 
 
@@ -138,7 +138,7 @@ def test_no_number_is_no_value() -> None:
         bike().set_text("weight", "nan")
 
 
-def test_what_there_is_follows_without_a_capital() -> None:
+def test_where_no_name_is_near_there_is_what_it_has() -> None:
     with pytest.raises(UnknownOption, match="Bike has no option 'qqqq'; it has: "):
         bike().set("qqqq", 1)
 
