@@ -396,6 +396,8 @@ def _from_dict(plain: Mapping[str, Any], default: type[Configurable.Config]) -> 
     """A config from a dict; without a "class" it is the one that the field declares."""
     config = _part(plain[_CLASS]).Config if _CLASS in plain else default
     values = {key: value for key, value in plain.items() if key != _CLASS}
+    for name in values:  # a misspelt one is not a missing one
+        _known(config, name)
     for field in dataclasses.fields(config):
         bare = field.default is field.default_factory is dataclasses.MISSING
         if bare and field.name not in values:

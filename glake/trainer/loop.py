@@ -365,7 +365,8 @@ def _require_memory(config: Experiment.Config, here: ranks.Ranks) -> None:
     arrays = 3 * 8 * config.sequences * length  # tokens, targets and documents
     alive = 0  # what a pass keeps on the host
     if here.device.type == "cpu":
-        width = model.dim + (0 if model.loss_rows else model.vocabulary)
+        blocks = model.dim * model.layers  # what goes into each, also where it is recomputed
+        width = model.dim + blocks + (0 if model.loss_rows else model.vocabulary)
         alive = 4 * width * config.sequences * length // config.accumulation
     least, there = arrays + alive, emulation.available_memory()
     if least > there:

@@ -78,7 +78,7 @@ def test_every_parent_has_children_of_its_own() -> None:
         lambda: setattr(bike(), "colur", "x"),
         lambda: bike().set("colur", "x"),
         lambda: bike().get("colur"),
-        lambda: Bike.Config.from_dict({"name": "x", "colur": "x"}),
+        lambda: Bike.Config.from_dict({"colur": "x"}),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(wrong: Any) -> None:
