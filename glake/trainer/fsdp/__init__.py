@@ -6,6 +6,7 @@ gathers and reductions go), `collectives`, then `state`, `offload`, `materialise
 (PyTorch's own).
 """
 
+from glake.trainer.fsdp import ours, peer  # noqa: F401 - the kinds that Sharding builds
 from glake.trainer.fsdp.sharding import Sharding
 
 __all__ = ["Sharding"]

@@ -19,7 +19,7 @@ from glake.trainer.fsdp.state import State
 from glake.trainer.fsdp.unit import Unit
 
 
-class Ours(Sharded):
+class Ours(Sharded, fsdp="ours"):
     """A model whose blocks are gathered as they are needed."""
 
     def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:

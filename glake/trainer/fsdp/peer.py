@@ -18,7 +18,7 @@ from glake.trainer.fsdp import materialise
 from glake.trainer.fsdp.sharding import Sharded, Sharding, dtype_of
 
 
-class Peer(Sharded):
+class Peer(Sharded, fsdp="torch"):
     """A model under `fully_shard`: parameters are DTensors, sharded along their first dimension."""
 
     def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -50,10 +50,7 @@ class Sharding(Configurable):
             None for all ranks, or one process alone. `device`: None for this process's GPU where
             there is one. Parameters that are not on the meta device must be equal on all ranks.
             """
-            from glake.trainer.fsdp import ours, peer  # which build on this module
-
-            kind = ours.Ours if self.fsdp == "ours" else peer.Peer
-            return kind(copy.deepcopy(self), model, group, device)
+            return Sharded.kinds[self.fsdp](copy.deepcopy(self), model, group, device)
 
 
 class Sharded:
@@ -63,7 +60,11 @@ class Sharded:
     clip_gradients() scales them.
     """
 
+    kinds: ClassVar[dict[str, type[Sharded]]] = {}  # by the option `fsdp`
     state: Any = None  # a State, for checkpoints; PyTorch's FSDP keeps none here
+
+    def __init_subclass__(cls, fsdp: str) -> None:
+        cls.kinds[fsdp] = cls
 
     def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
         self.config, self.device = config, _device_of(device)
