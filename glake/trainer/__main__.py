@@ -48,7 +48,7 @@ def main(print_config: bool, list_: bool, **given: Any) -> None:
 
         train(experiment)
     except KeyboardInterrupt:
-        print("trainer: interrupted; what is saved stays", file=sys.stderr, flush=True)
+        print("trainer: interrupted", file=sys.stderr, flush=True)
         sys.exit(130)
     except GlakeError as error:
         rank = os.environ.get("RANK")
@@ -93,8 +93,6 @@ def _read(config: str) -> Any:
     if config in sizes.ZOO:
         return Experiment.Config(model=sizes.model(config))
     if path.suffix == ".toml":
-        if not path.exists():
-            raise InvalidOption(f"--config {config}: there is no such file")
         return Experiment.Config.load(path)
     if (path / "config.json").is_file():
         return Experiment.Config(model=huggingface.read_config(config), weights=config)

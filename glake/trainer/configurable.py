@@ -38,14 +38,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-if sys.version_info >= (3, 11):
-    from typing import dataclass_transform
-else:
-    from typing_extensions import dataclass_transform
+from typing_extensions import dataclass_transform
 
 from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
-from glake.hints import nearest
+from glake.hints import did_you_mean
 
 C = TypeVar("C", bound="Configurable.Config")
 _CLASS = "class"  # the key of a dict that names the part
@@ -176,7 +173,7 @@ class Configurable:
             is not visited again, and None keeps the node. Returns the root, which may be another
             one now.
             """
-            for name, value in self._set():
+            for name, value in self._options():
                 if isinstance(value, Configurable.Config):
                     setattr(self, name, value.visit(kind, function))
             replaced = function(self) if isinstance(self, kind) else None
@@ -184,33 +181,35 @@ class Configurable:
 
         def unset(self) -> Iterator[tuple[str, str]]:
             """Path and type of every option that is None, which TOML leaves out."""
-            kind: Any = type(self)
-            for field in dataclasses.fields(self):
-                value = getattr(self, field.name)
-                if value is None:
-                    yield field.name, _worded(_annotations(kind)[field.name])
-                elif isinstance(value, Configurable.Config):
-                    yield from ((f"{field.name}.{path}", type_) for path, type_ in value.unset())
+            return ((path, _worded(hint)) for path, value, hint in self._leaves() if value is None)
 
-        def _set(self) -> Iterator[tuple[str, Any]]:
-            """Name and value of every field that is not None."""
-            pairs = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
-            return (pair for pair in pairs if pair[1] is not None)
+        def _options(self) -> list[tuple[str, Any]]:
+            """Name and value of each of its own fields."""
+            return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+
+        def _leaves(self) -> Iterator[tuple[str, Any, Any]]:
+            """(dotted path, value, type) of every option that is no config, and of each class."""
+            kind: Any = type(self)
+            yield _CLASS, _title(kind.part), str
+            for name, value in self._options():
+                if isinstance(value, Configurable.Config):
+                    yield from ((f"{name}.{path}", *leaf) for path, *leaf in value._leaves())
+                else:
+                    yield name, value, _annotations(kind)[name]
 
         def to_dict(self) -> dict[str, Any]:
             """Plain dicts, tuples and scalars, each config with its class, without None."""
             plain: dict[str, Any] = {_CLASS: _title(type(self).part)}
-            for name, value in self._set():
-                below = isinstance(value, Configurable.Config)
-                plain[name] = value.to_dict() if below else value
+            for name, value in self._options():
+                if value is not None:
+                    below = isinstance(value, Configurable.Config)
+                    plain[name] = value.to_dict() if below else value
             return plain
 
         @classmethod
         def from_dict(cls: type[C], plain: Mapping[str, Any]) -> C:
             """The config that to_dict() described; it must be of this class or below it."""
-            made = _from_dict(plain, cls)
-            if not isinstance(made, cls):
-                raise InvalidOption(f"{_name(type(made))} is no {_name(cls)}")
+            made: C = _checked(plain, cls)
             return made
 
         def save(self, path: str | Path) -> None:
@@ -230,11 +229,7 @@ class Configurable:
 
         def flat(self) -> dict[str, Any]:
             """Every leaf by its dotted path, the class of each node included."""
-            found: dict[str, Any] = {_CLASS: _title(type(self).part)}
-            for name, value in self._set():
-                below = value.flat() if isinstance(value, Configurable.Config) else {"": value}
-                found |= {f"{name}.{path}".rstrip("."): leaf for path, leaf in below.items()}
-            return found
+            return {path: value for path, value, _ in self._leaves() if value is not None}
 
         def diff(self, other: Configurable.Config) -> dict[str, tuple[Any, Any]]:
             """Path -> (here, there) where the two differ; None where one has no such path."""
@@ -293,15 +288,14 @@ def _known(config: type, name: str) -> None:
     """Raises UnknownOption, with the nearest right name, where a config has no such field."""
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
-        raise unknown(f"{_name(config)} has no option", name, "It has", names)
+        raise unknown(f"{_name(config)} has no option", name, "it has", names)
 
 
 def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOption:
     """The error for a name that is none of `names`, with the nearest one of them."""
-    near = nearest(name, names := list(names))
-    hint = f"did you mean {near!r}? " if near else ""
-    listed = f"{known if near else known[0].lower() + known[1:]}: {', '.join(names) or 'none'}"
-    return UnknownOption(f"{what} {name!r}; {hint}{listed}")
+    names = list(names)
+    listed = ", ".join(names) or "none"
+    return UnknownOption(f"{what} {name!r}{did_you_mean(name, names)}; {known}: {listed}")
 
 
 @contextlib.contextmanager
@@ -325,8 +319,6 @@ def _is_union(hint: Any) -> bool:
 def _checked(value: Any, hint: Any) -> Any:
     """`value` as a field of this type holds it; raises InvalidOption where it does not fit."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
     if origin is Annotated:
         checked = _checked(value, inner[0])
         inner[1].check(checked)
@@ -400,13 +392,11 @@ def _part(named: Any) -> type[Configurable]:
     return part
 
 
-def _from_dict(plain: Any, default: type[Configurable.Config]) -> Configurable.Config:
+def _from_dict(plain: Mapping[str, Any], default: type[Configurable.Config]) -> Configurable.Config:
     """A config from a dict; without a "class" it is the one that the field declares."""
-    if not isinstance(plain, Mapping):
-        raise InvalidOption(f"{plain!r} is no table of options")
     config = _part(plain[_CLASS]).Config if _CLASS in plain else default
     values = {key: value for key, value in plain.items() if key != _CLASS}
-    for name in values:
+    for name in values:  # a misspelt one is not a missing one
         _known(config, name)
     for field in dataclasses.fields(config):
         bare = field.default is field.default_factory is dataclasses.MISSING

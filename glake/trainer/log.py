@@ -11,7 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.profiler import profile, schedule
+
+import glake
 from glake import extras
+from glake.allocator import torch as allocator
 from glake.errors import InvalidOption
 from glake.trainer.configurable import Configurable, Count, Natural, NonNegative
 
@@ -72,8 +79,6 @@ class Log(Configurable):
             self._board = board.SummaryWriter(str(folder / "tensorboard"))
             ends.callback(_closed, self._board)
         if self.config.profile:
-            from torch.profiler import profile, schedule
-
             when = schedule(wait=1, warmup=1, active=self.config.profile, repeat=1)
             self._profiler = profile(schedule=when, on_trace_ready=self._write_profile)
             self._profiler.start()
@@ -157,16 +162,12 @@ class _Bar:
     """A live bar on a terminal; a line now and then in a log."""
 
     def __init__(self, steps: int, ends: contextlib.ExitStack) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
-
         self._console = Console(stderr=True)
         self._steps, self._said = steps, 0.0
         self._bar: Any = None
         if self._console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
-            self._bar = Progress(*columns, Remaining(), console=self._console)
+            columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
             self._task = self._bar.add_task("", total=steps, text="")
             self._bar.start()
             ends.callback(self._bar.stop)
@@ -189,13 +190,9 @@ class _Bar:
 def memory(device: Any) -> dict[str, Any]:
     """Peak bytes of this rank so far, from glake where it serves torch's memory, else from torch;
     empty where nobody counts them."""
-    if (mode := _glake_mode()) is not None:
-        import glake
-
+    if (mode := allocator.mode()) is not None:
         whose, live, found = mode, "requested_bytes", glake.stats(device.index or 0)
     elif device.type == "cuda":
-        import torch
-
         whose, live, found = "torch", "allocated_bytes", torch.cuda.memory_stats(device)
     else:
         return {}
@@ -203,37 +200,25 @@ def memory(device: Any) -> dict[str, Any]:
     return {"allocator": whose, "allocated_bytes": live, "reserved_bytes": held}
 
 
-def _glake_mode() -> str | None:
-    """How glake serves torch's memory; None where it does not."""
-    adapter = sys.modules.get("glake.allocator.torch")
-    return None if adapter is None else adapter.mode()
-
-
 def _traced(path: Path) -> Any:
     """Has glake record this rank's allocations from here on. InvalidOption where it serves none."""
-    if _glake_mode() is None:
+    if allocator.mode() is None:
         raise InvalidOption(
             "log.trace: glake records what it allocates, and serves no memory here: "
             "GLAKE_ALLOCATOR=1 (without a GPU GLAKE_DRIVER=sim as well)"
         )
-    import glake
-
     return glake.record_trace(path)
 
 
 def _recorded(device: Any) -> Callable[[Path], None]:
     """Has whoever serves torch's memory record it from here on; returns what writes PyTorch's
     memory snapshot. InvalidOption where nobody can."""
-    if _glake_mode() is not None:
-        import glake
-
+    if allocator.mode() is not None:
         glake.record_memory_history()
         return glake.dump_snapshot
     if device.type == "cuda":
-        from torch.cuda import memory as cuda
-
-        cuda._record_memory_history()
-        return lambda path: cuda._dump_snapshot(str(path))
+        torch.cuda.memory._record_memory_history()
+        return lambda path: torch.cuda.memory._dump_snapshot(str(path))
     raise InvalidOption(
         "log.snapshot: on the CPU only glake's emulation knows what is allocated: "
         "GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim"

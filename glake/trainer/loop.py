@@ -12,6 +12,7 @@ import copy
 import json
 import math
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch._dynamo  # torch.optim's first use imports it: a second that belongs to the start
 import torch.distributed as dist
-import torch.distributed.checkpoint
-import torch.distributed.tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from glake.allocator import emulation
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
@@ -122,7 +123,14 @@ def train(config: Experiment.Config) -> Outcome:
         ranks.lost_ranks(),
         contextlib.ExitStack() as ends,
     ):
-        return _Run(config, here, ends).train()
+        run = _Run(config, here, ends)
+        try:
+            return run.train()
+        except KeyboardInterrupt:
+            if here.count > 1:  # torchrun sends a terminal's Control-C once more
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            run.log.say(f"interrupted: {run.checkpoint.interrupted()}")
+            raise
 
 
 class _Run:
@@ -357,7 +365,8 @@ def _require_memory(config: Experiment.Config, here: ranks.Ranks) -> None:
     arrays = 3 * 8 * config.sequences * length  # tokens, targets and documents
     alive = 0  # what a pass keeps on the host
     if here.device.type == "cpu":
-        width = model.dim + (0 if model.loss_rows else model.vocabulary)
+        blocks = model.dim * model.layers  # what goes into each, also where it is recomputed
+        width = model.dim + blocks + (0 if model.loss_rows else model.vocabulary)
         alive = 4 * width * config.sequences * length // config.accumulation
     least, there = arrays + alive, emulation.available_memory()
     if least > there:
@@ -386,8 +395,6 @@ def _in_memory(model: Any) -> Iterator[None]:
 
 def _mixed(seed: int, step: int, rank: int) -> int:
     """The seed of a step's random numbers on a rank."""
-    import numpy as np
-
     words = np.random.SeedSequence([seed, step, rank]).generate_state(2, np.uint32)
     return int(words[0]) << 31 | int(words[1]) >> 1
 
@@ -395,8 +402,6 @@ def _mixed(seed: int, step: int, rank: int) -> int:
 def _flops_per_token(config: Experiment.Config, told: log.Log) -> float:
     """Of a forward and a backward pass over a longest sequence, by torch's counter: the matrix
     products of the model, three times the forward pass's. What is recomputed does not count."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     length = config.data.length
     try:
         with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import distributed
+
 from glake.errors import RankLost
 
+dist: Any = distributed  # which does not declare all that it exports
 _UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _JOBS = itertools.count()  # of this process
 _GONE = re.compile(
@@ -36,9 +40,6 @@ class Ranks:
 
     def total(self, value: int) -> int:
         """The sum over ranks, on the host: every rank has come here when it is back."""
-        import torch
-        import torch.distributed as dist
-
         sum_ = torch.tensor(value)
         dist.all_reduce(sum_, group=self.host)
         return int(sum_)
@@ -55,9 +56,6 @@ class Ranks:
 @contextmanager
 def joined(timeout_s: float) -> Iterator[Ranks]:
     """Joins the process group, and leaves it. RankLost if one does not come."""
-    import torch
-    import torch.distributed as dist
-
     agent = os.getppid()
     limit = datetime.timedelta(seconds=timeout_s)
     local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -82,9 +80,6 @@ def _store(limit: datetime.timedelta) -> tuple[Any, int]:
     """(what ranks find one another by, this rank). A restart, and each further job of the same
     processes, has names of its own in torchrun's store: under the old ones it would find the
     addresses of ranks that are gone, and wait."""
-    from torch import distributed
-
-    dist: Any = distributed  # which does not declare all that it exports
     if "RANK" not in os.environ:
         return dist.HashStore(), 0
     store, rank, _ = next(dist.rendezvous("env://", timeout=limit))

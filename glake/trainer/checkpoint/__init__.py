@@ -14,15 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from glake import files
 from glake.errors import (
-    CheckpointMismatch,
     FolderInUse,
-    InvalidArgument,
     InvalidOption,
     NoRoom,
     NotWritten,
@@ -33,9 +31,7 @@ from glake.trainer.checkpoint.host import HostCopy, Layout, host_memory
 from glake.trainer.checkpoint.signature import Signature, compare
 from glake.trainer.configurable import Configurable, Count, Natural
 from glake.trainer.fsdp.collectives import everyones
-
-if TYPE_CHECKING:
-    from glake.trainer.fsdp.state import Part, State
+from glake.trainer.fsdp.state import Part, State
 
 _LOCK_S = 30.0  # for a rank 0 that is just being killed
 _PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for the last state
@@ -123,15 +119,7 @@ class Checkpoint(Configurable):
             disk.remove_partial(self._folder, self._say)
             there = disk.found_in(self._folder)
         found = everyones(there, self._group)[0]
-        try:
-            return self._from_memory(found) or self._from_disk(found)
-        except InvalidArgument as error:
-            if isinstance(error, CheckpointMismatch):
-                raise
-            raise CheckpointMismatch(
-                f"the state in {self._folder} is of another model or optimizer: {error}. A "
-                "checkpoint's own config is its config.toml; or take another checkpoint.folder"
-            ) from None
+        return self._from_memory(found) or self._from_disk(found)
 
     def _from_memory(self, on_disk: list[disk.Found]) -> Resumed | None:
         if not self.config.memory:
@@ -250,7 +238,7 @@ class Checkpoint(Configurable):
             whole = self._state.complete(layout.tensors(host), self._group)
             for pause in (*pauses, 0.0):
                 try:
-                    disk.write(self._folder, marker, whole, self._group, self._text)
+                    self._write(marker, whole)
                 except NotWritten as error:
                     self._refused = str(error)
                     if pause:
@@ -259,14 +247,17 @@ class Checkpoint(Configurable):
                     elif not pauses:
                         self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 else:
-                    self._on_disk = marker["step"]
                     if held is not None and held.outlives:
                         held.own()  # what had outlived its job is on disk now
-                    if self._rank == 0:
-                        disk.prune(self._folder, self.config.keep)
                     return
 
         self._written = self._writes.submit(write)
+
+    def _write(self, marker: dict[str, Any], whole: dict[str, Any]) -> None:
+        disk.write(self._folder, marker, whole, self._group, self._text)
+        self._on_disk = marker["step"]
+        if self._rank == 0:
+            disk.prune(self._folder, self.config.keep)
 
     def settle(self) -> None:
         """Waits until the state that is being copied is whole on this rank; before the collective
@@ -283,6 +274,37 @@ class Checkpoint(Configurable):
     def _await_written(self) -> None:
         if self._written is not None:
             self._written.result()
+
+    def interrupted(self) -> str:
+        """What is kept of a run that the user ends here, in words. One rank alone writes its last
+        state to disk; with several there is no knowing that all of them are here."""
+        if not self.config.folder:
+            return "nothing of the run is kept, as no checkpoint.folder is set"
+        self.settle()
+        kept = {} if self._memory is None else self._memory.whole()
+        step, problem = max(kept, default=0), ""
+        if self._ranks == 1:
+            self._await_written()
+            if step > self._on_disk:
+                problem = self._write_kept(kept[step])
+        if step > self._on_disk:
+            return f"the same command goes on after step {step}, from memory{problem}"
+        if self._on_disk:
+            path = disk.path_of(self._folder, self._on_disk)
+            return f"the same command goes on after step {self._on_disk}, from {path}"
+        return "there is no checkpoint yet: the same command begins anew"
+
+    def _write_kept(self, file: memory.File) -> str:
+        """A state that lies in memory goes to disk; why it does not, in words."""
+        header, state = file.header, file.read()
+        if header is None or state is None:
+            return ""
+        marker = {"step": header.step, "notes": header.notes, "signature": header.signature}
+        try:
+            self._write(marker, self._state.complete(state, self._group))
+        except NotWritten as error:
+            return f" until another job begins or the machine ends ({error})"
+        return ""
 
     def finish(self, step: int, notes: dict[str, Any]) -> None:
         """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten

@@ -72,9 +72,14 @@ def write(
         raise NotWritten(f"the checkpoint of step {marker['step']} could not be written: {problem}")
 
 
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / f"{_NAME}{step:08d}"
+
+
 def _committed(part: Path, folder: Path, marker: dict[str, Any], text: str) -> str | None:
     """Puts a checkpoint into its place; what went wrong, in words."""
-    path = folder / f"{_NAME}{marker['step']:08d}"
+    path = path_of(folder, marker["step"])
     try:
         (part / "config.toml").write_text(text)
         marker["files"] |= {".metadata": _facts(part / ".metadata")}
@@ -172,7 +177,7 @@ def damage(found: Found, rank: int, ranks: int) -> str | None:
 
 
 def read(found: Found, state: Any, optimizer: Any, group: Any) -> None:
-    """Puts the state in place, at whatever number of ranks it was saved. InvalidArgument."""
+    """Puts the state in place, at whatever number of ranks it was saved. CheckpointMismatch."""
     reader = dcp.FileSystemReader(found.path)
     tensors = state.template(reader.read_metadata().state_dict_metadata)
     dcp.load(tensors, storage_reader=reader, process_group=group)

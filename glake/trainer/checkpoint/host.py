@@ -6,14 +6,14 @@ way the step goes on meanwhile.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from glake.trainer.fsdp.state import Part
+from glake import _C, transfer
+from glake.allocator import torch as allocator
+from glake.trainer.fsdp.state import Part
 
 _ALIGNMENT = 64  # bytes; of every tensor's place
 
@@ -63,8 +63,6 @@ class HostCopy:
 
 def _carried(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
     """Through the transfer engine, after the work that is queued and beside what comes later."""
-    from glake import transfer
-
     engine = transfer.default_engine()
     if pairs[0][1].device.type != "cuda":  # the emulation has no streams
         return engine.copy_batch(pairs, stream=transfer.UNORDERED)
@@ -77,11 +75,8 @@ def in_device_memory(tensor: torch.Tensor) -> bool:
     """Whether its bytes are a GPU's, real or (in the emulation) simulated."""
     if tensor.device.type == "cuda":
         return True
-    adapter = sys.modules.get("glake.allocator.torch")
-    if adapter is None or adapter.mode() != "emulation":
+    if allocator.mode() != "emulation":
         return False
-    from glake import _C, transfer
-
     transfer.default_engine()  # it is what knows
     return bool(_C.place_of(tensor.data_ptr())[0] >= 0)
 
@@ -89,8 +84,6 @@ def in_device_memory(tensor: torch.Tensor) -> bool:
 def host_memory(layout: Layout, parts: Mapping[str, Part]) -> torch.Tensor:
     """Memory for such a state, pinned where the transfer engine will fill it."""
     if any(in_device_memory(piece) for part in parts.values() for _, piece in part.pieces):
-        from glake import transfer
-
         transfer.default_engine()  # whose pool it is
         return transfer.pinned((layout.bytes,), torch.uint8)
     return torch.empty(layout.bytes, dtype=torch.uint8)

@@ -45,7 +45,7 @@ class Header:
     entries: list[Any]  # of its layout
 
 
-class _File:
+class File:
     """One of a rank's two: the bytes of a state."""
 
     def __init__(self, path: Path) -> None:
@@ -122,13 +122,13 @@ class Memory:
         _require_private(self.folder)
         if not self.outlives:
             self.own()
-        self.files = [_File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
+        self.files = [File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
 
-    def whole(self) -> dict[int, _File]:
+    def whole(self) -> dict[int, File]:
         """Step -> the file that has its state whole."""
         return {each.header.step: each for each in self.files if each.header is not None}
 
-    def begin(self, layout: Layout) -> _File:
+    def begin(self, layout: Layout) -> File:
         """The file of the older state, or of none: the other one stays whole. NoRoom."""
         for path in self.folder.glob("*of*.[01]"):
             if not path.name[:-2].endswith(f"of{self._ranks}"):

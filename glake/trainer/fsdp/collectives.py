@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,11 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from glake.errors import InvalidArgument
 
-
-class Work(Protocol):
-    """A collective under way. On CUDA wait() holds the current stream, elsewhere the caller."""
-
-    def wait(self) -> Any: ...
+Work = Any  # a collective under way: on CUDA its wait() holds the current stream, else the caller
 
 
 class _SumOfChunks:
@@ -83,13 +79,11 @@ class Collectives:
 
     def reduce(self, share: torch.Tensor, whole: torch.Tensor) -> Work:
         """Starts to fill `share` with this rank's part of the sum of every rank's `whole`."""
-        work: Work
         if not self._gloo:
-            work = self._reduce(share, whole, group=self.group, async_op=True)
-            return work
+            return self._reduce(share, whole, group=self.group, async_op=True)
         # gloo's reduce-scatter takes twice the CPU time of an all-to-all and a sum.
         received = torch.empty_like(whole)
-        work = dist.all_to_all_single(received, whole, group=self.group, async_op=True)
+        work: Work = dist.all_to_all_single(received, whole, group=self.group, async_op=True)
         return _SumOfChunks(work, received, share)
 
     def total(self, value: torch.Tensor) -> torch.Tensor:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from glake import transfer
 from glake.allocator import torch as allocator
 from glake.trainer.fsdp.collectives import Collectives
 
@@ -46,8 +46,6 @@ class Host:
     def empty(self, shape: Any, dtype: torch.dtype) -> torch.Tensor:
         """Pinned memory, uninitialised."""
         if self._engine:
-            from glake import transfer
-
             return transfer.pinned(tuple(shape), dtype)
         return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
 
@@ -55,8 +53,6 @@ class Host:
         """Starts a copy. The device's current stream is in order with it; the handle's wait()
         returns when the host may read or change its side."""
         if self._engine and to.numel():
-            from glake import transfer
-
             handle = transfer.copy(to, of)
             if not handle.ordered:  # the emulation: the CPU computes, and no stream orders it
                 handle.wait()
@@ -67,14 +63,11 @@ class Host:
     def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
         """Has the transfer engine keep the optimizer's state away except while it steps."""
         if self._engine or self._device.type == "cuda":
-            from glake import transfer
-
             # A bound, not a size: a few values are kept for each element, of 8 bytes at most.
             transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
 
 
-@dataclass
-class _Away:
+class _Away(NamedTuple):
     """A saved tensor, in host memory."""
 
     values: torch.Tensor

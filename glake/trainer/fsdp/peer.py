@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from glake.errors import InvalidArgument, InvalidOption
@@ -44,8 +45,6 @@ class Peer(Sharded, fsdp="torch"):
         self._shard(model)
 
     def _shard(self, module: Any, **options: Any) -> None:
-        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-
         config = self.config
         if config.offload == "parameters":
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.device.type == "cuda")

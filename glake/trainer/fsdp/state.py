@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor, Shard
 
-from glake.errors import InvalidArgument
+from glake.errors import CheckpointMismatch
 from glake.trainer.fsdp.collectives import Collectives, everyones
 from glake.trainer.fsdp.flat import Flat
 
@@ -104,7 +105,7 @@ class State:
     def template(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors for DCP to load into; `saved`: the state_dict_metadata of a checkpoint.
 
-        InvalidArgument where the checkpoint is of another model.
+        CheckpointMismatch where the checkpoint is of another model.
         """
         self._require({path: math.prod(each.size) for path, each in saved.items()}, "length")
         found = {}
@@ -118,7 +119,7 @@ class State:
     def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
         """Takes over this rank's tensors: what DCP has put into template(), or a copy of parts().
 
-        InvalidArgument where they are of another model.
+        CheckpointMismatch where they are of another model.
         """
         own = {path: local(each) for path, each in state.items()}
         self._require({path: each.numel() for path, each in own.items()}, "valid")
@@ -150,8 +151,6 @@ class State:
         flat = self._flats.get(_flat_of(path))
         if flat is None or self._ranks.group is None:
             return share
-        from torch.distributed.tensor import DTensor, Shard
-
         return DTensor.from_local(
             share,
             self._ranks.mesh(share.device.type),
@@ -162,14 +161,15 @@ class State:
         )
 
     def _require(self, found: Mapping[str, int], size: str) -> None:
-        """InvalidArgument where these are not the sizes of the model's parameters."""
+        """CheckpointMismatch where these are not the sizes of the model's parameters."""
         wanted = {f"parameters.{name}": getattr(flat, size) for name, flat in self._flats.items()}
         given = {path: count for path, count in found.items() if path.startswith("parameters.")}
         for path in sorted({*wanted, *given}):
             if given.get(path) != wanted.get(path):
-                raise InvalidArgument(
+                raise CheckpointMismatch(
                     f"{path} has {given.get(path, 'no')} elements in the checkpoint and "
-                    f"{wanted.get(path, 'no')} in the model: load it into one of the same config"
+                    f"{wanted.get(path, 'no')} in the model: load it into one of the same config, "
+                    "which is in its config.toml, or take another checkpoint.folder"
                 )
 
 

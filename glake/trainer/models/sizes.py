@@ -110,7 +110,7 @@ ZOO: dict[str, Callable[[], Decoder.Config]] = {
 def model(name: str) -> Decoder.Config:
     """The zoo's model of that name."""
     if name not in ZOO:
-        raise unknown("no model", name, "There are", ZOO)
+        raise unknown("no model", name, "there are", ZOO)
     return ZOO[name]()
 
 

@@ -100,6 +100,31 @@ def test_a_killed_run_goes_on_from_memory_and_without_it_from_disk(
     without.killed()
 
 
+def test_an_interrupted_run_writes_the_last_state_that_it_has(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", every=2).steps(1, 3)
+    assert run.checkpoint.interrupted() == (
+        f"the same command goes on after step 3, from {tmp_path / 'run' / 'step-00000003'}"
+    )
+    run.checkpoint.close()
+    assert markers(tmp_path / "run") == ["step-00000002", "step-00000003"]
+    again = Run(tmp_path / "run", memory=False)
+    assert again.at == ("disk", 3)
+    assert "after step 3" in again.checkpoint.interrupted()
+    again.killed()
+
+
+def test_an_interrupted_run_tells_what_there_is(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", memory=False).steps(1, 3)
+    assert "no checkpoint yet" in run.checkpoint.interrupted()
+    run.killed()
+    run = Run(tmp_path / "other").steps(1, 3)
+    run.checkpoint.settle()
+    shutil.rmtree(tmp_path / "other")
+    (tmp_path / "other").write_text("no folder")
+    assert "after step 3, from memory until another job" in run.checkpoint.interrupted()
+    run.killed()
+
+
 def test_it_keeps_the_last_ones_and_a_finished_run_leaves_no_memory(
     tmp_path: Path, shared: Path
 ) -> None:

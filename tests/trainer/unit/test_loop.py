@@ -162,6 +162,26 @@ def test_accumulation_gives_the_same_gradients(text: Path, tmp_path: Path) -> No
     assert losses(tmp_path / "one") == pytest.approx(four, rel=1e-5)
 
 
+def test_an_interrupted_run_says_where_the_same_command_goes_on(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passes = loop._Run._passes
+
+    def until_the_fourth(self: Any, batches: Any) -> Any:
+        if self.step == 3:
+            raise KeyboardInterrupt
+        return passes(self, batches)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop._Run, "_passes", until_the_fourth)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(tiny(text, tmp_path / "run", 5))
+    assert "interrupted: the same command goes on after step 3, from" in capsys.readouterr().err
+    again = loop.train(tiny(text, tmp_path / "run", 5))
+    assert again.resumed is not None and again.resumed.step == 3
+    assert again.loss == loop.train(tiny(text, tmp_path / "whole", 5)).loss
+
+
 def test_another_models_checkpoint_is_refused(text: Path, tmp_path: Path) -> None:
     loop.train(tiny(text, tmp_path / "run", 2))
     agd = '{"class" = "glake.trainer.optimizers.agd:AGD"}'
@@ -382,7 +402,7 @@ def test_the_command(text: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     for arguments, words in (
         (["--config", "gpt-tiny", "--data", str(tmp_path / "gone")], "DataMissing: there is no"),
-        (["--config", str(tmp_path / "gone.toml")], "there is no such file"),
+        (["--config", str(tmp_path / "gone.toml")], "gone.toml: No such file"),
         (["--config", "gpt-tiny", "--set", "steps"], "write it as PATH=VALUE"),
         ([], "--config says what to train"),
         (["--config", "mine.yaml"], "--config mine.yaml: an experiment is a TOML file"),

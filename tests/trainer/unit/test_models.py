@@ -65,7 +65,7 @@ def test_a_size_has_the_published_number_of_parameters(name: str) -> None:
 
 
 def test_an_unknown_size_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UnknownOption, match="no model 'gpt-smal'; did you mean 'gpt-small'"):
+    with pytest.raises(UnknownOption, match="no model 'gpt-smal' .did you mean 'gpt-small'"):
         sizes.model("gpt-smal")
 
 
