@@ -26,8 +26,9 @@ RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(
 demo: build
 	$(PY) benchmarks/demo/demo.py
 
+SLOWEST := --durations=25 --durations-min=5
 test: build
-	$(PY) -m pytest tests -n 2 --dist loadfile
+	$(PY) -m pytest tests -n 2 --dist loadfile $(SLOWEST)
 	@$(PY) tools/left.py
 
 # On demand, what `make test` leaves out of its proofs (tests/left.toml): hours on two cores.
@@ -49,7 +50,7 @@ REAL_HEADERS = $(if $(wildcard /usr/local/cuda/include/cuda_runtime_api.h),,CUDA
   'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13")
 real: build real-environment
 	$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest tests/real \
-	  tests/examples/test_examples.py::test_example_of_cuda -n 2 --dist loadfile
+	  tests/examples/test_examples.py::test_example_of_cuda -n 2 --dist loadfile $(SLOWEST)
 
 real-environment: build $(REAL_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1
@@ -85,7 +86,7 @@ FRAMEWORKS_PY := $(FRAMEWORKS_VENV)/bin/python
 integration: build integration-environment
 	$(if $(wildcard $(REAL_VENV)/.ready),$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)") \
 	  FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_PY)" $(PY) -m pytest tests/frameworks \
-	  tests/examples/test_examples.py::test_example_of_another_package -n 2 --dist loadgroup
+	  tests/examples/test_examples.py::test_example_of_another_package -n 2 --dist loadgroup $(SLOWEST)
 
 integration-environment: build $(FRAMEWORKS_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(FRAMEWORKS_VENV)/glake >build/frameworks-glake.log 2>&1
