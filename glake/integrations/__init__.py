@@ -45,7 +45,7 @@ def install(name: str) -> None:
     try:
         importlib.import_module(hook.PACKAGE)
     except ModuleNotFoundError as error:
-        raise _missing(name, hook.PACKAGE) from error
+        raise _missing(name, _package(hook)) from error
     check_version(name)
     hook.install()
     figures.installed(name, True)
@@ -67,12 +67,12 @@ def check_version(name: str) -> None:
     try:
         found = hook.version()
     except (metadata.PackageNotFoundError, ModuleNotFoundError) as error:
-        raise _missing(name, hook.PACKAGE) from error
+        raise _missing(name, _package(hook)) from error
     first, below = hook.VERSIONS
     if not _release(first) <= _release(found) < _release(below):
         raise VersionUntried(
-            f"{hook.PACKAGE} {found} is left as it is: glake's hook has been tried from {first} to "
-            f"below {below}"
+            f"{_package(hook)} {found} is left as it is: glake's hook has been tried from {first} "
+            f"to below {below}"
         )
 
 
@@ -115,6 +115,11 @@ def arm(allowed: tuple[str, ...]) -> None:
         imports.after(
             _hook(name).PACKAGE, functools.partial(or_warn, name, functools.partial(install, name))
         )
+
+
+def _package(hook: ModuleType) -> str:
+    """Its name; a hook may wait for a module inside."""
+    return str(hook.PACKAGE).partition(".")[0]
 
 
 def _missing(name: str, package: str) -> GlakeError:

@@ -35,8 +35,8 @@ def test_a_version_that_was_not_tried_is_named_and_left(hook) -> None:
 
 @pytest.mark.parametrize("hook", integrations.NAMES, indirect=True)
 def test_a_missing_package_is_named(hook) -> None:
-    hook.PACKAGE = "no_such_package"
-    with pytest.raises(errors.GlakeError, match="no_such_package is not installed"):
+    hook.PACKAGE = "no_such_package.inside"
+    with pytest.raises(errors.GlakeError, match=": no_such_package is not installed"):
         integrations.install("any")
 
     def missing() -> str:
