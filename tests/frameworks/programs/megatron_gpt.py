@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 LAYERS, WIDTH, HEADS, LENGTH, WORDS, BATCH, MICRO, STEPS = 4, 256, 4, 64, 512, 4, 2, 4
+MOVES = ("offloaded", "reloaded")  # figures of the hook
 
 
 def on_cpu() -> None:
@@ -129,12 +130,16 @@ def offloaded() -> dict[str, Any]:
     """An activation away and back, as Megatron's offloading moves it."""
     from megatron.core.pipeline_parallel.fine_grained_activation_offload import ChunkOffloadHandler
 
+    import glake
+
     handler = ChunkOffloadHandler.__new__(ChunkOffloadHandler)
     there = torch.arange(1 << 20, dtype=torch.float32).view(1024, 1024).t()
     state = handler.offload(there)
     back = handler.reload(state)
     assert isinstance(state, tuple)  # as its callers tell what is away
-    return {"back": torch.equal(back, there), "away": state[1].nbytes}
+    figures = glake.stats()
+    told = {name: figures[f"glake.integrations.megatron.{name}_bytes"] for name in MOVES}
+    return {"back": torch.equal(back, there), "away": state[1].nbytes, **told}
 
 
 def buffers() -> dict[str, Any]:
