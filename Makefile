@@ -1,4 +1,4 @@
-# make demo | test | test-all | mutants | real | integration | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
+# make demo | test | proofs | test-all | mutants | real | integration | lint | docs | coverage | wheels | bench | sanitize | sanitize-short | fuzz | soak | gpu | clean
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
@@ -20,19 +20,27 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test test-all mutants real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test proofs native test-all mutants real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
 	$(PY) benchmarks/demo/demo.py
 
 SLOWEST := --durations=25 --durations-min=5
-test: build
-	$(PY) -m pytest tests -n 2 --dist loadfile $(SLOWEST)
+test: build native
+	$(PY) -m pytest tests -m 'not gpu and not proof' -n 2 --dist loadfile $(SLOWEST)
 	@$(PY) tools/left.py
 
+# What takes longer, in short form: kills, refused calls, random programs, more ranks.
+proofs: build native
+	$(PY) -m pytest tests -m 'proof and not gpu' -n 2 --dist loadfile $(SLOWEST)
+
+# The C++ programs of the tests, in build/tests/lib.
+native: build
+	$(STEP) build/native.log "build the C++ tests" $(PY) tools/native.py
+
 # On demand, what `make test` leaves out of its proofs (tests/left.toml): hours on two cores.
-test-all: build
+test-all: build native
 	TEST_FULL=1 $(PY) -m pytest tests -n 2 --dist loadfile
 	$(MAKE) sanitize mutants soak fuzz
 

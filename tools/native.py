@@ -50,15 +50,16 @@ def build(
     directory: Path,
     group: str = "tests",
     sanitize: str = "",
-    werror: bool = False,
     targets: Sequence[str] = (),
     definitions: Sequence[str] = (),
 ) -> Path:
     """Builds the group, or `targets` of it; returns its programs' directory. CalledProcessError if
     one fails. `definitions` go to CMake.
 
-    Tests keep their assertions; benchmarks are optimised as the installed library is.
+    Tests keep their assertions; benchmarks are optimised as the installed library is. Warnings are
+    errors where CMAKE_ARGS says so, as for the library.
     """
+    werror = "ON" if "GLAKE_WERROR=ON" in os.environ.get("CMAKE_ARGS", "") else "OFF"
     cmake, ninja = find_tool("cmake"), shutil.which("ninja", path=str(Path(sys.executable).parent))
     configure = [cmake, "-S", str(ROOT), "-B", str(directory), "-DGLAKE_PYTHON=OFF"]
     if ninja and not (directory / "CMakeCache.txt").exists():
@@ -70,7 +71,7 @@ def build(
         configure += [
             f"-DCMAKE_{language}_FLAGS_RELWITHDEBINFO={flags}" for language in ("C", "CXX")
         ]
-    configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={'ON' if werror else 'OFF'}"]
+    configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={werror}"]
     configure += [f"-D{definition}" for definition in definitions]
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     make = [cmake, "--build", str(directory), "--parallel", jobs, "--target"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.proof
 HERE = Path(__file__).parent
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from glake.transfer.relay import directory, starting
 
+pytestmark = pytest.mark.proof
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATIENCE = 240  # seconds, on a busy machine

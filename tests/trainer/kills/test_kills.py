@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "trainer"))
 import kills  # noqa: E402
 
+pytestmark = pytest.mark.proof
 TINY = ["model.layers=2", "model.dim=64", "data.length=32", "sequences=12"]
 
 
