@@ -171,7 +171,8 @@ lint: $(VENV)/.requirements docs
 	$(PY) -m mypy
 	$(PY) tools/layers.py
 	$(PY) tools/classes.py
-	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo "clang-format of $(words $(CXX_FILES)) files"
+	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
 	$(VENV)/bin/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 

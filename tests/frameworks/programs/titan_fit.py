@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+import glake
 from glake.allocator import torch as allocator
 from glake.dryrun import numbers
 
@@ -79,6 +80,8 @@ def main() -> None:
         "allocator": str(allocator.mode()),
         "allocated": torch.cuda.max_memory_allocated(),
     }
+    if allocator.mode() is not None:
+        told["counted"] = glake.stats()["allocated_bytes.all.peak"]
     print(json.dumps(told), flush=True)
 
 
