@@ -45,9 +45,11 @@ size_t open_files() {
 // A service in this process, and nothing of it left afterwards.
 class Service {
  public:
-  explicit Service(const char* what) {
+  explicit Service(const char* what, const char* sticky_errors = "0") {
     test::running() = what;
-    test::fresh_simulator({{"memory", "256MiB"}, {"devices", std::to_string(kGpus)}});
+    test::fresh_simulator({{"memory", "256MiB"},
+                           {"devices", std::to_string(kGpus)},
+                           {"sticky_errors", sticky_errors}});
     CHECK(mkdtemp(folder_) != nullptr);
     for (int gpu = 0; gpu < kGpus; ++gpu)
       test::CurrentContext opened(gpu);  // the simulator's files
@@ -55,16 +57,23 @@ class Service {
     door_ = std::make_unique<RelayDoor>("sim", path());
   }
   ~Service() {
-    door_.reset();
+    end();
     CHECK_TEXT(open_files() == files_, std::to_string(open_files()) + " files are open");
-    for (int gpu = 0; gpu < kGpus; ++gpu) test::check_nothing_left(gpu);
+    for (int gpu = 0; gpu < kGpus && !lost_; ++gpu) test::check_nothing_left(gpu);
     CHECK(unlink(path().c_str()) == 0 && rmdir(folder_) == 0);
   }
   std::string path() const { return std::string(folder_) + "/door"; }
+  void end() { door_.reset(); }
+  // Waits until it ends of itself, as a GPU is lost with all in its context; why, in words.
+  std::string wait_for_loss() {
+    lost_ = true;
+    return door_->wait();
+  }
 
  private:
   char folder_[32] = "/tmp/glake-relay-XXXXXX";
   size_t files_ = 0;
+  bool lost_ = false;
   std::unique_ptr<RelayDoor> door_;
 };
 
@@ -82,6 +91,10 @@ class Client {
         glake::transfer::take_packet(socket_.get(), answer, sizeof *answer, &with, true);
     CHECK(got != Got::kNone);
     return got == Got::kPacket;
+  }
+  void order(Order order) {
+    order.ticket = ++ticket_;
+    send(&order, sizeof order);
   }
   bool ask(Order order, Answer* answer, int descriptor = -1) {
     order.ticket = ++ticket_;
@@ -339,85 +352,46 @@ TEST(no_files_left) {
 // A client is told that the service ends when nothing touches its memory any more, not before: it
 // lets others have the memory then.
 TEST(copies_end_before_the_goodbye) {
-  test::running() = "copies end before the goodbye";
-  test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});
-  char folder[] = "/tmp/glake-relay-XXXXXX";
-  CHECK(mkdtemp(folder) != nullptr);
-  const std::string path = std::string(folder) + "/door";
-  auto door = std::make_unique<RelayDoor>("sim", path);
-  const Descriptor socket = connect_to(path);
+  Service service("copies end before the goodbye");
+  Client client(service);
   constexpr size_t kBytes = 8 * kMiB;
   const Descriptor file = file_of(kBytes);
-  const auto* memory = static_cast<const char*>(
-      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  auto* memory =
+      static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
   CHECK(memory != MAP_FAILED);
-  uint32_t ticket = 0;
-  auto send = [&](Order order, int descriptor = -1) {
-    order.ticket = ++ticket;
-    CHECK(glake::transfer::send_packet(socket.get(), &order, sizeof order, descriptor));
-  };
-  auto hear = [&](Answer* answer) {
-    Descriptor with;
-    return glake::transfer::take_packet(socket.get(), answer, sizeof *answer, &with, true);
-  };
-  Order hello;
-  hello.at = kWireVersion;
-  send(hello);
-  send(order_of(Order::kOpen));
-  send(order_of(Order::kRegion, 0, 1, 0, 0, kBytes), file.get());
-  Answer answer;
-  for (int i = 0; i < 3; ++i) CHECK(hear(&answer) == Got::kPacket && answer.failed == 0);
+  CHECK(client.greet());
+  client.granted(order_of(Order::kOpen));
+  client.granted(order_of(Order::kRegion, 0, 1, 0, 0, kBytes), file.get());
   // What comes out of the buffer is not what is in memory, so that late writes show.
-  std::memset(const_cast<char*>(memory), 9, kBytes);
-  for (int i = 0; i < 50; ++i) send(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
-  std::thread ends([&] { door.reset(); });
-  while (hear(&answer) == Got::kPacket && answer.ticket != 0) {
+  std::memset(memory, 9, kBytes);
+  for (int i = 0; i < 50; ++i) client.order(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
+  std::thread ends([&] { service.end(); });
+  Answer answer;
+  while (client.hear(&answer) && answer.ticket != 0) {
   }
   CHECK(answer.ticket == 0 && std::string(answer.why) == "it has ended");
-  std::memset(const_cast<char*>(memory), 9, kBytes);
+  std::memset(memory, 9, kBytes);
   ends.join();
   for (size_t i = 0; i < kBytes; ++i) CHECK(memory[i] == 9);
-  munmap(const_cast<char*>(memory), kBytes);
-  CHECK(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
+  munmap(memory, kBytes);
 }
 
 // A GPU's context that an error has ended is lost for good: the service says which, and serves
 // nobody any more, so that another process can.
 TEST(a_gpu_is_lost) {
-  test::running() = "a gpu is lost";
-  test::fresh_simulator({{"memory", "256MiB"}, {"devices", "2"}, {"sticky_errors", "1"}});
-  char folder[] = "/tmp/glake-relay-XXXXXX";
-  CHECK(mkdtemp(folder) != nullptr);
-  const std::string path = std::string(folder) + "/door";
-  RelayDoor door("sim", path);
-  const Descriptor first = connect_to(path), second = connect_to(path);
-  auto ask = [](const Descriptor& socket, const Order& order, int descriptor = -1) {
-    CHECK(glake::transfer::send_packet(socket.get(), &order, sizeof order, descriptor));
-    Answer answer;
-    Descriptor with;
-    CHECK(glake::transfer::take_packet(socket.get(), &answer, sizeof answer, &with, true) ==
-          Got::kPacket);
-    return answer;
-  };
-  Order hello;
-  hello.at = kWireVersion;
-  for (const Descriptor* each : {&first, &second}) CHECK(ask(*each, hello).failed == 0);
+  Service service("a gpu is lost", "1");
+  Client first(service), second(service);
+  for (Client* each : {&first, &second}) CHECK(each->greet());
   const Descriptor file = file_of(kMiB);
-  CHECK(ask(first, order_of(Order::kOpen, 1)).failed == 0);
-  CHECK(ask(first, order_of(Order::kRegion, 0, 1, 0, 0, kMiB), file.get()).failed == 0);
+  first.granted(order_of(Order::kOpen, 1));
+  first.granted(order_of(Order::kRegion, 0, 1, 0, 0, kMiB), file.get());
   CHECK(simcuda_fail_copy("host", "g1", 1, CUDA_ERROR_LAUNCH_FAILED, 1) == 0);
-  const Answer failed = ask(first, order_of(Order::kIn, 1, 1, 0, 0, kMiB));
-  CHECK_TEXT(failed.failed != 0 && std::string(failed.why).find("719") != std::string::npos,
-             failed.why);
-  CHECK(door.wait().find("start it again") != std::string::npos);
-  for (const Descriptor* each : {&first, &second}) {
+  first.refused(order_of(Order::kIn, 1, 1, 0, 0, kMiB), "719");
+  CHECK(service.wait_for_loss().find("start it again") != std::string::npos);
+  for (Client* each : {&first, &second}) {
     Answer goodbye;
-    Descriptor with;
-    CHECK(glake::transfer::take_packet(each->get(), &goodbye, sizeof goodbye, &with, true) ==
-          Got::kPacket);
-    CHECK(goodbye.ticket == 0);
+    CHECK(each->hear(&goodbye) && goodbye.ticket == 0);
   }
-  CHECK(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
 }
 
 // Orders of any numbers, many on their way at once, and ends in the middle of them.
