@@ -26,7 +26,7 @@ def registered() -> dict[str, Any]:
 
 def an_untried_version_is_told_and_left() -> None:
     version, hook.version = hook.version, lambda: "0.35.0"
-    with pytest.warns(RuntimeWarning, match=r"vllm.device_allocator 0\.35\.0 is left as it is"):
+    with pytest.warns(RuntimeWarning, match=r"vllm 0\.35\.0 is left as it is"):
         hook.register()
     hook.version = version
     factory: Any = importlib.import_module("vllm.v1.kv_offload.factory").OffloadingSpecFactory
