@@ -66,11 +66,6 @@ def build(
         configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-DGLAKE_{group.upper()}=ON"]
     configure += [f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if group == 'tests' else 'Release'}"]
-    if sanitize:  # lines are all a finding needs, and it compiles in two thirds of the time
-        flags = "-O1 -g1 -DNDEBUG"
-        configure += [
-            f"-DCMAKE_{language}_FLAGS_RELWITHDEBINFO={flags}" for language in ("C", "CXX")
-        ]
     configure += [f"-DGLAKE_SANITIZE={sanitize}", f"-DGLAKE_WERROR={werror}"]
     configure += [f"-D{definition}" for definition in definitions]
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)

@@ -7,16 +7,15 @@ import pytest
 from cases import CASES, FULL_WIDTH, LOADS, RUNS
 
 
-def marks(ranks, name):
-    if (ranks, name) in FULL_WIDTH:
-        return [pytest.mark.full]
-    return [pytest.mark.proof] if ranks > 2 else []
-
-
 def parameters(names):
-    """(ranks, case) for each case of `names`: on 1 and 2 ranks, else as a proof."""
+    """(ranks, case) for each case of `names`; those of full width are marked so."""
     return [
-        pytest.param(ranks, name, id=f"{ranks}-{name}", marks=marks(ranks, name))
+        pytest.param(
+            ranks,
+            name,
+            id=f"{ranks}-{name}",
+            marks=[pytest.mark.full] if (ranks, name) in FULL_WIDTH else [],
+        )
         for ranks in RUNS
         for name in RUNS[ranks]
         if name in names
@@ -49,9 +48,6 @@ def test_goes_on_to_the_same_losses(results, ranks, name):
     assert results(ranks, name)["after"] == pytest.approx(saved["after"], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [(2, "put"), (2, "put offload"), pytest.param(3, "put", marks=pytest.mark.proof)],
-)
+@pytest.mark.parametrize(("ranks", "name"), [(2, "put"), (2, "put offload"), (3, "put")])
 def test_whole_values_are_put_into_shares(results, ranks, name):
     assert results(ranks, name) == {"ours": True, "torch": True}
