@@ -97,9 +97,10 @@ def main() -> None:
     engine = made(path, folder)
     serve(engine)
     shut(engine)
-    # vLLM's own for its workers stays with a killed one, and a trainer elsewhere on this machine
-    # keeps its states there.
-    left = {name for name in set(os.listdir("/dev/shm")) - before if "glake-trainer" not in name}
+    # vLLM's own for its workers stays with a killed one. Trainers' states, and machines that
+    # processes share, are other jobs': this one makes neither.
+    new = set(os.listdir("/dev/shm")) - before
+    left = {name for name in new if not name.startswith(("glake-trainer", "glake-sim-"))}
     told["left"] = sorted(name for name in left if "glake" in name or "simcuda" in name)
     print(json.dumps(told), flush=True)
 
