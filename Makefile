@@ -31,7 +31,7 @@ test: build native
 	$(PY) -m pytest tests -m 'not gpu and not proof' -n 2 --dist loadfile $(SLOWEST)
 	@$(PY) tools/left.py
 
-# What takes longer, in short form: kills, refused calls, random programs, more ranks.
+# What takes longer, in short form: kills, refused calls, random programs.
 proofs: build native
 	$(PY) -m pytest tests -m 'proof and not gpu' -n 2 --dist loadfile $(SLOWEST)
 
