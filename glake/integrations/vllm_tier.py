@@ -12,134 +12,118 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
 
-from glake.errors import FileFailed, GlakeError, InvalidArgument
+from glake.errors import FileFailed, InvalidArgument
 from glake.integrations import figures
-from glake.transfer.files import FileEngine, FileTransfer
+from glake.transfer.files import FileEngine
 
 log = logging.getLogger("glake.vllm")
 
 
 @dataclass
-class _Block:
-    """One block on its way. `temporary` is what a store writes until it is whole."""
-
-    path: str
-    temporary: str = ""
-    transfer: FileTransfer | None = None
-    error: GlakeError | OSError | None = None
-
-    def done(self) -> bool:
-        return self.transfer is None or self.transfer.done()
-
-    def finish(self) -> None:
-        """Waits; a stored block gets its name. FileFailed, or OSError of the renaming."""
-        if self.error is not None:
-            raise self.error
-        if self.transfer is not None:
-            self.transfer.wait()
-        if self.temporary:
-            os.replace(self.temporary, self.path)
-
-
-@dataclass
 class _Job:
     begun: float = field(default_factory=time.monotonic)
-    blocks: list[_Block] = field(default_factory=list)
+    blocks: list[Future[None]] = field(default_factory=list)
 
 
 class FileJobs:
     """Jobs of many blocks, each a file: what vLLM's tier has its pool of threads for.
 
+    A file is opened when its turn comes. Jobs have thousands of blocks, and a process may have no
+    more than a thousand open files.
+
     Args:
-        depth: requests under way at once, in all jobs.
+        depth: blocks under way at once, in all jobs; others wait.
     """
 
     def __init__(self, depth: int) -> None:
         self._engine = FileEngine(depth=depth)
+        self._threads = ThreadPoolExecutor(depth, thread_name_prefix="glake-tier")
         self._jobs: dict[int, _Job] = {}
         self._numbers = itertools.count()
         self.loaded: dict[int, int] = {}  # of loads that failed: blocks before the first that did
 
     def store(self, number: int, paths: Sequence[str], parts: Sequence[memoryview]) -> None:
         """Begins to write blocks that are not there yet."""
-        job = self._jobs[number] = _Job()
-        for path, part in zip(paths, parts, strict=True):
-            if os.path.exists(path):
-                continue
-            block = _Block(path, f"{path}.{os.getpid()}.{next(self._numbers)}.tmp")
-            job.blocks.append(block)
-            try:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                block.transfer = self._engine.write(block.temporary, part)
-                figures.add("vllm", "tier_written_bytes", part.nbytes)
-            except (GlakeError, OSError) as error:
-                block.error = error
+        self._begin(number, self._write, paths, parts)
 
     def load(self, number: int, paths: Sequence[str], parts: Sequence[memoryview]) -> None:
         """Begins to read blocks."""
-        job = self._jobs[number] = _Job()
         self.loaded[number] = 0
-        for path, part in zip(paths, parts, strict=True):
-            block = _Block(path)
-            job.blocks.append(block)
-            try:
-                block.transfer = self._engine.read(path, part)
-                figures.add("vllm", "tier_read_bytes", part.nbytes)
-            except GlakeError as error:
-                block.error = error
+        self._begin(number, self._read, paths, parts)
 
     def get_finished(self) -> list[tuple[int, bool, float]]:
         """(job, whether all of it went well, seconds) of the jobs that are over."""
-        over = [number for number, job in self._jobs.items() if all(map(_Block.done, job.blocks))]
+        over = [number for number, job in self._jobs.items() if all(map(Future.done, job.blocks))]
         return [self._finished(number) for number in over]
 
     def wait_idle(self) -> None:
         """Returns when nothing is read or written any more; get_finished() tells of it."""
-        for job in self._jobs.values():
-            for block in job.blocks:
-                if block.transfer is not None:
-                    with contextlib.suppress(GlakeError):  # told by get_finished()
-                        block.transfer.wait()
+        wait([block for job in self._jobs.values() for block in job.blocks])
 
     def shutdown(self, wait: bool = True) -> None:
         """Waits for all jobs; what is whole keeps its name."""
         self.wait_idle()
         self.get_finished()
+        self._threads.shutdown()
         self._engine.close()
+
+    def _begin(
+        self,
+        number: int,
+        carry: Callable[[str, memoryview], None],
+        paths: Sequence[str],
+        parts: Sequence[memoryview],
+    ) -> None:
+        job = self._jobs[number] = _Job()
+        for path, part in zip(paths, parts, strict=True):
+            try:
+                block = self._threads.submit(carry, path, part)
+            except RuntimeError as error:  # shut down, or the interpreter ends: the job has failed
+                block = Future()
+                block.set_exception(error)
+            job.blocks.append(block)
+
+    def _write(self, path: str, part: memoryview) -> None:
+        if os.path.exists(path):
+            return
+        temporary = f"{path}.{os.getpid()}.{next(self._numbers)}.tmp"
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._engine.write(temporary, part).wait()
+            os.replace(temporary, path)  # a stored block gets its name once it is whole
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        figures.add("vllm", "tier_written_bytes", part.nbytes)
+
+    def _read(self, path: str, part: memoryview) -> None:
+        try:
+            self._engine.read(path, part).wait()
+        except FileFailed as error:
+            if error.errno == errno.ENODATA:  # cut short: no whole block, to be computed anew
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
+        figures.add("vllm", "tier_read_bytes", part.nbytes)
 
     def _finished(self, number: int) -> tuple[int, bool, float]:
         job = self._jobs.pop(number)
-        failed: Exception | None = None
-        for at, block in enumerate(job.blocks):
-            try:
-                block.finish()
-            except (GlakeError, OSError) as error:
-                _clear(block, error)
-                if failed is None:
-                    failed = error
-                    if number in self.loaded:
-                        self.loaded[number] = at
-        if failed is not None:
-            log.warning("KV tier job %d has failed: %s", number, failed)
-        else:
-            self.loaded.pop(number, None)
-        return number, failed is None, time.monotonic() - job.begun
-
-
-def _clear(block: _Block, error: Exception) -> None:
-    """Removes what is not a whole block: half a store, or a file that was cut short."""
-    short = isinstance(error, FileFailed) and error.errno == errno.ENODATA
-    with contextlib.suppress(OSError):
-        if block.temporary:
-            os.unlink(block.temporary)
-        elif short:
-            os.unlink(block.path)
+        failed = [(at, e) for at, block in enumerate(job.blocks) if (e := block.exception())]
+        loaded = self.loaded.pop(number, None)
+        if failed:
+            at, error = failed[0]
+            log.warning("KV tier job %d has failed: %s", number, error)
+            if loaded is not None:
+                self.loaded[number] = at
+        return number, not failed, time.monotonic() - job.begun
 
 
 class GlakeTierManager(FileSystemTierManager):  # type: ignore[misc]
@@ -147,7 +131,7 @@ class GlakeTierManager(FileSystemTierManager):  # type: ignore[misc]
 
     Args:
         given: as vLLM's factory gives them to its tier "fs", `root_dir` and others.
-        depth: requests under way at once.
+        depth: blocks under way at once.
 
     Raises:
         InvalidArgument: n_read_threads or n_write_threads, which depth takes the place of.

@@ -1,7 +1,10 @@
 """Jobs of vLLM's tier of files by glake, and what becomes of half a block: vllm_tier.py FOLDER."""
 
+import os
 import resource
+import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from glake import _C, errors
 from glake.integrations import figures
 from glake.integrations.vllm_tier import FileJobs, GlakeTierManager
+from glake.transfer.files import engine
 
 FOLDER, SIZE = Path(sys.argv[1]), 300_000
 blocks = np.random.default_rng(0).integers(0, 256, (6, SIZE), dtype=np.uint8)
@@ -51,8 +55,10 @@ assert over(jobs, 5) and Path(paths[2]).read_bytes() == blocks[2].tobytes()
 before = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # as a disk that is full
 more = [str(FOLDER / "more" / f"{at}.bin") for at in range(6)]
+written = figures.told()["glake.integrations.vllm.tier_written_bytes"]
 jobs.store(6, more, parts(blocks))
 assert not over(jobs, 6)
+assert figures.told()["glake.integrations.vllm.tier_written_bytes"] == written
 resource.setrlimit(resource.RLIMIT_FSIZE, before)
 assert list((FOLDER / "more").iterdir()) == []  # no half block, under no name
 jobs.store(7, ["/proc/glake/1.bin"], parts(blocks[:1]))
@@ -62,4 +68,42 @@ jobs.shutdown()
 assert len(list((FOLDER / "more").iterdir())) == 6
 with pytest.raises(errors.InvalidArgument, match="depth= for both"):
     GlakeTierManager(n_read_threads=4)
+
+# A job has more blocks than a process may have open files; the disk is slow.
+request, opened, many = engine._request, [], 300
+many_paths = [str(FOLDER / "many" / f"{at}.bin") for at in range(many)]
+
+
+def slow(*given):
+    opened.append(len(os.listdir("/proc/self/fd")))
+    time.sleep(0.01)
+    return request(*given)
+
+
+engine._request = slow
+jobs, before_it = FileJobs(depth=4), len(os.listdir("/proc/self/fd"))
+jobs.store(9, many_paths, parts(blocks[[0] * many]))
+assert over(jobs, 9)
+jobs.load(10, many_paths, parts(back[[0] * many]))
+assert over(jobs, 10)
+# An open file is two descriptors; one more lists the folder, in each of the threads.
+assert max(opened) <= before_it + 3 * 4, (before_it, max(opened))
+jobs.shutdown()
+jobs.store(11, more, parts(blocks))  # after its end: failed, like any other
+assert not over(jobs, 11)
+
+# Killed in the middle: whole blocks have their names, and only those under way are left over.
+child = os.fork()
+if child == 0:
+    FileJobs(depth=4).store(12, [f"{path}.2" for path in many_paths], parts(blocks[[1] * many]))
+    time.sleep(60)
+    os._exit(1)
+while len(list((FOLDER / "many").glob("*.bin.2"))) < 20:
+    time.sleep(0.01)
+os.kill(child, signal.SIGKILL)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+whole = list((FOLDER / "many").glob("*.bin.2"))
+assert 20 <= len(whole) < many
+assert all(each.read_bytes() == blocks[1].tobytes() for each in whole)
+assert len(list((FOLDER / "many").glob("*.tmp"))) <= 4
 print("stored")
