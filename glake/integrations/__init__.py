@@ -37,17 +37,30 @@ def install(name: str) -> None:
     Raises:
         InvalidArgument: there is no such integration.
         WrongType: the name is not a string.
-        GlakeError: the package is missing, or glake is not PyTorch's allocator, which the hooks
-            of torch_memory_saver and vLLM need.
+        GlakeError: the package is missing, cannot be imported or has not what the hook looks for,
+            or glake is not PyTorch's allocator, which the hooks of torch_memory_saver and vLLM need.
         VersionUntried: the package's version is outside those tried.
     """
     hook = _hook(name)
     try:
         importlib.import_module(hook.PACKAGE)
-    except ModuleNotFoundError as error:
-        raise _missing(name, _package(hook)) from error
+    except ImportError as error:
+        if error.name is not None and f"{hook.PACKAGE}.".startswith(f"{error.name}."):
+            raise _missing(name, _package(hook)) from error
+        # It is there, and lacks something itself.
+        raise GlakeError(
+            f"integration {name}: {_package(hook)} cannot be imported: {error}"
+        ) from error
     check_version(name)
-    hook.install()
+    try:
+        hook.install()
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, GlakeError):
+            raise
+        raise GlakeError(
+            f"{_package(hook)} {hook.version()} is left as it is: glake's hook does not find what "
+            f"it looks for: {error}"
+        ) from error
     figures.installed(name, True)
 
 

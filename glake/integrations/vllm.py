@@ -76,13 +76,15 @@ def install() -> None:
     """Sleep mode's memory is glake's regions from now on; before vLLM's worker is made.
 
     Raises:
-        GlakeError: glake is not PyTorch's allocator.
+        GlakeError: glake is not PyTorch's allocator, or vLLM has no such function to replace.
     """
     if _before:
         return
     if allocator.mode() not in ("adapter", "emulation"):
         raise GlakeError("integration vllm: glake is not PyTorch's allocator; glake.enable() first")
     importlib.import_module(PACKAGE)
+    if PACKAGE not in _users():
+        raise GlakeError(f"integration vllm: {PACKAGE} has no {_FUNCTION}")
     for name in _users():
         module = sys.modules[name]
         _before[name] = module.get_mem_allocator_instance
@@ -105,12 +107,13 @@ def uninstall() -> None:
 
 
 _before: dict[str, Any] = {}
+_FUNCTION = "get_mem_allocator_instance"
 
 
 def _users() -> list[str]:
     """Where the function is, and modules that have imported it already."""
     names = (PACKAGE, "vllm.v1.worker.gpu_worker", "vllm.compilation.cudagraph_pool")
-    return [name for name in names if hasattr(sys.modules.get(name), "get_mem_allocator_instance")]
+    return [name for name in names if hasattr(sys.modules.get(name), _FUNCTION)]
 
 
 class RegionAllocator:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from importlib import metadata
 
 import pytest
 
 from glake import errors, integrations
-from glake.integrations import figures
+from glake.integrations import figures, vllm
 
 
 @pytest.fixture
@@ -46,6 +47,38 @@ def test_a_missing_package_is_named(hook) -> None:
     with pytest.raises(errors.GlakeError, match="json is not installed"):
         integrations.install("any")
     assert hook.calls == []
+
+
+@pytest.mark.parametrize("hook", ["deepspeed"], indirect=True)
+def test_a_package_that_lacks_another_is_not_called_missing(hook, monkeypatch, tmp_path) -> None:
+    (tmp_path / "lacking.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    hook.PACKAGE = "lacking"
+    with pytest.raises(errors.GlakeError, match=r"cannot be imported: .*'no_such_dependency'"):
+        integrations.install("any")
+    assert hook.calls == []
+
+
+@pytest.mark.parametrize("hook", ["deepspeed"], indirect=True)
+@pytest.mark.parametrize("error", [AttributeError("no thing"), ModuleNotFoundError("no thing")])
+def test_what_a_hook_does_not_find_is_told_with_the_version(hook, error) -> None:
+    def install() -> None:
+        raise error
+
+    hook.install = install
+    text = rf"^json {hook.version()} is left as it is: .* does not find what .*: no thing$"
+    with pytest.raises(errors.GlakeError, match=text):
+        integrations.install("any")
+    assert "glake.integrations.any.installed" not in figures.told()
+
+
+def test_vllm_without_its_function_is_left(monkeypatch) -> None:
+    there = types.ModuleType(vllm.PACKAGE)
+    monkeypatch.setitem(sys.modules, vllm.PACKAGE, there)
+    monkeypatch.setattr(vllm.allocator, "mode", lambda: "emulation")
+    with pytest.raises(errors.GlakeError, match="has no get_mem_allocator_instance"):
+        vllm.install()
+    assert not vllm._before
 
 
 def test_a_misspelt_name_names_the_nearest() -> None:
