@@ -145,16 +145,22 @@ def pause(
         RegionRefused: it is paused already; a stream is captured; memory is pinned, shared, lent or
             being copied; the folder has no room. Nothing has changed.
         InvalidArgument: no such region, or a wrong argument.
+        WrongType: a name or place that is no string, or a folder that is no path.
         InvalidDevice: no such GPU.
         OutOfMemory: there is no pinned host memory for it. Nothing has changed.
         MemoryOwed: it is paused, but the driver refuses to take all of it back.
         DriverError: the driver refused a call. Nothing has changed.
     """
+    if not isinstance(to, str):
+        raise WrongType(f"a region goes to a place named by a string, such as 'host', not {to!r}")
     if to not in _PLACES:
         raise InvalidArgument(f"a region goes to {', '.join(map(repr, _PLACES))}, not to {to!r}")
     if (folder is None) == (to == "disk"):
         raise InvalidArgument('pausing to "disk" needs a folder, and nothing else takes one')
-    where = os.fspath(Path(folder).resolve()) if folder is not None else ""
+    try:
+        where = os.fspath(Path(folder).resolve()) if folder is not None else ""
+    except TypeError:
+        raise WrongType(f"a folder is a path, not {folder!r}") from None
     pool = _known(name)
     done: list[int] = []
     given = 0

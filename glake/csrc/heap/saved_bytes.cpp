@@ -146,8 +146,11 @@ void SavedBytes::read(const Chunk& chunk, char* to, Bytes at) {
   for (Bytes done = 0; done < chunk.bytes;) {
     const ssize_t n = pread(*file_, to + done, chunk.bytes - done, static_cast<off_t>(at + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n == 0) errno = EIO;
-    if (n <= 0) {
+    if (n == 0) {
+      throw Error(GLAKE_CORRUPTED, "the region's bytes in " + place_text() +
+                                       " are not all there: something has cut the file short");
+    }
+    if (n < 0) {
       throw system_error("the region's bytes cannot be read back from " + folder_,
                          "resume again when the disk can be read");
     }
