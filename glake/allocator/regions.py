@@ -238,6 +238,11 @@ def regions() -> list[Region]:
     return found
 
 
+def paused_pools() -> set[tuple[int, tuple[int, int]]]:
+    """(device, pool) of all that is paused, the pools of CUDA graphs too. Opens no driver."""
+    return {(at["device"], (at["first"], at["second"])) for at in _C.regions() if at["state"]}
+
+
 def _pool(name: str) -> tuple[int, int]:
     if not isinstance(name, str):
         raise WrongType(f"a region's name is a string, not {name!r}")

@@ -18,6 +18,7 @@ from typing import Any
 import glake
 from glake import _C
 from glake.allocator import torch as allocator
+from glake.allocator.regions import paused_pools
 from glake.errors import GlakeError, InvalidArgument, NotOffered, RegionRefused
 from glake.integrations import figures
 from glake.integrations.replacing import version_of
@@ -57,7 +58,6 @@ class MemorySaver:
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
         self._graphs: dict[tuple[int, tuple[int, int]], _Kept] = {}
-        self._paused_graphs: set[tuple[int, tuple[int, int]]] = set()
         self._folder: str | None = os.environ.get("TMS_DISK_BACKUP_DIR")
         self._headroom: glake.Headroom | None = None
 
@@ -128,7 +128,13 @@ class MemorySaver:
             for device, pool, kept in self._parts(tag, "in use"):
                 folder = os.fspath(Path(self._disk()).resolve()) if kept.to == "disk" else ""
                 before = _C.stats(device)["glake.paused_bytes"]
-                _C.region_pause(device, pool, _PLACES[kept.to], folder)
+                try:
+                    _C.region_pause(device, pool, _PLACES[kept.to], folder)
+                except InvalidArgument:
+                    # No such pool: its graph has ended, and it with that.
+                    if self._graphs.pop((device, pool), None) is None:
+                        raise
+                    continue
                 after = _C.stats(device)["glake.paused_bytes"]
                 figures.add("memory_saver", "paused_bytes", after - before)
                 done.append((device, pool))
@@ -136,13 +142,11 @@ class MemorySaver:
             for device, pool in reversed(done):
                 _C.region_resume(device, pool, False)
             raise
-        self._paused_graphs.update(part for part in done if part in self._graphs)
 
     def resume(self, tag: str | None = None) -> None:
         """Memory, at the same addresses, and bytes again. What does not fit stays paused."""
         for device, pool, _ in self._parts(tag, "paused"):
             _C.region_resume(device, pool, False)
-            self._paused_graphs.discard((device, pool))
 
     def set_disk_backup_dir(self, path: str) -> None:
         """The folder of files that wait; made if need be."""
@@ -201,8 +205,9 @@ class MemorySaver:
             for at in glake.regions()
             if at.name in meant and at.state == state and (at.reserved or at.paused)
         ]
+        paused = paused_pools()
         for part, kept in self._graphs.items():
-            if kept.region in meant and (part in self._paused_graphs) == (state == "paused"):
+            if kept.region in meant and (part in paused) == (state == "paused"):
                 parts.append((*part, kept))
         return parts
 

@@ -17,7 +17,8 @@ from typing import Any
 import glake
 from glake import _C, integrations
 from glake.allocator import torch as allocator
-from glake.errors import GlakeError, RegionRefused
+from glake.allocator.regions import paused_pools
+from glake.errors import GlakeError, InvalidArgument, RegionRefused
 from glake.integrations import figures
 from glake.integrations.replacing import version_of
 
@@ -98,7 +99,7 @@ def uninstall() -> None:
         RegionRefused: something sleeps, which vLLM's own could not wake.
     """
     asleep = [tag for tag in _allocator._tags if _regions(tag, "paused")]
-    if _before and (asleep or _allocator._asleep):
+    if _before and (asleep or _allocator._sleeping_graphs()):
         names = ", ".join(map(repr, asleep)) or "the graphs' pool"
         raise RegionRefused(f"integration vllm: {names} sleeps; wake_up() first")
     for name, function in _before.items():
@@ -126,7 +127,6 @@ class RegionAllocator:
     def __init__(self) -> None:
         self._tags: list[str] = []
         self._graphs: dict[int, tuple[int, int]] = {}  # a pool of each device
-        self._asleep: set[int] = set()  # devices whose graphs' pool is
 
     @contextlib.contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
@@ -155,10 +155,10 @@ class RegionAllocator:
         kept = ("default",) if offload_tags is None else _tuple(offload_tags)
         self._pause(self._tags, kept)
         if "cudagraph" in kept:
-            for device, pool in self._graphs.items():
-                if device not in self._asleep:
+            for device, pool in sorted(set(self._graphs.items()) - paused_pools()):
+                # No such pool: no graph has been captured in it, or all have ended.
+                with contextlib.suppress(InvalidArgument):
                     _C.region_pause(device, pool, _HOST, "")
-                    self._asleep.add(device)
         torch.cuda.empty_cache()
 
     def discard(self, tags: tuple[str, ...] | str) -> None:
@@ -172,13 +172,15 @@ class RegionAllocator:
             if tags is None or tag in tags or tag not in DEFERRABLE:
                 for at in _regions(tag, "paused"):
                     glake.resume(at.name, at.device)
-        for device in sorted(self._asleep):
-            _C.region_resume(device, self._graphs[device], False)
-            self._asleep.discard(device)
+        for device, pool in self._sleeping_graphs():
+            _C.region_resume(device, pool, False)
 
     def get_current_usage(self) -> int:
         """Bytes held from the driver in all tags."""
         return sum(at.reserved for tag in self._tags for at in _regions(tag))
+
+    def _sleeping_graphs(self) -> list[tuple[int, tuple[int, int]]]:
+        return sorted(set(self._graphs.items()) & paused_pools())
 
     def _pause(self, tags: Any, kept: tuple[str, ...]) -> None:
         for tag in tags:

@@ -1,5 +1,6 @@
 """The torch_memory_saver package itself, hooked: its signatures, regions, and a graph's memory."""
 
+import gc
 import inspect
 import sys
 from pathlib import Path
@@ -51,6 +52,10 @@ assert before - torch.cuda.memory_reserved() >= 8 * MIB
 saver.pause("graph")
 saver.pause()
 assert before - torch.cuda.memory_reserved() >= 16 * MIB
+stats = glake.stats()
+assert stats["glake.paused_bytes"] == before - torch.cuda.memory_reserved()
+assert stats["glake.integrations.memory_saver.paused_bytes"] == stats["glake.paused_bytes"]
+assert stats["glake.host.allocated_bytes.current"] >= 24 * MIB  # the source, and what is paused
 assert bool((outside.cpu() == 8).all())
 filler = torch.empty(before - torch.cuda.memory_reserved(), dtype=torch.uint8, device="cuda")
 del filler
@@ -61,6 +66,23 @@ for value in (3, 9):
     source.fill_(value)
     graph.replay()
     assert bool((inside.cpu() == value).all())
+
+# A graph that has ended, in use or paused, is forgotten, and the others go on.
+for paused in (False, True):
+    if paused:
+        saver.pause("graph")
+    graph.reset()
+    del inside
+    gc.collect()
+    for _ in range(2):
+        saver.pause()
+        assert glake.stats()["glake.paused_bytes"] == 8 * MIB
+        saver.resume()
+    assert bool((weights.cpu() == 7).all())
+    with saver.cuda_graph(graph, tag="graph", enable_cpu_backup=True):
+        inside = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+        inside.copy_(source, non_blocking=True)
+    torch.cuda.synchronize()
 
 # Out of memory on resume: what does not fit stays paused, and its bytes with it.
 saver.pause("weights")

@@ -41,6 +41,10 @@ def free():
 
 
 assert allocator.get_current_usage() == 0
+with allocator.cudagraph_pool():
+    pass
+allocator.sleep(offload_tags=("weights", "cudagraph"))  # no graph has been captured yet
+allocator.wake_up()
 with allocator.use_memory_pool(tag="weights"):
     weights = marked(7)
 with allocator.use_memory_pool(tag="kv_cache"):
@@ -94,4 +98,14 @@ del neighbour
 torch.cuda.empty_cache()
 allocator.wake_up()
 assert holds(weights, 13)
+
+# The graphs' pool ends asleep, with its last graph.
+allocator.sleep(("weights", "cudagraph"))
+graph.reset()
+del result, pool
+allocator.sleep(("weights", "cudagraph"))
+allocator.wake_up()
+allocator.sleep(("weights", "cudagraph"))
+allocator.wake_up()
+assert holds(weights, 13) and not allocator._sleeping_graphs()
 print("woken")
