@@ -21,6 +21,7 @@ def test_gpt_has_the_same_losses(job, tp: int, pp: int) -> None:
     assert hooked["back"]  # an activation went to pinned memory and came back through the engine
     assert hooked["copies"] == 2 * hooked["away"]
     assert hooked["offloaded"] == hooked["reloaded"] == hooked["away"] > 0
+    assert hooked["pinned"] >= hooked["away"]  # glake's, while it was away
     first, second, third = hooked["contiguous"]
     assert 0 < first < second == third  # a longer buffer is made once
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 LAYERS, WIDTH, HEADS, LENGTH, WORDS, BATCH, MICRO, STEPS = 4, 256, 4, 64, 512, 4, 2, 4
+PINNED = "glake.host.allocated_bytes.current"
 MOVES = ("offloaded", "reloaded")  # figures of the hook
 
 
@@ -134,12 +135,14 @@ def offloaded() -> dict[str, Any]:
 
     handler = ChunkOffloadHandler.__new__(ChunkOffloadHandler)
     there = torch.arange(1 << 20, dtype=torch.float32).view(1024, 1024).t()
+    pinned = glake.stats()[PINNED]
     state = handler.offload(there)
+    pinned = glake.stats()[PINNED] - pinned
     back = handler.reload(state)
     assert isinstance(state, tuple)  # as its callers tell what is away
     figures = glake.stats()
     told = {name: figures[f"glake.integrations.megatron.{name}_bytes"] for name in MOVES}
-    return {"back": torch.equal(back, there), "away": state[1].nbytes, **told}
+    return {"back": torch.equal(back, there), "away": state[1].nbytes, "pinned": pinned, **told}
 
 
 def buffers() -> dict[str, Any]:
