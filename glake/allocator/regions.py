@@ -64,7 +64,8 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
     """Puts the blocks that the calling thread allocates inside, on any device, into a region.
 
     They stay in it until they are freed. Regions nest and the innermost counts; each thread has its
-    own. Also a decorator. Contiguous blocks (glake.contiguous) are refused inside.
+    own. Also a decorator. Contiguous blocks (glake.contiguous) are refused inside. Within a graph's
+    capture or torch.cuda.use_mem_pool, PyTorch's pool counts instead.
 
     Args:
         name: 1 to 200 bytes without control characters, quotes or backslashes. The same name is the

@@ -99,6 +99,12 @@ torch.cuda.empty_cache()
 allocator.wake_up()
 assert holds(weights, 13)
 
+# Where PyTorch has a pool of its own, that one counts.
+used = allocator.get_current_usage()
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()), allocator.use_memory_pool("weights"):
+    aside = marked(14)
+assert allocator.get_current_usage() == used and holds(aside, 14)
+
 # The graphs' pool ends asleep, with its last graph.
 allocator.sleep(("weights", "cudagraph"))
 graph.reset()
