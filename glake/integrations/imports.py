@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -33,25 +34,43 @@ def after(package: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds nothing of its own: the others' module, whose loader then tells of its end."""
+    """Finds nothing of its own: the others' module, whose loader then tells of its end.
+
+    Being asked is no import yet: transformers and others ask first whether a package is there.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _waiting:
+        if fullname not in _waiting or fullname in _others():
             return None
-        call = _waiting.pop(fullname)
-        spec = importlib.util.find_spec(fullname)
+        _others().add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            _others().discard(fullname)
         if spec is None or spec.loader is None:
-            _waiting[fullname] = call
             return None
-        spec.loader = _Telling(spec.loader, call)
+        spec.loader = _Telling(spec.loader)
         return spec
 
 
+def _others() -> set[str]:
+    """What the thread asks the other finders for."""
+    names: set[str] = _thread.__dict__.setdefault("asked", set())
+    return names
+
+
+_thread = threading.local()
+
+
 class _Telling(Loader):
-    def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
-        self._loader, self._call = loader, call
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the loader itself: its file, its source and the like."""
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -60,7 +79,9 @@ class _Telling(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._call()
+        call = _waiting.pop(module.__name__, None)
+        if call is not None:
+            call()
 
 
 class _Watched(ModuleSpec):
