@@ -37,8 +37,8 @@ def install(name: str) -> None:
     Raises:
         InvalidArgument: there is no such integration.
         WrongType: the name is not a string.
-        GlakeError: the package is missing, cannot be imported or has not what the hook looks for,
-            or glake is not PyTorch's allocator, which the hooks of torch_memory_saver and vLLM need.
+        GlakeError: the package is missing, cannot be imported or has not what the hook looks for.
+            Or glake is not PyTorch's allocator; torch_memory_saver's and vLLM's hooks need that.
         VersionUntried: the package's version is outside those tried.
     """
     hook = _hook(name)

@@ -58,8 +58,9 @@ def evaluating(sharded, net, number, optimizer):
 
 
 BF16 = {"compute_dtype": "bfloat16", "reduce_dtype": "float32"}
-# Adam makes whole steps of the zoo's small gradients, whatever rounding has left of them: parameters
-# differ by more, and at ten times this rate, on some processors, so do the losses of ten steps.
+# Adam makes whole steps of the zoo's small gradients, whatever rounding has left of them:
+# parameters differ by more, and at ten times this rate, on some processors, so do the losses of
+# ten steps.
 ZOO = {"lr": 1e-3, "parameters": 5e-4}
 CASES = {
     "plain": {},
