@@ -63,10 +63,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """The allocator of before, and CuPy's pool of pinned memory; arrays stay where they are."""
+    """The allocator of before, and CuPy's pool of pinned memory; arrays stay where they are.
+
+    An allocator that somebody has set since then stays.
+    """
     if _before:
-        cuda = _cupy().cuda
-        cuda.set_allocator(_before.pop())
+        cuda, before = _cupy().cuda, _before.pop()
+        if cuda.get_allocator() is allocate:
+            cuda.set_allocator(before)
         cuda.set_pinned_memory_allocator(_cupy().get_default_pinned_memory_pool().malloc)
 
 

@@ -7,6 +7,7 @@ collectives): it is armed only where it is named.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from glake.allocator.sharing import contiguous
 from glake.errors import GlakeError
 from glake.integrations import figures
+from glake.integrations.replacing import replace
 
 PACKAGE = "torch.distributed.fsdp"
 VERSIONS = ("2.11", "2.15")
@@ -29,7 +31,7 @@ def version() -> str:
 
 def install() -> None:
     """All-gather's and reduce-scatter's buffers from now on, of every module that is sharded."""
-    if _before:
+    if _undo:
         return
     kind = getattr(importlib.import_module(_COLLECTIVES), "DefaultAllocMixin", None)
     before = getattr(kind, "allocate", None)
@@ -43,15 +45,15 @@ def install() -> None:
         figures.add("fsdp2", "contiguous_requests", 1)
         return made
 
-    kind.allocate = in_one_piece  # type: ignore[union-attr]
-    _before.append((kind, before))
+    with contextlib.ExitStack() as made:
+        replace(made, kind, "allocate", in_one_piece)
+        _undo.append(made.pop_all())
 
 
 def uninstall() -> None:
     """PyTorch's own again."""
-    while _before:
-        kind, before = _before.pop()
-        kind.allocate = before
+    while _undo:
+        _undo.pop().close()
 
 
-_before: list[tuple[Any, Any]] = []
+_undo: list[contextlib.ExitStack] = []

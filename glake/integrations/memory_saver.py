@@ -21,7 +21,7 @@ from glake.allocator import torch as allocator
 from glake.allocator.regions import paused_pools
 from glake.errors import GlakeError, InvalidArgument, NotOffered, RegionRefused
 from glake.integrations import figures
-from glake.integrations.replacing import version_of
+from glake.integrations.replacing import replace, version_of
 
 PACKAGE = "torch_memory_saver"
 VERSIONS = ("0.0.9", "0.1")
@@ -213,7 +213,8 @@ class MemorySaver:
 
 
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
-_before: dict[str, Any] = {}
+_REPLACED = ("torch_memory_saver", "configure_subprocess")
+_undo: dict[MemorySaver, contextlib.ExitStack] = {}
 
 
 def install() -> None:
@@ -223,14 +224,15 @@ def install() -> None:
             "integration memory_saver: glake is not PyTorch's allocator here; glake.enable() first"
         )
     package: Any = importlib.import_module(PACKAGE)
-    if _before:
+    if _undo:
         return
-    _before.update(
-        torch_memory_saver=package.torch_memory_saver,
-        configure_subprocess=package.configure_subprocess,
-    )
-    package.torch_memory_saver = MemorySaver()
-    package.configure_subprocess = contextlib.nullcontext
+    if missing := [name for name in _REPLACED if not hasattr(package, name)]:
+        raise GlakeError(f"integration memory_saver: {PACKAGE} has no {missing[0]}")
+    with contextlib.ExitStack() as made:
+        ours = MemorySaver()
+        replace(made, package, "torch_memory_saver", ours)
+        replace(made, package, "configure_subprocess", contextlib.nullcontext)
+        _undo[ours] = made.pop_all()
 
 
 def uninstall() -> None:
@@ -239,11 +241,9 @@ def uninstall() -> None:
     Raises:
         RegionRefused: some of its memory is paused, which the package's own could not resume.
     """
-    package: Any = importlib.import_module(PACKAGE) if _before else None
-    paused = package.torch_memory_saver._parts(None, "paused") if _before else []
+    paused = [part for ours in _undo for part in ours._parts(None, "paused")]
     if paused:
         tags = ", ".join(sorted({repr(kept.tag) for _, _, kept in paused}))
         raise RegionRefused(f"integration memory_saver: {tags} is paused; resume() it first")
-    for name, value in _before.items():
-        setattr(package, name, value)
-    _before.clear()
+    while _undo:
+        _undo.popitem()[1].close()

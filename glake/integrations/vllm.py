@@ -20,7 +20,7 @@ from glake.allocator import torch as allocator
 from glake.allocator.regions import paused_pools
 from glake.errors import GlakeError, InvalidArgument, RegionRefused
 from glake.integrations import figures
-from glake.integrations.replacing import version_of
+from glake.integrations.replacing import replace, version_of
 
 PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
 VERSIONS = ("0.32", "0.34")
@@ -79,17 +79,17 @@ def install() -> None:
     Raises:
         GlakeError: glake is not PyTorch's allocator, or vLLM has no such function to replace.
     """
-    if _before:
+    if _undo:
         return
     if allocator.mode() not in ("adapter", "emulation"):
         raise GlakeError("integration vllm: glake is not PyTorch's allocator; glake.enable() first")
     importlib.import_module(PACKAGE)
     if PACKAGE not in _users():
         raise GlakeError(f"integration vllm: {PACKAGE} has no {_FUNCTION}")
-    for name in _users():
-        module = sys.modules[name]
-        _before[name] = module.get_mem_allocator_instance
-        module.get_mem_allocator_instance = _instance  # type: ignore[attr-defined]
+    with contextlib.ExitStack() as made:
+        for name in _users():
+            replace(made, sys.modules[name], _FUNCTION, _instance)
+        _undo.append(made.pop_all())
 
 
 def uninstall() -> None:
@@ -99,15 +99,14 @@ def uninstall() -> None:
         RegionRefused: something sleeps, which vLLM's own could not wake.
     """
     asleep = [tag for tag in _allocator._tags if _regions(tag, "paused")]
-    if _before and (asleep or _allocator._sleeping_graphs()):
+    if _undo and (asleep or _allocator._sleeping_graphs()):
         names = ", ".join(map(repr, asleep)) or "the graphs' pool"
         raise RegionRefused(f"integration vllm: {names} sleeps; wake_up() first")
-    for name, function in _before.items():
-        sys.modules[name].get_mem_allocator_instance = function  # type: ignore[attr-defined]
-    _before.clear()
+    while _undo:
+        _undo.pop().close()
 
 
-_before: dict[str, Any] = {}
+_undo: list[contextlib.ExitStack] = []
 _FUNCTION = "get_mem_allocator_instance"
 
 

@@ -78,7 +78,7 @@ def test_vllm_without_its_function_is_left(monkeypatch) -> None:
     monkeypatch.setattr(vllm.allocator, "mode", lambda: "emulation")
     with pytest.raises(errors.GlakeError, match="has no get_mem_allocator_instance"):
         vllm.install()
-    assert not vllm._before
+    assert not vllm._undo
 
 
 def test_a_misspelt_name_names_the_nearest() -> None:

@@ -46,4 +46,18 @@ for _ in range(2):
     assert there(name) == before
     integrations.uninstall(name)
     assert there(name) == before
+
+# What somebody else has set meanwhile stays.
+integrations.install(name)
+other = (lambda *_: None) if name == "cupy" else object()
+if name == "cupy":
+    importlib.import_module("cupy.cuda").set_allocator(other)
+else:
+    module, *path, last = PLACES[name]
+    owner = importlib.import_module(module)
+    for part in path:
+        owner = getattr(owner, part)
+    setattr(owner, last, other)
+integrations.uninstall(name)
+assert there(name) is other
 print("as it was")
