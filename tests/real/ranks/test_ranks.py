@@ -107,7 +107,7 @@ def test_training_in_phantom_memory(how: str, allocator: dict[str, str]) -> None
     check_all(run_ranks(2, "training.py", how, **phantom), "trained")
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp", "fsdp-offload"])
+@pytest.mark.parametrize("how", ["ddp", "fsdp1", "fsdp", "fsdp-offload"])
 def test_training_in_memory_that_rests(how: str) -> None:
     """Paused, resumed and offloaded between steps: the losses are those of PyTorch's allocator."""
     losses = []

@@ -1,10 +1,11 @@
-"""A rank of training by DDP or FSDP2 whose memory rests between steps; its numbers are computed.
+"""A rank of training by DDP, FSDP or FSDP2 whose memory rests between steps, by real numbers.
 
-    resting.py ddp|fsdp|fsdp-offload
+    resting.py ddp|fsdp1|fsdp|fsdp-offload
 
 In glake's memory the weights and the optimizer are paused after each step and resumed where they
-were, and the optimizer's state is in host memory until the next one; `fsdp-offload` is FSDP2's own
-offload, of pinned memory, as well. Without glake nothing rests. Prints rank 0's losses.
+were, and the optimizer's state is in host memory until the next one. `fsdp1` is FSDP, `fsdp` is
+FSDP2, and `fsdp-offload` FSDP2 with its own offload, of pinned memory. Without glake nothing rests.
+Prints rank 0's losses.
 """
 
 import contextlib
@@ -35,6 +36,15 @@ def region(name: str) -> Any:
 def parallel(model: nn.Module) -> nn.Module:
     if how == "ddp":
         return nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+    if how == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel, wrap
+
+        return FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=wrap.ModuleWrapPolicy({nn.Linear}),
+            device_id=rank,
+            use_orig_params=True,
+        )
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
     policy = CPUOffloadPolicy(pin_memory=True) if how == "fsdp-offload" else OffloadPolicy()
