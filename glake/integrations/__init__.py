@@ -8,10 +8,11 @@ allows. Importing this imports none of them. docs/integrations.md.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from types import ModuleType
 
@@ -52,15 +53,8 @@ def install(name: str) -> None:
             f"integration {name}: {_package(hook)} cannot be imported: {error}"
         ) from error
     check_version(name)
-    try:
+    with looking_in(name):
         hook.install()
-    except (ImportError, AttributeError) as error:
-        if isinstance(error, GlakeError):
-            raise
-        raise GlakeError(
-            f"{_package(hook)} {hook.version()} is left as it is: glake's hook does not find what "
-            f"it looks for: {error}"
-        ) from error
     figures.installed(name, True)
 
 
@@ -87,6 +81,25 @@ def check_version(name: str) -> None:
             f"{_package(hook)} {found} is left as it is: glake's hook has been tried from {first} "
             f"to below {below}"
         )
+
+
+@contextlib.contextmanager
+def looking_in(name: str) -> Iterator[None]:
+    """What a package turns out not to have is a GlakeError that says so.
+
+    Args:
+        name: of the integration.
+    """
+    hook = _hook(name)
+    try:
+        yield
+    except GlakeError:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise GlakeError(
+            f"{_package(hook)} {hook.version()} is left as it is: glake's hook does not find what "
+            f"it looks for: {error}"
+        ) from error
 
 
 def or_warn(name: str, call: Callable[[], None]) -> None:

@@ -241,7 +241,7 @@ def uninstall() -> None:
     Raises:
         RegionRefused: some of its memory is paused, which the package's own could not resume.
     """
-    paused = [part for ours in _undo for part in ours._parts(None, "paused")]
+    paused = [part for ours in list(_undo) for part in ours._parts(None, "paused")]
     if paused:
         tags = ", ".join(sorted({repr(kept.tag) for _, _, kept in paused}))
         raise RegionRefused(f"integration memory_saver: {tags} is paused; resume() it first")

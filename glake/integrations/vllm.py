@@ -67,10 +67,11 @@ def register() -> None:
 
 def _register() -> None:
     integrations.check_version("vllm")
-    for module, factory, method, name, home, kind in _CHOICES:
-        theirs: Any = getattr(importlib.import_module(module), factory)
-        if name not in theirs._registry:
-            getattr(theirs, method)(name, f"glake.integrations.{home}", kind)
+    with integrations.looking_in("vllm"):
+        for module, factory, method, name, home, kind in _CHOICES:
+            theirs: Any = getattr(importlib.import_module(module), factory)
+            if name not in theirs._registry:
+                getattr(theirs, method)(name, f"glake.integrations.{home}", kind)
 
 
 def install() -> None:

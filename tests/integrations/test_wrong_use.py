@@ -81,6 +81,14 @@ def test_vllm_without_its_function_is_left(monkeypatch) -> None:
     assert not vllm._undo
 
 
+def test_vllms_plug_in_warns_of_what_it_does_not_find(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", types.ModuleType("vllm"))
+    monkeypatch.setattr(vllm, "version", lambda: vllm.VERSIONS[0])
+    text = r"^vllm 0\.32 is left as it is: .*: No module named 'vllm\.v1'"
+    with pytest.warns(RuntimeWarning, match=text):
+        vllm.register()
+
+
 def test_a_misspelt_name_names_the_nearest() -> None:
     with pytest.raises(errors.InvalidArgument, match=r"'deepsped' \(did you mean 'deepspeed'\?\)"):
         integrations.install("deepsped")
