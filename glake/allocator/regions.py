@@ -130,7 +130,8 @@ def pause(
 
     It waits for the device's work. Tensors stay, at their addresses. Until resume() nothing may
     read or write them, neither kernels nor replays of graphs; they may be freed. Where one of
-    several devices is refused, those that were paused before it are resumed.
+    several devices is refused, those that were paused before it are resumed (after "discard" with
+    undefined contents).
 
     Args:
         name: of a region that has memory.

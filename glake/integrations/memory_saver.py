@@ -125,7 +125,9 @@ class MemorySaver:
         """
         done: list[tuple[int, tuple[int, int]]] = []
         try:
-            for device, pool, kept in self._parts(tag, "in use"):
+            # What is dropped goes last: it would not come back should another part be refused.
+            parts = sorted(self._parts(tag, "in use"), key=lambda part: part[2].to == "discard")
+            for device, pool, kept in parts:
                 folder = os.fspath(Path(self._disk()).resolve()) if kept.to == "disk" else ""
                 before = _C.stats(device)["glake.paused_bytes"]
                 try:

@@ -183,7 +183,8 @@ class RegionAllocator:
         return sorted(set(self._graphs.items()) & paused_pools())
 
     def _pause(self, tags: Any, kept: tuple[str, ...]) -> None:
-        for tag in tags:
+        # What is dropped goes last: it would not come back should another tag be refused.
+        for tag in sorted(tags, key=lambda tag: tag not in kept):
             for at in _regions(tag, "in use"):
                 if at.reserved:
                     glake.pause(at.name, "host" if tag in kept else "discard", device=at.device)

@@ -67,6 +67,14 @@ def refused_as_a_whole() -> None:
     assert paused() == 16 * MIB
     saver.resume("a")
     assert (first == 5).all()
+    del first, pinned
+    with saver.region("b"):  # to be dropped: not before all others have gone
+        dropped = tensor(7)
+    with saver.region("b", enable_cpu_backup=True):
+        pinned = tensor(8)
+    with glake.pin(pinned.data_ptr()):
+        assert "pinned" in raised(glake.RegionRefused, saver.pause, "b")
+    assert paused() == 0 and (dropped == 7).all() and (pinned == 8).all()
 
 
 def the_rest() -> None:

@@ -71,6 +71,14 @@ def the_backend_is_for_glakes_allocator_only() -> None:
     assert weights.data_ptr() == address and bool((weights == 3).all())
     sleeping.resume()
     assert glake.stats()["glake.paused_bytes"] == 0 and cache.nbytes == 8 * MIB
+    cache.fill_(5)  # dropped last, so kept where another tag is refused
+    with regions.use_memory_pool("runtime"):
+        state = torch.full((8 * MIB,), 6, dtype=torch.uint8)
+    with glake.pin(state.data_ptr()), pytest.raises(glake.RegionRefused, match="pinned"):
+        sleeping.suspend(level=1)
+    assert glake.stats()["glake.paused_bytes"] == 8 * MIB and bool((cache == 5).all())
+    sleeping.resume()
+    assert bool((weights == 3).all()) and bool((state == 6).all())
     integrations.uninstall("vllm")
     assert not backend.is_supported()
 
