@@ -92,6 +92,16 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
             raise RegionRefused(wrong)
 
 
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """What the thread allocates inside is in no region, whichever is open."""
+    before = _C.set_pool((0, 0))
+    try:
+        yield
+    finally:
+        _C.set_pool(before)
+
+
 @dataclass(eq=False)
 class _Open:
     name: str

@@ -12,10 +12,9 @@ import functools
 import importlib
 from typing import Any
 
-from glake.allocator.sharing import contiguous
 from glake.errors import GlakeError
 from glake.integrations import figures
-from glake.integrations.replacing import replace
+from glake.integrations.replacing import replace, single_allocations
 
 PACKAGE = "torch.distributed.fsdp"
 VERSIONS = ("2.11", "2.15")
@@ -40,7 +39,7 @@ def install() -> None:
 
     @functools.wraps(before)
     def in_one_piece(*args: Any, **kwargs: Any) -> Any:
-        with contiguous():
+        with single_allocations():
             made = before(*args, **kwargs)
         figures.add("fsdp2", "contiguous_requests", 1)
         return made

@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from glake.allocator.sharing import contiguous
 from glake.errors import GlakeError
 from glake.integrations import figures
-from glake.integrations.replacing import replace, version_of
+from glake.integrations.replacing import replace, single_allocations, version_of
 from glake.transfer.engine import default_engine
 from glake.transfer.handle import Transfer
 from glake.transfer.host import pinned
@@ -126,7 +125,7 @@ def _get_tensor(
     held = buffers.buffer.get(key)
     if held is not None and held.numel() < math.prod(tensor_shape):
         del held, buffers.buffer[key]  # before the longer one is made, not after
-    return before(buffers, tensor_shape, dtype, name, mem_alloc_context or contiguous)
+    return before(buffers, tensor_shape, dtype, name, mem_alloc_context or single_allocations)
 
 
 def _captured() -> bool:

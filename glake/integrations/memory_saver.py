@@ -18,14 +18,13 @@ from typing import Any
 import glake
 from glake import _C
 from glake.allocator import torch as allocator
-from glake.allocator.regions import paused_pools
+from glake.allocator.regions import outside, paused_pools
 from glake.errors import GlakeError, InvalidArgument, NotOffered, RegionRefused
 from glake.integrations import figures
 from glake.integrations.replacing import replace, version_of
 
 PACKAGE = "torch_memory_saver"
 VERSIONS = ("0.0.9", "0.1")
-_OWN = (0, 0)  # the pool that is the device's own memory
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,8 @@ class MemorySaver:
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
         """What is allocated inside, within a region, has no tag."""
-        before = _C.set_pool(_OWN)
-        try:
+        with outside():
             yield
-        finally:
-            _C.set_pool(before)
 
     def pause(self, tag: str | None = None) -> None:
         """Gives the memory of a tag, or of all, back to the driver; bytes as the region said.

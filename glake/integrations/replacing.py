@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
+
+from glake.allocator.regions import outside
+from glake.allocator.sharing import contiguous
 
 
 def version_of(package: str, *distributions: str) -> str:
@@ -26,6 +30,17 @@ def version_of(package: str, *distributions: str) -> str:
     if found is None:
         raise metadata.PackageNotFoundError(package)
     return str(found)
+
+
+@contextlib.contextmanager
+def single_allocations() -> Iterator[None]:
+    """Blocks that NCCL can register, for a package's own buffers.
+
+    They are in no region, even where the job is in one: it could not be paused with them, and
+    buffers outlive it.
+    """
+    with outside(), contiguous():
+        yield
 
 
 def replace(made: contextlib.ExitStack, owner: Any, name: str, ours: Any) -> None:

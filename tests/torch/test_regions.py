@@ -67,6 +67,8 @@ def test_refusals_name_the_region(passes):
             else:
                 raise AssertionError(f"no {kind.__name__}")
 
+        with glake.region("first"), glake.contiguous():  # the first of all: glake stays on
+            fails(RuntimeError, "cannot be of region", lambda: torch.ones(1))
         fails(glake.InvalidArgument, "no region 'cache'", lambda: glake.pause("cache"))
         with glake.region("cache", budget="8MiB"):
             kept = torch.ones(1 << 20)

@@ -79,7 +79,10 @@ void* open_with(Emulation& e, size_t bytes) {
   }
   if (block != nullptr || state != State::kUnopened) return block;
   int code = e.library.error(&text);
-  if (code == GLAKE_OUT_OF_MEMORY || code == GLAKE_INVALID_ARGUMENT) return nullptr;
+  if (code == GLAKE_OUT_OF_MEMORY || code == GLAKE_INVALID_ARGUMENT ||
+      code == GLAKE_REGION_REFUSED) {
+    return nullptr;  // the request is refused; the driver is there
+  }
   if (e.strict) raise(code, bytes, text);
   e.state.store(State::kStock);
   if (code != GLAKE_FORKED) {
