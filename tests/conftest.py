@@ -1,8 +1,16 @@
 """Tests marked `full` are skipped unless TEST_FULL is 1: `make test` leaves them to test-all."""
 
 import os
+from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def jit_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Adapters are compiled once a session, from the sources under test: all workers share them."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "jit"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

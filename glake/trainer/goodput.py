@@ -23,7 +23,7 @@ class Goodput:
     broken: float = 0.0  # steps under way when a rank was killed; a step's time a kill at most
     restoring: float = 0.0  # after a kill, until steps take as long as they do
     restarting: float = 0.0  # the interpreter's, torchrun's, the first start's: not in the share
-    restarts: int = 0
+    restarts: int = 0  # torchrun's, those included that were killed before they were in the log
 
     @property
     def share(self) -> float:
@@ -91,13 +91,15 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
     log = _last_run(log)
     counted = last_of_each_step(log)
     usual = statistics.median(each["seconds"] for each in counted.values()) if counted else 0.0
-    found, before = Goodput(restarts=-1), {"event": "end"}
+    found, before, number = Goodput(), {"event": "end"}, -1
     killed = False  # whether the last start was after a kill: not what goes on with an ended run
     for each in log:
         beginning = 0.0
         if each["event"] == "start":
             killed = before["event"] != "end"
-            found.restarts += 1
+            restart = each.get("restart", 0)  # of this torchrun: another begins at 0 again
+            found.restarts += restart - number if restart > number else restart + 1
+            number = restart
             found.restarting += each["joined"] - each["process"]
             beginning = each["time"] - each["joined"]
             if killed:
@@ -117,5 +119,5 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
         else:
             found.restarting += beginning
         before = each
-    found.restarts = max(0, found.restarts)
+    found.restarts = max(0, found.restarts - 1)  # the first start is none
     return found

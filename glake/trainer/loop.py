@@ -202,6 +202,7 @@ class _Run:
             run=self.checkpoint.run,
             process=ranks.process_began(),
             joined=joined,
+            restart=ranks.restarts(),
             step=self.step,
             source=self.resumed.source if self.resumed else None,
             ranks=here.count,

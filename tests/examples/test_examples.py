@@ -49,19 +49,18 @@ def test_an_example_is_short_and_of_one_subject(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(HERE))
-def test_example(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_example(name: str, jit_dir: Path) -> None:
     machine = f"example{os.getpid()}"  # two suites beside each other share none
-    adapters = tmp_path_factory.getbasetemp() / "jit"
     variables = {"GLAKE_SIM_MACHINE": machine} if name == "share_between_processes" else {}
-    assert HERE[name] in output(name, GLAKE_JIT_DIR=str(adapters), **variables)
+    assert HERE[name] in output(name, GLAKE_JIT_DIR=str(jit_dir), **variables)
 
 
 @pytest.mark.parametrize("name", sorted(CUDA))
-def test_example_of_cuda(name: str, tmp_path: Path) -> None:
+def test_example_of_cuda(name: str) -> None:
     python = os.environ.get("REAL_PYTHON")
     if not python:
         pytest.skip("left out: REAL_PYTHON names no Python with a CUDA build of PyTorch")
-    assert CUDA[name] in output(name, python, GLAKE_JIT_DIR=str(tmp_path))
+    assert CUDA[name] in output(name, python)
 
 
 @pytest.mark.parametrize("name", sorted(FRAMEWORKS))

@@ -15,12 +15,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def jit_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Adapters are compiled once a session, from the sources under test."""
-    return tmp_path_factory.mktemp("jit")
-
-
-@pytest.fixture(scope="session")
 def run(jit_dir: Path) -> Run:
     """run(code or program's name, *arguments, on=True, flags=(), **GLAKE variables without prefix).
 

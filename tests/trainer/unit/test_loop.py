@@ -512,6 +512,27 @@ def test_goodput_is_of_the_last_run() -> None:
     assert goodput([*last, *again]).share == 1  # nothing had killed it
 
 
+@pytest.mark.parametrize(
+    ("starts", "restarts"),
+    [
+        ([0], 0),
+        ([0, 1, 2], 2),
+        ([0, 4], 4),  # three were killed before they had joined
+        ([2], 2),  # two before anything was in the log
+        ([0, 1, 0, 2], 4),  # torchrun itself was started again
+        ([None, None], 1),  # a log of before this was told
+    ],
+)
+def test_restarts_are_counted_as_torchrun_counts_them(
+    starts: list[int | None], restarts: int
+) -> None:
+    log = []
+    for at, number in enumerate(starts):
+        each = {"event": "start", "process": at, "joined": at, "time": at}
+        log.append(each if number is None else each | {"restart": number})
+    assert goodput(log).restarts == restarts
+
+
 def test_a_line_that_a_kill_tore_is_ended_and_others_lines_are_left(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"mine": 1}\n{"event": "step", "st')
     made = log.Log.Config(progress=False).build(rank=0, steps=1, folder=str(tmp_path))
