@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -71,14 +72,17 @@ def check_version(name: str) -> None:
         VersionUntried: the package's version is outside those tried.
     """
     hook = _hook(name)
+    package = _package(hook)
     try:
         found = hook.version()
-    except (metadata.PackageNotFoundError, ModuleNotFoundError) as error:
-        raise _missing(name, _package(hook)) from error
+    except ModuleNotFoundError as error:
+        if not isinstance(error, metadata.PackageNotFoundError) or not _is_there(package):
+            raise _missing(name, package) from error
+        found = "of no known version"
     first, below = hook.VERSIONS
     if not _release(first) <= _release(found) < _release(below):
         raise VersionUntried(
-            f"{_package(hook)} {found} is left as it is: glake's hook has been tried from {first} "
+            f"{package} {found} is left as it is: glake's hook has been tried from {first} "
             f"to below {below}"
         )
 
@@ -146,6 +150,11 @@ def arm(allowed: tuple[str, ...]) -> None:
 def _package(hook: ModuleType) -> str:
     """Its name; a hook may wait for a module inside."""
     return str(hook.PACKAGE).partition(".")[0]
+
+
+def _is_there(package: str) -> bool:
+    """Whether it is or could be imported. It may have been put among the modules by hand."""
+    return package in sys.modules or importlib.util.find_spec(package) is not None
 
 
 def _missing(name: str, package: str) -> GlakeError:

@@ -43,8 +43,11 @@ def test_a_missing_package_is_named(hook) -> None:
     def missing() -> str:
         raise metadata.PackageNotFoundError("json")
 
-    hook.PACKAGE, hook.version = "json", missing
-    with pytest.raises(errors.GlakeError, match="json is not installed"):
+    hook.version = missing
+    with pytest.raises(errors.GlakeError, match=": no_such_package is not installed"):
+        integrations.check_version("any")
+    hook.PACKAGE = "json"
+    with pytest.raises(errors.VersionUntried, match="json of no known version is left as it is"):
         integrations.install("any")
     assert hook.calls == []
 

@@ -109,7 +109,7 @@ void SavedBytes::add(Address at, Bytes bytes, bool block) {
   total_ = round_up(total_, kAlignment);  // as blocks are: then neighbours stay neighbours
 }
 
-// Without a name from the first moment on: whatever ends the process, nothing is left.
+// Its name goes at once, before it has any bytes: whatever ends the process, none are left.
 void SavedBytes::make_file() {
   std::string path = folder_ + "/glake-region-XXXXXX";
   const int file = mkostemp(&path[0], O_CLOEXEC);  // 0600
