@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -449,6 +450,8 @@ def test_a_full_disk_costs_that_checkpoint_alone(tmp_path: Path) -> None:
     (said,) = told["said"]
     assert said.startswith("the checkpoint of step 4 could not be written: the file system did not")
     assert said.endswith("The run goes on; older checkpoints are as they were")
+    room = re.search(rf"\({tmp_path}/run: it takes (\d+) bytes .*, and (\d+) are free\)", said)
+    assert room and 120_000 <= int(room[1]) < 120_100 < int(room[2])  # not full: files are limited
     assert told["markers"] == ["step-00000002", "step-00000006"]
     assert told["partial"] == []
 
