@@ -378,8 +378,8 @@ def _require_memory(config: Experiment.Config, here: ranks.Ranks, length: int) -
     if least > there:
         raise InvalidOption(
             f"sequences = {config.sequences} of {length} tokens (data.length): a step takes "
-            f"{least} bytes of host memory at least, and {there} are available: take fewer or shorter "
-            "sequences, or more accumulation"
+            f"{least} bytes of host memory at least, and {there} are available: take fewer "
+            "or shorter sequences, or more accumulation"
         )
 
 
