@@ -80,7 +80,8 @@ def configured(
         path, equals, text = change.partition("=")
         if not equals:
             raise InvalidOption(f"--set {change}: write it as PATH=VALUE")
-        made.set_text(path.strip(), text.strip())
+        # As it stands, since a separator may be white space; but "PATH = VALUE" is written as well.
+        made.set_text(path.strip(), text if path == path.strip() else text.strip())
     return made
 
 

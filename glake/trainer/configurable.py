@@ -355,6 +355,8 @@ def _worded(hint: Any) -> str:
         return _worded(inner[0])
     if origin is tuple:
         return f"list of {_worded(inner[0])}"
+    if origin is typing.Literal:
+        return " or ".join(map(repr, inner))
     return str(getattr(hint, "__qualname__", hint)).removesuffix(".Config")
 
 

@@ -91,15 +91,16 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
     log = _last_run(log)
     counted = last_of_each_step(log)
     usual = statistics.median(each["seconds"] for each in counted.values()) if counted else 0.0
-    found, before, number = Goodput(), {"event": "end"}, -1
+    found, before, number, job = Goodput(), {"event": "end"}, -1, None
     killed = False  # whether the last start was after a kill: not what goes on with an ended run
     for each in log:
         beginning = 0.0
         if each["event"] == "start":
             killed = before["event"] != "end"
             restart = each.get("restart", 0)  # of this torchrun: another begins at 0 again
-            found.restarts += restart - number if restart > number else restart + 1
-            number = restart
+            same = each.get("job") == job and restart > number
+            found.restarts += restart - number if same else restart + 1
+            number, job = restart, each.get("job")
             found.restarting += each["joined"] - each["process"]
             beginning = each["time"] - each["joined"]
             if killed:

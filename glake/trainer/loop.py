@@ -164,7 +164,7 @@ class _Run:
                 f"model.vocabulary = {config.model.vocabulary}, and the text's tokens go up to "
                 f"{self.data.vocabulary}: --set model.vocabulary={self.data.vocabulary}"
             )
-        _require_memory(config, here)
+        _require_memory(config, here, self.data.tokens_of_sequence)
         if config.evaluation.every:
             self.data.check_evaluation(config.evaluation.steps)
         if config.export:
@@ -202,6 +202,7 @@ class _Run:
             run=self.checkpoint.run,
             process=ranks.process_began(),
             joined=joined,
+            job=ranks.job(),
             restart=ranks.restarts(),
             step=self.step,
             source=self.resumed.source if self.resumed else None,
@@ -360,21 +361,25 @@ def _kept_from_a_dry_run(config: Experiment.Config) -> tuple[Experiment.Config, 
     return config, f"{' and '.join(given)} left as they are"
 
 
-def _require_memory(config: Experiment.Config, here: ranks.Ranks) -> None:
-    """InvalidOption where the host has no memory for the least that a step's sequences take."""
-    length, model = config.data.length, config.model
-    arrays = 3 * 8 * config.sequences * length  # tokens, targets and documents
+def _require_memory(config: Experiment.Config, here: ranks.Ranks, length: int) -> None:
+    """InvalidOption where the host has no memory for the least that a step's sequences take, of
+    `length` tokens each."""
+    model = config.model
+    arrays = 2 * 8 * config.sequences * length  # tokens and targets
     alive = 0  # what a pass keeps on the host
     if here.device.type == "cpu":
-        blocks = model.dim * model.layers  # what goes into each, also where it is recomputed
-        width = model.dim + blocks + (0 if model.loss_rows else model.vocabulary)
-        alive = 4 * width * config.sequences * length // config.accumulation
-    least, there = arrays + alive, emulation.available_memory()
+        item = 2 if config.sharding.compute_dtype in ("bfloat16", "float16") else 4
+        blocks = model.dim * (model.layers + 1)  # what goes into each, also where it is recomputed
+        # The loss's backward pass has probabilities and two gradients, in float32, at once.
+        logits = 0 if model.loss_rows else 3 * 4 * model.vocabulary
+        alive = (item * blocks + logits) * config.sequences * length // config.accumulation
+    least = (arrays + alive) * ranks.here_of(here.count) // here.count
+    there = emulation.available_memory()
     if least > there:
         raise InvalidOption(
-            f"sequences = {config.sequences} of data.length = {length}: a step takes {least} bytes "
-            f"of host memory at least, and {there} are available: take fewer or shorter "
-            "sequences, or more accumulation"
+            f"sequences = {config.sequences} of {length} tokens (data.length): a step takes "
+            f"{least} bytes of host memory at least, and {there} are available: take fewer "
+            "or shorter sequences, or more accumulation"
         )
 
 

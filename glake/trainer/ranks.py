@@ -59,7 +59,7 @@ def joined(timeout_s: float) -> Iterator[Ranks]:
     agent = os.getppid()
     limit = datetime.timedelta(seconds=timeout_s)
     local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if os.environ.get("LOCAL_WORLD_SIZE", str(count)) == str(count):
+    if here_of(count) == count:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -74,6 +74,11 @@ def joined(timeout_s: float) -> Iterator[Ranks]:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device, host, checkpoints, agent)
     finally:
         dist.destroy_process_group()
+
+
+def here_of(count: int) -> int:
+    """How many of `count` ranks this machine has."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
 
 
 def _store(limit: datetime.timedelta) -> tuple[Any, int]:
@@ -106,6 +111,11 @@ def lost_ranks() -> Iterator[None]:
 def restarts() -> int:
     """How often torchrun has started this job again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def job() -> str:
+    """The process that started this one (torchrun), as no other is named until the machine ends."""
+    return f"{os.getppid()}-{ticks_at_start(os.getppid())}"
 
 
 def warn_of_restarts(folder: str, say: Callable[[str], None]) -> None:

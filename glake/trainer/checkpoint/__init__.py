@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from glake import files
 from glake.errors import (
+    CheckpointMismatch,
     FolderInUse,
     InvalidOption,
     NoRoom,
@@ -144,8 +145,26 @@ class Checkpoint(Configurable):
                 break
             self._say(f"the state of step {step} in memory is damaged")
         self._on_disk = max((each.step for each in on_disk if each.problem is None), default=0)
+        self._tell_of_others(max(self._on_disk, found.step if found else 0))
         self._memory.forget_after(found.step if found else 0)
         return found
+
+    def _tell_of_others(self, step: int) -> None:
+        """Says that a newer state in memory is not used, as other ranks made it. CheckpointMismatch
+        where it was left there for the user, who made no room on the disk yet."""
+        assert self._memory is not None
+        told = everyones((*self._memory.of_others(), self._memory.outlives), self._group)
+        newest, count, outlives = max(told)
+        if newest <= step:
+            return
+        state = f"the state of step {newest} in memory is of {count} ranks, and this job has"
+        if outlives:
+            raise CheckpointMismatch(
+                f"{state} {self._ranks}; it is nowhere else: make room, and run the same command "
+                f"with {count} ranks, which writes it to disk for any number, or drop it by "
+                "checkpoint.memory=false"
+            )
+        self._say(f"{state} {self._ranks}: not used; only checkpoints on disk suit any number")
 
     def _from_disk(self, found: list[disk.Found]) -> Resumed | None:
         damaged = []

@@ -69,7 +69,11 @@ def write(
     if problem is not None:
         if rank == 0:
             shutil.rmtree(part, ignore_errors=True)
-        raise NotWritten(f"the checkpoint of step {marker['step']} could not be written: {problem}")
+        size = sum(each.numel() * each.element_size() for each in state.values())
+        raise NotWritten(
+            f"the checkpoint of step {marker['step']} could not be written: {problem} "
+            f"({folder}: it takes {size} bytes at least, and {_free(folder)} are free)"
+        )
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -95,6 +99,13 @@ def _committed(part: Path, folder: Path, marker: dict[str, Any], text: str) -> s
     except OSError as error:
         return _reason(error)
     return None
+
+
+def _free(folder: Path) -> str:
+    try:
+        return str(shutil.disk_usage(folder).free)
+    except OSError as error:  # it may be what refused the checkpoint
+        return f"an unknown number ({error.strerror})"
 
 
 def set_aside(path: Path, why: str) -> None:

@@ -128,13 +128,21 @@ class Memory:
         """Step -> the file that has its state whole."""
         return {each.header.step: each for each in self.files if each.header is not None}
 
+    def of_others(self) -> tuple[int, int]:
+        """(step, ranks) of the newest state of another number of ranks; (0, 0): there is none."""
+        found = [(0, 0)]
+        for path in self.folder.glob("*of*.[01].json"):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                if path.with_suffix("").exists() and _ranks_of(path) != self._ranks:
+                    found.append((int(json.loads(path.read_text())["step"]), _ranks_of(path)))
+        return max(found)
+
     def begin(self, layout: Layout) -> File:
         """The file of the older state, or of none: the other one stays whole. NoRoom."""
         for path in self.folder.glob("*of*.[01]"):
-            if not path.name[:-2].endswith(f"of{self._ranks}"):
-                path.unlink(
-                    missing_ok=True
-                )  # of another number of ranks: another course of the run
+            if _ranks_of(path) != self._ranks:  # another course of the run
+                path.with_suffix(f"{path.suffix}.json").unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
         chosen = min(self.files, key=lambda each: each.header.step if each.header else 0)
         chosen.make(layout)
         return chosen
@@ -165,6 +173,12 @@ class Memory:
     def remove(self) -> None:
         """The run has ended: nothing of it stays."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _ranks_of(path: Path) -> int:
+    """Of how many ranks a File, or what lies beside it, is; 0: of no number."""
+    count = path.name.partition(".")[0].rpartition("of")[2]
+    return int(count) if count.isdecimal() else 0
 
 
 def folder_of(run: str) -> Path:

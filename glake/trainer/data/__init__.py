@@ -75,6 +75,11 @@ class Data(Configurable):
         mine = range(rank * pieces, (rank + 1) * pieces)
         return [_batch(*order.batch(chosen[ends[at] : ends[at + 1]])) for at in mine]
 
+    @property
+    def tokens_of_sequence(self) -> int:
+        """That a sequence has; of padded ones, at least, on average over the longest step."""
+        return self._order.tokens_of_sequence
+
     def check_evaluation(self, steps: int) -> None:
         """DataTooShort where the text kept for evaluation is too little for it."""
         if not any(batch.count for batch in self.evaluation(steps, 0, 1)):

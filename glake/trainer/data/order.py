@@ -27,6 +27,7 @@ class Packed:
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
         """DataTooShort where the documents do not make one row."""
         self._corpus, self._length, self._seed = corpus, length, seed
+        self.tokens_of_sequence = length
         self.rows = (corpus.size - 1) // length
         if self.rows < 1:
             raise DataTooShort(
@@ -90,6 +91,7 @@ class Padded:
                 f"them) do not make one batch of {sequences} sequences: lower sequences, bring "
                 "more text, or cut it by data.separator"
             )
+        self.tokens_of_sequence = int(self._count.mean()) - 1  # the longest step has no fewer
         self._epoch = functools.lru_cache(maxsize=2)(self._drawn)
 
     def indices(self, step: int, sequences: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -363,6 +364,47 @@ def test_a_copy_of_the_folder_is_another_run(tmp_path: Path, shared: Path) -> No
     first.killed()
 
 
+def _of_two_ranks(shared: Path) -> list[Path]:
+    """What is kept in memory, as if a job of two ranks had."""
+    return [
+        path.rename(path.with_name(path.name.replace("of1", "of2")))
+        for path in sorted(shared.glob("*/0of1.*"))
+    ]
+
+
+def test_a_newer_state_of_another_number_of_ranks_is_not_dropped_without_a_word(
+    tmp_path: Path, shared: Path
+) -> None:
+    Run(tmp_path / "run", every=4).steps(1, 6).killed()
+    _of_two_ranks(shared)
+    again = Run(tmp_path / "run", every=4)
+    assert again.at == ("disk", 4)
+    (said,) = again.said
+    assert said.startswith("the state of step 6 in memory is of 2 ranks, and this job has 1: not")
+    again.steps(5, 7).killed()
+    assert not list(shared.glob("*/*of2*"))
+    newer = Run(tmp_path / "run", every=4)
+    assert newer.at == ("memory", 7) and newer.said == []
+    newer.killed()
+
+
+def test_the_only_state_of_another_number_of_ranks_is_not_dropped(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path / "run", every=0).steps(1, 5)
+    with monkeypatch.context() as full:
+        _unwritable(full)
+        with pytest.raises(NotWritten):
+            run.checkpoint.finish(5, {"step": 5, "tokens": 50})
+    run.checkpoint.close()
+    kept = _of_two_ranks(shared)
+    with pytest.raises(CheckpointMismatch, match="step 5 .* 2 ranks, and this job has 1; .*room"):
+        Run(tmp_path / "run", every=0)
+    assert all(path.exists() for path in kept)
+    Run(tmp_path / "run", every=0, memory=False).killed()  # the way out that was named
+    assert not any(path.exists() for path in kept)
+
+
 def test_memory_of_another_number_of_ranks_does_not_come_back(tmp_path: Path, shared: Path) -> None:
     run = Run(tmp_path / "run", every=0).steps(1, 3)
     run.killed()
@@ -449,6 +491,8 @@ def test_a_full_disk_costs_that_checkpoint_alone(tmp_path: Path) -> None:
     (said,) = told["said"]
     assert said.startswith("the checkpoint of step 4 could not be written: the file system did not")
     assert said.endswith("The run goes on; older checkpoints are as they were")
+    room = re.search(rf"\({tmp_path}/run: it takes (\d+) bytes .*, and (\d+) are free\)", said)
+    assert room and 120_000 <= int(room[1]) < 120_100 < int(room[2])  # not full: files are limited
     assert told["markers"] == ["step-00000002", "step-00000006"]
     assert told["partial"] == []
 

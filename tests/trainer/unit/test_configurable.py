@@ -36,6 +36,11 @@ class Bell(Configurable):
     pass
 
 
+class Shirt(Configurable):
+    class Config(Configurable.Config):
+        size: Literal["small", "large"] | None = None
+
+
 class Bike(Configurable):
     class Config(Configurable.Config):
         name: str
@@ -124,6 +129,7 @@ def test_options_that_may_be_none_are_unset_and_listed() -> None:
     config.set_text("colour", "none")  # a text like any other
     assert config.limit is None and config.colour == "none"
     assert ("limit", "int") in list(config.unset())
+    assert ("size", "'small' or 'large'") in list(Shirt.Config().unset())  # what it may be
 
 
 def test_an_option_cannot_be_deleted() -> None:

@@ -533,6 +533,15 @@ def test_restarts_are_counted_as_torchrun_counts_them(
     assert goodput(log).restarts == restarts
 
 
+def test_restarts_of_another_torchrun_that_came_late_are_counted_in_full() -> None:
+    """The second one's first two attempts were killed before they were in the log."""
+    log = [
+        {"event": "start", "process": at, "joined": at, "time": at, "job": job, "restart": number}
+        for at, (job, number) in enumerate([("7-1", 0), ("9-4", 2), ("9-4", 3)])
+    ]
+    assert goodput(log).restarts == 4
+
+
 def test_a_line_that_a_kill_tore_is_ended_and_others_lines_are_left(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"mine": 1}\n{"event": "step", "st')
     made = log.Log.Config(progress=False).build(rank=0, steps=1, folder=str(tmp_path))
@@ -589,6 +598,41 @@ def test_more_sequences_than_fit_are_refused_before_they_are_made(
     with pytest.raises(InvalidOption, match="sequences = 9999999 of .* bytes .* 1000000 are avail"):
         loop.train(tiny(text, None, 1, sequences="9999999"))
     assert loop.train(tiny(text, None, 1)).steps == 1  # 4 sequences of 16 fit
+
+
+def test_the_memory_that_the_losss_backward_pass_takes_is_counted(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it was not, Linux killed the process, which then could say nothing."""
+    logits = 4 * 256 * 64 * 16  # bytes, of 64 sequences
+    monkeypatch.setattr(loop.emulation, "available_memory", lambda: 3 * logits)
+    with pytest.raises(InvalidOption, match="take fewer or shorter"):
+        loop.train(tiny(text, None, 1, sequences="64"))
+    pieces = {"sequences": "64", "accumulation": "4"}
+    assert loop.train(tiny(text, None, 1, **pieces)).steps == 1
+    assert loop.train(tiny(text, None, 1, sequences="64", model__loss_rows="64")).steps == 1
+
+
+def test_a_step_takes_the_memory_of_the_ranks_of_this_machine(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.emulation, "available_memory", lambda: 2_000_000)
+    config = tiny(text, None, 1, sequences="64")
+    four = loop.ranks.Ranks(0, 4, torch.device("cpu"), None, None, 0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(InvalidOption, match="take fewer or shorter"):
+        loop._require_memory(config, four, 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # the others are on other machines
+    loop._require_memory(config, four, 16)
+
+
+def test_padded_documents_take_the_memory_of_their_own_lengths(tmp_path: Path) -> None:
+    """A data.length that cuts no document is no length that a step has."""
+    path = tmp_path / "text"
+    path.write_text("\n\n".join(f"document {n}" for n in range(300)))
+    whole = {"data__arrangement": "padded", "data__separator": "\n\n", "data__length": "16000000"}
+    rope = {"model__position": "none", "model__block__attention__rotary": "{}"}
+    assert loop.train(tiny(path, None, 1, sequences="64", **whole, **rope)).steps == 1
 
 
 def test_an_exported_model_is_not_overwritten(

@@ -14,6 +14,7 @@ import torch
 
 from glake.errors import GlakeError, InvalidOption, OutOfMemory
 from glake.trainer import loop
+from glake.trainer.__main__ import configured
 from glake.trainer.checkpoint import memory
 from glake.trainer.configurable import Configurable
 from glake.trainer.fsdp.sharding import Sharded
@@ -201,3 +202,12 @@ def test_a_base_of_parts_is_refused() -> None:
 
     with pytest.raises(InvalidOption, match="leaf:LayerNorm, glake.trainer.models.leaf:RMSNorm"):
         Norm.Config()
+
+
+@pytest.mark.parametrize("text", ["\n\n", "\ndef ", " "])
+def test_white_space_of_a_value_on_the_command_line_is_kept(text: str) -> None:
+    """Stripped, such a separator was no separator, and nothing said so."""
+    made = configured("gpt-tiny", "text", None, None, (f"data.separator={text}",))
+    assert made.data.separator == text
+    spaced = configured("gpt-tiny", None, None, None, ("data.path = text ", " steps= 3"))
+    assert (spaced.data.path, spaced.steps) == ("text", 3)
