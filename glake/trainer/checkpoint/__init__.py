@@ -150,8 +150,10 @@ class Checkpoint(Configurable):
         return found
 
     def _tell_of_others(self, step: int) -> None:
-        """Says that a newer state in memory is not used, as other ranks made it. CheckpointMismatch
-        where it was left there for the user, who made no room on the disk yet."""
+        """Says that a newer state in memory is of another number of ranks, and not used.
+
+        CheckpointMismatch where it is the only copy: the disk was full when the job ended.
+        """
         assert self._memory is not None
         told = everyones((*self._memory.of_others(), self._memory.outlives), self._group)
         newest, count, outlives = max(told)

@@ -58,9 +58,8 @@ def evaluating(sharded, net, number, optimizer):
 
 
 BF16 = {"compute_dtype": "bfloat16", "reduce_dtype": "float32"}
-# Adam makes whole steps of the zoo's small gradients, whatever rounding has left of them:
-# parameters differ by more, and at ten times this rate, on some processors, so do the losses of
-# ten steps.
+# The zoo's gradients are small, and Adam makes whole steps even of the rounding in them: parameters
+# differ by more than elsewhere. At ten times this rate so do the losses, on some processors.
 ZOO = {"lr": 1e-3, "parameters": 5e-4}
 CASES = {
     "plain": {},
