@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver/device_scope.h"
+#include "plan/estimate.h"
 #include "plan/plan_json.h"
 
 namespace glake::transfer {
@@ -156,16 +157,41 @@ uint64_t Engine::start(Request request) {
         GLAKE_COPY_REFUSED,
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
-  const TransferPlan plan = scheduler_.plan_alone(request);
-  if (possible && !request.pageable && !wanted && !told(remote_, request) &&
-      !scheduler_.worthwhile(request, plan) &&
-      !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
-    const uint64_t id = plain(request, false);
-    scheduler_.note_plain(request, plan.plain);
-    return id;
+  return start_planned(std::move(request), possible);
+}
+
+// Of a caller's thread it is known what followed such a copy the last time.
+uint64_t Engine::start_planned(Request request, bool possible) {
+  const bool in_order = request.ordered && enqueue_ && scheduler_.knows_links();
+  const Bytes bytes = request.parts.total();
+  std::vector<Expected> next;  // the first is this one
+  if (in_order) {
+    const Bursts::Burst burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
+    if (burst.known) next = scheduler_.expect(request, runner_.demands(), burst.next);
   }
-  if (request.ordered && enqueue_) return start_ordered(std::move(request), possible);
-  return start_held(std::move(request), plan, possible);
+  const bool joint = !next.empty();
+  if (!joint) next.push_back({scheduler_.plan_alone(request), bytes});
+  const TransferPlan plan = std::move(next.front().plan);
+  next.erase(next.begin());
+  const double ns = expected_ns(plan, bytes, scheduler_.copy_ns());
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
+  const bool simple = possible && !request.pageable && !wanted && !told(remote_, request) &&
+                      !scheduler_.worthwhile(request, plan) &&
+                      (joint || !scheduler_.pays_beside(request, runner_.demands())) &&
+                      !kernel_pays(request, plan);
+  uint64_t id = 0;
+  if (simple) {
+    id = plain(request, false);
+    scheduler_.note_plain(request, plan.plain, !next.empty());
+  } else if (request.ordered && enqueue_) {
+    std::vector<TransferPlan> plans{plan};
+    if (!joint) plans = scheduler_.plans_beside(request, runner_.demands());
+    id = start_ordered(std::move(request), std::move(plans), next, possible);
+  } else {
+    id = start_held(std::move(request), plan, possible);
+  }
+  if (in_order) bursts_.begun(driver_.now_ns(), ns);
+  return id;
 }
 
 // By threads; a stream is held for them.
@@ -182,8 +208,8 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
-uint64_t Engine::start_ordered(Request request, bool possible) {
-  std::vector<TransferPlan> plans = scheduler_.plans_beside(request, runner_.demands());
+uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
+                               const std::vector<Expected>& next, bool possible) {
   // So do those of relays that are not this process's to chain to its streams.
   const bool waits =
       told(remote_, request) || std::any_of(plans.begin(), plans.end(),
@@ -196,10 +222,10 @@ uint64_t Engine::start_ordered(Request request, bool possible) {
     // How long many blocks take as plain copies, kernels_pay() knows.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
-    const uint64_t id = enqueued_.begin(request, std::move(plans), either);
+    const uint64_t id = enqueued_.begin(request, std::move(plans), next, either);
     if (id != 0) return id;
     const uint64_t made = plain(request, false);
-    scheduler_.note_plain(request, rate);
+    scheduler_.note_plain(request, rate, !next.empty());
     return made;
   }
   const char* const why = "too many transfers in streams' order are under way";

@@ -12,9 +12,10 @@ constexpr Rate kUnknownRate = 20;      // GB/s, of a link nobody has described
 constexpr double kHandOver = 5'000;    // ns from the call to the first copy of a thread
 constexpr double kLeastGain = 1.03;    // in time, over a plain copy
 constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edges
+constexpr double kFull = 0.9;          // of a limit: copies wait for each other there
 constexpr Bytes kLongCopy = 8 * kMiB;  // that others should reckon with
-// A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
-constexpr double kCallsWeigh = 2;
+// A caller's time against a copy's: a guess.
+constexpr double kCallsWeigh = 1;
 constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -102,6 +103,22 @@ std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
   return plans;
 }
 
+std::vector<Expected> Scheduler::expect(const Request& request, std::vector<Demand> running,
+                                        const std::vector<Bursts::Copy>& next) {
+  add_enqueued(&running);
+  const size_t own = running.size();
+  running.push_back(request.demand());
+  for (const Bursts::Copy& copy : next) running.push_back(copy.demand);
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<TransferPlan> plans = planner_->plan(running);
+  std::vector<Expected> all{{std::move(plans[own]), request.parts.total()}};
+  if (all[0].plan.paths.empty()) return {};
+  for (size_t i = 0; i < next.size(); ++i) {
+    all.push_back({std::move(plans[own + 1 + i]), next[i].bytes});
+  }
+  return all;
+}
+
 // GPUs that copies under way pass, as bits.
 uint32_t Scheduler::busy_gpus() {
   std::lock_guard<std::mutex> guard(small_mutex_);
@@ -123,8 +140,9 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
   return kernels * kLeastGain < block_ns(way, load, plan.plain, costs);
 }
 
-void Scheduler::note_plain(const Request& request, Rate rate) {
-  if (planner_ == nullptr || rate <= 0 || request.parts.total() < kLongCopy) return;
+void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
+  if (planner_ == nullptr || rate <= 0) return;
+  if (request.parts.total() < kLongCopy && !followed) return;
   const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
   const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
@@ -136,6 +154,7 @@ void Scheduler::note_plain(const Request& request, Rate rate) {
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());
+  ++begun_;
   forecast_.add(until - ns, nullptr, {std::move(flow)});
 }
 
@@ -151,24 +170,35 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
 // Of those plans the one that keeps the busiest link least long: a copy that took more of the links
 // than it must would be done sooner itself, and others later by more.
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
-                                       const std::vector<TransferPlan>& plans, bool possible) {
+                                       const std::vector<TransferPlan>& plans,
+                                       const std::vector<Expected>& next, bool possible) {
   const uint64_t now = driver_.now_ns();
   const PlannedPath direct = direct_plan(request).paths[0];
   std::lock_guard<std::mutex> guard(small_mutex_);
   Shares best;
   Chosen chosen;
+  chosen.alone = next.empty() && forecast_.idle(now);
+  for (const Expected& one : next) {
+    forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
+  }
   for (size_t i = 0; i < plans.size(); ++i) {
-    Shares shares = transfer::share_out(request, plans[i], copy_ns(), now, &forecast_);
-    shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
-    if (i != 0 && shares.end_ns >= best.end_ns) continue;
-    best = std::move(shares);
-    chosen.plan = i;
+    for (const bool by_rate : {false, true}) {
+      const Deal how{by_rate, next.size()};
+      Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
+      shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
+      if (!best.paths.empty() && shares.end_ns >= best.end_ns) continue;
+      best = std::move(shares);
+      chosen.plan = i;
+    }
   }
   if (possible) {
     // The calls keep their thread from all else, beginning other copies among it.
+    const double weigh = kCallsWeigh + static_cast<double>(next.size());
     const double plain = plain_end_ns(request, direct, copy_ns(), now, &forecast_);
-    if (plain <= best.end_ns + kCallsWeigh * best.calls_ns) return {};
+    if (plain <= best.end_ns + weigh * best.calls_ns) best = {};
   }
+  forecast_.remove(&next);
+  if (best.paths.empty()) return {};
   forecast_.add(now, key, std::move(best.flows));
   uint32_t gpus = 0;
   for (const PathShare& share : best.paths) {
@@ -178,16 +208,60 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
       }
     }
   }
-  enqueued_.push_back({key, {request.src, request.dst}, gpus});
+  ++begun_;
+  enqueued_.push_back({key, {request.src, request.dst}, gpus, chosen.alone ? begun_ : 0});
   chosen.shares = std::move(best.paths);
   return chosen;
 }
 
-void Scheduler::forget_enqueued(const void* key) {
+bool Scheduler::forget_enqueued(const void* key) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   forecast_.remove(key);
   const auto same = [&](const Enqueued& one) { return one.key == key; };
-  enqueued_.erase(std::remove_if(enqueued_.begin(), enqueued_.end(), same), enqueued_.end());
+  const auto found = std::find_if(enqueued_.begin(), enqueued_.end(), same);
+  if (found == enqueued_.end()) return false;
+  const bool alone = found->beginning == begun_;
+  enqueued_.erase(found);
+  return alone;
+}
+
+// A hop that is behind its plan although none of its limits is full of what was seen: one of its
+// links is slow, and that is the one that is nearest to being full. Links of hops that run well are
+// cleared.
+void Scheduler::learn(const std::vector<Seen>& paths) {
+  if (topology_ == nullptr) return;
+  std::vector<double> use(topology_->limits().size());
+  std::vector<bool> cleared(use.size());
+  for (const Seen& seen : paths) {
+    for (size_t h = 0; h < seen.rates.size(); ++h) {
+      const Rate rate = std::min(seen.rates[h], seen.path->rate);
+      const topology::Route& route = seen.path->path.hops[h].route;
+      forecast_.add_load(route, rate, &use);
+      if (rate < kRunsWell * seen.path->rate) continue;
+      for (const auto& load : route) cleared[static_cast<size_t>(load.edge)] = true;
+    }
+  }
+  std::map<int, double> lessons;
+  const auto part = [&](int limit) {
+    const auto index = static_cast<size_t>(limit);
+    return use[index] / std::max(ours(limit), 1e-6);
+  };
+  for (const Seen& seen : paths) {
+    for (size_t h = 0; h < seen.rates.size(); ++h) {
+      if (seen.rates[h] >= kRunsWell * seen.path->rate) continue;
+      int slow = -1;
+      bool full = false;
+      for (const auto& load : seen.path->path.hops[h].route) {
+        for (const auto& held : topology_->limits_of(load.edge)) {
+          full = full || part(held.edge) > kFull;
+        }
+        if (cleared[static_cast<size_t>(load.edge)]) continue;
+        if (slow < 0 || part(load.edge) > part(slow)) slow = load.edge;
+      }
+      if (slow >= 0 && !full) lessons[slow] = part(slow);
+    }
+  }
+  apply({lessons.begin(), lessons.end()});
 }
 
 std::vector<Demand> Scheduler::enqueued() {
@@ -223,13 +297,23 @@ void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto [edge, scale] : lessons) {
     planner_->set_scale(edge, scale);
-    learnt_[edge] = now + kForget;
+    learnt_[edge] = {scale, now + kForget};
   }
   for (auto it = learnt_.begin(); it != learnt_.end();) {
-    const bool old = it->second <= now;
+    const bool old = it->second.until <= now;
     if (old) planner_->set_scale(it->first, 1);
     it = old ? learnt_.erase(it) : std::next(it);
   }
+  tell_forecast();
+}
+
+// Under the lock. What is ours of each limit, as fast as it was found to be.
+void Scheduler::tell_forecast() {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  std::vector<double> parts = parts_;
+  if (parts.empty() && !learnt_.empty()) parts.assign(topology_->limits().size(), 1);
+  for (const auto& [edge, slow] : learnt_) parts[static_cast<size_t>(edge)] *= slow.scale;
+  forecast_.set_parts(std::move(parts));
 }
 
 // Of several edges that may be the slow one, the tightest.
@@ -269,9 +353,11 @@ Scheduler::Use Scheduler::use_of(const std::vector<TransferPtr>& running, int ed
   return use;
 }
 
-Rate Scheduler::ours(int edge) {
+// Of a limit; edges come first.
+Rate Scheduler::ours(int limit) {
+  const auto index = static_cast<size_t>(limit);
   std::lock_guard<std::mutex> guard(small_mutex_);
-  return topology_->rate(edge) * (parts_.empty() ? 1 : parts_[static_cast<size_t>(edge)]);
+  return topology_->limits()[index].limit * (parts_.empty() ? 1 : parts_[index]);
 }
 
 bool Scheduler::has_parts() {
@@ -293,12 +379,14 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   lent_relays_ = relays;
   allow_relays();
   if (served_) {  // what was learnt of links was what other ranks left of them then
-    for (const auto& [edge, until] : learnt_) planner_->set_scale(edge, 1);
+    for (const auto& [edge, slow] : learnt_) planner_->set_scale(edge, 1);
     learnt_.clear();
   }
-  std::lock_guard<std::mutex> parts(small_mutex_);
-  forecast_.set_parts(factors);
-  parts_ = std::move(factors);
+  {
+    std::lock_guard<std::mutex> parts(small_mutex_);
+    parts_ = std::move(factors);
+  }
+  tell_forecast();
 }
 
 // Under the lock. A GPU this process copies to or from has its context anyway.

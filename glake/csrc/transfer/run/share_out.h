@@ -9,6 +9,10 @@
 
 namespace glake::transfer {
 
+// The same copy with the bytes of each socket's host memory one after another, so that a chunk may
+// be of several of its stripes.
+Request by_socket(Request request);
+
 struct PathShare {
   PlannedPath path;
   std::vector<Range> chunks;  // in order
@@ -23,10 +27,24 @@ struct Shares {
   double calls_ns = 0;                    // that the caller waits for its calls
 };
 
+// How a copy is dealt out: by what each path will find free of its links, or by its planned rate;
+// and how many copies the same thread is to begin next.
+struct Deal {
+  bool by_rate = false;
+  size_t followers = 0;
+};
+
 // Paths that would carry less than is worth a copy are left out. `copy_ns`: what a copy's start
 // costs.
-Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
-                 FlowForecast* forecast);
+Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
+                 uint64_t copy_ns, uint64_t now, FlowForecast* forecast);
+// A copy that is expected to begin now, too.
+struct Expected {
+  TransferPlan plan;
+  Bytes bytes = 0;
+};
+std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
+                                         const FlowForecast& forecast);
 // When one plain copy would be done, from now.
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast);
