@@ -157,14 +157,20 @@ uint64_t Engine::start(Request request) {
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   const TransferPlan plan = scheduler_.plan_alone(request);
+  const bool room = enqueued_.has_room();  // this sees which are done, which expect() wants to know
+  const std::vector<Companion> expected = scheduler_.expect(request, plan.plain);
   if (possible && !request.pageable && !wanted && !told(remote_, request) &&
       !scheduler_.worthwhile(request, plan) &&
       !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
-    const uint64_t id = plain(request, false);
-    scheduler_.note_plain(request, plan.plain);
-    return id;
+    return plain_noted(request, plan.plain);
   }
-  if (request.ordered && enqueue_) return start_ordered(std::move(request), possible);
+  if (request.ordered && enqueue_) {
+    const bool either = possible && !wanted && !request.pageable && request.parts.count() == 1;
+    if (either && scheduler_.crowded(request, runner_.demands(), expected)) {
+      return plain_noted(request, plan.plain);
+    }
+    return start_ordered(std::move(request), possible, room);
+  }
   return start_held(std::move(request), plan, possible);
 }
 
@@ -182,7 +188,7 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
-uint64_t Engine::start_ordered(Request request, bool possible) {
+uint64_t Engine::start_ordered(Request request, bool possible, bool room) {
   std::vector<TransferPlan> plans = scheduler_.plans_beside(request, runner_.demands());
   // So do those of relays that are not this process's to chain to its streams.
   const bool waits =
@@ -192,15 +198,13 @@ uint64_t Engine::start_ordered(Request request, bool possible) {
     return start_here(std::move(request), plans.front().plain);
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
-  if (enqueued_.has_room()) {
+  if (room) {
     // How long many blocks take as plain copies, kernels_pay() knows.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
     const uint64_t id = enqueued_.begin(request, std::move(plans), either);
     if (id != 0) return id;
-    const uint64_t made = plain(request, false);
-    scheduler_.note_plain(request, rate);
-    return made;
+    return plain_noted(request, rate);
   }
   const char* const why = "too many transfers in streams' order are under way";
   if (possible) return plain(request, false, why);
@@ -236,6 +240,13 @@ uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
   plain_.submit(request, stream);
   if (!tracked) return PlainId(device, stream, captured).id();
   return tracked_.put(std::move(track), stream, request.parts.total(), why);
+}
+
+// Other copies are planned beside it.
+uint64_t Engine::plain_noted(const Request& request, Rate rate) {
+  const uint64_t id = plain(request, false);
+  scheduler_.note_plain(request, rate);
+  return id;
 }
 
 // Whether kernels of the engine's copy many blocks better, where they run.

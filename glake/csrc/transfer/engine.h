@@ -75,10 +75,11 @@ class Engine {
  private:
   uint64_t begin_joined(Request request);
   uint64_t start(Request request);
-  uint64_t start_ordered(Request request, bool possible);
+  uint64_t start_ordered(Request request, bool possible, bool room);
   uint64_t start_here(Request request, Rate plain);
   uint64_t start_held(Request request, const TransferPlan& plan, bool possible);
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
+  uint64_t plain_noted(const Request& request, Rate rate);
   bool captured(int device, StreamHandle stream);
   bool kernel_pays(const Request& request, const TransferPlan& plan);
   void choose_relays(Request* request);

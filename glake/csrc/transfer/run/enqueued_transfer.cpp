@@ -150,7 +150,8 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   }
   if (kernel.table || kernel.bounce) line.kernels.push_back(std::move(kernel));
   if (s.ok() && to != nullptr) s = driver.record(device, to->filled, stream);
-  if (s.ok() && from != nullptr) s = driver.record(device, from->emptied, stream);
+  const bool reused = path->left.size() > line.buffers;  // by a chunk still to come
+  if (s.ok() && from != nullptr && reused) s = driver.record(device, from->emptied, stream);
   return s;
 }
 

@@ -36,6 +36,11 @@ class FlowForecast {
   // Fills in the bytes of each path, so that those of a pool end together. Returns in how many ns
   // all are done.
   double share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths);
+  // Whether any copy is under way.
+  bool busy(uint64_t now) {
+    advance(now);
+    return !running_.empty();
+  }
   // For how many ns the busiest limit would have work, with these beside what runs.
   double busiest(const std::vector<Flow>& flows) const;
   // They begin now. `key`: to remove them by; of those without one nobody tells when they are done.

@@ -12,9 +12,12 @@ constexpr Rate kUnknownRate = 20;      // GB/s, of a link nobody has described
 constexpr double kHandOver = 5'000;    // ns from the call to the first copy of a thread
 constexpr double kLeastGain = 1.03;    // in time, over a plain copy
 constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edges
-constexpr Bytes kLongCopy = 8 * kMiB;  // that others should reckon with
+constexpr Bytes kLongCopy = 8 * kMiB;  // for which others' plans are looked at
+constexpr Bytes kNoted = kMiB;         // that others should reckon with
 // A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
 constexpr double kCallsWeigh = 2;
+constexpr double kCrowded = 1.15;          // less gain than that is none (as topology's gate)
+constexpr uint64_t kTogether = 2;          // times a plain copy's own time: calls are late, too
 constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -86,6 +89,27 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
   return worthwhile(request, planner_->plan(running).back());
 }
 
+std::vector<Companion> Scheduler::expect(const Request& request, Rate rate) {
+  if (planner_ == nullptr || rate <= 0) return {};
+  const Bytes bytes = request.parts.total();
+  const uint64_t now = driver_.now_ns();
+  const auto ns = static_cast<uint64_t>(static_cast<double>(bytes) / rate);
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  return companions_.begin(now, now + kTogether * (copy_ns() + ns), {request.demand(), bytes});
+}
+
+bool Scheduler::crowded(const Request& request, std::vector<Demand> running,
+                        const std::vector<Companion>& expected) {
+  if (expected.empty()) return false;
+  add_enqueued(&running);
+  const size_t ours = running.size();
+  running.push_back(request.demand());
+  for (const Companion& one : expected) running.push_back(one.demand);
+  std::lock_guard<std::mutex> guard(mutex_);
+  const TransferPlan plan = std::move(planner_->plan(running)[ours]);
+  return plan.plain > 0 && plan.rate < kCrowded * plan.plain;
+}
+
 std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
                                                   std::vector<Demand> running) {
   std::vector<TransferPlan> plans{plan_alone(request)};
@@ -124,7 +148,7 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
 }
 
 void Scheduler::note_plain(const Request& request, Rate rate) {
-  if (planner_ == nullptr || rate <= 0 || request.parts.total() < kLongCopy) return;
+  if (planner_ == nullptr || rate <= 0 || request.parts.total() < kNoted) return;
   const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
   const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
@@ -157,8 +181,9 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   std::lock_guard<std::mutex> guard(small_mutex_);
   Shares best;
   Chosen chosen;
+  const bool alone = !forecast_.busy(now);
   for (size_t i = 0; i < plans.size(); ++i) {
-    Shares shares = transfer::share_out(request, plans[i], copy_ns(), now, &forecast_);
+    Shares shares = transfer::share_out(request, plans[i], copy_ns(), now, alone, &forecast_);
     shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
     if (i != 0 && shares.end_ns >= best.end_ns) continue;
     best = std::move(shares);
@@ -186,8 +211,11 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
 void Scheduler::forget_enqueued(const void* key) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   forecast_.remove(key);
-  const auto same = [&](const Enqueued& one) { return one.key == key; };
-  enqueued_.erase(std::remove_if(enqueued_.begin(), enqueued_.end(), same), enqueued_.end());
+  const auto found = std::find_if(enqueued_.begin(), enqueued_.end(),
+                                  [&](const Enqueued& one) { return one.key == key; });
+  if (found == enqueued_.end()) return;
+  companions_.ended(found->demand.src, found->demand.dst);
+  enqueued_.erase(found);
 }
 
 std::vector<Demand> Scheduler::enqueued() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/planner.h"
+#include "transfer/run/companions.h"
 #include "transfer/run/demand_board.h"
 #include "transfer/run/link_shares.h"
 #include "transfer/run/share_out.h"
@@ -39,6 +40,12 @@ class Scheduler {
   // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
   // over one path as well. `batches`: the driver copies several blocks in one call.
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
+  // A copy begins, which has `rate` if it is plain: those that are expected to come while it is
+  // under way.
+  std::vector<Companion> expect(const Request& request, Rate rate);
+  // Whether it gains nothing by more paths, as they and these others will need all links.
+  bool crowded(const Request& request, std::vector<Demand> running,
+               const std::vector<Companion>& expected);
   // Plans for one that begins beside these and beside all that the driver has already: alone, as if
   // all began now, and by relays that no other copy passes.
   std::vector<TransferPlan> plans_beside(const Request& request, std::vector<Demand> running);
@@ -106,7 +113,8 @@ class Scheduler {
   std::mutex small_mutex_;          // of what follows; taken last
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<Enqueued> enqueued_;
-  FlowForecast forecast_;      // of them, and of large plain copies
+  FlowForecast forecast_;  // of them, and of large plain copies
+  Companions companions_;
   std::vector<double> parts_;  // of each limit that is ours; empty: all
 };
 

@@ -139,6 +139,13 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns,
   }
 }
 
+// A copy for each hop, and between two of them a record and a wait (and two more where a buffer is
+// used again, which is left out).
+double chunk_call_ns(size_t hops) {
+  const auto count = static_cast<double>(hops);
+  return count * kCallNs + 2 * (count - 1) * kEventNs;
+}
+
 // The hop that takes longest; of several, the first and the last of them.
 std::pair<size_t, size_t> slowest_hops(const PlannedPath& path, const FlowForecast& forecast) {
   const std::vector<Hop>& hops = path.path.hops;
@@ -155,21 +162,39 @@ std::pair<size_t, size_t> slowest_hops(const PlannedPath& path, const FlowForeca
 // side by side to the end. On a relayed path the first chunks are short if a fast hop comes before
 // the slow one, so that the slow one begins early. The last chunks are short if a fast hop comes
 // after it, so that little is left to do then. The first two chunks differ in size: two of one size
-// would end together, and the link would be idle until the next began.
+// would end together, and the link would be idle until the next began. `relays`: how many the copy
+// has, where its calls hold up other copies, so that there should be few; else 0.
 std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most, uint64_t copy_ns,
-                               const FlowForecast& forecast) {
+                               double relays, const FlowForecast& forecast) {
   const auto all = static_cast<double>(bytes);
   if (!relayed(path)) {
     const size_t count = bytes < kFlows * kLeastChunk ? 1 : kFlows;
     return std::vector<Bytes>(count, round_up(bytes / count + 1, 4 * kKiB));
   }
   const auto [first, last] = slowest_hops(path, forecast);
+  // ns that a byte needs besides its time on the slowest hop: that of one chunk is lost, at an end
+  // of the path. All of the copy's relays share the hop at its own GPU.
+  double beside = 0, slow = 0;
+  for (const Hop& hop : path.path.hops) {
+    const bool shared = (hop.from == path.path.hops.front().from && !hop.from.host()) ||
+                        (hop.to == path.path.hops.back().to && !hop.to.host());
+    const double ns = (shared ? relays : 1) / std::max(forecast.alone(hop), 1e-3);
+    slow = std::max(slow, ns);
+    beside += ns;
+  }
+  beside -= slow;
+  const bool sparing = relays != 0 && beside > 0;
+  const double call = chunk_call_ns(path.path.hops.size());
+  // Of so many chunks one more saves as much as its calls take.
+  const double worth = sparing ? std::sqrt(all * beside / call) : kChunks;
   // Over several slow hops nothing but more chunks makes filling it short.
-  const double wanted = kChunks * (first == last ? 1 : 2 * static_cast<double>(last - first));
+  const double several = first == last ? 1 : 2 * static_cast<double>(last - first);
+  const double wanted = std::clamp(worth, 1.0, kChunks) * several;
   const auto limit = static_cast<double>(kLongest);
-  const double longest = std::min(all / std::min(wanted, most), limit);
+  const double longest = std::min(all / std::max(std::min(wanted, most), 1.0), limit);
+  const double shortest = std::max(longest / 8, sparing ? call / beside : 0.0);
   const double least =
-      std::min(std::max(static_cast<double>(least_chunk(path, copy_ns)), longest / 8), limit);
+      std::min(std::max(static_cast<double>(least_chunk(path, copy_ns)), shortest), limit);
   std::vector<double> head, tail;
   for (double part = least; part < longest / 1.5; part *= 2) {
     if (first != 0) head.push_back(part);
@@ -223,8 +248,7 @@ Range take(const Request& request, Pool* pool, Bytes wanted) {
 double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
-    const auto hops = static_cast<double>(share.path.path.hops.size());
-    const double chunk = hops * kCallNs + 4 * (hops - 1) * kEventNs;
+    const double chunk = chunk_call_ns(share.path.path.hops.size());
     of[share.path.path.worker] += kPathNs + chunk * static_cast<double>(share.chunks.size());
   }
   double most = 0;
@@ -241,13 +265,15 @@ Bytes PathShare::bytes() const {
 }
 
 Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
-                 FlowForecast* forecast) {
+                 bool alone, FlowForecast* forecast) {
   std::vector<PathShare> shares;
   for (const PlannedPath& path : plan.paths) shares.push_back({path, {}});
   std::vector<Pool> pools = pools_of(request, plan);
   double end_ns = 0;
   std::vector<FlowForecast::Flow> flows = deal(plan, copy_ns, now, forecast, &pools, &end_ns);
   const double copies = end_ns * kCalls / (2 * kCallNs);
+  const auto count = std::count_if(plan.paths.begin(), plan.paths.end(), relayed);
+  const double relays = alone ? 0 : static_cast<double>(count);
   for (Pool& pool : pools) {
     const Bytes whole = pool.bytes;
     for (size_t i = 0; i < pool.paths.size() && pool.bytes != 0; ++i) {
@@ -257,7 +283,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy
       Bytes left = last ? pool.bytes : std::min(part, pool.bytes);
       if (left == 0) continue;
       const double most = copies * static_cast<double>(left) / static_cast<double>(whole);
-      const auto sizes = chunk_sizes(share.path, left, most, copy_ns, *forecast);
+      const auto sizes = chunk_sizes(share.path, left, most, copy_ns, relays, *forecast);
       for (size_t k = 0; left != 0 && pool.bytes != 0; ++k) {
         const Bytes wanted = std::min(sizes[std::min(k, sizes.size() - 1)], left);
         share.chunks.push_back(take(request, &pool, wanted));

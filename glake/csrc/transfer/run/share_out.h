@@ -24,9 +24,9 @@ struct Shares {
 };
 
 // Paths that would carry less than is worth a copy are left out. `copy_ns`: what a copy's start
-// costs.
+// costs. `alone`: no other copy is under way, so that calls keep the thread from none.
 Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
-                 FlowForecast* forecast);
+                 bool alone, FlowForecast* forecast);
 // When one plain copy would be done, from now.
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast);
