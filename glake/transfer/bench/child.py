@@ -113,6 +113,7 @@ class _Bench:
             **{label: round(total / ns, 3) for label, ns in times.items()},
             "us": {label: round(ns / 1e3, 3) for label, ns in times.items()},
             "relayed": best.relayed,
+            "core_per_path": round(best.calls_us * 1e3 / times["achieved"] / len(best.paths), 3),
         }
         if case.together:
             rates = [size / ns for ns in best.times]

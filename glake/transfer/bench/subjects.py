@@ -57,6 +57,7 @@ class Outcome:
     paths: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[dict[str, str]] = field(default_factory=list)
     relayed: bool = False  # of glake: some of it over another GPU
+    calls_us: float = 0.0  # of glake: all its driver calls, in whichever thread, until all is done
 
     @property
     def total_ns(self) -> float:
@@ -129,7 +130,9 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
         cost = 0.0 if on_clock else simcuda.cost_us() - before
         return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
+    spent = simcuda.cost_us()
     outcome = Outcome(_timed(machine, copies, start))
+    outcome.calls_us = simcuda.cost_us() - spent
     for each, copy, ns in zip(ids, copies, outcome.times, strict=True):
         _C.copy_wait(each)
         told = _C.copy_result(each)
