@@ -111,7 +111,8 @@ def test_one_row_of_each(rows: list[dict[str, Any]], preset_rows: list[dict[str,
 
 def test_fields(rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]]) -> None:
     for row in rows + preset_rows:
-        assert row.keys() >= KEYS | {"paths", "refusals", "missed", "us", "relayed"}
+        assert row.keys() >= KEYS | {"first", "paths", "refusals", "missed", "us", "relayed"}
+        assert 0 < row["core_per_path"] < 3
         count = len(row.get("rates", [0]))
         assert sum(path["bytes"] for path in row["paths"]) == count * row["size"], row
         for refusal in row["refusals"]:
@@ -218,6 +219,16 @@ def test_polled_completion_takes_time_and_keeps_the_gain() -> None:
     assert sum(row["us"]["achieved"] for row in polled) > sum(
         row["us"]["achieved"] for row in woken
     )
+
+
+def test_copies_to_all_gpus_learn_that_they_come_together() -> None:
+    found = bench.measure(bench.platforms_of("hgx_h100_h200"), [16 * MIB], completion="polled")
+    (row,) = every(found, transfer="all-h2d", host="local")
+    assert row["first"] < 0.9 * row["plain"] and row["achieved"] >= 0.98 * row["plain"]
+    assert not row["relayed"] and row["core_per_path"] < 0.05
+    (lone,) = every(found, transfer="h2d", host="local")
+    assert lone["relayed"] and lone["achieved"] > 2 * lone["plain"]
+    assert lone["first"] == pytest.approx(lone["achieved"], rel=0.05)
 
 
 def test_an_unknown_completion_is_refused() -> None:
