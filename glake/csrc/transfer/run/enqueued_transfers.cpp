@@ -128,6 +128,12 @@ std::string EnqueuedTransfers::result(const Ptr& transfer) {
   return transfer->json();
 }
 
+std::vector<CarriedPath> EnqueuedTransfers::paths(const Ptr& transfer) {
+  done(transfer);
+  std::lock_guard<std::mutex> guard(mutex_);
+  return transfer->carried_paths();
+}
+
 size_t EnqueuedTransfers::under_way() {
   std::lock_guard<std::mutex> guard(mutex_);
   return open_.size();

@@ -36,6 +36,7 @@ class EnqueuedTransfers {
   void release(uint64_t id);
   Bytes landed(const Ptr& transfer);
   std::string result(const Ptr& transfer);
+  std::vector<CarriedPath> paths(const Ptr& transfer);
   size_t under_way();
   // Those who wait return; the copies go on.
   void stop_waits() { stopped_ = true; }

@@ -30,10 +30,11 @@ constexpr Bytes kBuffered = kLeastBuffers * kLongest;
 constexpr double kCallNs = 2600, kEventNs = 1000, kPathNs = 3 * kEventNs;
 // ns until a thread is awake (as kHandOver in scheduler.cpp).
 constexpr double kWakeNs = 5000;
-// Of the copy's own time, that its calls may take: they go on while its first chunks flow.
+// The calls may take this part of the copy's own time: they go on while its first chunks flow.
 constexpr double kCalls = 0.5;
 
-// Bytes of one socket's host memory; where that plays no part, all.
+// The bytes that are in one socket's host memory. One pool has all bytes if the socket does not
+// matter.
 struct Pool {
   std::deque<Range> ranges;
   std::vector<size_t> paths;
@@ -101,7 +102,8 @@ FlowForecast::Flow flow_of(const PlannedPath& path, Bytes chunk, uint64_t copy_n
   return flow;
 }
 
-// Bytes of each path. One that comes too late for a chunk of its own is left out.
+// The bytes that each path carries. A path that would begin too late for even one chunk is left
+// out.
 std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
                                      FlowForecast* forecast, std::vector<Pool>* pools,
                                      double* end_ns) {
