@@ -31,8 +31,9 @@ def bench() -> None:
 
 @bench.command()
 @click.option(
-    "--platform", "given", metavar="NAME|all|FILE", required=True,
-    help="A preset (`glake topo --list`), all of them, or a platforms file (docs/topology.md).",
+    "--platform", "given", metavar="NAME|all|made:COUNT|FILE", required=True,
+    help="A preset (`glake topo --list`), all of them, so many made-up machines, or a platforms "
+    "file (docs/topology.md).",
 )  # fmt: skip
 @click.option(
     "--sizes", multiple=True, metavar="SIZE,...",

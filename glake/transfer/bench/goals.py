@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from glake.platforms import Platform
@@ -11,6 +12,37 @@ _KIB, _MIB = 1 << 10, 1 << 20
 GATE = 1.15  # of a plain copy: with less to gain, relays are refused and a plain copy is the goal
 _GAIN = 1.02  # of a plain copy: anything less is none
 _ROUNDING = 1e-4  # of what a row prints
+_COHERENT = 130  # GB/s: more is NVLink to the CPU, whose chunks are as short as a copy's start
+_GOALS = (0.92, 0.95)  # of the bound, at 256 MiB and at 1 GiB
+_COHERENT_GOALS = (0.80, 0.90)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a row with gain reaches of the bound, and the goal."""
+
+    share: float
+    goal: float
+    of: str  # "bound" or "fair_bound"
+
+    @property
+    def reached(self) -> bool:
+        """Whether it does."""
+        return self.share >= self.goal * (1 - _ROUNDING)
+
+
+def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
+    """None: there is nothing to gain, or the copy is too short for a goal.
+
+    Equal copies that begin together cannot exceed `fair_bound`, whatever the largest sum is.
+    """
+    if not row["gain"] or row["size"] < 256 * _MIB:
+        return None
+    of = "bound"
+    if "fair_bound" in row and row["fair_bound"] < row["bound"]:
+        of = "fair_bound"
+    goals = _COHERENT_GOALS if _own_rate(platform) > _COHERENT else _GOALS
+    return Part(row["achieved"] / row[of], goals[row["size"] >= 1 << 30], of)
 
 
 def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
@@ -37,11 +69,8 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
     if size >= 64 * _MIB:
         least(0.95, "equal_split")
     joint = "jain" in row
-    if row["gain"] and size >= 256 * _MIB:
-        if not joint:
-            least(0.95 if size >= 1 << 30 else 0.88, "bound")
-        else:  # of the largest sum, unless equal copies cannot have that
-            least(0.90, "bound" if 0.90 * row["bound"] < 0.98 * row["fair_bound"] else "fair_bound")
+    if part := part_of_bound(row, platform):
+        least(part.goal, part.of)
     # Where GPUs differ, equal rates would be no fair ones.
     alike = joint and row["transfer"] != "bidir" and row["fair_bound"] > 0.9 * row["bound"]
     if alike and size >= 256 * _MIB and row["jain"] < 0.95:
@@ -53,5 +82,10 @@ def gains_from(platform: Platform) -> float:
     """Bytes from which relays shall pay: 4 MiB, 8 MiB where the CPU is joined by NVLink."""
     if not any(edge.source[0] == "g" and edge.target[0] in "gN" for edge in platform.edges):
         return float("inf")
+    return (8 if _own_rate(platform) > _COHERENT else 4) * _MIB
+
+
+def _own_rate(platform: Platform) -> float:
+    """GB/s of a GPU's link straight to its socket."""
     own = [edge.gb_per_s for edge in platform.edges if {edge.source[0], edge.target[0]} == {*"gs"}]
-    return (8 if max(own, default=0.0) > 130 else 4) * _MIB
+    return max(own, default=0.0)

@@ -19,10 +19,12 @@ from glake.platform_file import load_platforms
 from glake.platforms import Platform, file_text
 from glake.transfer import bounds
 from glake.transfer.bench.goals import missed
+from glake.transfer.bench.machines import machines
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_COPY = 16 * GIB
+MOST_MADE = 1000
 COMPLETIONS = ("instant", "polled")
 ORDERS = ("enqueued", "held")
 _AT_ONCE = 2
@@ -37,11 +39,13 @@ LEAST_RATE = 1e-3  # GB/s of a link: over slower ones, copies end long after any
 
 
 def platforms_of(given: str) -> dict[str, Platform]:
-    """The platforms of "all", a preset's name, or a platforms file, by name.
+    """The platforms of "all", "made:COUNT", a preset's name, or a platforms file, by name.
 
     InvalidOption names the presets for an unknown name; InvalidPlatform, which is one, the wrong
     field of a file.
     """
+    if given.startswith("made:"):
+        return _made(given)
     presets = load_platforms()
     if given == "all":
         return presets
@@ -52,6 +56,15 @@ def platforms_of(given: str) -> dict[str, Platform]:
     raise InvalidOption(
         f"no platform {given!r}: give all, a platforms file, or one of {', '.join(presets)}"
     )
+
+
+def _made(given: str) -> dict[str, Platform]:
+    text = given.removeprefix("made:")
+    if not text.isdecimal() or not 0 < int(text) <= MOST_MADE:
+        raise InvalidOption(
+            f"platform {given!r}: give made:COUNT, of 1 to {MOST_MADE} made-up machines"
+        )
+    return machines(int(text))
 
 
 def sizes_of(texts: Sequence[str]) -> list[int]:
