@@ -186,7 +186,7 @@ std::vector<Carrier::FlightPtr> Carrier::flights(const std::function<bool(const 
   return found;
 }
 
-// Sees to the end of one that is over; with `wait`, when it is.
+// Adds the paths of a copy that is over to the report.
 void Carrier::account_for(uint64_t id) {
   struct Seen {
     std::map<std::string, uint64_t> bytes;
@@ -202,6 +202,7 @@ void Carrier::account_for(uint64_t id) {
   account_.ended(seen.bytes, seen.relayed);
 }
 
+// Sees to the end of one that is over; with `wait`, when it is.
 void Carrier::settle(const FlightPtr& flight, bool wait) {
   std::unique_lock<std::mutex> own(flight->mutex, std::defer_lock);
   if (wait) {

@@ -157,14 +157,17 @@ uint64_t Engine::start(Request request) {
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
   const TransferPlan plan = scheduler_.plan_alone(request);
-  const bool room = enqueued_.has_room();  // this sees which are done, which expect() wants to know
-  const std::vector<Companion> expected = scheduler_.expect(request, plan.plain);
+  const bool in_order = request.ordered && enqueue_;
+  // Which copies are done is seen first: what comes now is no company of theirs.
+  const bool room = in_order && enqueued_.has_room();
+  std::vector<Companion> expected;
+  if (in_order) expected = scheduler_.expect(request, plan.plain);
   if (possible && !request.pageable && !wanted && !told(remote_, request) &&
       !scheduler_.worthwhile(request, plan) &&
       !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
     return plain_noted(request, plan.plain);
   }
-  if (request.ordered && enqueue_) {
+  if (in_order) {
     const bool either = possible && !wanted && !request.pageable && request.parts.count() == 1;
     if (either && scheduler_.crowded(request, runner_.demands(), expected)) {
       return plain_noted(request, plan.plain);

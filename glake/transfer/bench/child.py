@@ -71,8 +71,8 @@ class _Bench:
                 copies = subjects.prepared(machine, case, size)
                 _C.transfer_open(self._text, self._name)  # nothing learnt from the one before
                 try:
-                    # The engine learns which copies come together: twice, for those whose calls
-                    # were so slow at first that the first was done before the last began.
+                    # The engine learns which copies come together. That may take two rounds: in the
+                    # first, calls are so slow that the first copy ends before the last one begins.
                     first, _, best = [subjects.ours(machine, case, copies) for _ in range(3)]
                 finally:
                     _C.transfer_close()

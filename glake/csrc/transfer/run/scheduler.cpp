@@ -12,12 +12,12 @@ constexpr Rate kUnknownRate = 20;      // GB/s, of a link nobody has described
 constexpr double kHandOver = 5'000;    // ns from the call to the first copy of a thread
 constexpr double kLeastGain = 1.03;    // in time, over a plain copy
 constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edges
-constexpr Bytes kLongCopy = 8 * kMiB;  // for which others' plans are looked at
-constexpr Bytes kNoted = kMiB;         // that others should reckon with
+constexpr Bytes kLongCopy = 8 * kMiB;  // from which a copy may pay only because others run
+constexpr Bytes kNoted = kMiB;         // from which other copies are planned beside a plain one
 // A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
 constexpr double kCallsWeigh = 2;
-constexpr double kCrowded = 1.15;          // less gain than that is none (as topology's gate)
-constexpr uint64_t kTogether = 2;          // times a plain copy's own time: calls are late, too
+// A copy's company begins within so many times a plain copy's time: a guess, tried on the presets.
+constexpr uint64_t kTogether = 2;
 constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -107,7 +107,7 @@ bool Scheduler::crowded(const Request& request, std::vector<Demand> running,
   for (const Companion& one : expected) running.push_back(one.demand);
   std::lock_guard<std::mutex> guard(mutex_);
   const TransferPlan plan = std::move(planner_->plan(running)[ours]);
-  return plan.plain > 0 && plan.rate < kCrowded * plan.plain;
+  return plan.plain > 0 && plan.rate < PlannerOptions().gate * plan.plain;
 }
 
 std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
